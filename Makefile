@@ -1,0 +1,72 @@
+# `make demo` and `make test` do all set-up themselves: they need Python >= 3.11, and nothing is installed outside .venv.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY_DEMO := $(VENV)/ready-demo
+READY_TEST := $(VENV)/ready-test
+
+# The first interpreter that is new enough and can make an environment. Candidates are run, not looked up:
+# a version manager's shim may be on the path with nothing behind it.
+USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for one in python3.11 python3.12 python3.13 python3 python; do \
+	$$one -c '$(USABLE)' >/dev/null 2>&1 && { echo $$one; break; }; done)
+
+# An index that serves CPU builds of torch. Empty: the usual index, which on some systems gives the large CUDA build.
+TORCH_INDEX ?=
+TORCH_WANTED = import tomllib; \
+	print(*[d for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if d.startswith("torch")])
+
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@echo
+	@echo "PYTHON=python3.12        the interpreter for .venv (default: the first >= 3.11 that is found)"
+	@echo "TORCH_INDEX=URL          take torch, and only torch, from this index (say, one with CPU builds)"
+	@echo "PYTEST_ARGS='-n 2'       more arguments for pytest; tests that measure time want it serial"
+
+demo: $(READY_DEMO)  ## the embedded pair answers on the bundled clips
+	$(BIN)/eventspec demo
+
+test: $(READY_TEST)  ## every check but the long ones: behaviour, layers, lint, types
+	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+
+test-all: $(READY_TEST)  ## the long tests too
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY_TEST)  ## ruff, mypy and the layers alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY_TEST)  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove caches and build output; .venv stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip is the last thing that venv writes, so an interrupted set-up is started again.
+$(BIN)/pip:
+	@python="$(PYTHON)"; test -n "$$python" || \
+		{ echo "make: no Python >= 3.11 with venv found; install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+	"$$python" -c '$(USABLE)' || \
+		{ echo "make: $$python is no Python >= 3.11 with venv; name another: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+	echo "$$python -m venv $(VENV)"; "$$python" -m venv $(VENV)
+
+$(READY_DEMO): pyproject.toml | $(BIN)/pip
+	@echo "installing eventspec into $(VENV); the first time takes some minutes"
+	$(if $(TORCH_INDEX),$(PIP) --index-url "$(TORCH_INDEX)" "$$($(BIN)/python -c '$(TORCH_WANTED)')")
+	$(PIP) --editable '.[scenes]'
+	@touch $@
+
+$(READY_TEST): pyproject.toml | $(BIN)/pip
+	@echo "installing eventspec and its checks into $(VENV); the first time takes some minutes"
+	$(if $(TORCH_INDEX),$(PIP) --index-url "$(TORCH_INDEX)" "$$($(BIN)/python -c '$(TORCH_WANTED)')")
+	$(PIP) --editable '.[dev]'
+	@touch $(READY_DEMO) $@

@@ -1,0 +1,58 @@
+"""Ask a question about a recording and get the video model's exact answer sooner, with an event camera's head start.
+
+The public names are imported on first use, so ``import eventspec`` alone costs no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+# Public name -> the room it lives in. Each also stands below, where type checkers look.
+_HOMES = {
+    "BadInput": "core",
+    "Committed": "core",
+    "EventspecError": "core",
+    "Provisional": "core",
+    "Request": "core",
+    "Retracted": "core",
+    "Sampling": "core",
+    "Window": "core",
+    "Recording": "recordings",
+    "Pair": "pairs",
+    "generate": "pairs",
+    "load_drafter": "pairs",
+    "load_pair": "pairs",
+    "load_target": "pairs",
+    "stream": "pairs",
+}
+
+if TYPE_CHECKING:
+    from eventspec.core import BadInput as BadInput
+    from eventspec.core import Committed as Committed
+    from eventspec.core import EventspecError as EventspecError
+    from eventspec.core import Provisional as Provisional
+    from eventspec.core import Request as Request
+    from eventspec.core import Retracted as Retracted
+    from eventspec.core import Sampling as Sampling
+    from eventspec.core import Window as Window
+    from eventspec.pairs import Pair as Pair
+    from eventspec.pairs import generate as generate
+    from eventspec.pairs import load_pair as load_pair
+    from eventspec.pairs import stream as stream
+    from eventspec.recordings import Recording as Recording
+else:  # hidden from type checkers, so that they still refuse a misspelt name
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value  # the next use does not come here
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOMES, *globals()])

@@ -1,0 +1,110 @@
+"""The command ``eventspec``: what it offers, and how every failure becomes one line and an exit code.
+
+0: done; 1: it failed; 2: the input or the call cannot be used; 130: interrupted. Torch, numpy and their like are imported
+inside the commands, so that ``--help`` is instant.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from eventspec import __version__
+from eventspec.cli import bench, demo, doctor, events, generate, models, scenes, train
+
+app = typer.Typer(
+    name="eventspec",
+    help="Ask a question about a recording and get the video model's exact answer sooner.",
+    add_completion=False,
+    pretty_exceptions_enable=False,  # failures are told by main(), in one line
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"eventspec {__version__}")
+        raise typer.Exit
+
+
+_VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+
+
+@app.callback()
+def _options(version: Annotated[bool, _VERSION] = False) -> None:
+    pass
+
+
+# A group of commands is a typer app, a command on its own a function. In the order of the help page.
+app.command()(demo.demo)
+app.command()(generate.generate)
+app.add_typer(models.models, name="models")
+app.add_typer(events.app, name="events")
+app.add_typer(scenes.scenes, name="scenes")
+app.add_typer(train.train, name="train")
+app.add_typer(bench.bench, name="bench")
+app.command()(doctor.doctor)
+
+
+def main() -> None:
+    """The entry point: run the command of ``sys.argv`` and leave with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: list[str]) -> int:
+    """Run one command line; the exit code. Nothing escapes but a failure of the interpreter itself."""
+    try:
+        code = app(words, prog_name="eventspec", standalone_mode=False)
+        sys.stdout.flush()  # a closed pipe shows here at the latest
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted", 130)
+    except BrokenPipeError:
+        # `eventspec ... | head`: the reader has left. Python flushes stdout once more at exit; give it a place to write to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _explain(error)
+    if code == 130:  # newer typers turn the interrupt into this code, older ones raise Abort
+        return _say("interrupted", code)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    """Tell an error in one line: the user's to mend (2), or ours (1)."""
+    # Known by its method, not its class: typer has moved click's errors into private modules, and older typers use click's own.
+    if hasattr(error, "format_message"):
+        return _say(_usage(error), getattr(error, "exit_code", 2))
+    debugging = bool(os.environ.get("EVENTSPEC_DEBUG"))
+    if debugging:
+        traceback.print_exception(error, file=sys.stderr)
+    core = sys.modules.get("eventspec.core")  # not imported for this: what was never loaded cannot have raised
+    if core and isinstance(error, core.EventspecError):
+        return _say(str(error), 2)
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return _say(told if debugging else f"{told}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)
+
+
+def _usage(error: Exception) -> str:
+    """What is wrong with the call, which values are valid, and where to read on."""
+    context = getattr(error, "ctx", None)
+    told = str(error.format_message()).strip().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
+    if context is None:
+        return told
+    commands = getattr(context.command, "commands", None)
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help page, already shown where rich prints it
+        told = "Missing command"
+    if commands and not hasattr(error, "option_name"):
+        told += f"; choose from {', '.join(commands)}"
+    return f"{told}; see `{context.command_path} --help`"
+
+
+def _say(text: str, code: int) -> int:
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    typer.echo(f"eventspec: {line}", err=True)
+    return code

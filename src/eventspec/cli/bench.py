@@ -1,0 +1,74 @@
+"""``eventspec bench``: measured comparisons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
+
+
+@bench.callback()
+def _group() -> None:
+    pass
+
+
+@bench.command()
+def compare(
+    questions: Annotated[Path, typer.Option(help="A qa.jsonl, as `scenes make` writes it.")],
+    out: Annotated[Path, typer.Option(help="Rows go here, one JSON line a sample and method.")],
+    method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
+    pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
+    events: Annotated[str, typer.Option(help="real, or a control: blank, shuffled (another clip's).")] = "real",
+    limit: Annotated[int, typer.Option(help="At most this many questions; 0 = all.")] = 0,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> None:
+    """The same questions with several methods, interleaved; prints the summary."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from eventspec.core import Sampling
+    from eventspec.experiments.compare import compare as run
+    from eventspec.experiments.compare import read_questions
+    from eventspec.pairs import check_method, load_pair, warm_up
+
+    methods = [check_method(name) for name in dict.fromkeys(method)]
+    asked = read_questions(questions, limit)
+    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
+    ready = warm_up(load_pair(pair, device_plan))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("comparing", total=len(asked))
+        found = run(ready, asked, methods, sampling, events, out, lambda done, total: bar.update(task, completed=done))
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    methods = found["methods"]
+    made = Table(box=None, header_style="bold", title=f"n = {found['n']}, {found['environment']['device_plan']} device(s)")
+    made.add_column("figure")
+    for name in methods:
+        made.add_column(name, justify="right")
+    for figure in next(iter(methods.values())):
+        made.add_row(figure, *(_short(methods[name].get(figure)) for name in methods))
+    Console().print(made)
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return " .. ".join(_short(v) for v in value)
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,150 @@
+"""``eventspec doctor``: what this machine has, and what to install for the rest. Facts only; nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from importlib import metadata, resources, util
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Facts = dict[str, Any]
+GIB = 2**30
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """What this machine can run, and what to install for the rest."""
+    facts = examine()
+    typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(page(facts)))
+
+
+def examine() -> Facts:
+    """Everything the command tells, as plain values; what is unknown is None."""
+    from eventspec import __version__
+
+    facts: Facts = {
+        "eventspec": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": {"usable": _usable_cores(), "total": os.cpu_count()},
+        "memory_gib": _memory(),
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "torch": _torch(),
+        "extras": _extras(),
+        "bundled_pairs": _bundled_pairs(),
+    }
+    return {**facts, "warnings": _warnings(facts)}
+
+
+def _usable_cores() -> int:
+    """Cores this process may use: fewer than the machine has inside many containers."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory() -> dict[str, float] | None:
+    table = Path("/proc/meminfo")
+    if not table.exists():
+        return None
+    kib = {name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB", table.read_text(), re.MULTILINE)}
+    return {name: round(kib[key] * 1024 / GIB, 1) for name, key in (("total", "MemTotal"), ("available", "MemAvailable"))}
+
+
+def _torch() -> Facts:
+    """Version, build and devices. A broken install is a fact too: `error` says what the import said."""
+    try:
+        import torch
+    except Exception as error:  # a missing library, or a build for another machine, raises nearly anything
+        return {"version": None, "error": f"{type(error).__name__}: {error}"}
+    found = range(torch.cuda.device_count())
+    described = [torch.cuda.get_device_properties(index) for index in found]
+    return {
+        "version": torch.__version__,
+        "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
+        "threads": torch.get_num_threads(),
+        "cuda_devices": [{"name": one.name, "memory_gib": round(one.total_memory / GIB, 1)} for one in described],
+    }
+
+
+def _extras() -> dict[str, Facts] | None:
+    """Extra -> what is missing of it, and how to install it. None when eventspec itself runs uninstalled."""
+    try:
+        wanted = metadata.requires("eventspec") or []
+    except metadata.PackageNotFoundError:
+        return None
+    parts: dict[str, set[str]] = {}
+    for line in wanted:  # such as: transformers<5.24,>=5.17; extra == "hf"
+        name, extra = re.match(r"[\w.-]+", line), re.search(r"""extra == ["']([\w-]+)""", line)
+        if name and extra and extra[1] != "dev" and name[0] != "eventspec":
+            parts.setdefault(extra[1], set()).add(name[0])
+    return {
+        extra: {
+            "missing": (missing := sorted(name for name in names if not _installed(name))),
+            "install": f"pip install 'eventspec[{extra}]'" if missing else None,
+        }
+        for extra, names in sorted(parts.items())
+    }
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _bundled_pairs() -> dict[str, Facts]:
+    """Pair -> size of its weights, for every pair.toml that came with the package."""
+    data = Path(str(resources.files("eventspec"))) / "data"
+    folders = [card.parent for card in sorted(data.glob("pairs/*/pair.toml"))]
+    sizes = {folder.name: sum(weights.stat().st_size for weights in folder.rglob("*.safetensors")) for folder in folders}
+    return {name: {"weights_mib": round(size / 2**20, 1)} for name, size in sizes.items()}
+
+
+def _warnings(facts: Facts) -> list[str]:
+    """What would surprise later, each with what to do about it."""
+    told = []
+    load, usable = facts["load_average"], facts["cores"]["usable"]
+    if facts["torch"]["version"] is None:
+        told.append(f"torch does not import ({facts['torch']['error']}): reinstall eventspec in a fresh environment")
+    elif facts["torch"]["build"] != "CPU" and not facts["torch"]["cuda_devices"]:
+        told.append("torch is a CUDA build but sees no device: models run on the CPU")
+    if util.find_spec("torchvision"):
+        told.append(
+            "torchvision present: may break transformers where it was built for another torch, and changes pixels where "
+            "transformers prefers it; eventspec does not need it: pip uninstall torchvision"
+        )
+    if facts["extras"] is None:
+        told.append("eventspec runs uninstalled, so its extras are unknown: pip install -e . in the project's folder")
+    if not facts["bundled_pairs"]:
+        told.append("no bundled pair, so `--pair embedded` will not work: reinstall eventspec, or `eventspec train embedded`")
+    elif empty := [name for name, pair in facts["bundled_pairs"].items() if not pair["weights_mib"]]:
+        told.append(f"pair without weights: {', '.join(empty)}; reinstall eventspec")
+    if load is not None and load > 0.5 * usable:
+        told.append(f"load average {load:.1f} on {usable} cores: times measured now will be too long")
+    return told
+
+
+def page(facts: Facts) -> list[str]:
+    """The same facts for people, one a line."""
+    torch, memory = facts["torch"], facts["memory_gib"]
+    rows = [
+        ("eventspec", facts["eventspec"]),
+        ("python", f"{facts['python']} on {facts['platform']}"),
+        ("cores", f"{facts['cores']['usable']} usable of {facts['cores']['total']}"),
+        ("memory", f"{memory['available']} of {memory['total']} GiB available" if memory else "unknown"),
+        ("torch", f"{torch['version']}, {torch['build']} build, {torch['threads']} threads" if torch["version"] else "missing"),
+    ]
+    rows += [("cuda device", f"{one['name']}, {one['memory_gib']} GiB") for one in torch.get("cuda_devices", [])]
+    if torch.get("cuda_devices") == []:
+        rows.append(("cuda device", "none"))
+    rows += [("pair", f"{name}, {pair['weights_mib']} MiB of weights") for name, pair in facts["bundled_pairs"].items()]
+    for extra, state in (facts["extras"] or {}).items():
+        missing = f"missing {', '.join(state['missing'])}: {state['install']}" if state["missing"] else "installed"
+        rows.append((f"[{extra}]", missing))
+    rows += [("warning", text) for text in facts["warnings"]]
+    return [f"{name:<12} {told}" for name, told in rows]

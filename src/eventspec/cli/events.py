@@ -1,0 +1,192 @@
+"""``eventspec events``: look into recordings, convert them, draw them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from eventspec.recordings import Recording
+
+app = typer.Typer(help="Look into event recordings, convert them, draw them.", no_args_is_help=True)
+
+Source = Annotated[Path, typer.Argument(help="Event file, video, image folder or native recording folder.", show_default=False)]
+Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
+Order = Annotated[
+    Literal["raise", "clamp", "keep"],
+    typer.Option(
+        "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
+    ),
+]
+Start = Annotated[int | None, typer.Option("--start-us", help="Cut: first microsecond, on the recording's clock.")]
+End = Annotated[int | None, typer.Option("--end-us", help="Cut: the microsecond after the last one.")]
+
+
+@app.command()
+def info(
+    file: Source,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    sensor: Sensor = None,
+    monotonic: Order = "raise",
+) -> None:
+    """Say what a recording holds: sensor, events, times, checksums, frames."""
+    recording = _opened(file, sensor, monotonic)
+    facts = summary(recording)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        typer.echo(f"{name:9} {'-' if value is None else value}")
+
+
+@app.command()
+def convert(
+    file: Source,
+    out: Annotated[Path, typer.Argument(help="Folder to make, or a file ending in .npz.", show_default=False)],
+    to: Annotated[Literal["native", "npz"] | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
+    start_us: Start = None,
+    end_us: End = None,
+    sensor: Sensor = None,
+    monotonic: Order = "raise",
+    source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
+) -> None:
+    """Write a recording, or a cut of it, as a native folder (events and frames) or an .npz file (events only)."""
+    from eventspec.core import BadInput
+    from eventspec.recordings import write_native
+
+    kind = to or ("npz" if out.suffix == ".npz" else "native")
+    if out.exists():
+        raise BadInput(f"{out}: exists already: choose another name, or remove it first")
+    recording = cut(_opened(file, sensor, monotonic), start_us, end_us)
+    if kind == "npz":
+        _write_npz(out, recording)
+    else:
+        write_native(out, replace(recording, name=out.name), source or file.name)
+    counts = f"{len(recording.events or ())} events and {len(recording.video or ())} frames"
+    typer.echo(f"{out}: {counts if kind == 'native' else counts.split(' and ')[0]}")
+
+
+@app.command()
+def render(
+    file: Source,
+    out: Annotated[
+        Path, typer.Option(help="Folder for one image a slice, or one .png with all side by side.", show_default=False)
+    ],
+    representation: Annotated[
+        Literal["red-blue", "count", "time-surface"], typer.Option(help="How events become colours.")
+    ] = "red-blue",
+    windows: Annotated[int, typer.Option(min=1, help="Slices with equal counts of events.")] = 5,
+    start_us: Start = None,
+    end_us: End = None,
+    sensor: Sensor = None,
+    monotonic: Order = "raise",
+) -> None:
+    """Draw the events: red got brighter, blue got darker."""
+    from eventspec.core import BadInput
+    from eventspec.events.pictures import montage, pictures
+
+    if out.exists():
+        raise BadInput(f"{out}: exists already: choose another name, or remove it first")
+    recording = cut(_opened(file, sensor, monotonic), start_us, end_us)
+    if recording.events is None:
+        raise BadInput(f"{file}: holds no event stream: give a recording with events")
+    images = pictures(recording.events, representation, windows)
+    if out.suffix.lower() == ".png":
+        _write_images(out, [montage(images)])
+    else:
+        _write_images(out, list(images))
+    typer.echo(f"{out}: {windows} {'image' if windows == 1 else 'images'} of {len(recording.events)} events")
+
+
+def summary(recording: Recording) -> dict[str, str | int | None]:
+    """The facts of ``events info``. Sums are independent of the order of events; times are None without events."""
+    events, video = recording.events, recording.video
+    sized = events if events is not None else video
+    span = events.span if events is not None else None
+    return {
+        "format": recording.source_format,
+        "width": sized.width if sized is not None else None,
+        "height": sized.height if sized is not None else None,
+        "events": len(events) if events is not None else 0,
+        "first_us": span.start_us if span is not None else None,
+        "last_us": span.end_us - 1 if span is not None else None,
+        "sum_x": int(events.x.sum(dtype="int64")) if events is not None else 0,
+        "sum_y": int(events.y.sum(dtype="int64")) if events is not None else 0,
+        "on": int(events.p.sum(dtype="int64")) if events is not None else 0,
+        "frames": len(video) if video is not None else 0,
+    }
+
+
+def cut(recording: Recording, start_us: int | None, end_us: int | None) -> Recording:
+    """The recording between two times on its clock; an end left out is the recording's own."""
+    from eventspec.core import Window
+
+    if start_us is None and end_us is None:
+        return recording
+    span = recording.span
+    start = span.start_us if start_us is None else start_us
+    end = span.end_us if end_us is None else end_us
+    return recording.slice(Window(start, end))
+
+
+# ------------------------------------------------------------------------------------------------------------------ parts
+def _opened(file: Path, sensor: str | None, monotonic: Literal["raise", "clamp", "keep"]) -> Recording:
+    """The recording; what its reader assumed or lost goes to stderr, so that stdout stays one JSON object."""
+    from eventspec.events.formats import parse_sensor_size
+    from eventspec.recordings import Recording
+
+    recording = Recording.open(file, parse_sensor_size(sensor) if sensor else None, monotonic)
+    for note in recording.notes:
+        typer.echo(f"note: {note}", err=True)
+    return recording
+
+
+def _write_npz(out: Path, recording: Recording) -> None:
+    from eventspec.core import BadInput
+    from eventspec.events.formats import npz
+
+    if recording.events is None:
+        raise BadInput(f"{recording.name}: holds no event stream, and an .npz keeps only events: convert to a native folder")
+    events = recording.events
+    _whole(out, lambda partial: npz.write(partial, events))
+
+
+def _write_images(out: Path, images: list[Any]) -> None:
+    """One image to the file `out`, or every image into the new folder `out`."""
+    from PIL import Image
+
+    def into_folder(partial: Path) -> None:
+        partial.mkdir()
+        for index, image in enumerate(images):
+            Image.fromarray(image).save(partial / f"{index:03d}.png")
+
+    if out.suffix.lower() == ".png":
+        _whole(out, lambda partial: Image.fromarray(images[0]).save(partial, format="PNG"))
+    else:
+        _whole(out, into_folder)
+
+
+def _whole(out: Path, write: Callable[[Path], object]) -> None:
+    """Call ``write(temporary name)`` beside `out` and rename: nothing half-written is left behind."""
+    import os
+    import shutil
+
+    from eventspec.core import BadInput
+
+    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write(partial)
+        partial.rename(out)
+    except OSError as error:
+        raise BadInput(f"{out}: cannot be written ({error.strerror or error}): choose a place with room and rights") from None
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)

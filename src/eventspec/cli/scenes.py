@@ -1,0 +1,38 @@
+"""``eventspec scenes``: the synthetic street-scene dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+scenes = typer.Typer(help="The seeded synthetic street: frames, events, questions and answers.", no_args_is_help=True)
+
+
+@scenes.callback()
+def _group() -> None:
+    pass
+
+
+@scenes.command()
+def make(
+    out: Annotated[Path, typer.Option(help="A folder that does not exist yet.")],
+    clips: Annotated[int, typer.Option(help="How many one-second clips.")] = 20,
+    split: Annotated[str, typer.Option(help="train, calibration or test: disjoint seeds.")] = "test",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+) -> None:
+    """Render clips with events, facts and questions: clip_000000/..., qa.jsonl."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    try:
+        from eventspec.scenes.writer import write_scenes
+    except ModuleNotFoundError as error:
+        from eventspec.core import BadInput
+
+        raise BadInput(f"{error.name} is not installed: pip install 'eventspec[scenes]'") from None
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rendering", total=clips)
+        write_scenes(out, clips, split, seed, lambda done: bar.update(task, completed=done))
+    typer.echo(f"{clips} clips in {out}, questions in {out / 'qa.jsonl'}")

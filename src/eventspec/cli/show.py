@@ -1,0 +1,103 @@
+"""How an answer grows, for a person: provisional tokens turning committed or retracted, as a slowed-down replay or as lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from eventspec.core import Update
+    from eventspec.pairs import Answering
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass
+class Page:
+    """What a reader sees: committed ids, provisional ids, and those that were just withdrawn."""
+
+    committed: list[int]
+    provisional: list[int]
+    retracted: list[int]
+
+    def take(self, update: Update) -> None:
+        """Apply one update."""
+        from eventspec.core import Committed, Provisional, Retracted
+
+        if isinstance(update, Provisional):
+            self.provisional += update.tokens
+        elif isinstance(update, Retracted):
+            at = len(self.provisional) - update.count
+            self.retracted = self.provisional[at:]
+            self.provisional = self.provisional[:at]
+        elif isinstance(update, Committed):
+            self.committed += update.tokens
+            self.provisional = self.provisional[len(update.tokens) :]
+
+    def text(self, decode: Decode) -> Text:
+        """Committed plain, provisional dim and underlined, retracted red and struck."""
+        from rich.text import Text
+
+        parts = ((self.committed, "bold"), (self.provisional, "dim underline"), (self.retracted, "red strike"))
+        shown, before = Text(), list[int]()
+        for ids, style in parts:
+            whole = decode([*before, *ids])
+            shown.append(whole[len(decode(before)) :], style)
+            if style != "red strike":
+                before += ids
+        return shown
+
+
+def record(asking: Answering) -> list[tuple[float, Update]]:
+    """Run a question and keep every update with its time in seconds."""
+    return [(asking.trace.now(), update) for update in asking.updates()]
+
+
+def show_live(asking: Answering) -> None:
+    """Print an answer as it comes, for `generate --provisional`."""
+    from rich.console import Console
+
+    replay(Console(), record(asking), asking.pair.vocabulary.decode, slower=1.0)
+
+
+def replay(console: Console, updates: Iterable[tuple[float, Update]], decode: Decode, slower: float) -> None:
+    """On a terminal an animation `slower` times slower than it happened; elsewhere one line an update."""
+    if console.is_terminal:
+        _animate(console, updates, decode, slower)
+        return
+    page = Page([], [], [])
+    for at, update in updates:
+        before = len(page.committed), len(page.provisional)
+        page.take(update)
+        name = type(update).__name__.lower()
+        if name == "retracted":
+            words = _tail(decode, [*page.committed, *page.provisional], page.retracted)
+        elif name == "committed":
+            words = _tail(decode, page.committed[: before[0]], page.committed[before[0] :])
+        else:
+            words = _tail(decode, [*page.committed, *page.provisional[: before[1]]], page.provisional[before[1] :])
+        console.print(f"{1e3 * at:8.1f} ms  {name:<12}{words}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _tail(decode: Decode, before: list[int], ids: list[int]) -> str:
+    return decode([*before, *ids])[len(decode(before)) :].strip()
+
+
+def _animate(console: Console, updates: Iterable[tuple[float, Update]], decode: Decode, slower: float) -> None:
+    from rich.live import Live
+
+    page = Page([], [], [])
+    began = time.monotonic()
+    with Live(page.text(decode), console=console, refresh_per_second=30) as live:
+        for at, update in updates:
+            time.sleep(max(0.0, began + at * slower - time.monotonic()))
+            page.take(update)
+            live.update(page.text(decode), refresh=True)
+        page.retracted = []
+        live.update(page.text(decode), refresh=True)
+

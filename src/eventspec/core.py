@@ -1,0 +1,349 @@
+"""What crosses the walls between rooms: records, protocols and errors. It knows no model, file format or algorithm.
+
+Axis letters: B batch, T prompt, N proposal nodes, A accepted, V vocabulary, F feature, E events, K frames, H W sensor.
+Times are int64 microseconds on the recording's clock unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""int64 [N] token ids or node indices."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- errors
+class EventspecError(Exception):
+    """Something the user can mend: one line that says what is wrong, where, and what to do. The command line exits 2."""
+
+
+class BadInput(EventspecError):
+    """A file, field, option or argument that cannot be used."""
+
+
+class BadCheckpoint(EventspecError):
+    """A model or pair folder that misses a file, or holds tensors that do not fit."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or nothing: beside it first, then renamed. BadInput when the place cannot be written."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text)
+        part.rename(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise BadInput(f"{path} cannot be written ({error.strerror}): choose another place") from None
+
+
+# ------------------------------------------------------------------------------------------------------------ what is asked
+@dataclass(frozen=True)
+class Window:
+    """A half-open time slice ``[start_us, end_us)`` of a recording, int64 microseconds."""
+
+    start_us: int
+    end_us: int
+
+    def __post_init__(self) -> None:
+        if self.end_us <= self.start_us:
+            raise BadInput(f"window [{self.start_us}, {self.end_us}) us is empty: its end must be after its start")
+
+    @property
+    def duration_us(self) -> int:
+        return self.end_us - self.start_us
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int = 64
+    stop_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    banned_ids: tuple[int, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("temperature", self.temperature >= 0, "at least 0"),
+            ("top_k", self.top_k >= 0, "at least 0 (0 switches it off)"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("min_p", 0 <= self.min_p < 1, "in [0, 1)"),
+            ("repetition_penalty", self.repetition_penalty > 0, "above 0 (1 switches it off)"),
+            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+        )
+        for name, holds, wanted in rules:
+            if not holds:
+                raise BadInput(f"{name} is {getattr(self, name)}: it must be {wanted}")
+
+
+class EventSlice(Protocol):
+    """Events of one window, columns of equal length [E]; see ``eventspec.events.EventStream``."""
+
+    x: np.ndarray[Any, np.dtype[np.uint16]]
+    y: np.ndarray[Any, np.dtype[np.uint16]]
+    t: np.ndarray[Any, np.dtype[np.int64]]
+    p: np.ndarray[Any, np.dtype[np.uint8]]
+    width: int
+    height: int
+
+
+class FrameSlice(Protocol):
+    """Frames of one window: uint8 [K, H, W, 3] RGB and int64 [K] times; see ``eventspec.video.VideoClip``."""
+
+    frames: np.ndarray[Any, np.dtype[np.uint8]]
+    times_us: np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question about one window of a recording."""
+
+    prompt: str
+    events: EventSlice | None
+    video: FrameSlice | None
+    sampling: Sampling = Sampling()
+
+
+# ---------------------------------------------------------------------------------------------------- one round of the loop
+@dataclass(frozen=True)
+class Budget:
+    """How much a drafter may draft.
+
+    At most `nodes` tokens; stop early once ``until()`` is true. A node is worth verifying only if the drafter gives its whole
+    path at least the probability `floor`, and one level deeper is worth drafting only while the paths at the tip together have at
+    least `mass`; no branch is longer than `levels`. ``show(tokens)`` is told the most likely chain as it grows.
+    """
+
+    nodes: int
+    until: Callable[[], bool] = bool  # bool() is False: never stop early
+    floor: float = 0.0
+    mass: float = 0.0
+    levels: int = 1 << 30
+    show: Callable[[list[int]], None] | None = None
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A draft tree. A chain is a tree with one branch; an empty proposal asks for one plain decoding step.
+
+    tokens int64 [N]; parents int64 [N], -1 = child of the root, parents before children;
+    probs float [N, V] or None: the distribution node i was really drawn from, given its earlier siblings
+    (None = the children were chosen, not drawn: one-hot). origin names the drafter in the trace.
+    """
+
+    tokens: Tokens
+    parents: Tokens
+    probs: Tensor | None = None
+    origin: str = ""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def empty(cls, origin: str = "") -> Proposal:
+        nothing = np.empty(0, np.int64)
+        return cls(nothing, nothing, origin=origin)
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int] | Tokens, origin: str = "", probs: Tensor | None = None) -> Proposal:
+        ids = np.asarray(tokens, np.int64)
+        return cls(ids, np.arange(-1, len(ids) - 1, dtype=np.int64), probs, origin)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The target's view of a proposal: logits float [N+1, V], row 0 follows the root, row i+1 follows node i;
+    features float [N+1, F] of the layers a drafter asked for (`taps`), or None."""
+
+    logits: Tensor
+    features: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the rule decided: path int64 [A], the accepted nodes from the root; tokens int64 [A+1], the bonus token last."""
+
+    path: Tokens
+    tokens: Tokens
+
+
+# -------------------------------------------------------------------------------------------------------- streamed updates
+@dataclass(frozen=True)
+class Provisional:
+    """The drafter's best guess at the next tokens: shown at once, may be retracted."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Tokens the target has verified: they are final."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Retracted:
+    """The last `count` provisional tokens were wrong and are withdrawn."""
+
+    count: int
+
+
+Update = Provisional | Committed | Retracted
+
+
+# ------------------------------------------------------------------------------------------------------------------- trace
+@dataclass(frozen=True)
+class Span:
+    """One piece of work on one lane, seconds of ``time.perf_counter`` since the request began."""
+
+    name: str
+    lane: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """One pass of score, verify, commit, propose. proposed, depth: nodes and levels of the proposal; accepted: nodes of its path;
+    seconds of the target's forward, of the whole pass without drafting, of waiting for the next draft, and of the drafter's own
+    forwards meanwhile."""
+
+    proposed: int
+    depth: int
+    accepted: int
+    origin: str
+    head_start: bool
+    model_seconds: float
+    seconds: float
+    draft_seconds: float
+    draft_model_seconds: float
+
+
+@dataclass
+class Trace:
+    """Everything that happened while one request was served. Spans may be added from several lanes."""
+
+    spans: list[Span] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    marks: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Rows of the target's prompt (`prompt`) and of its visual part (`visual`)."""
+    forwards: dict[str, float] = field(default_factory=dict)
+    """Seconds spent in model forwards, by lane."""
+    began: float = field(default_factory=time.perf_counter)
+
+    def now(self) -> float:
+        """Seconds since the request began."""
+        return time.perf_counter() - self.began
+
+    def restart(self) -> None:
+        """The request begins now: what was prepared before (opening files) does not count."""
+        self.began = time.perf_counter()
+
+    def save(self, path: str | Path) -> None:
+        """Write the spans as a Chrome trace; Perfetto opens it too. Times in microseconds, one thread a lane."""
+        lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in self.spans), 1)}
+        named = [{"ph": "M", "pid": 1, "tid": tid, "name": "thread_name", "args": {"name": lane}} for lane, tid in lanes.items()]
+        spans = [
+            {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.name, "ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
+            for s in self.spans
+        ]
+        marks = [{"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": n, "ts": 1e6 * at} for n, at in self.marks.items()]
+        write_text(Path(path), json.dumps({"traceEvents": [*named, *spans, *marks], "displayTimeUnit": "ms"}))
+
+    def span(self, name: str, lane: str, start: float) -> None:
+        """Record work that began at `start` (seconds since the request began) and ends now."""
+        self.spans.append(Span(name, lane, start, self.now()))
+
+    def forward(self, lane: str, seconds: float) -> None:
+        """Add the time of one model forward on a lane."""
+        self.forwards[lane] = self.forwards.get(lane, 0.0) + seconds
+
+    def mark(self, name: str) -> None:
+        """Remember the first time something happened."""
+        self.marks.setdefault(name, self.now())
+
+    def note(self, text: str) -> None:
+        """Say in words what went wrong or was decided; each sentence once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def drafted(self) -> int:
+        return sum(r.proposed for r in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        return sum(r.accepted for r in self.rounds)
+
+    @property
+    def tau(self) -> float:
+        """Mean tokens committed per target forward, bonus token included."""
+        return (self.accepted + len(self.rounds)) / len(self.rounds) if self.rounds else 0.0
+
+
+# --------------------------------------------------------------------------------------------------------------- protocols
+class TargetSession(Protocol):
+    """One answer in the making on the target: owns the KV cache and the pending tokens that are not yet in it."""
+
+    def score(self, proposal: Proposal) -> Scores:
+        """ONE forward over (all pending tokens | the proposal's N nodes)."""
+
+    def commit(self, verdict: Verdict) -> None:
+        """Keep the keys of the accepted path, drop the rest; the bonus token becomes pending."""
+
+    def fork(self) -> TargetSession:
+        """The same recording for the next question: the prefix is shared."""
+
+
+class Target(Protocol):
+    """Gives the true distribution."""
+
+    lossless: bool
+
+    def prefill(self, request: Request, tail: int, trace: Trace) -> TargetSession:
+        """Vision encoding, and language-model prefill of all but the last `tail` (>= 1) rows of the prompt.
+
+        The tail stays pending: the first `score` finishes the prefill and verifies the head start in one forward. A tail longer
+        than the prompt leaves the whole prefill to that forward.
+        """
+
+
+class DraftSession(Protocol):
+    """One answer in the making on the drafter."""
+
+    def propose(self, budget: Budget) -> Proposal:
+        """Draft what may follow the committed tokens."""
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        """Tokens that were committed; the drafter re-synchronises here."""
+
+
+class Drafter(Protocol):
+    """Proposes tokens. `taps` are the target layers it reads; () means independent: it may start at once.
+    `concurrent` asks for a lane of its own: its work overlaps with the target's."""
+
+    name: str
+    taps: tuple[int, ...]
+    concurrent: bool
+
+    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
+        """Start drafting for a request; vision encoding and prefill of the drafter happen here."""

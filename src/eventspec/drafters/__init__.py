@@ -1,0 +1,8 @@
+"""Who proposes tokens: nobody, the prompt's own n-grams, a text prior, an independent language model."""
+
+from eventspec.drafters.language_model import LanguageDrafter
+from eventspec.drafters.ngram import NgramDrafter
+from eventspec.drafters.nothing import Nothing
+from eventspec.drafters.prior import PriorDrafter, TextPrior
+
+__all__ = ["LanguageDrafter", "NgramDrafter", "Nothing", "PriorDrafter", "TextPrior"]

@@ -1,0 +1,42 @@
+"""Prompt lookup: continue the answer as the same last tokens were continued before, in the question or in the answer itself.
+
+A control: it sees no picture and no model (Saxena 2023, prompt lookup decoding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+
+
+class NgramDrafter:
+    """`encode` turns the question into token ids; the longest match of up to `longest` tokens wins, the latest one first."""
+
+    name = "ngram"
+    taps: tuple[int, ...] = ()
+    concurrent = False
+
+    def __init__(self, encode: Callable[[str], Sequence[int]], longest: int = 3) -> None:
+        self.encode, self.longest = encode, longest
+
+    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
+        return _Lookup(list(self.encode(request.prompt)), self.longest)
+
+
+class _Lookup:
+    def __init__(self, text: list[int], longest: int) -> None:
+        self.text, self.longest = text, longest
+
+    def propose(self, budget: Budget) -> Proposal:
+        text = self.text
+        for size in range(min(self.longest, len(text) - 1), 0, -1):
+            tail = text[-size:]
+            for at in range(len(text) - size - 1, -1, -1):
+                if text[at : at + size] == tail:
+                    found = text[at + size : at + size + min(budget.nodes, budget.levels)]
+                    return Proposal.chain(found, "ngram")
+        return Proposal.empty("ngram")
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        self.text += verdict.tokens.tolist()

@@ -1,0 +1,113 @@
+"""The blind control: what answers to this question usually say. It has read the training answers and sees no recording.
+
+An acceptance that does not exceed this one's has nothing to do with vision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.engine.tree import DraftTree
+
+Context = tuple[int, ...]
+
+
+class TextPrior:
+    """Counts of the next token after a question and the last tokens of the answer, backing off from `longest` to nothing."""
+
+    def __init__(self, longest: int = 6) -> None:
+        self.longest = longest
+        self.counts: dict[tuple[str, Context], Counter[int]] = defaultdict(Counter)
+
+    def learn(self, question: str, answer: Sequence[int]) -> None:
+        """Add one training answer, EOS included."""
+        for key in (question, ""):
+            for at, token in enumerate(answer):
+                for size in range(self.longest + 1):
+                    if size <= at + 1:
+                        self.counts[key, self._context(answer[:at], size)][token] += 1
+
+    def _context(self, before: Sequence[int], size: int) -> Context:
+        # The start of the answer is a token of its own, -1, so that short prefixes are not confused with their tails elsewhere.
+        return tuple([-1, *before][-size:]) if size else ()
+
+    def following(self, question: str, before: Sequence[int], most: int) -> list[tuple[int, float]]:
+        """The likeliest next tokens with their probabilities, from the longest context that was seen at least 4 times."""
+        for key in (question, ""):
+            for size in range(self.longest, -1, -1):
+                found = self.counts.get((key, self._context(before, size)))
+                if found and (total := found.total()) >= 4:
+                    return [(token, count / total) for token, count in found.most_common(most)]
+        return []
+
+    def save(self, path: Path, least: int = 4) -> None:
+        """JSON with the contexts seen at least `least` times (the others are never asked)."""
+        rows = [
+            [key, list(context), [[t, c] for t, c in found.most_common(8)], found.total()]
+            for (key, context), found in self.counts.items()
+            if found.total() >= least
+        ]
+        path.write_text(json.dumps({"longest": self.longest, "contexts": rows}, separators=(",", ":")))
+
+    @classmethod
+    def load(cls, path: Path) -> TextPrior:
+        """The prior of a JSON file."""
+        data = json.loads(path.read_text())
+        prior = cls(data["longest"])
+        for key, context, found, total in data["contexts"]:
+            counts = Counter({token: count for token, count in found})
+            rest = total - counts.total()
+            if rest:
+                counts[-1] = rest  # what was cut away keeps its weight; -1 is no token and is never proposed
+            prior.counts[key, tuple(context)] = counts
+        return prior
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, Sequence[int]]]) -> TextPrior:
+        """Learn from (question, answer ids)."""
+        prior = cls()
+        for question, answer in rows:
+            prior.learn(question, answer)
+        return prior
+
+
+class PriorDrafter:
+    """Drafts the likeliest tree of the text prior; `end` is the token after which nothing follows."""
+
+    name = "prior"
+    taps: tuple[int, ...] = ()
+    concurrent = False
+
+    def __init__(self, prior: TextPrior, end: int) -> None:
+        self.prior, self.end = prior, end
+
+    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
+        return _PriorSession(self.prior, request.prompt, self.end)
+
+
+class _PriorSession:
+    def __init__(self, prior: TextPrior, question: str, end: int) -> None:
+        self.prior, self.question, self.end = prior, question, end
+        self.answer: list[int] = []
+
+    def propose(self, budget: Budget) -> Proposal:
+        tree, paths = DraftTree(), {-1: list[int]()}
+        chosen = [-1]
+        while chosen:
+            for node in chosen:
+                before = len(tree)
+                known = self.prior.following(self.question, self.answer + paths[node], 4)
+                tree.grow(node, [(token, share) for token, share in known if token >= 0], budget.floor, self.end)
+                paths.update({new: [*paths[node], tree.tokens[new]] for new in range(before, len(tree))})
+            tree.expand([node for node in chosen if node >= 0])
+            chosen = tree.leaves(4, budget.floor, budget.levels, budget.nodes)
+        return tree.proposal(budget.nodes, budget.floor, "prior")
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        self.answer += verdict.tokens.tolist()
+
+

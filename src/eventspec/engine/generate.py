@@ -1,0 +1,251 @@
+"""The loop: both lanes start at once, then propose, score, verify, commit, round by round. The output is the target's own.
+
+A drafter that raises, hangs past its deadline or dies costs speed only: the loop goes on with an empty proposal and the trace says
+why. Nothing here reads a file, the environment or a global.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eventspec.core import (
+    Budget,
+    Committed,
+    Drafter,
+    DraftSession,
+    Proposal,
+    Provisional,
+    Request,
+    Retracted,
+    Round,
+    Scores,
+    Target,
+    TargetSession,
+    Trace,
+    Update,
+    Verdict,
+)
+from eventspec.engine.lanes import LaneDied, Lanes, Pending
+from eventspec.engine.plan import NO_TAIL, Plan
+from eventspec.engine.tree import depths
+from eventspec.engine.verify import verify
+
+Emit = Callable[[Update], None]
+Stopped = Callable[[Sequence[int], int], int | None]
+"""(answer so far, how many were checked before) -> how many tokens to keep when the answer ends there, else None."""
+
+
+@dataclass
+class Outcome:
+    """The answer: token ids (the stop token included), and why it ended: stop, length or cancelled."""
+
+    token_ids: list[int]
+    finish_reason: str
+
+
+class _Drafting:
+    """One drafter during one request, on its own lane or inline; all its failures end here.
+
+    A draft that is late is not waited for: the target goes on, and the drafter catches up with what was committed meanwhile.
+    """
+
+    def __init__(self, drafter: Drafter, request: Request, lanes: Lanes, plan: Plan, trace: Trace) -> None:
+        self.drafter, self.request, self.lanes, self.plan, self.trace = drafter, request, lanes, plan, trace
+        self.alone = drafter.concurrent and lanes.concurrent
+        self.session: DraftSession | None = None
+        self.alive = True
+        self.unseen: list[tuple[Verdict, Scores]] = []
+        self._pending: Pending[Proposal] | None = None
+        self._since = 0.0
+
+    def head_start(self, budget: Budget) -> bool:
+        """Begin to encode and draft while the target does the same; False when this drafter has to wait for the target."""
+        if self.drafter.taps:
+            return False
+
+        def work() -> Proposal:
+            self.session = self.drafter.open(self.request, None, self.trace)
+            return self._propose(budget)
+
+        self._begin(work)
+        return self.alone
+
+    def open(self, target: TargetSession) -> None:
+        """Start a drafter that reads the target's layers."""
+        if self.drafter.taps:
+            try:
+                self.session = self.drafter.open(self.request, target, self.trace)
+            except Exception as error:
+                self._give_up(f"failed: {type(error).__name__}: {error}")
+
+    def follow(self, verdict: Verdict, scores: Scores, budget: Budget | None) -> Proposal:
+        """Tell the drafter what was committed and let it draft the next round (budget None = no more drafts are wanted)."""
+        if not self.alive or budget is None or budget.nodes < 1:
+            return Proposal.empty()
+        self.unseen.append((verdict, scores))
+        if self._pending is not None:
+            if not self._pending.done():
+                if self.trace.now() - self._since > self.plan.deadline:
+                    self._give_up(f"did not answer within {self.plan.deadline:g} s")
+                    self.lanes.abandon("drafter")
+                return Proposal.empty()
+            self.collect(0.0)  # it drafted for a prefix that has been left behind; only its failure matters now
+            if not self.alive:
+                return Proposal.empty()
+
+        def work() -> Proposal:
+            session = self.session
+            assert session is not None
+            while self.unseen:
+                session.observe(*self.unseen.pop(0))
+            return self._propose(budget)
+
+        self._begin(work)
+        return self.collect(self.plan.patience)
+
+    def collect(self, patience: float) -> Proposal:
+        """The draft in the making, if it comes within `patience` seconds; else nothing, and the drafter catches up later."""
+        if self._pending is None:
+            return Proposal.empty()
+        try:
+            proposal = self._pending.result(patience)
+        except LaneDied:
+            self.trace.note(f"drafter {self.drafter.name} was late; the target did not wait")
+            return Proposal.empty()
+        except Exception as error:
+            self._give_up(f"failed: {type(error).__name__}: {error}")
+            return Proposal.empty()
+        self._pending = None
+        return proposal
+
+    def _propose(self, budget: Budget) -> Proposal:
+        began = self.trace.now()
+        assert self.session is not None
+        proposal = self.session.propose(budget)
+        self.trace.span("draft", "drafter", began)
+        return proposal
+
+    def _begin(self, work: Callable[[], Proposal]) -> None:
+        self._since = self.trace.now()
+        if self.alone:
+            self._pending = self.lanes.lane("drafter").start(work)
+            return
+        self._pending = Pending()
+        try:
+            self._pending.set(work(), None)
+        except Exception as error:
+            self._pending.set(None, error)
+
+    def _give_up(self, why: str) -> None:
+        self.alive = False
+        self.trace.note(f"drafter {self.drafter.name} {why}; the target went on alone")
+
+
+class _Display:
+    """What the reader has been shown: keeps provisional tokens in step with committed ones."""
+
+    def __init__(self, emit: Emit, trace: Trace) -> None:
+        self.emit, self.trace, self.shown = emit, trace, list[int]()
+
+    def provisional(self, chain: list[int]) -> None:
+        """The drafter's best chain from the committed end; what no longer fits is withdrawn."""
+        if not chain:
+            return
+        self.trace.mark("first_provisional")
+        self._withdraw_to(_common(self.shown, chain))
+        if len(chain) > len(self.shown):
+            self.emit(Provisional(tuple(chain[len(self.shown) :])))
+            self.shown = list(chain)
+
+    def committed(self, tokens: list[int]) -> None:
+        self.trace.mark("first_committed")
+        same = _common(self.shown, tokens)
+        if same < len(tokens):
+            self._withdraw_to(same)
+        self.shown = self.shown[len(tokens) :]
+        self.emit(Committed(tuple(tokens)))
+
+    def end(self) -> None:
+        self._withdraw_to(0)
+
+    def _withdraw_to(self, count: int) -> None:
+        if len(self.shown) > count:
+            self.emit(Retracted(len(self.shown) - count))
+            self.shown = self.shown[:count]
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def run(
+    target: Target,
+    drafter: Drafter,
+    request: Request,
+    plan: Plan,
+    lanes: Lanes,
+    trace: Trace,
+    stopped: Stopped,
+    emit: Emit = lambda update: None,
+    cancelled: Callable[[], bool] = bool,
+) -> Outcome:
+    """Answer one request; call it on the target's lane. `emit` hears every update, `cancelled` is asked once a round."""
+    rng = np.random.default_rng(request.sampling.seed)
+    drafting, display = _Drafting(drafter, request, lanes, plan, trace), _Display(emit, trace)
+    ready, most = [False], request.sampling.max_new_tokens
+
+    def show(chain: list[int]) -> None:
+        if drafting.alive:
+            display.provisional(chain)
+
+    ahead = drafting.head_start(plan.head_start(lambda: ready[0], show, most))
+    session = target.prefill(request, plan.tail if ahead else NO_TAIL, trace)
+    ready[0] = True
+    drafting.open(session)
+    answer: list[int] = []
+    proposal, first = drafting.collect(plan.patience), True
+    while True:
+        began = trace.now()
+        scores = session.score(proposal)
+        scored = trace.now()
+        verdict = verify(scores.logits, proposal, request.sampling, answer, rng)
+        session.commit(verdict)
+        fresh = verdict.tokens.tolist()
+        kept = stopped([*answer, *fresh[: most - len(answer)]], len(answer))
+        fresh = fresh[: (most if kept is None else kept) - len(answer)]
+        answer += fresh
+        display.committed(fresh)
+        trace.span("prefill" if first else "verify" if len(proposal) else "decode", "target", began)
+        rounded, drafted = trace.now(), trace.forwards.get("drafter", 0.0)
+        over = kept is not None or len(answer) >= most or cancelled()
+        following = Proposal.empty() if over else drafting.follow(verdict, scores, plan.later(most - len(answer) - 1, show))
+        levels = max(depths(proposal.parents.tolist()), default=-1) + 1
+        counts = (len(proposal), levels, len(verdict.path), proposal.origin, first)
+        drafted = trace.forwards.get("drafter", 0.0) - drafted
+        trace.rounds.append(Round(*counts, scored - began, rounded - began, trace.now() - rounded, drafted))
+        if over:
+            break
+        proposal, first = following, False
+    display.end()
+    reason = "stop" if kept is not None else "length" if len(answer) >= most else "cancelled"
+    return Outcome(answer, reason)
+
+
+def stream(work: Callable[[Emit], Outcome], lanes: Lanes) -> Iterator[Update]:
+    """Run `work` on the target's lane and yield its updates as they happen; an error in it is raised here."""
+    updates: queue.SimpleQueue[Update | None] = queue.SimpleQueue()
+
+    def whole() -> Outcome:
+        try:
+            return work(updates.put)
+        finally:
+            updates.put(None)
+
+    pending = lanes.lane("target").start(whole)
+    while (update := updates.get()) is not None:
+        yield update
+    pending.result()

@@ -1,0 +1,128 @@
+"""Lanes: a thread with its own core or CUDA stream that runs one thing after the other, so that drafter and target overlap.
+
+A lane's thread is a daemon: work that hangs is abandoned, never waited for at exit.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class LaneDied(RuntimeError):
+    """Work on a lane raised, or did not come back in time."""
+
+
+class Pending(Generic[T]):
+    """A result that another lane is working on."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def set(self, value: T | None, error: BaseException | None) -> None:
+        self._value, self._error = value, error
+        self._ready.set()
+
+    def done(self) -> bool:
+        return self._ready.is_set()
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value; raises what the work raised, or LaneDied after `timeout` seconds."""
+        if not self._ready.wait(timeout):
+            raise LaneDied(f"no answer within {timeout:.3g} s")
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+
+class Lane:
+    """One worker thread. `core` pins it to a CPU core with a single intra-op thread; `device` gives it a CUDA stream."""
+
+    def __init__(self, name: str, core: int | None = None, threads: int | None = None, device: str = "cpu") -> None:
+        self.name = name
+        self._core, self._threads, self._device = core, threads, device
+        self._work: queue.SimpleQueue[tuple[Callable[[], object], Pending[object]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True).start()
+
+    def start(self, work: Callable[[], T]) -> Pending[T]:
+        """Queue `work` behind what the lane is doing."""
+        pending: Pending[T] = Pending()
+        self._work.put((work, pending))  # type: ignore[arg-type]
+        return pending
+
+    def close(self) -> None:
+        """End the thread after the work that is queued."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        if self._core is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {self._core})  # 0 is the calling thread
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        stream = torch.cuda.Stream(self._device) if self._device.startswith("cuda") else None
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            while (job := self._work.get()) is not None:
+                work, pending = job
+                try:
+                    value = work()
+                    if stream is not None:
+                        stream.synchronize()
+                    pending.set(value, None)
+                except BaseException as error:
+                    pending.set(None, error)
+
+
+class Lanes:
+    """The lanes of one device plan, kept between requests so that their threads stay warm.
+
+    `two`: drafter and target own a device each; on a CPU one core with one intra-op thread each. `one`: both share the device,
+    and a drafter runs between the target's steps, never beside them.
+    """
+
+    def __init__(self, plan: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
+        self.plan = plan
+        self._devices = {"target": target_device, "drafter": drafter_device}
+        self._lanes: dict[str, Lane] = {}
+
+    @property
+    def concurrent(self) -> bool:
+        return self.plan == "two"
+
+    def lane(self, name: str) -> Lane:
+        """The lane `target` or `drafter`, started on first use."""
+        if name not in self._lanes:
+            self._lanes[name] = self._new(name)
+        return self._lanes[name]
+
+    def abandon(self, name: str) -> None:
+        """Give up on a lane whose work hangs; the next request gets a fresh one."""
+        self._lanes.pop(name, None)
+
+    def _new(self, name: str) -> Lane:
+        device = self._devices[name]
+        if not self.concurrent or device.startswith("cuda"):
+            return Lane(name, device=device)
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
+        core = cores[-1] if name == "target" else cores[0]
+        return Lane(name, core, threads=1)
+
+
+def choose_plan(asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> str:
+    """`auto` is two devices where there are two: different GPUs, a GPU and a CPU, or at least two cores."""
+    if asked != "auto":
+        return asked
+    if target_device != drafter_device:
+        return "two"
+    if target_device.startswith("cuda"):
+        return "one"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return "two" if cores >= 2 else "one"

@@ -1,0 +1,43 @@
+"""Budgets: how long the pending tail is, how many nodes a draft may have, and when drafting stops paying.
+
+A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level deeper
+costs `level_cost` target steps of drafting. Both ratios are measured (engine.cost), so the same rule makes long drafts where
+verification is nearly free and short ones where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eventspec.core import Budget
+
+
+@dataclass(frozen=True)
+class Plan:
+    """tail: prompt rows left pending for the first verification (the head start may arrive until the rest is done);
+    head_nodes, nodes: most nodes of the head start and of a later round; 0 later nodes = draft only the head start;
+    node_cost, level_cost: in target steps; patience: seconds the target waits for a draft that is in the making; deadline: seconds
+    after which a drafter that does not come back is given up."""
+
+    tail: int = 16
+    head_nodes: int = 48
+    nodes: int = 12
+    node_cost: float = 0.06
+    level_cost: float = 0.2
+    patience: float = 0.05
+    deadline: float = 5.0
+
+    def head_start(self, until: Callable[[], bool], show: Callable[[list[int]], None] | None, left: int) -> Budget:
+        """Drafting is free while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
+        return Budget(self.head_nodes, until, self.node_cost, self.node_cost, left, show)
+
+    def later(self, left: int, show: Callable[[list[int]], None] | None) -> Budget | None:
+        """The target waits, so a level must also pay for the time it takes to draft. None: no more drafts."""
+        if self.nodes == 0 or left < 1:
+            return None
+        return Budget(self.nodes, bool, self.node_cost, self.level_cost + self.node_cost, left, show)
+
+
+NO_TAIL = 1 << 30
+"""A tail longer than any prompt: the whole prefill is one forward. Right when nothing can arrive meanwhile."""

@@ -1,0 +1,198 @@
+"""EventGPT's .npy: a pickled dict of columns, read without ever running what a pickle may contain.
+
+A pickle is a program. Three walls stand before this one: its opcodes are listed and only those of plain containers, numbers
+and bytes pass; every global name but numpy's four array builders is refused; and those four are replaced by inert stand-ins,
+so no numpy code sees the pickle's claims before they were held against the bytes really present.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import pickletools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.events.formats.family import EventFile, Format, SensorSize
+from eventspec.events.formats.npz import npy_header
+from eventspec.events.stream import EventStream, Monotonic
+
+NAME = "eventgpt-npy"
+MAGIC = b"\x93NUMPY"
+COLUMNS = ("x", "y", "t", "p")
+DSEC_SIZE: SensorSize = (640, 480)
+LARGEST_PROGRAM = 10_000  # opcodes; EventGPT's files have about 150
+PLAIN_TYPES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8", "O8"})
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Containers, numbers, text, bytes, the memo, and the three that build an array: GLOBAL, REDUCE, BUILD.
+_HARMLESS = """
+    PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE
+    BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_DICT DICT SETITEM SETITEMS EMPTY_LIST LIST APPEND APPENDS
+    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE
+    GLOBAL STACK_GLOBAL REDUCE BUILD
+"""
+HARMLESS_OPCODES = frozenset(_HARMLESS.split())
+MEMO_OPCODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+
+
+class _Refused(Exception):
+    """Why the pickle is not loaded, in a few words."""
+
+
+def matches(path: Path, head: bytes) -> bool:
+    """Any numpy array file: the only readable kind is EventGPT's, and `read` says what another one is."""
+    return head.startswith(MAGIC)
+
+
+def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+    """Read the file; BadInput when it is no pickled dict of columns, wants to run code, or its columns do not fit.
+
+    The sensor is DSEC's 640x480 unless `sensor_size` says otherwise; a note tells so.
+    """
+    with path.open("rb") as file:
+        try:
+            shape, dtype, _ = npy_header(file)
+        except ValueError as error:
+            raise BadInput(f"{path}: the numpy header is damaged ({error}): copy the file again") from None
+        if dtype.kind != "O" or shape != ():
+            raise BadInput(f"{path}: a {dtype} array of shape {shape}: an EventGPT .npy holds one pickled dict x, y, t, p")
+        program = file.read()
+    try:
+        columns = _columns(_unpickled(program))
+    except _Refused as error:
+        raise BadInput(f"{path}: the pickle is refused and nothing in it was run: {error}") from None
+    missing = [name for name in COLUMNS if name not in columns]
+    if missing:
+        held = ", ".join(sorted(columns)) or "nothing"
+        raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: an EventGPT .npy has x, y, t and p")
+    width, height = sensor_size or DSEC_SIZE
+    x, y, t, p = (columns[name] for name in COLUMNS)
+    stream = EventStream.checked(x, y, t, p, width, height, source=str(path), monotonic=monotonic)
+    notes: tuple[str, ...] = ()
+    if sensor_size is None:
+        notes = (f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits",)
+    return EventFile(NAME, stream, notes)
+
+
+# ------------------------------------------------------------------------------------------------- inert stand-ins for numpy
+class _DType:
+    """numpy.dtype(code, align, copy) with its pickled state (version, byte order, ...)."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        if not isinstance(code, str) or code not in PLAIN_TYPES:
+            raise _Refused(f"it uses the type {code!r}, not plain numbers")
+        self.code = code
+        self.order = "="
+
+    def __setstate__(self, state: object) -> None:
+        match state:
+            case (int(), ("<" | ">" | "|" | "=") as order, None, None, None, *_):
+                self.order = order
+            case _:
+                raise _Refused("it uses a structured or unreadable type")
+
+    @property
+    def plain(self) -> np.dtype[Any]:
+        if self.code == "O8":
+            raise _Refused("a column holds objects, not plain numbers")
+        return np.dtype(self.code).newbyteorder("=" if self.order == "|" else self.order)  # type: ignore[arg-type]
+
+
+class _NDArray:
+    """The name numpy.ndarray itself: passed to _reconstruct, never called."""
+
+    def __init__(self, *_: object) -> None:
+        raise _Refused("it builds an array in an unknown way")
+
+
+class _Array:
+    """What _reconstruct returns; its state is (version, shape, dtype, fortran order, data)."""
+
+    def __init__(self, *_: object) -> None:
+        self.shape: tuple[int, ...] = ()
+        self.dtype: _DType | None = None
+        self.data: bytes | list[Any] = b""
+
+    def __setstate__(self, state: object) -> None:
+        match state:
+            case (int(), tuple() as shape, _DType() as dtype, bool() | int(), (bytes() | list()) as data):
+                if not all(isinstance(side, int) and side >= 0 for side in shape):
+                    raise _Refused(f"it has an array of shape {shape}")
+                self.shape, self.dtype, self.data = shape, dtype, data
+            case _:
+                raise _Refused("it has an array in an unknown layout")
+
+    def plain(self) -> Array:
+        """The array, once its claimed size equals the bytes that are there."""
+        if self.dtype is None or not isinstance(self.data, bytes):
+            raise _Refused("a column is not an array of plain numbers")
+        dtype = self.dtype.plain
+        if math.prod(self.shape) * dtype.itemsize != len(self.data):
+            raise _Refused(f"an array claims shape {self.shape} of {dtype} but has {len(self.data)} bytes")
+        return np.frombuffer(self.data, dtype).reshape(self.shape)
+
+
+def _scalar(dtype: object, data: object) -> Array:
+    """numpy.core.multiarray.scalar: one number as an array of shape ()."""
+    array = _Array()
+    array.__setstate__((1, (), dtype, False, data))
+    return array.plain()
+
+
+ALLOWED: dict[tuple[str, str], Callable[..., object]] = {
+    ("numpy", "ndarray"): _NDArray,
+    ("numpy", "dtype"): _DType,
+    ("builtins", "dict"): dict,
+    **{(module, "_reconstruct"): _Array for module in ("numpy.core.multiarray", "numpy._core.multiarray")},
+    **{(module, "scalar"): _scalar for module in ("numpy.core.multiarray", "numpy._core.multiarray")},
+}
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> Any:
+        try:
+            return ALLOWED[module, name]
+        except KeyError:
+            raise _Refused(f"it asks for {module}.{name}") from None
+
+
+# ------------------------------------------------------------------------------------------------------------------ reading
+def _unpickled(program: bytes) -> object:
+    """The object a harmless pickle describes, made of stand-ins; _Refused for any other."""
+    try:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(program)):
+            if opcode.name not in HARMLESS_OPCODES:
+                raise _Refused(f"it uses the instruction {opcode.name}")
+            if count >= LARGEST_PROGRAM or (opcode.name in MEMO_OPCODES and int(str(argument)) > LARGEST_PROGRAM):
+                raise _Refused("it is far longer than a dict of columns")
+        return _RestrictedUnpickler(io.BytesIO(program)).load()
+    except _Refused:
+        raise
+    except Exception as error:  # a damaged pickle can fail in any way: every one of them means the same to the user
+        raise _Refused(f"it is damaged or cut short ({' '.join(str(error).split())[:100]})") from None
+
+
+def _columns(value: object) -> dict[str, Array]:
+    """The dict inside the pickled array of shape () that np.save makes of a dict."""
+    match value:
+        case _Array(shape=(), data=[dict() as columns]):
+            pass
+        case dict() as columns:
+            pass
+        case _:
+            raise _Refused("it is not a dict of columns")
+    arrays: dict[str, Array] = {}
+    for name, column in columns.items():
+        if isinstance(name, str) and isinstance(column, _Array):
+            arrays[name] = column.plain()
+    return arrays
+
+
+FORMAT = Format(NAME, "EventGPT .npy", matches, read)

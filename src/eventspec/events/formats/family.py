@@ -1,0 +1,65 @@
+"""What every family of event files provides: how to recognise a file, and how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.events.stream import EventStream, Monotonic
+
+SensorSize = tuple[int, int]
+"""(width, height) in pixels."""
+
+
+@dataclass(frozen=True, eq=False)
+class EventFile:
+    """What one file held. A family that knows no frames leaves them None.
+
+    events: None when the file has no event stream at all; notes: what the reader assumed or lost, one sentence each;
+    frames uint8 [K, H, W, 3] RGB with frame_times_us int64 [K], as plain arrays because this room knows no video.
+    """
+
+    format: str
+    events: EventStream | None
+    notes: tuple[str, ...] = ()
+    frames: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+    frame_times_us: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """One family: its name in reports, how a person calls it, and two functions.
+
+    ``matches(path, head)`` sees the first bytes (up to `HEAD_BYTES`) and may open the file; ``read(path, sensor_size,
+    monotonic)`` raises BadInput for a file of this family it cannot use.
+    """
+
+    name: str
+    title: str
+    matches: Callable[[Path, bytes], bool]
+    read: Callable[[Path, SensorSize | None, Monotonic], EventFile]
+
+
+HEAD_BYTES = 4096
+
+
+def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: str) -> SensorSize:
+    """The sensor size from the file or from the caller; BadInput when neither knows, or when they disagree."""
+    if stated is None and asked is None:
+        raise BadInput(
+            f"{source}: the sensor size is not in the file: give sensor_size=(width, height), "
+            "on the command line --sensor 640x480 or a name such as davis346"
+        )
+    if stated is not None and asked is not None and stated != asked:
+        raise BadInput(
+            f"{source}: the file says {stated[0]}x{stated[1]} pixels but sensor_size is {asked[0]}x{asked[1]}: "
+            "leave sensor_size out"
+        )
+    size = stated if stated is not None else asked
+    assert size is not None
+    return size

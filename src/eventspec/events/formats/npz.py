@@ -1,0 +1,94 @@
+"""Events in a numpy archive: arrays x, y, t, p [E] and, optionally, the numbers width and height. No pickle is loaded."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
+from eventspec.events.stream import EventStream, Monotonic
+
+NAME = "npz"
+COLUMNS = ("x", "y", "t", "p")
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def matches(path: Path, head: bytes) -> bool:
+    """A zip archive whose members are numpy arrays."""
+    if not head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return all(name.endswith(".npy") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return path.suffix == ".npz"  # torn: let `read` say so
+
+
+def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+    """Read an archive; BadInput for missing keys, object arrays, claims larger than the file, or columns that do not fit."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+            missing = [name for name in COLUMNS if name not in names]
+            if missing:
+                held = ", ".join(sorted(names)) or "nothing"
+                raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: an events archive has x, y, t and p")
+            columns = {name: _member(archive, name, path) for name in COLUMNS}
+            sides = {name: _side(_member(archive, name, path), name, path) for name in ("width", "height") if name in names}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        raise BadInput(f"{path}: the archive is damaged or cut short ({error}): copy or write it again") from None
+    stated = (sides["width"], sides["height"]) if len(sides) == 2 else None
+    width, height = settled_size(stated, sensor_size, str(path))
+    x, y, t, p = (columns[name] for name in COLUMNS)
+    stream = EventStream.checked(x, y, t, p, width, height, source=str(path), monotonic=monotonic)
+    return EventFile(NAME, stream)
+
+
+def write(path: Path, stream: EventStream) -> None:
+    """Write the stream as x, y uint16, t int64, p uint8, width, height; the caller chooses and renames the path."""
+    with path.open("wb") as file:
+        np.savez_compressed(file, x=stream.x, y=stream.y, t=stream.t, p=stream.p, width=stream.width, height=stream.height)
+
+
+def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
+    """One array, after its header was held against the size the archive really stores."""
+    info = archive.getinfo(f"{name}.npy")
+    with archive.open(info) as file:
+        try:
+            shape, dtype, header = npy_header(file)
+        except ValueError as error:
+            raise BadInput(f"{path}: {name} has no readable numpy header ({error}): write the archive again") from None
+        if dtype.hasobject:
+            raise BadInput(f"{path}: {name} is a pickled object array, which is never loaded: store plain numbers")
+        size = math.prod(shape) * dtype.itemsize
+        if header + size != info.file_size:
+            held = info.file_size - header
+            raise BadInput(f"{path}: {name} claims {size} bytes but the archive holds {held}: write it again")
+        return np.frombuffer(file.read(size), dtype).reshape(shape)
+
+
+def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, dtype and length in bytes of a .npy header; ValueError when it is not one. No data is read."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"numpy format version {version[0]}.{version[1]}")
+    return shape, dtype, file.tell()
+
+
+def _side(value: Array, name: str, path: Path) -> int:
+    if value.size != 1 or value.dtype.kind not in "iu":
+        raise BadInput(f"{path}: {name} is not one whole number: store the sensor size in pixels")
+    return int(value.reshape(-1)[0])
+
+
+FORMAT = Format(NAME, "npz with x, y, t, p", matches, read)

@@ -1,0 +1,86 @@
+"""Which family a file belongs to, by its content: names and suffixes are never trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eventspec.core import BadInput
+from eventspec.events.formats import aedat4, eventgpt_npy, native_h5, npz
+from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
+from eventspec.events.stream import EventStream, Monotonic
+
+FORMATS: tuple[Format, ...] = (aedat4.FORMAT, eventgpt_npy.FORMAT, npz.FORMAT, native_h5.FORMAT)
+
+# What a person may have given us by mistake, so that the refusal can name it.
+KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
+    (b"#!AER-DAT2", "an AEDAT 2 file"),
+    (b"#!AER-DAT3", "an AEDAT 3 file"),
+    (b"% Data file", "a Prophesee DAT file"),
+    (b"% evt", "a Prophesee RAW file"),
+    (b"% ", "a Prophesee RAW or DAT file"),
+    (b"Event Stream", "an Event Stream (.es) file"),
+    (b"#ROSBAG", "a ROS bag"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file with another layout"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x93NUMPY", "a numpy array"),
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\x80", "a bare pickle"),
+)
+
+
+def open_events(path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> EventFile:
+    """Read an event file of any known family, with its notes and, where it has them, its frames.
+
+    Raises BadInput, one line, for a missing, empty, unknown or unusable file.
+    """
+    path = Path(path)
+    family = recognised(path)
+    if family is not None:
+        return family.read(path, sensor_size, monotonic)
+    head = _head(path)
+    readable = ", ".join(known.title for known in FORMATS)
+    raise BadInput(f"{path}: looks like {describe(head)}, which is not a readable event file: readable are {readable}")
+
+
+def recognised(path: Path) -> Format | None:
+    """The family of a file, or None for an unknown one; BadInput when it cannot be opened or is empty."""
+    head = _head(path)
+    return next((known for known in FORMATS if known.matches(path, head)), None)
+
+
+def read_events(path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> EventStream:
+    """The event stream of a file; BadInput when it cannot be read or has none. `open_events` also gives the notes."""
+    found = open_events(path, sensor_size, monotonic)
+    if found.events is None:
+        raise BadInput(f"{path}: the {found.format} file holds no event stream: give a recording with events")
+    return found.events
+
+
+def describe(head: bytes) -> str:
+    """What the first bytes of a file look like, in words."""
+    for start, words in KNOWN_STARTS:
+        if head.startswith(start):
+            return words
+    if head[4:8] == b"ftyp":
+        return "an MP4 video"
+    text = head.decode("utf-8", errors="ignore")
+    if len(head) - len(text.encode()) < 4 and not any(ord(letter) < 9 for letter in text):  # a letter may be cut at the end
+        return f"text starting {text[:24]!r}"
+    return f"binary data starting {head[:8].hex(' ')}"
+
+
+def _head(path: Path) -> bytes:
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder, not an event file: give the file, or open the folder as a recording")
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file: check the path") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
+    if not head:
+        raise BadInput(f"{path}: the file is empty (0 bytes): copy or record it again")
+    return head

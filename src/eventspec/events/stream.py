@@ -1,0 +1,196 @@
+"""The event stream: four columns of equal length on one sensor. It knows no file format and no picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eventspec.core import BadInput, Window
+
+Monotonic = Literal["raise", "clamp", "keep"]
+"""What to do with a time that is before its predecessor: refuse, lift it to the latest time so far, or leave it."""
+
+Column = np.ndarray[Any, np.dtype[Any]]
+Places = slice | np.ndarray[Any, np.dtype[np.int64]]
+LARGEST_SIDE = 65536  # coordinates are uint16
+
+
+@dataclass(frozen=True, eq=False)
+class EventStream:
+    """Events of one sensor in order of time.
+
+    x, y uint16 [E] pixels, origin top left; t int64 [E] microseconds; p uint8 [E], 1 = brighter (ON), 0 = darker (OFF);
+    width, height of the sensor in pixels. `ordered` is False only for streams read with ``monotonic="keep"`` whose times
+    do go back: they are sliced by a mask instead of a binary search.
+
+    The plain constructor trusts its arguments; use `EventStream.checked` for anything that comes from outside.
+    """
+
+    x: np.ndarray[Any, np.dtype[np.uint16]]
+    y: np.ndarray[Any, np.dtype[np.uint16]]
+    t: np.ndarray[Any, np.dtype[np.int64]]
+    p: np.ndarray[Any, np.dtype[np.uint8]]
+    width: int
+    height: int
+    ordered: bool = True
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def __repr__(self) -> str:
+        return f"EventStream({len(self)} events, {self.width}x{self.height}, span={self.span})"
+
+    @classmethod
+    def empty(cls, width: int, height: int) -> EventStream:
+        """A stream without events on a sensor of this size."""
+        side = np.empty(0, np.uint16)
+        return cls(side, side, np.empty(0, np.int64), np.empty(0, np.uint8), width, height)
+
+    @classmethod
+    def checked(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        t: ArrayLike,
+        p: ArrayLike,
+        width: int,
+        height: int,
+        *,
+        source: str = "file",
+        monotonic: Monotonic = "raise",
+    ) -> EventStream:
+        """Columns from outside (any numeric dtype, [E] each) as a stream; arrays of the right dtype are not copied.
+
+        Polarity may be bool, {0, 1} or {-1, 1}. Raises BadInput, one line with `source`, the field, the first bad index
+        and the remedy, for unequal lengths, NaN, negative or fractional values, events outside the sensor, and (unless
+        `monotonic` says otherwise) a time before its predecessor.
+        """
+        if monotonic not in get_args(Monotonic):
+            raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
+        _check_sensor(width, height, source)
+        columns = {name: _whole(values, name, source) for name, values in (("x", x), ("y", y), ("t", t), ("p", p))}
+        counts = {name: len(values) for name, values in columns.items()}
+        if len(set(counts.values())) > 1:
+            lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise BadInput(f"{source}: the columns differ in length ({lengths}): every event needs x, y, t and p")
+        times, ordered = _ordered(_times(columns["t"], source), source, monotonic)
+        return cls(
+            _coordinates(columns["x"], "x", width, "width", source),
+            _coordinates(columns["y"], "y", height, "height", source),
+            times,
+            _polarity(columns["p"], source),
+            int(width),
+            int(height),
+            ordered,
+        )
+
+    @property
+    def span(self) -> Window | None:
+        """The smallest window that holds every event, or None without events."""
+        if not len(self):
+            return None
+        if self.ordered:
+            return Window(int(self.t[0]), int(self.t[-1]) + 1)
+        return Window(int(self.t.min()), int(self.t.max()) + 1)
+
+    def slice(self, window: Window) -> EventStream:
+        """Events with ``start_us <= t < end_us``: views of the same memory (copies where the times are not ordered)."""
+        if not self.ordered:
+            return self.take(np.flatnonzero((self.t >= window.start_us) & (self.t < window.end_us)))
+        first, last = np.searchsorted(self.t, [window.start_us, window.end_us], side="left")
+        return self.take(slice(int(first), int(last)))
+
+    def take(self, places: Places) -> EventStream:
+        """The events at these rising places: views for a slice, copies for an index array."""
+        x, y, t, p = self.x[places], self.y[places], self.t[places], self.p[places]
+        return EventStream(x, y, t, p, self.width, self.height, self.ordered)
+
+    def shifted(self, delta_us: int) -> EventStream:
+        """The same events on a clock that shows `delta_us` more."""
+        return EventStream(self.x, self.y, self.t + np.int64(delta_us), self.p, self.width, self.height, self.ordered)
+
+
+# ------------------------------------------------------------------------------------------------------------------ checks
+def _check_sensor(width: int, height: int, source: str) -> None:
+    for name, side in (("width", width), ("height", height)):
+        if isinstance(side, bool) or not isinstance(side, int | np.integer) or not 1 <= side <= LARGEST_SIDE:
+            raise BadInput(f"{source}: {name} is {side!r}: give the sensor size in whole pixels, 1 to {LARGEST_SIDE}")
+
+
+def _refuse(source: str, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
+    """Raise for the first event where the bool column `bad` is true."""
+    index = int(np.argmax(bad))
+    raise BadInput(f"{source}: {name}[{index}] is {values[index]}: {remedy}")
+
+
+def _whole(values: ArrayLike, name: str, source: str) -> Column:
+    """One column [E] as bool or integers; floats pass when every value is a whole number."""
+    try:
+        column = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{source}: {name} is not a list of numbers ({error})") from None
+    if column.ndim != 1:
+        raise BadInput(f"{source}: {name} has shape {column.shape}: it must be one column, one value an event")
+    if not len(column):
+        return np.empty(0, np.int64)
+    if column.dtype.kind in "biu":
+        return column
+    if column.dtype.kind != "f":
+        raise BadInput(f"{source}: {name} holds {column.dtype}, not numbers: store it as whole numbers")
+    remedy = "times must be whole microseconds (seconds need a conversion)" if name == "t" else "it must be a whole number"
+    bad = ~np.isfinite(column) | (column != np.floor(column)) | (np.abs(column) >= 2.0**63)
+    if bad.any():
+        _refuse(source, name, bad, column, remedy)
+    return column.astype(np.int64)
+
+
+def _coordinates(column: Column, name: str, side: int, side_name: str, source: str) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    if len(column) and (column.min() < 0 or column.max() >= side):
+        bad = (column < 0) | (column >= side)
+        remedy = f"outside the sensor ({side_name} {side}); give the right sensor_size or mend the file"
+        _refuse(source, name, bad, column, remedy)
+    return column.astype(np.uint16, copy=False)
+
+
+def _times(column: Column, source: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    if len(column) and column.min() < 0:
+        _refuse(source, "t", column < 0, column, "times count microseconds from 0 upwards; add an offset to all of them")
+    longest = np.iinfo(np.int64).max
+    if len(column) and column.max() > longest:
+        _refuse(source, "t", column > longest, column, "larger than int64 microseconds can be; the file is damaged")
+    return column.astype(np.int64, copy=False)
+
+
+def _ordered(
+    times: np.ndarray[Any, np.dtype[np.int64]], source: str, monotonic: Monotonic
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+    """The times under the policy, and whether they are non-decreasing now."""
+    back = times[1:] < times[:-1]
+    if not back.any():
+        return times, True
+    if monotonic == "keep":
+        return times, False
+    if monotonic == "clamp":
+        return np.maximum.accumulate(times), True
+    index = int(np.argmax(back)) + 1
+    raise BadInput(
+        f"{source}: t[{index}] is {times[index]}, before t[{index - 1}] = {times[index - 1]}: "
+        f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep"'
+    )
+
+
+def _polarity(column: Column, source: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """{0, 1}, {-1, 1} or bool as uint8 {0, 1}."""
+    if column.dtype == np.bool_:
+        return column.view(np.uint8)
+    signed = len(column) > 0 and column.min() < 0
+    bad = (column != 1) & (column != (-1 if signed else 0))
+    if bad.any():
+        wanted = "-1 or 1 beside the negative ones" if signed else "0 or 1, or -1 or 1"
+        _refuse(source, "p", bad, column, f"polarity must be {wanted}")
+    if signed:
+        return (column > 0).view(np.uint8)
+    return column.astype(np.uint8, copy=False)

@@ -1,0 +1,149 @@
+"""The bundled pair: a small Video-LLaVA and a small EventGPT that share one tokenizer. Sizes, prompts and pixels.
+
+`nano` trains on two CPU cores in about two hours; `base` is four times larger and meant for a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eventspec.core import BadInput, Request, Trace
+from eventspec.events.representations import red_blue_classes
+from eventspec.models.eventgpt import EventGpt, EventGptConfig
+from eventspec.models.session import Rows
+from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
+from eventspec.nn import ClipConfig, Llama, LlamaConfig
+from eventspec.video.sampling import uniform_indices
+
+PAD, BOS, EOS, IMAGE, VIDEO, EVENT = range(6)
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<image>", "<video>", "<event>")
+VOCABULARY = 480
+IMAGE_SIZE = 112
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+@dataclass(frozen=True)
+class Size:
+    """One size of the pair."""
+
+    target: VideoLlavaConfig
+    drafter: EventGptConfig
+
+
+def _clip(width: int, layers: int, heads: int) -> ClipConfig:
+    return ClipConfig(width, 4 * width, layers, heads, IMAGE_SIZE, 14)
+
+
+def _llama(width: int, inner: int, layers: int, heads: int) -> LlamaConfig:
+    return LlamaConfig(VOCABULARY, width, inner, layers, heads, heads, max_position_embeddings=1024, tie_word_embeddings=True)
+
+
+SIZES = {
+    "nano": Size(
+        VideoLlavaConfig(_clip(160, 4, 4), _llama(192, 448, 8, 4), vision_layer=-1, video_token=VIDEO),
+        EventGptConfig(_clip(128, 4, 4), _llama(192, 512, 3, 3)),
+    ),
+    "base": Size(
+        VideoLlavaConfig(_clip(256, 6, 4), _llama(384, 1024, 8, 6), vision_layer=-1, video_token=VIDEO),
+        EventGptConfig(_clip(256, 4, 4), _llama(320, 864, 3, 5)),
+    ),
+}
+
+
+def pixels_from_frames(frames: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
+    """uint8 [K, H, W, 3] -> float32 [K, 3, 112, 112]: shortest edge by antialiased bicubic, centre crop, CLIP's mean and deviation."""
+    return normalised(fit(torch.from_numpy(frames).permute(0, 3, 1, 2)))
+
+
+def fit(images: Tensor, size: int = IMAGE_SIZE) -> Tensor:
+    """uint8 [K, C, H, W] -> uint8 [K, C, size, size]; a no-op at the right size."""
+    height, width = images.shape[-2:]
+    if (height, width) == (size, size):
+        return images
+    short = min(height, width)
+    shape = (int(size * height / short), int(size * width / short))
+    resized = F.interpolate(images.contiguous(), shape, mode="bicubic", antialias=True)
+    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
+    return resized[..., top : top + size, left : left + size]
+
+
+_SCALE = torch.tensor([1 / (255 * s) for s in CLIP_STD])[:, None, None]
+_SHIFT = torch.tensor([-m / s for m, s in zip(CLIP_MEAN, CLIP_STD, strict=True)])[:, None, None]
+
+
+def normalised(images: Tensor) -> Tensor:
+    """uint8 or float [K, 3, H, W] in 0..255 -> float32, CLIP's mean and deviation."""
+    return torch.addcmul(_SHIFT.to(images.device), images.float(), _SCALE.to(images.device))
+
+
+# Event classes 0 none, 1 OFF, 2 ON as white, blue, red (EventGPT's picture), normalised once: the drafter's hot path is one gather.
+PALETTE = np.array([[255, 255, 255], [0, 0, 255], [255, 0, 0]], np.uint8)
+_PALETTE = normalised(torch.from_numpy(PALETTE.T.copy())[None, :, :, None])[0, :, :, 0]
+
+
+def pixels_from_classes(classes: Tensor) -> Tensor:
+    """uint8 [K, H, W] event classes -> float32 [K, 3, 112, 112], exactly `normalised(fit(red/blue picture))`."""
+    if classes.shape[-2:] == (IMAGE_SIZE, IMAGE_SIZE):
+        flat = _PALETTE.to(classes.device).index_select(1, classes.flatten().int())
+        return flat.view(3, *classes.shape).transpose(0, 1)
+    picture = torch.from_numpy(PALETTE)[classes.long()].permute(0, 3, 1, 2)
+    return normalised(fit(picture))
+
+
+def target_prompt(question: str) -> str:
+    """The target's prompt; `<video>` stands for its visual rows."""
+    return f"USER: <video>\n{question} ASSISTANT:"
+
+
+def drafter_prompt(question: str) -> str:
+    """The drafter's prompt; `<event>` stands for its event rows."""
+    return f"USER: <event>\n{question} ASSISTANT:"
+
+
+# ------------------------------------------------------------------------------------------------------------- prompt rows
+def splice(language: Llama, before: list[int], visual: Tensor, after: list[int]) -> Tensor:
+    """Text ids, visual rows [T, D], text ids -> prompt rows [T', D]."""
+    ids = torch.tensor(before + after, device=visual.device)
+    text = language.embed(ids).to(visual.dtype)
+    return torch.cat((text[: len(before)], visual, text[len(before) :]))
+
+
+def target_rows(model: VideoLlava, encode: Callable[[str], list[int]]) -> Rows:
+    """Eight frames spread over the window, encoded and spliced into the target's prompt."""
+
+    def rows(request: Request, trace: Trace, lane: str) -> Tensor:
+        if request.video is None or len(request.video.frames) == 0:
+            raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
+        began = trace.now()
+        chosen = request.video.frames[uniform_indices(len(request.video.frames), model.config.frames)]
+        visual = model.encode(pixels_from_frames(chosen).to(model.projector.linear_1.weight))
+        trace.span("vision", lane, began)
+        trace.sizes["visual"] = len(visual)
+        before, after = target_prompt(request.prompt).split("<video>")
+        return splice(model.language, [BOS, *encode(before)], visual, encode(after))
+
+    return rows
+
+
+def drafter_rows(model: EventGpt, encode: Callable[[str], list[int]]) -> Rows:
+    """The window's events as equal-count pictures, encoded, pooled and spliced into the drafter's prompt."""
+
+    def rows(request: Request, trace: Trace, lane: str) -> Tensor:
+        if request.events is None:
+            raise BadInput("the recording has no events: the event drafter has nothing to see")
+        began = trace.now()
+        classes = torch.from_numpy(red_blue_classes(request.events, model.config.images))
+        visual = model.encode(pixels_from_classes(classes).to(model.adaptor.weight))[0]
+        trace.span("vision", lane, began)
+        before, after = drafter_prompt(request.prompt).split("<event>")
+        return splice(model.language, [BOS, *encode(before)], visual, encode(after))
+
+    return rows

@@ -1,0 +1,208 @@
+"""Asking: one question about one recording with one method, whole or as a stream of updates, and the record of what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eventspec.core import BadInput, Request, Sampling, Trace, Update, Window
+from eventspec.engine.generate import Emit, Outcome, run
+from eventspec.engine.generate import stream as stream_updates
+from eventspec.pairs.pair import Pair
+from eventspec.recordings import Recording
+from eventspec.text import stop_rule
+
+
+@dataclass(frozen=True)
+class Result:
+    """An answer and how it came about."""
+
+    text: str
+    token_ids: list[int]
+    method: str
+    lossless: bool
+    finish_reason: str
+    prompt_tokens: int
+    visual_tokens: int
+    device_plan: str
+    trace: Trace
+
+    def as_json(self, trace_file: str | None = None) -> dict[str, Any]:
+        """The object of `generate --json` (product, section 3); stages that did not happen are null."""
+        rounds = self.trace.rounds
+        head = [r for r in rounds if r.head_start]
+        return {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "method": self.method,
+            "lossless": self.lossless,
+            "finish_reason": self.finish_reason,
+            "usage": {
+                "prompt_tokens": self.prompt_tokens,
+                "visual_tokens": self.visual_tokens,
+                "completion_tokens": len(self.token_ids),
+            },
+            "timing_ms": timing(self.trace),
+            "speculation": {
+                "rounds": len(rounds),
+                "drafted": self.trace.drafted,
+                "accepted": self.trace.accepted,
+                "drafted_levels": sum(r.depth for r in rounds),
+                "head_start_drafted": sum(r.proposed for r in head),
+                "head_start_accepted": sum(r.accepted for r in head),
+                "tau": round(self.trace.tau, 4),
+                "accepted_per_position": accepted_per_position(self.trace),
+            },
+            "overhead_share": round(overhead_share(self.trace), 4),
+            "notes": self.trace.notes,
+            "device_plan": self.device_plan,
+            "trace": trace_file,
+        }
+
+
+def timing(trace: Trace) -> dict[str, float | None]:
+    """Milliseconds of every stage; the target's prefill includes the forward that verifies the head start."""
+
+    def stage(name: str, lane: str) -> float | None:
+        spans = [s.end - s.start for s in trace.spans if s.name == name and s.lane == lane]
+        return round(1e3 * sum(spans), 3) if spans else None
+
+    def mark(name: str) -> float | None:
+        return round(1e3 * trace.marks[name], 3) if name in trace.marks else None
+
+    total, committed = trace.marks.get("end"), trace.marks.get("first_committed")
+    decode = None if total is None or committed is None else round(1e3 * (total - committed), 3)
+    return {
+        "drafter_vision": stage("vision", "drafter"),
+        "drafter_prefill": stage("prefill", "drafter"),
+        "target_vision": stage("vision", "target"),
+        "target_prefill": stage("prefill", "target"),
+        "first_provisional": mark("first_provisional"),
+        "first_committed": mark("first_committed"),
+        "decode": decode,
+        "total": mark("end"),
+    }
+
+
+def accepted_per_position(trace: Trace) -> list[int]:
+    """How many rounds accepted a draft at level 1, 2, ..."""
+    deepest = max((r.accepted for r in trace.rounds), default=0)
+    return [sum(r.accepted > level for r in trace.rounds) for level in range(deepest)]
+
+
+def overhead_share(trace: Trace) -> float:
+    """Share of the rounds' time in which no model ran: rule, cache, display and waiting, without the drafter's own forwards."""
+    spent = sum(r.seconds + r.draft_seconds for r in trace.rounds)
+    drafting = sum(min(r.draft_seconds, r.draft_model_seconds) for r in trace.rounds)
+    model = sum(r.model_seconds for r in trace.rounds) + drafting
+    return max(0.0, 1 - model / spent) if spent else 0.0
+
+
+def prepare(
+    pair: Pair, recording: Recording, prompt: str, window: Window | None, sampling: Sampling, method: str, events_may_lack: bool = False
+) -> Request:
+    """The request for a window of a recording; BadInput when the recording lacks what the method needs.
+
+    `events_may_lack` is for the blank-events control only.
+    """
+    if not prompt.strip():
+        raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
+    view = recording.slice(window)
+    if view.video is None or len(view.video.frames) == 0:
+        raise BadInput(f"{recording.name} has no RGB frames: method {method} needs them for the target (see `eventspec events info`)")
+    if method == "cross-modal" and (view.events is None or (len(view.events) == 0 and not events_may_lack)):
+        raise BadInput(f"{recording.name} has no events: method {method} needs them for the drafter; use another method")
+    return Request(prompt, view.events, view.video, pair.sampling(sampling))
+
+
+class Answering:
+    """One question being answered: iterate `updates` to see it grow, or take the `result` at once. It runs once."""
+
+    def __init__(self, pair: Pair, request: Request, method: str, trace: Trace | None = None) -> None:
+        self.pair, self.request, self.method = pair, request, method
+        self.drafter = pair.drafter(method)
+        self.trace = trace or Trace()
+        self._outcome: Outcome | None = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Stop after the round that is running."""
+        self._cancelled = True
+
+    def updates(self) -> Iterator[Update]:
+        """Provisional, Committed and Retracted tokens as they come; nothing once it has run."""
+        if self._outcome is None:
+            yield from stream_updates(self._run, self.pair.lanes)
+
+    def result(self) -> Result:
+        """The finished answer."""
+        if self._outcome is None:
+            self.pair.lanes.lane("target").start(lambda: self._run(lambda update: None)).result()
+        outcome, request = self._outcome, self.request
+        assert outcome is not None
+        rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
+        text = self.pair.vocabulary.decode(outcome.token_ids).strip()
+        for stop in request.sampling.stop_strings:
+            text = text.split(stop)[0]
+        sizes = (rows - visual, visual)
+        target, plan = self.pair.target, self.pair.lanes.plan
+        return Result(text, outcome.token_ids, self.method, target.lossless, outcome.finish_reason, *sizes, plan, self.trace)
+
+    def _run(self, emit: Emit) -> Outcome:
+        pair, request = self.pair, self.request
+        stopped = stop_rule(request.sampling.stop_ids, request.sampling.stop_strings, pair.vocabulary.decode)
+        self.trace.restart()
+        common = (pair.target, self.drafter, request, pair.budget, pair.lanes, self.trace, stopped)
+        self._outcome = run(*common, emit, lambda: self._cancelled)
+        self.trace.mark("end")
+        return self._outcome
+
+
+def answering(
+    pair: Pair,
+    recording: Recording,
+    prompt: str,
+    method: str,
+    window: Window | None = None,
+    sampling: Sampling | None = None,
+    events_may_lack: bool = False,
+) -> Answering:
+    """One question about a window of a recording, ready to run; BadInput when the recording lacks what the method needs."""
+    pair.drafter(method)
+    request = prepare(pair, recording, prompt, window, sampling or Sampling(), method, events_may_lack)
+    return Answering(pair, request, method)
+
+
+def generate(
+    pair: Pair,
+    recording: Recording,
+    prompt: str,
+    method: str = "cross-modal",
+    window: Window | None = None,
+    sampling: Sampling | None = None,
+    **settings: Any,
+) -> Result:
+    """Answer one question. `settings` are fields of Sampling (max_new_tokens=64, temperature=0, ...)."""
+    return answering(pair, recording, prompt, method, window, replace(sampling or Sampling(), **settings)).result()
+
+
+def stream(
+    pair: Pair,
+    recording: Recording,
+    prompt: str,
+    method: str = "cross-modal",
+    window: Window | None = None,
+    sampling: Sampling | None = None,
+    **settings: Any,
+) -> Iterator[Update]:
+    """Answer one question as Provisional, Committed and Retracted updates."""
+    return answering(pair, recording, prompt, method, window, replace(sampling or Sampling(), **settings)).updates()
+
+
+def window_of(recording: Recording, start_us: int | None, end_us: int | None) -> Window | None:
+    """The window a user named by one or both ends; None = the whole recording."""
+    if start_us is None and end_us is None:
+        return None
+    whole = recording.span
+    return Window(whole.start_us if start_us is None else start_us, whole.end_us if end_us is None else end_us)

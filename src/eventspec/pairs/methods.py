@@ -1,0 +1,19 @@
+"""Method names: which drafter each one uses. The engine never sees them."""
+
+from __future__ import annotations
+
+from eventspec.core import BadInput
+
+METHODS = {
+    "autoregressive": "the baseline: the target alone",
+    "cross-modal": "an event VLM drafts while the target encodes; verified inside the target's prefill",
+    "ngram": "control: prompt lookup",
+    "prior": "control: what answers to this question usually say, blind to the recording",
+}
+
+
+def check_method(name: str) -> str:
+    """The name itself, or BadInput that lists the valid ones."""
+    if name not in METHODS:
+        raise BadInput(f"unknown method '{name}': choose one of {', '.join(METHODS)}")
+    return name

@@ -1,0 +1,130 @@
+"""A pair: pair.toml names the target, its drafters, the tokenizer and the text prior; this loads them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadCheckpoint, BadInput, Drafter, Request, Sampling, Target, Trace
+from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior
+from eventspec.engine import Plan
+from eventspec.engine.cost import measure_verify
+from eventspec.engine.lanes import Lanes, choose_plan
+from eventspec.events.stream import EventStream
+from eventspec.models.embedded import EOS, IMAGE_SIZE, drafter_rows, target_rows
+from eventspec.models.eventgpt import load_eventgpt
+from eventspec.models.session import LanguageTarget
+from eventspec.models.video_llava import load_video_llava
+from eventspec.pairs.methods import check_method
+from eventspec.text import Vocabulary
+from eventspec.video.clip import VideoClip
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+@dataclass
+class Pair:
+    """A target and its drafters by method name. `plan` is the device plan: two, one, or auto."""
+
+    name: str
+    target: Target
+    drafters: dict[str, Drafter]
+    vocabulary: Vocabulary
+    end: int
+    banned: tuple[int, ...] = ()
+    budget: Plan = field(default_factory=Plan)
+    lanes: Lanes = field(default_factory=lambda: Lanes(choose_plan("auto")))
+
+    def drafter(self, method: str) -> Drafter:
+        """The drafter of a method; BadInput when the method does not exist or this pair has no drafter for it."""
+        check_method(method)
+        if method not in self.drafters:
+            raise BadInput(f"pair {self.name} has no drafter for method {method}: it offers {', '.join(self.drafters)}")
+        return self.drafters[method]
+
+    def on(self, plan: str) -> Pair:
+        """The same pair on another device plan."""
+        if plan not in ("auto", "one", "two"):
+            raise BadInput(f"device plan '{plan}' is unknown: choose auto, one or two")
+        return replace(self, lanes=Lanes(choose_plan(plan)))
+
+    def sampling(self, sampling: Sampling) -> Sampling:
+        """With the ids this pair never emits banned and its end token as a stop."""
+        return replace(sampling, stop_ids=(*sampling.stop_ids, self.end), banned_ids=(*sampling.banned_ids, *self.banned))
+
+
+def bundled() -> Mapping[str, Path]:
+    """The pairs that ship with the package, by name."""
+    return {path.parent.name: path.parent for path in sorted(DATA.glob("pairs/*/pair.toml"))}
+
+
+def load_pair(where: str | Path, device_plan: str = "auto") -> Pair:
+    """A bundled pair by name, or the folder of a pair.toml. Raises BadCheckpoint for a missing or broken file."""
+    known = bundled()
+    if str(where) == "embedded" and known:
+        # `embedded` is the best one that is fully trained: base once it is there, nano until then.
+        folder = known.get("base", known.get("nano", next(iter(known.values()))))
+    else:
+        folder = known.get(str(where), Path(where))
+    if not (folder / "pair.toml").is_file():
+        raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or one of {', '.join(['embedded', *known])}")
+    try:
+        data = tomllib.loads((folder / "pair.toml").read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadCheckpoint(f"{folder / 'pair.toml'} is not valid TOML: {error}") from None
+    if data.get("format") != "eventspec-pair" or data.get("version") != 1:
+        raise BadCheckpoint(f"{folder / 'pair.toml'}: format is {data.get('format')!r} version {data.get('version')!r}, wanted 'eventspec-pair' version 1")
+    return _assemble(folder, data, device_plan)
+
+
+def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
+    files = {"target": "target", "drafter": "drafter", "tokenizer": "tokenizer.json", "prior": "prior.json", **data.get("files", {})}
+    vocabulary = Vocabulary.load(folder / files["tokenizer"])
+    target = load_video_llava(folder / files["target"])
+    drafter = load_eventgpt(folder / files["drafter"])
+    prior = _prior(folder / files["prior"])
+    for name, rows in (("target", target.config.language.vocab_size), ("drafter", drafter.config.language.vocab_size)):
+        if rows < vocabulary.size:
+            raise BadCheckpoint(f"{folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: they do not belong together")
+    drafters: dict[str, Drafter] = {
+        "autoregressive": Nothing(),
+        "cross-modal": LanguageDrafter("cross-modal", drafter.language, drafter_rows(drafter, vocabulary.encode), EOS),
+        "ngram": NgramDrafter(lambda question: vocabulary.encode(f"\n{question} ASSISTANT:")),
+        "prior": PriorDrafter(prior, EOS),
+    }
+    return Pair(
+        name=str(data.get("name", folder.name)),
+        target=LanguageTarget(target.language, target_rows(target, vocabulary.encode)),
+        drafters=drafters,
+        vocabulary=vocabulary,
+        end=EOS,
+        lanes=Lanes(choose_plan(device_plan)),
+    )
+
+
+def _prior(path: Path) -> TextPrior:
+    if not path.is_file():
+        raise BadCheckpoint(f"{path} is missing: the pair is incomplete")
+    try:
+        return TextPrior.load(path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadCheckpoint(f"{path} is not a text prior ({error})") from None
+
+
+def warm_up(pair: Pair) -> Pair:
+    """Run everything once on both lanes, and fit the budgets to this machine's measured verify curve."""
+    frames = np.zeros((8, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
+    video = VideoClip(frames, np.arange(8, dtype=np.int64) * 125_000)
+    request = Request("Warm up?", EventStream.empty(IMAGE_SIZE, IMAGE_SIZE), video, Sampling(max_new_tokens=8))
+
+    def measured() -> float:
+        session = pair.target.prefill(request, 1, Trace())
+        return measure_verify(session).node_cost
+
+    cost = pair.lanes.lane("target").start(measured).result()
+    return replace(pair, budget=replace(pair.budget, node_cost=cost))

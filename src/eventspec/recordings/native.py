@@ -1,0 +1,175 @@
+"""The native recording folder: recording.toml + events.h5 + frames/ (png) or a video file. Written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.events.formats import native_h5, read_events
+from eventspec.events.stream import EventStream, Monotonic
+from eventspec.video.clip import Frames, VideoClip
+from eventspec.video.decode import open_video
+from eventspec.video.images import read_image_folder
+
+if TYPE_CHECKING:
+    from eventspec.recordings.recording import Recording
+
+FORMAT = "eventspec-recording"
+VERSION = 1
+TOML_NAME = "recording.toml"
+EVENTS_NAME = "events.h5"
+FRAMES_NAME = "frames"
+
+
+class NativeParts(NamedTuple):
+    """What a native folder holds."""
+
+    name: str
+    events: EventStream | None
+    video: VideoClip | None
+    notes: tuple[str, ...]
+
+
+# ---------------------------------------------------------------------------------------------------------------- writing
+def write_native(folder: Path, recording: Recording, source: str | None = None) -> None:
+    """Write the recording as a native folder; the same recording and source give the same bytes.
+
+    Frames become png (grey ones with one channel). Everything is written beside the target and renamed at the end.
+    Raises BadInput when the target exists or the recording is empty.
+    """
+    folder = Path(folder)
+    if folder.exists() or folder.is_symlink():
+        raise BadInput(f"{folder}: exists already: choose another folder, or remove it first")
+    if recording.events is None and recording.video is None:
+        raise BadInput(f"{recording.name}: has neither events nor frames: there is nothing to write")
+    partial = folder.parent / f".{folder.name}.partial-{os.getpid()}"
+    try:
+        partial.mkdir(parents=True)
+        if recording.events is not None:
+            native_h5.write(partial / EVENTS_NAME, recording.events)
+        if recording.video is not None:
+            _write_frames(partial / FRAMES_NAME, recording.video.frames)
+        (partial / TOML_NAME).write_text(_toml(recording, source), "utf-8", newline="\n")
+        partial.rename(folder)
+    except OSError as error:
+        raise BadInput(
+            f"{folder}: cannot be written ({error.strerror or error}): choose a place with room and rights"
+        ) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # gone already when it was renamed
+
+
+def _write_frames(folder: Path, frames: Frames) -> None:
+    from PIL import Image
+
+    folder.mkdir()
+    for index, frame in enumerate(frames):
+        grey = bool((frame[..., 0] == frame[..., 1]).all() and (frame[..., 0] == frame[..., 2]).all())
+        pixels = np.ascontiguousarray(frame[..., 0] if grey else frame)
+        Image.fromarray(pixels).save(folder / f"{index:06d}.png", optimize=True)
+
+
+def _toml(recording: Recording, source: str | None) -> str:
+    lines = [f"format = {_string(FORMAT)}", f"version = {VERSION}", f"name = {_string(recording.name)}"]
+    if recording.events is not None:
+        size = [f"width = {recording.events.width}", f"height = {recording.events.height}"]
+        lines += ["", "[events]", f"file = {_string(EVENTS_NAME)}", *size]
+    if recording.video is not None:
+        times = ", ".join(str(time) for time in recording.video.times_us.tolist())
+        lines += ["", "[video]", f"frames = {_string(FRAMES_NAME)}", f"times_us = [{times}]"]
+    lines += ["", "[source]", f"text = {_string(source or '')}", f"format = {_string(recording.source_format)}"]
+    lines.append(f"notes = [{', '.join(_string(note) for note in recording.notes)}]")
+    return "\n".join(lines) + "\n"
+
+
+def _string(text: str) -> str:
+    """A TOML basic string: JSON's escapes are TOML's, but for DEL; lone surrogates (odd file names) have no UTF-8."""
+    sound = text.encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# ---------------------------------------------------------------------------------------------------------------- reading
+def read_native(folder: Path, monotonic: Monotonic = "raise") -> NativeParts:
+    """Read a native folder. BadInput for a damaged recording.toml, a path that leaves the folder, or files that do not fit."""
+    description = folder / TOML_NAME
+    content = _content(description)
+    events = video = None
+    notes: list[str] = []
+    source = _table(content, "source", description)
+    if source is not None and isinstance(source.get("notes"), list):
+        notes += [str(note) for note in source["notes"]]
+    table = _table(content, "events", description)
+    if table is not None:
+        events = _events(folder, table, monotonic)
+    table = _table(content, "video", description)
+    if table is not None:
+        video, found = _video(folder, table)
+        notes += found
+    if events is None and video is None:
+        raise BadInput(f"{description}: has neither [events] nor [video]: a recording needs one of them")
+    name = content.get("name")
+    return NativeParts(name if isinstance(name, str) and name else folder.resolve().name, events, video, tuple(notes))
+
+
+def _content(description: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(description.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise BadInput(f"{description}: cannot be read ({error}): mend the line it names") from None
+    if content.get("format") != FORMAT:
+        raise BadInput(f"{description}: format is {content.get('format')!r}, not {FORMAT!r}: this is another kind of folder")
+    if content.get("version") != VERSION:
+        raise BadInput(f"{description}: version is {content.get('version')!r}, readable is {VERSION}: update eventspec")
+    return content
+
+
+def _table(content: dict[str, Any], name: str, description: Path) -> dict[str, Any] | None:
+    table = content.get(name)
+    if table is not None and not isinstance(table, dict):
+        raise BadInput(f"{description}: {name} is {table!r}, not a table: write it as [{name}]")
+    return table
+
+
+def _events(folder: Path, table: dict[str, Any], monotonic: Monotonic) -> EventStream:
+    stated: list[int] = []
+    for side in ("width", "height"):
+        if not isinstance(table.get(side), int):
+            raise BadInput(f"{folder / TOML_NAME}: events.{side} is {table.get(side)!r}: write the sensor size in pixels")
+        stated.append(table[side])
+    return read_events(_inside(folder, table.get("file"), "events.file"), (stated[0], stated[1]), monotonic)
+
+
+def _video(folder: Path, table: dict[str, Any]) -> tuple[VideoClip, tuple[str, ...]]:
+    times = table.get("times_us")
+    if times is not None and not (isinstance(times, list) and all(type(time) is int and abs(time) < 2**63 for time in times)):
+        raise BadInput(f"{folder / TOML_NAME}: video.times_us is not a list of whole microseconds: write one time a frame")
+    if "frames" in table:
+        found = read_image_folder(_inside(folder, table["frames"], "video.frames"), times_us=times)
+        return found.clip, found.notes
+    path = _inside(folder, table.get("file"), "video.file")
+    found = open_video(path)
+    if times is None:
+        return found.clip, found.notes
+    return VideoClip.checked(found.clip.frames, np.array(times, np.int64), source=f"{folder / TOML_NAME}"), found.notes
+
+
+def _inside(folder: Path, value: object, name: str) -> Path:
+    """The path a recording.toml names, which must stay inside its folder: a recording must not reach for other files."""
+    description = folder / TOML_NAME
+    if not isinstance(value, str) or not value:
+        raise BadInput(f"{description}: {name} is {value!r}: write the name of a file in the folder")
+    posix, windows = PurePosixPath(value), PureWindowsPath(value)
+    leaves = posix.is_absolute() or bool(windows.drive or windows.root) or ".." in (*posix.parts, *windows.parts)
+    path = folder / value
+    if leaves or "\0" in value or not path.resolve().is_relative_to(folder.resolve()):
+        raise BadInput(f"{description}: {name} is {value!r}, which leaves the folder: name a file inside it")
+    if not path.exists():
+        raise BadInput(f"{description}: {name} names {value!r}, which is not there: copy the whole folder again")
+    return path

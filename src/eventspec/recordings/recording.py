@@ -1,0 +1,151 @@
+"""The recording: an event stream and a video clip on one clock, in microseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eventspec.core import BadInput, Window
+from eventspec.events.formats import EventFile, SensorSize, open_events, recognised
+from eventspec.events.stream import EventStream, Monotonic
+from eventspec.recordings import native
+from eventspec.video.clip import VideoClip
+from eventspec.video.decode import VideoFile, looks_like_video, open_video
+from eventspec.video.images import image_paths, read_image_folder
+
+OWN_ZERO_US = 1_000_000  # a clock that starts within its first second is taken for one that was reset at the start
+LEAST_OVERLAP = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What a camera pair saw. Either part may be missing.
+
+    notes: what the readers assumed or lost, one sentence each; source_format: "aedat4", "eventgpt-npy", "npz", "native-h5",
+    "native", "video", "images", or two of them joined by "+".
+    """
+
+    name: str
+    events: EventStream | None
+    video: VideoClip | None
+    notes: tuple[str, ...] = ()
+    source_format: str = "memory"
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        sensor_size: SensorSize | None = None,
+        monotonic: Monotonic = "raise",
+        fps: float | None = None,
+    ) -> Recording:
+        """Open an event file, a video, a folder of images, or a native folder; which one is seen from its content.
+
+        `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times.
+        Raises BadInput, one line, for anything that cannot be read.
+        """
+        path = Path(path)
+        if path.name == native.TOML_NAME:
+            path = path.parent
+        if path.is_dir():
+            if (path / native.TOML_NAME).is_file():
+                return cls(**native.read_native(path, monotonic)._asdict(), source_format="native")
+            if image_paths(path):
+                return _of_video(path, "images", read_image_folder(path, fps))
+            raise BadInput(f"{path}: the folder has neither {native.TOML_NAME} nor png or jpg images: give a recording")
+        if recognised(path) is None and path.is_file() and looks_like_video(path):
+            return _of_video(path, "video", open_video(path))
+        return _of_events(path, open_events(path, sensor_size, monotonic))
+
+    @classmethod
+    def open_pair(
+        cls,
+        *,
+        events: Path | str,
+        video: Path | str,
+        sensor_size: SensorSize | None = None,
+        monotonic: Monotonic = "raise",
+        fps: float | None = None,
+    ) -> Recording:
+        """Events of one file with the frames of another, on one clock.
+
+        When the two time ranges do not touch and one of the files has a clock of its own (it starts within its first
+        second), that one is moved so that both start together, and a note says so. BadInput when both are on running clocks
+        that do not meet: nobody can know how they belong together.
+        """
+        first = cls.open(events, sensor_size, monotonic)
+        second = cls.open(video, fps=fps)
+        if first.events is None:
+            raise BadInput(f"{events}: holds no event stream: give a recording with events")
+        if second.video is None:
+            raise BadInput(f"{video}: holds no frames: give a video or a folder of images")
+        stream, clip, notes = _on_one_clock(first.events, second.video, f"{events} and {video}")
+        formats = f"{first.source_format}+{second.source_format}"
+        return cls(first.name, stream, clip, (*first.notes, *second.notes, *notes), formats)
+
+    @property
+    def span(self) -> Window:
+        """The smallest window that holds every event and every frame; BadInput when there is neither."""
+        spans = [part.span for part in (self.events, self.video) if part is not None and part.span is not None]
+        if not spans:
+            raise BadInput(f"{self.name}: the recording has neither events nor frames")
+        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+
+    def slice(self, window: Window | None) -> Recording:
+        """Events and frames of a window on this recording's clock, as views; None is the whole recording.
+
+        BadInput when the window and the recording do not meet; a window that reaches beyond it is noted.
+        """
+        if window is None:
+            return self
+        span = self.span
+        if window.start_us >= span.end_us or window.end_us <= span.start_us:
+            raise BadInput(
+                f"{self.name}: the window {_words(window)} is outside the recording {_words(span)}: choose one inside it"
+            )
+        notes = self.notes
+        if window.start_us < span.start_us or window.end_us > span.end_us:
+            notes = (*notes, f"the window {_words(window)} reaches beyond the recording {_words(span)}")
+        events = self.events.slice(window) if self.events is not None else None
+        video = self.video.slice(window) if self.video is not None else None
+        return replace(self, events=events, video=video, notes=notes)
+
+
+def _words(window: Window) -> str:
+    return f"[{window.start_us}, {window.end_us}) us"
+
+
+def _of_events(path: Path, found: EventFile) -> Recording:
+    clip = None
+    if found.frames is not None and found.frame_times_us is not None:
+        clip = VideoClip.checked(found.frames, found.frame_times_us, source=str(path))
+    return Recording(path.stem, found.events, clip, found.notes, found.format)
+
+
+def _of_video(path: Path, source_format: str, found: VideoFile) -> Recording:
+    name = path.resolve().name if path.is_dir() else path.stem
+    return Recording(name, None, found.clip, found.notes, source_format)
+
+
+def _on_one_clock(stream: EventStream, clip: VideoClip, source: str) -> tuple[EventStream, VideoClip, tuple[str, ...]]:
+    """Both parts on one clock, and what was assumed for it."""
+    events, frames = stream.span, clip.span
+    if events is None or frames is None:
+        return stream, clip, ()
+    overlap = min(events.end_us, frames.end_us) - max(events.start_us, frames.start_us)
+    if overlap > 0:
+        share = overlap / min(events.duration_us, frames.duration_us)
+        if share < LEAST_OVERLAP:
+            return stream, clip, (f"events and frames share only {share:.0%} of the shorter of the two",)
+        return stream, clip, ()
+    delta = events.start_us - frames.start_us
+    if frames.start_us < OWN_ZERO_US:
+        moved = f"the frames are moved by {delta} us, so that both start together: their clock starts at its own zero"
+        return stream, clip.shifted(delta), (moved,)
+    if events.start_us < OWN_ZERO_US:
+        moved = f"the events are moved by {-delta} us, so that both start together: their clock starts at its own zero"
+        return stream.shifted(-delta), clip, (moved,)
+    raise BadInput(
+        f"{source}: events {_words(events)} and frames {_words(frames)} do not overlap: give files of one recording, "
+        "or write both on one clock"
+    )

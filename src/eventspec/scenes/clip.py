@@ -1,0 +1,115 @@
+"""One second of street from one seed: frames, events, facts and dense labels. The same seed gives the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.scenes.facts import ACTIONS, COLOURS, DISTANCES_M, KINDS, Facts, RoadUser
+from eventspec.scenes.labels import PIXELS_LAMP, PIXELS_USER, PIXELS_ZEBRA, label_planes, pixel_counts
+from eventspec.scenes.render import Camera, build_stage, develop, render
+from eventspec.scenes.sensor import sense
+from eventspec.scenes.shapes import OWNER_GREEN, OWNER_RED, OWNER_USER, OWNER_ZEBRA
+from eventspec.scenes.world import CLIP_S, SIDE_BORDERS, World, make_world, side_share
+
+FRAMES, WINDOWS, SUBFRAMES = 8, 5, 100
+CLIP_US = int(CLIP_S * 1_000_000)
+SPLITS = ("train", "calibration", "test")
+_RANGE = 1 << 40
+
+U8 = np.ndarray[Any, np.dtype[np.uint8]]
+I8 = np.ndarray[Any, np.dtype[np.int8]]
+U16 = np.ndarray[Any, np.dtype[np.uint16]]
+I64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class SceneClip:
+    """frames uint8 [8, 112, 112, 3] at frame_times_us int64 [8]; events x, y uint16, t int64 us in [0, 1 000 000), p uint8, all [E];
+    frame_labels int8 [8, 4, 8, 8] and window_labels int8 [5, 4, 8, 8] (middle of each 200 ms): kind, action, colour, distance."""
+
+    seed: int
+    frames: U8
+    frame_times_us: I64
+    x: U16
+    y: U16
+    t: I64
+    p: U8
+    facts: Facts
+    frame_labels: I8
+    window_labels: I8
+
+
+def make_clip(seed: int) -> SceneClip:
+    """Draw, render and sense one clip; a pure function of the seed."""
+    scene, grain, sensor = np.random.SeedSequence(seed).spawn(3)
+    world = make_world(np.random.default_rng(scene))
+    stage, camera = build_stage(world), Camera()
+    frame_us = [int((i + 0.5) * CLIP_US / FRAMES) for i in range(FRAMES)]
+    window_at = [round((i + 0.5) * SUBFRAMES / WINDOWS) for i in range(WINDOWS)]
+    times = [CLIP_S * k / SUBFRAMES for k in range(SUBFRAMES + 1)] + [us / 1e6 for us in frame_us]
+    frame_at = list(range(SUBFRAMES + 1, SUBFRAMES + 1 + FRAMES))
+    shots = render(world, stage, camera, times, frame_at, frame_at + window_at)
+    x, y, t, p = sense(shots.luma[: SUBFRAMES + 1], CLIP_US, np.random.default_rng(sensor))
+    looks = np.array([_codes(m.kind, m.action, m.colour, m.distance_m) for m in world.movers], np.int8).reshape(-1, 4)
+    labels = label_planes(shots.ids, looks, camera.samples)
+    middle = shots.ids[FRAMES + WINDOWS // 2]
+    return SceneClip(
+        seed,
+        develop(shots.rgb, stage.light, np.random.default_rng(grain)),
+        np.array(frame_us, np.int64),
+        x,
+        y,
+        t,
+        p,
+        _facts(world, pixel_counts(middle, camera.samples)),
+        labels[:FRAMES],
+        labels[FRAMES:],
+    )
+
+
+def _codes(kind: str, action: str, colour: str | None, distance_m: int) -> tuple[int, int, int, int]:
+    """Label values of a road user; 0 means none."""
+    return (
+        1 + KINDS.index(kind),
+        1 + ACTIONS.index(action),
+        0 if colour is None else 1 + COLOURS.index(colour),
+        1 + DISTANCES_M.index(distance_m),
+    )
+
+
+def _facts(world: World, pixels: I64) -> Facts:
+    """What a careful viewer can tell: only what covers enough pixels at mid-clip is mentioned."""
+    users = []
+    for index, mover in enumerate(world.movers):
+        seen = int(pixels[OWNER_USER + index])
+        if seen < PIXELS_USER:
+            continue
+        share = side_share(mover, world.ego)
+        side = "left" if share < SIDE_BORDERS[0] else "right" if share > SIDE_BORDERS[1] else "ahead"
+        users.append((mover.nearest_m(world.ego), RoadUser(mover.kind, mover.action, mover.colour, mover.distance_m, side, seen)))
+    users.sort(key=lambda pair: pair[0])
+    signal = "none"
+    if world.signal is not None and pixels[OWNER_RED if world.signal.colour == "red" else OWNER_GREEN] >= PIXELS_LAMP:
+        signal = world.signal.colour
+    junction = world.junction is not None and bool(pixels[OWNER_ZEBRA] >= PIXELS_ZEBRA)
+    return Facts(world.ego.state, world.light, signal, junction, tuple(user for _, user in users))
+
+
+def split_seed(split: str, seed: int, index: int) -> int:
+    """The clip seed of one clip of a split. Splits are disjoint ranges for every user seed, and within a split and seed no two
+    indices share a clip: the map of the index is a bijection of 2**40 values."""
+    if split not in SPLITS:
+        raise BadInput(f"split {split!r} does not exist: choose one of {', '.join(SPLITS)}")
+    if not 0 <= index < _RANGE:
+        raise BadInput(f"clip index {index} is outside [0, 2**40)")
+    mask, value = _RANGE - 1, index
+    key = (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF
+    for round_ in range(3):
+        value = (value + (key >> (8 * round_))) & mask
+        value = (value * 0x5851F42D4C957F2D) & mask  # odd, so invertible mod 2**40
+        value ^= value >> 19
+    return SPLITS.index(split) * _RANGE + value

@@ -1,0 +1,83 @@
+"""Dense labels of 14 x 14 pixel patches and visible pixel counts, from object ids on the sample grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from eventspec.scenes import shapes as _s
+from eventspec.scenes.facts import KINDS
+
+PATCHES = 8
+KIND_BUILDING, KIND_TREE, KIND_RED, KIND_GREEN, KIND_ZEBRA = (len(KINDS) + 1 + i for i in range(5))
+"""Values of the kind plane after 0 (background) and 1.. (KINDS)."""
+PIXELS_USER, PIXELS_LAMP, PIXELS_ZEBRA = 14, 4, 40
+"""Smallest visible size at mid-clip that the facts mention, in 112 x 112 pixels (samples / S^2, rounded)."""
+OWNERS = 16
+
+OWNER_USER, OWNER_BUILDING, OWNER_TREE, OWNER_ZEBRA = _s.OWNER_USER, _s.OWNER_BUILDING, _s.OWNER_TREE, _s.OWNER_ZEBRA
+OWNER_RED, OWNER_GREEN, OWNER_POLE = _s.OWNER_RED, _s.OWNER_GREEN, _s.OWNER_POLE
+_TAKES = 0.25
+
+
+def pixel_counts(ids: np.ndarray[Any, np.dtype[np.uint8]], samples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """int64 [OWNERS]: visible pixels by object id of one id map uint8 [S*H, S*W]."""
+    counts = np.bincount(ids.ravel(), minlength=OWNERS)
+    return np.asarray((counts + samples * samples // 2) // (samples * samples), np.int64)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _histogram(ids, out):  # type: ignore[no-untyped-def]
+    """Count object ids of each patch into out int64 [PATCHES, PATCHES, OWNERS]."""
+    rows, columns = ids.shape
+    for row in range(rows):
+        for column in range(columns):
+            out[row * PATCHES // rows, column * PATCHES // columns, ids[row, column]] += 1
+
+
+def label_planes(
+    ids: np.ndarray[Any, np.dtype[np.uint8]], looks: np.ndarray[Any, np.dtype[np.int8]], samples: int
+) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """int8 [M, 4, 8, 8] (kind, action, colour, distance) from ids uint8 [M, S*H, S*W] and road users' codes int8 [U, 4].
+
+    A road user or a shining lamp that is large enough for the facts also takes the patch that shows most of it: small things
+    would otherwise never be a label.
+    """
+    out = np.zeros((len(ids), 4, PATCHES, PATCHES), np.int8)
+    for index, picture in enumerate(ids):
+        counts = np.zeros((PATCHES, PATCHES, OWNERS), np.int64)
+        _histogram(picture, counts)
+        _label(counts, looks, samples * samples, out[index])
+    return out
+
+
+def _label(
+    counts: np.ndarray[Any, np.dtype[np.int64]],
+    looks: np.ndarray[Any, np.dtype[np.int8]],
+    per_pixel: int,
+    planes: np.ndarray[Any, np.dtype[np.int8]],
+) -> None:
+    """Fill planes int8 [4, 8, 8] of one picture."""
+    names = np.zeros(OWNERS, np.int8)
+    names[[OWNER_BUILDING, OWNER_TREE, OWNER_ZEBRA]] = KIND_BUILDING, KIND_TREE, KIND_ZEBRA
+    planes[0] = names[np.argmax(counts[:, :, :OWNER_USER], axis=2)]
+    total = counts.sum(2)
+    users = counts[:, :, OWNER_USER : OWNER_USER + len(looks)]
+    for owner, kind, least in ((OWNER_RED, KIND_RED, PIXELS_LAMP), (OWNER_GREEN, KIND_GREEN, PIXELS_LAMP)):
+        lamp = counts[:, :, owner]
+        if lamp.sum() >= least * per_pixel:
+            planes[0][np.unravel_index(np.argmax(lamp), lamp.shape)] = kind
+    if not len(looks):
+        return
+    winner = np.argmax(users, axis=2)
+    taken = np.max(users, axis=2) >= _TAKES * total
+    seen = users.sum((0, 1))
+    for user in np.argsort(-seen, kind="stable"):  # the smallest last: it has but one patch to show itself
+        if seen[user] >= PIXELS_USER * per_pixel:
+            best = np.unravel_index(np.argmax(users[:, :, user]), taken.shape)
+            if not taken[best] or seen[user] < 2 * PIXELS_USER * per_pixel:
+                winner[best], taken[best] = user, True
+    for plane in range(4):
+        planes[plane][taken] = looks[winner[taken], plane]

@@ -1,0 +1,298 @@
+"""The looks of the street: what colour a ray's hit has. Compiled functions only; linear RGB in, linear RGB out.
+
+Stripes and windows are box-filtered over the pixel's footprint, because point-sampled marks flicker, and a flicker is an
+event. Texture is smooth noise below the sensor's contrast threshold.
+"""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from eventspec.scenes import shapes as _s
+from eventspec.scenes.world import KERB_M, PAVING_M, ROAD_M, STRIP_M
+
+# light table, one row per clip: float64 [LIGHT]
+(
+    AMBIENT,
+    SUN,
+    SUN_X,
+    SUN_Y,
+    BEAM,
+    WINDOWS,
+    LAMPS,
+    TINT_R,
+    TINT_G,
+    TINT_B,
+    TOP_R,
+    TOP_G,
+    TOP_B,
+    LOW_R,
+    LOW_G,
+    LOW_B,
+    EXPOSURE,
+    NOISE,
+) = range(18)
+LIGHT = 18
+
+# ground table: float64 [GROUND]
+HAS_JUNCTION, ZEBRA_0, ZEBRA_1, CROSS_0, CROSS_1 = range(5)
+GROUND = 5
+
+PLAIN, BUILDING, CAR_CABIN, TRUCK_LOAD, TRUCK_CAB = _s.PLAIN, _s.BUILDING, _s.CAR_CABIN, _s.TRUCK_LOAD, _s.TRUCK_CAB
+BUS, LAMP, CROWN, GLOW = _s.BUS, _s.LAMP, _s.CROWN, _s.GLOW
+
+# what a shader knows of a part: a tuple of floats, because arrays in calls cost reference counting at every pixel
+PAINT, RED, GREEN, BLUE, HALF_L, HALF_W, Z0, Z1, SEED = range(9)
+
+FRONT, BACK, RIGHT, LEFT, TOP, BOTTOM = range(6)
+FOG_FROM_M, FOG_LENGTH_M = 25.0, 70.0
+TILE = 64
+
+GRASS, PAVING, KERB = (0.13, 0.20, 0.07), (0.29, 0.27, 0.245), (0.42, 0.41, 0.39)
+STRIP, ASPHALT, PAINT_WHITE = (0.175, 0.165, 0.16), (0.135, 0.135, 0.14), (0.74, 0.74, 0.72)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def cover(x, width, low, high):  # type: ignore[no-untyped-def]
+    """Share of the footprint [x - width/2, x + width/2] inside [low, high]."""
+    part = min(x + 0.5 * width, high) - max(x - 0.5 * width, low)
+    return max(0.0, min(1.0, part / width))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def stripes(x, width, period, share):  # type: ignore[no-untyped-def]
+    """Share of the footprint on stripes that fill [k period, (k + share) period]."""
+    a, b = (x - 0.5 * width) / period, (x + 0.5 * width) / period
+    fa, fb = math.floor(a), math.floor(b)
+    on = (fb - fa) * share + min(b - fb, share) - min(a - fa, share)
+    return on / (b - a)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def blend(a, b, c, d, x, y):  # type: ignore[no-untyped-def]
+    """Smooth interpolation between four corner values; x, y are any coordinates, their fractions count."""
+    x, y = x - math.floor(x), y - math.floor(y)
+    x, y = x * x * (3.0 - 2.0 * x), y * y * (3.0 - 2.0 * y)
+    near, far = a + (b - a) * x, c + (d - c) * x
+    return near + (far - near) * y
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def chance(a, b, seed):  # type: ignore[no-untyped-def]
+    """A fixed number in [0, 1) for a pair of cells."""
+    mask = 0xFFFFFFFF
+    h = (int(a) * 374761393 + int(b) * 668265263 + int(seed) * 2246822519) & mask
+    h = ((h ^ (h >> 13)) * 1274126177) & mask
+    return float((h ^ (h >> 16)) & 0xFFFF) / 65536.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def beam(light, u, v, t):  # type: ignore[no-untyped-def]
+    """Our headlights at a point `t` metres ahead, seen at slopes u and v: a flat cone, dimmer above the horizon."""
+    if light[BEAM] <= 0.0:
+        return 0.0
+    reach = max(0.0, 1.0 - t / 38.0)
+    wide = 1.0 / (1.0 + (u / 0.42) ** 4)
+    high = 1.0 if v < 0.03 else 1.0 / (1.0 + ((v - 0.03) / 0.12) ** 2)
+    return light[BEAM] * reach * wide * high
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def sky(light, v):  # type: ignore[no-untyped-def]
+    """Sky colour at slope v above the horizon."""
+    k = min(1.0, max(0.0, v / 0.6))
+    return (
+        light[LOW_R] + (light[TOP_R] - light[LOW_R]) * k,
+        light[LOW_G] + (light[TOP_G] - light[LOW_G]) * k,
+        light[LOW_B] + (light[TOP_B] - light[LOW_B]) * k,
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def fog(light, t, r, g, b):  # type: ignore[no-untyped-def]
+    """Fade to the horizon's colour beyond 25 m."""
+    if t <= FOG_FROM_M:
+        return r, g, b
+    keep = math.exp((FOG_FROM_M - t) / FOG_LENGTH_M)
+    return (
+        light[LOW_R] + (r - light[LOW_R]) * keep,
+        light[LOW_G] + (g - light[LOW_G]) * keep,
+        light[LOW_B] + (b - light[LOW_B]) * keep,
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def mix(r, g, b, share, other):  # type: ignore[no-untyped-def]
+    return r + (other[0] - r) * share, g + (other[1] - g) * share, b + (other[2] - b) * share
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def ground_colour(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
+    """Reflectance of the ground at (x, y), filtered over wx by wy metres."""
+    ax, near_cross, cross = abs(x), False, 0.0
+    if ground[HAS_JUNCTION] > 0.0:
+        near_cross = ground[CROSS_0] - 2.0 - wy < y < ground[CROSS_1] + 2.0 + wy
+    r, g, b = ASPHALT
+    if ax + 0.5 * wx > ROAD_M:
+        r, g, b = GRASS
+        r, g, b = mix(r, g, b, cover(x, wx, -PAVING_M, PAVING_M), PAVING)
+        if near_cross:
+            cross = cover(y, wy, ground[CROSS_0], ground[CROSS_1])
+            r, g, b = mix(r, g, b, cover(y, wy, ground[CROSS_0] - 1.8, ground[CROSS_1] + 1.8), PAVING)
+            r, g, b = mix(r, g, b, cover(y, wy, ground[CROSS_0] - 0.25, ground[CROSS_1] + 0.25), KERB)
+            r, g, b = mix(r, g, b, cross, ASPHALT)
+        if ax - 0.5 * wx < KERB_M:
+            r, g, b = mix(r, g, b, cover(x, wx, -KERB_M, KERB_M) * (1.0 - cross), KERB)
+            r, g, b = mix(r, g, b, cover(x, wx, -STRIP_M, STRIP_M) * (1.0 - cross), STRIP)
+            r, g, b = mix(r, g, b, cover(x, wx, -ROAD_M, ROAD_M), ASPHALT)
+    if ax - 0.5 * wx < ROAD_M:
+        r, g, b = mix(r, g, b, road_paint(ground, x, y, wx, wy), PAINT_WHITE)
+    return r, g, b
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def road_paint(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
+    """Share of white paint on the driving lanes: centre dashes and edge lines, or zebra and stop line at a junction."""
+    paint, lines = 0.0, 1.0
+    if ground[HAS_JUNCTION] > 0.0 and ground[ZEBRA_0] - 1.2 - wy < y < ground[CROSS_1] + 0.5 + wy:
+        z0, z1 = ground[ZEBRA_0], ground[ZEBRA_1]
+        lines = 1.0 - cover(y, wy, z0 - 1.2, ground[CROSS_1] + 0.5)
+        if y - wy < z1:
+            bars = cover(y, wy, z0, z1) * stripes(x, wx, 1.1, 0.5) * cover(x, wx, -3.7, 3.7)
+            paint = bars + cover(y, wy, z0 - 1.1, z0 - 0.75) * cover(x, wx, 0.1, 3.6)
+    if lines > 0.0:
+        if abs(x) - wx < 0.075:
+            paint += lines * cover(x, wx, -0.075, 0.075) * stripes(y, wy, 6.0, 0.5)
+        if abs(x) + wx > 3.5:
+            paint += lines * cover(abs(x), wx, 3.5, 3.68)
+    return min(1.0, paint)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def shade_ground(light, ground, grain, x, y, wx, wy, u, v, t, dim):  # type: ignore[no-untyped-def]
+    """Lit ground; `grain` is its texture around 1, dim < 1 is under a road user."""
+    r, g, b = ground_colour(ground, x, y, wx, wy)
+    lit = grain * ((light[AMBIENT] + light[SUN] * 0.9) * dim + beam(light, u, v, t) * (0.5 + 0.5 * dim))
+    return fog(light, t, r * lit * light[TINT_R], g * lit * light[TINT_G], b * lit * light[TINT_B])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def facade(light, part, face, s, z, ws, wz):  # type: ignore[no-untyped-def]
+    """(wall share of reflectance, emitted light) of a house wall: windows on a 2.6 m x 3 m grid, some lit after dark."""
+    if face >= TOP:
+        return 0.75, 0.0
+    top = part[Z1] - 0.7
+    inside = cover(z, wz, 0.9, top)
+    windows = stripes(s + 40.0 * 2.6 + 0.6, ws, 2.6, 0.5) * stripes(z - 0.9, wz, 3.0, 0.5) * inside
+    wall = 1.0 - 0.72 * windows + 0.12 * cover(z, wz, top + 0.35, part[Z1])
+    glow = 0.0
+    if light[WINDOWS] > 0.0 and windows > 0.0:
+        detail = 1.0 / (1.0 + (max(ws, wz) / 2.0) ** 4)  # far away single windows blur to their mean
+        lit = 1.0 if chance(math.floor((s + 104.6) / 2.6), math.floor((z - 0.9) / 3.0), part[SEED] + 97 * face) < 0.35 else 0.0
+        glow = light[WINDOWS] * windows * (0.35 + (lit - 0.35) * detail)
+    return wall, glow
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def vehicle(light, part, face, s, w, z):  # type: ignore[no-untyped-def]
+    """(r, g, b reflectance, er, eg, eb emitted) on a car, truck or bus; s along, w across, z up, all local."""
+    r, g, b = part[RED], part[GREEN], part[BLUE]
+    er, eg, eb = 0.0, 0.0, 0.0
+    paint = part[PAINT]
+    hl, hw = part[HALF_L], part[HALF_W]
+    k = (z - part[Z0]) / (part[Z1] - part[Z0])
+    a = abs(w) / hw
+    lamps = light[LAMPS]
+    if paint == CAR_CABIN:
+        glass = False
+        if face == FRONT or face == BACK:
+            glass = a < 0.86 and k < 0.82
+        elif face == RIGHT or face == LEFT:
+            q = abs(s) / hl
+            glass = 0.08 < q < 0.88 and k < 0.8
+        if glass:
+            return 0.035, 0.045, 0.06, 0.0, 0.0, 0.0
+        return r, g, b, er, eg, eb
+    if paint == TRUCK_LOAD:
+        if face == BACK:
+            if k < 0.16:
+                r, g, b = 0.03, 0.03, 0.03
+                if a > 0.68:
+                    er, eg, eb = 0.75 * lamps, 0.03 * lamps, 0.02 * lamps
+            elif a < 0.02:
+                r, g, b = r * 0.5, g * 0.5, b * 0.5
+        elif (face == RIGHT or face == LEFT) and k < 0.06:
+            r, g, b = r * 0.3, g * 0.3, b * 0.3
+        return r, g, b, er, eg, eb
+    if paint == TRUCK_CAB or paint == BUS:
+        low, high = (0.52, 0.86) if paint == TRUCK_CAB else (0.42, 0.78)
+        if face == FRONT:
+            if a < 0.88 and low < k < high:
+                r, g, b = 0.03, 0.04, 0.05
+            elif paint == BUS and a < 0.6 and k > 0.83 and k < 0.95:
+                r, g, b = 0.05, 0.05, 0.02
+                er, eg, eb = 0.5 * lamps, 0.3 * lamps, 0.03 * lamps
+            elif 0.58 < a < 0.92 and 0.1 < k < 0.26:
+                er, eg, eb = 0.9 * lamps, 0.9 * lamps, 0.8 * lamps
+            elif k < 0.09:
+                r, g, b = 0.03, 0.03, 0.03
+        elif face == BACK:
+            if paint == BUS and a < 0.8 and 0.5 < k < 0.8:
+                r, g, b = 0.03, 0.04, 0.05
+            elif 0.66 < a < 0.94 and 0.12 < k < 0.28:
+                er, eg, eb = 0.75 * lamps, 0.03 * lamps, 0.02 * lamps
+        elif face == RIGHT or face == LEFT:
+            if paint == TRUCK_CAB:
+                if -0.3 < s / hl < 0.7 and low < k < high:
+                    r, g, b = 0.03, 0.04, 0.05
+            elif low < k < high:
+                q = (s + hl) / (2 * hl) * 6.0
+                if q - math.floor(q) < 0.86:
+                    r, g, b = 0.035, 0.045, 0.06
+            elif k < 0.12:
+                r, g, b = r * 0.45, g * 0.45, b * 0.45
+        return r, g, b, er, eg, eb
+    # the body of a car
+    if face == FRONT:
+        if a > 0.5 and 0.42 < k < 0.8 and a < 0.93:
+            er, eg, eb = 0.9 * lamps, 0.9 * lamps, 0.8 * lamps
+        elif a < 0.45 and 0.3 < k < 0.62:
+            r, g, b = 0.03, 0.03, 0.035
+        elif k < 0.18:
+            r, g, b = r * 0.4, g * 0.4, b * 0.4
+    elif face == BACK:
+        if a > 0.58 and 0.5 < k < 0.85:
+            er, eg, eb = 0.75 * lamps, 0.03 * lamps, 0.02 * lamps
+            r, g, b = 0.3, 0.02, 0.02
+        elif a < 0.28 and 0.34 < k < 0.56:
+            r, g, b = 0.6, 0.6, 0.55
+        elif k < 0.2:
+            r, g, b = r * 0.4, g * 0.4, b * 0.4
+    elif (face == RIGHT or face == LEFT) and k < 0.12:
+        r, g, b = r * 0.4, g * 0.4, b * 0.4
+    return r, g, b, er, eg, eb
+
+
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def shade_part(light, part, lit, face, s, w, z, ws, wz, u, v, t):  # type: ignore[no-untyped-def]
+    """Linear RGB of a hit on one part. `lit` is the day- or skylight on that face; s, w, z local; ws, wz footprint."""
+    paint = part[PAINT]
+    r, g, b = part[RED], part[GREEN], part[BLUE]
+    if paint == LAMP or paint == GLOW:
+        shine = 1.0 if paint == LAMP else 0.25 + 0.6 * light[LAMPS]
+        return fog(light, t, r * shine, g * shine, b * shine)
+    er, eg, eb = 0.0, 0.0, 0.0
+    if paint == BUILDING:
+        along = s if face == RIGHT or face == LEFT else w
+        share, glow = facade(light, part, face, along, z, ws, wz)
+        r, g, b = r * share, g * share, b * share
+        er, eg, eb = glow, glow * 0.78, glow * 0.42
+    elif paint == CROWN:
+        round_ = (z - part[Z0]) / (part[Z1] - part[Z0])
+        r, g, b = r * (0.55 + 0.6 * round_), g * (0.55 + 0.6 * round_), b * (0.55 + 0.6 * round_)
+    elif paint != PLAIN:
+        r, g, b, er, eg, eb = vehicle(light, part, face, s, w, z)
+    lit = lit + beam(light, u, v, t) * (0.8 if face != TOP else 0.25)
+    return fog(light, t, r * lit * light[TINT_R] + er, g * lit * light[TINT_G] + eg, b * lit * light[TINT_B] + eb)

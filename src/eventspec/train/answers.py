@@ -1,0 +1,130 @@
+"""The target's own greedy answers on training clips, with its top logits: what a drafter is distilled on.
+
+All questions about a clip are decoded together: they are branches behind one visual prefix, told apart by the attention mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eventspec.models.embedded import EOS, pixels_from_frames
+from eventspec.models.video_llava import VideoLlava
+from eventspec.nn import KVCache
+from eventspec.scenes.language import questions as ask
+from eventspec.train.data import Branch, Clips, Questions
+
+TOP = 8
+
+
+@dataclass
+class _Growing:
+    """One answer in the making: the cache rows that belong to it, and what was said."""
+
+    question: list[int]
+    rows: list[int]
+    answer: list[int] = field(default_factory=list)
+    top_ids: list[list[int]] = field(default_factory=list)
+    top_logs: list[list[float]] = field(default_factory=list)
+
+    def say(self, ids: list[int], logs: list[float]) -> None:
+        self.answer.append(ids[0])
+        self.top_ids.append(ids)
+        self.top_logs.append(logs)
+
+    def branch(self) -> Branch:
+        return Branch(self.question, self.answer, np.array(self.top_ids, np.int16), np.array(self.top_logs, np.float16))
+
+
+@torch.inference_mode()
+def target_answers(model: VideoLlava, questions: Questions, frames: np.ndarray[Any, Any], texts: list[str], most: int = 96) -> list[Branch]:
+    """Greedy answers to every question about one clip's frames uint8 [8, H, W, 3]; a branch carries the top-8 log-probabilities."""
+    language = model.language
+    before = torch.tensor(questions.prefix())
+    prefix = torch.cat((language.embed(before), model.encode(pixels_from_frames(frames))))
+    asked = [questions.question(text) for text in texts]
+    cache = language.new_cache(len(prefix) + sum(map(len, asked)) + len(asked) * most)
+    language.step(prefix, cache)
+    cache.keep(len(prefix), [])
+    growing = []
+    for question in asked:
+        at = cache.length + sum(len(g.rows) for g in growing)
+        growing.append(_Growing(question, list(range(at, at + len(question)))))
+    tokens = [token for question in asked for token in question]
+    positions = [len(prefix) + i for question in asked for i in range(len(question))]
+    hidden = _read(model, cache, tokens, positions, [g.rows[: i + 1] for g in growing for i in range(len(g.rows))], len(prefix))
+    ends = np.cumsum([len(question) for question in asked]) - 1
+    _say(model, hidden[torch.from_numpy(ends)], growing)
+    alive = [g for g in growing if g.answer[-1] != EOS]
+    while alive and len(alive[0].answer) < most:
+        for offset, g in enumerate(alive):
+            g.rows.append(cache.length + offset)
+        last = [g.answer[-1] for g in alive]
+        places = [len(prefix) + len(g.rows) - 1 for g in alive]
+        _say(model, _read(model, cache, last, places, [g.rows for g in alive], len(prefix)), alive)
+        alive = [g for g in alive if g.answer[-1] != EOS]
+    return [g.branch() for g in growing]
+
+
+def _read(model: VideoLlava, cache: KVCache, tokens: list[int], positions: list[int], sees: list[list[int]], prefix: int) -> torch.Tensor:
+    """Rows behind the cache, each seeing the prefix and the cache rows `sees`; they are committed."""
+    mask = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool)
+    mask[:, :prefix] = True
+    for row, seen in zip(mask, sees, strict=True):
+        row[seen] = True
+    rows = model.language.embed(torch.tensor(tokens))
+    hidden, _ = model.language.step(rows, cache, torch.tensor(positions), mask)
+    cache.keep(len(tokens), [])
+    return hidden
+
+
+def _say(model: VideoLlava, hidden: torch.Tensor, growing: list[_Growing]) -> None:
+    logs, ids = model.language.logits(hidden).log_softmax(-1).topk(TOP)
+    for g, top, log in zip(growing, ids.tolist(), logs.tolist(), strict=True):
+        g.say(top, log)
+
+
+def write_answers(model: VideoLlava, questions: Questions, clips: Clips, numbers: list[int], path: Path) -> None:
+    """Answers for the clips `numbers` to one npz; skips the work when the file is there."""
+    if path.exists():
+        return
+    rows: dict[str, list[Any]] = {"clip": [], "question": [], "answer": [], "ids": [], "logs": []}
+    for number in numbers:
+        frames = clips.column("frames", np.array([number])).numpy()[0]
+        texts = [qa.question for qa in ask(clips.facts(number), number)]
+        for branch in target_answers(model, questions, frames, texts):
+            rows["clip"].append(number)
+            rows["question"].append(branch.question)
+            rows["answer"].append(branch.answer)
+            rows["ids"].append(branch.teacher_ids)
+            rows["logs"].append(branch.teacher_logs)
+    flat = {
+        "clip": np.array(rows["clip"]),
+        "question": np.concatenate([np.array(q) for q in rows["question"]]),
+        "question_length": np.array([len(q) for q in rows["question"]]),
+        "answer": np.concatenate([np.array(a) for a in rows["answer"]]),
+        "answer_length": np.array([len(a) for a in rows["answer"]]),
+        "ids": np.concatenate(rows["ids"]),
+        "logs": np.concatenate(rows["logs"]),
+    }
+    part = path.with_suffix(".part.npz")
+    np.savez(part, **flat)
+    part.rename(path)
+
+
+def read_answers(paths: list[Path]) -> dict[int, list[Branch]]:
+    """Branches by clip number."""
+    answers: dict[int, list[Branch]] = {}
+    for path in paths:
+        with np.load(path) as data:
+            columns = {name: data[name] for name in data.files}
+        asked = np.split(columns["question"], np.cumsum(columns["question_length"])[:-1])
+        ends = np.cumsum(columns["answer_length"])[:-1]
+        parts = (np.split(columns[name], ends) for name in ("answer", "ids", "logs"))
+        for clip, question, answer, ids, logs in zip(columns["clip"], asked, *parts, strict=True):
+            answers.setdefault(int(clip), []).append(Branch(question.tolist(), answer.tolist(), ids, logs))
+    return answers

@@ -1,0 +1,224 @@
+"""Training data of the embedded pair: rendered street clips on disk, augmentation, and questions packed behind one recording."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+
+from eventspec.events.representations import red_blue_classes
+from eventspec.events.stream import EventStream
+from eventspec.models.embedded import BOS, EOS, SPECIAL_TOKENS, VOCABULARY
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.facts import Facts, RoadUser
+from eventspec.scenes.language import every_wording
+
+SHARD = 500
+GROUNDS = (11, 7, 7, 5)
+"""Classes of the four label planes: kind, action, colour, distance (0 = nothing)."""
+
+
+def facts_from_json(row: dict[str, Any]) -> Facts:
+    """The inverse of `Facts.as_json`."""
+    return Facts(row["ego"], row["light"], row["signal"], row["junction"], tuple(RoadUser(**user) for user in row["users"]))
+
+
+def _render(job: tuple[Path, int, int]) -> Path:
+    """One shard of clips: frames.npy, classes.npy, labels, facts.jsonl; written beside and renamed."""
+    out, seed, number = job
+    folder = out / f"shard_{number:04d}"
+    if folder.exists():
+        return folder
+    made = out / f".shard_{number:04d}.part"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    frames, classes, seen, felt, facts = [], [], [], [], []
+    for index in range(number * SHARD, (number + 1) * SHARD):
+        clip = make_clip(split_seed("train", seed, index))
+        frames.append(clip.frames)
+        height, width = clip.frames.shape[1:3]
+        classes.append(red_blue_classes(EventStream(clip.x, clip.y, clip.t, clip.p, width, height), 5))
+        seen.append(clip.frame_labels)
+        felt.append(clip.window_labels)
+        facts.append(json.dumps(clip.facts.as_json()))
+    for name, rows in (("frames", frames), ("classes", classes), ("frame_labels", seen), ("window_labels", felt)):
+        np.save(made / f"{name}.npy", np.stack(rows))
+    (made / "facts.jsonl").write_text("\n".join(facts))
+    made.rename(folder)
+    return folder
+
+
+def render_shards(out: Path, shards: int, seed: int, workers: int) -> Iterator[Path]:
+    """Render what is missing of `shards` shards of 500 training clips; yields each folder as it is ready."""
+    jobs = [(out, seed, number) for number in range(shards)]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap(_render, jobs)
+
+
+class Clips:
+    """All shards that are on disk now; arrays are memory-mapped, so the training process holds only what it touches."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shards: list[dict[str, Any]] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Pick up shards that were rendered since."""
+        for path in sorted(self.folder.glob("shard_*"))[len(self.shards) :]:
+            names = ("frames", "classes", "frame_labels", "window_labels")
+            shard: dict[str, Any] = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in names}
+            shard["facts"] = [facts_from_json(json.loads(line)) for line in (path / "facts.jsonl").read_text().splitlines()]
+            self.shards.append(shard)
+
+    def __len__(self) -> int:
+        return SHARD * len(self.shards)
+
+    def column(self, name: str, index: np.ndarray[Any, Any]) -> Tensor:
+        """Rows of one array, in the order of `index`."""
+        return torch.from_numpy(np.stack([self.shards[i // SHARD][name][i % SHARD] for i in index]))
+
+    def facts(self, index: int) -> Facts:
+        found: Facts = self.shards[index // SHARD]["facts"][index % SHARD]
+        return found
+
+
+def train_tokenizer(facts: list[Facts]) -> Tokenizer:
+    """Byte-level BPE on the training text; ids 0..5 are the special tokens of `models.embedded`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    text = (f"USER: \n{qa.question} ASSISTANT: {qa.answer}" for one in facts for qa in every_wording(one))
+    tokenizer.train_from_iterator(text, trainer)
+    return tokenizer
+
+
+# ----------------------------------------------------------------------------------------------------------------- packing
+@dataclass(frozen=True)
+class Branch:
+    """One question with its answer: question ids, answer ids with EOS, and optionally a teacher's logits for the answer."""
+
+    question: list[int]
+    answer: list[int]
+    teacher_ids: np.ndarray[Any, Any] | None = None
+    teacher_logs: np.ndarray[Any, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Branches of B recordings behind one prefix each: ids int64 [B, R], labels int64 [B, R] (-100 = no loss; row i's label is
+    the token after it), offsets int64 [B, R] positions behind the prefix, mask bool [B, 1, R, prefix + R]."""
+
+    ids: Tensor
+    labels: Tensor
+    offsets: Tensor
+    mask: Tensor
+    teacher_ids: Tensor | None = None
+    teacher_logs: Tensor | None = None
+
+
+def pack(batch: list[list[Branch]], prefix: int) -> Packed:
+    """Lay every recording's branches one behind the other; a branch sees the prefix and itself."""
+    rows = max(sum(len(b.question) + len(b.answer) - 1 for b in branches) for branches in batch)
+    shape = (len(batch), rows)
+    ids, labels = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -100)
+    offsets, owner = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -1)
+    first = batch[0][0].teacher_ids
+    width = 0 if first is None else first.shape[1]
+    teacher_ids = torch.zeros(*shape, width, dtype=torch.int64)
+    teacher_logs = torch.zeros(*shape, width)
+    for b, branches in enumerate(batch):
+        at = 0
+        for number, branch in enumerate(branches):
+            text = branch.question + branch.answer
+            end, begin = at + len(text) - 1, at + len(branch.question) - 1
+            ids[b, at:end] = torch.tensor(text[:-1])
+            labels[b, begin:end] = torch.tensor(branch.answer)
+            offsets[b, at:end] = torch.arange(end - at)
+            owner[b, at:end] = number
+            if branch.teacher_ids is not None and branch.teacher_logs is not None:
+                teacher_ids[b, begin:end] = torch.from_numpy(branch.teacher_ids.astype(np.int64))
+                teacher_logs[b, begin:end] = torch.from_numpy(branch.teacher_logs.astype(np.float32))
+            at = end
+    own = (owner[:, :, None] == owner[:, None, :]) & torch.ones(rows, rows, dtype=torch.bool).tril()
+    mask = torch.cat((torch.ones(*shape, prefix, dtype=torch.bool), own), 2)[:, None]
+    return Packed(ids, labels, offsets, mask, teacher_ids if width else None, teacher_logs if width else None)
+
+
+class Questions:
+    """Encoded branches for facts, cached per text: there are few distinct questions and many repeated answers."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._known: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        if text not in self._known:
+            self._known[text] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return self._known[text]
+
+    def question(self, text: str) -> list[int]:
+        """What stands behind the visual rows."""
+        return self.encode(f"\n{text} ASSISTANT:")
+
+    def prefix(self) -> list[int]:
+        """What stands before the visual rows."""
+        return [BOS, *self.encode("USER: ")]
+
+    def draw(self, facts: Facts, count: int, rng: np.random.Generator) -> list[Branch]:
+        """`count` different questions about a clip with their right answers."""
+        every = every_wording(facts)
+        chosen = [every[i] for i in rng.permutation(len(every))[:count]]
+        return [Branch(self.question(qa.question), [*self.encode(f" {qa.answer}"), EOS]) for qa in chosen]
+
+
+# ------------------------------------------------------------------------------------------------------------ augmentation
+def augment_frames(frames: Tensor, rng: np.random.Generator) -> Tensor:
+    """uint8 [B, K, 112, 112, 3] -> float [B, K, 3, 112, 112] in 0..255: grey, brightness, contrast, noise and lower resolution.
+
+    What real cameras add and the renderer does not; without it the pair is blind on a grey DAVIS recording.
+    """
+    batch = frames.permute(0, 1, 4, 2, 3).float()
+    for clip in batch:
+        if rng.random() < 0.1:
+            clip[:] = clip.mean(1, keepdim=True)
+        if rng.random() < 0.3:
+            clip.mul_(float(rng.uniform(0.8, 1.2))).add_(float(rng.uniform(-15, 15)))
+        if rng.random() < 0.15:
+            clip[:] = _coarser(clip, float(rng.uniform(0.6, 0.95)))
+        if rng.random() < 0.2:
+            clip.add_(torch.randn(clip.shape, generator=_torch(rng)) * float(rng.uniform(2, 10)))
+    return batch.clamp_(0, 255)
+
+
+def augment_events(pictures: Tensor, rng: np.random.Generator) -> Tensor:
+    """Normalised event pictures float [B, n, 3, 112, 112]: the softer picture that a larger sensor gives after resizing."""
+    for clip in pictures:
+        if rng.random() < 0.15:
+            clip[:] = _coarser(clip, float(rng.uniform(0.6, 0.95)))
+    return pictures
+
+
+def _coarser(images: Tensor, factor: float) -> Tensor:
+    small = F.interpolate(images, scale_factor=factor, mode="bilinear", antialias=True)
+    return F.interpolate(small, images.shape[-2:], mode="bilinear")
+
+
+def _torch(rng: np.random.Generator) -> torch.Generator:
+    return torch.Generator().manual_seed(int(rng.integers(2**62)))

@@ -1,0 +1,207 @@
+"""The recipe of the embedded pair: tokenizer, target (tower, four frames, eight frames), drafter (ground truth, then the target's answers)."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from eventspec.drafters.prior import TextPrior
+from eventspec.models.embedded import BOS, EOS, IMAGE, PAD, SIZES, SPECIAL_TOKENS, VIDEO
+from eventspec.models.eventgpt import EventGpt, save_eventgpt
+from eventspec.models.video_llava import VideoLlava, save_video_llava
+from eventspec.scenes.language import every_wording
+from eventspec.train.answers import read_answers, write_answers
+from eventspec.train.data import SHARD, Branch, Clips, Questions, render_shards, train_tokenizer
+from eventspec.train.loop import Checkpoint, Report, Stage, TrainingFailed, run_stage
+from eventspec.train.models import DrafterTraining, Sampler, TargetTraining
+
+M = TypeVar("M", bound=nn.Module)
+
+ALLOCATOR = {
+    # glibc gives large blocks back after every step and faults them in again: half of the time on a CPU without these.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "1000000000000",
+    "MALLOC_TOP_PAD_": "1073741824",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How long and how much: seconds of each stage, shards of 500 clips, questions packed behind a recording."""
+
+    size: str
+    shards: int
+    tower: Stage
+    four: Stage
+    eight: Stage
+    truth: Stage
+    distil: Stage
+    answers: int
+
+
+def _preset(size: str, shards: int, minutes: tuple[float, float, float, float, float], batch: int, answers: int) -> Preset:
+    names = ("tower", "four", "eight", "truth", "distil")
+    rates = (1.5e-3, 1.2e-3, 7e-4, 1.2e-3, 6e-4)
+    batches = (8 * batch, batch, batch, 2 * batch, 2 * batch)
+    stages = [Stage(n, 60 * m, r, b) for n, m, r, b in zip(names, minutes, rates, batches, strict=True)]
+    return Preset(size, shards, *stages, answers)
+
+
+PRESETS = {
+    "cpu": _preset("nano", 24, (10, 50, 50, 45, 20), 8, 3000),
+    "gpu": _preset("base", 100, (3, 4, 8, 4, 4), 128, 20000),
+    "smoke": _preset("nano", 1, (0.05, 0.05, 0.05, 0.05, 0.05), 2, 4),
+}
+
+
+def reexecute_with_allocator(words: list[str]) -> None:
+    """Start this program again with the allocator settings; they are read once, when a process begins."""
+    if os.environ.get("MALLOC_TOP_PAD_") is None and sys.platform == "linux":
+        os.execve(sys.executable, [sys.executable, "-m", "eventspec", *words], {**os.environ, **ALLOCATOR})
+
+
+def tokenizer_of(out: Path, clips: Clips) -> Tokenizer:
+    """The pair's tokenizer: trained once on the first shard's facts."""
+    path = out / "tokenizer.json"
+    if not path.exists():
+        tokenizer = train_tokenizer([clips.facts(i) for i in range(SHARD)])
+        tokenizer.save(str(path))
+    return Tokenizer.from_file(str(path))
+
+
+def train_target(preset: Preset, out: Path, clips: Clips, report: Report) -> VideoLlava:
+    """Tower, then joint on four frames, then on eight."""
+    questions = Questions(tokenizer_of(out, clips))
+    training = place(TargetTraining(SIZES[preset.size], questions, clips))
+    stages = (
+        (preset.tower, training.tower_losses),
+        (preset.four, lambda batch, progress: training.joint_losses(batch, 4, progress)),
+        (preset.eight, lambda batch, progress: training.joint_losses(batch, 8, progress)),
+    )
+    for number, (stage, losses) in enumerate(stages):
+        done = Checkpoint(out / "target", stage.name).load(training, None)[0] >= stage.seconds
+        if not done:
+            run_stage(stage, training, Sampler(clips, stage.batch, 100 + number), losses, out / "target", report)
+    return training.model
+
+
+def train_drafter(preset: Preset, out: Path, clips: Clips, report: Report, answers: dict[int, list[Branch]] | None) -> EventGpt:
+    """On the right answers; then, where `answers` is given, on the target's own."""
+    questions = Questions(tokenizer_of(out, clips))
+    training = place(DrafterTraining(SIZES[preset.size], questions, clips))
+    Checkpoint(out / "drafter", preset.truth.name).load(training, None)
+    stage = preset.truth
+    if answers is not None:
+        stage, training.answers = preset.distil, answers
+    sampler = Sampler(clips, stage.batch, 200, sorted(training.answers) or None)
+    run_stage(stage, training, sampler, training.losses, out / "drafter", report)
+    return training.model
+
+
+def place(module: M) -> M:
+    """On the GPU where there is one."""
+    return module.to("cuda") if torch.cuda.is_available() else module
+
+
+def answers_of_target(preset: Preset, out: Path, clips: Clips, workers: int) -> dict[int, list[Branch]]:
+    """The final target's own answers on the first clips, in parts that survive an interruption."""
+    parts = [list(range(at, min(at + 100, preset.answers, len(clips)))) for at in range(0, min(preset.answers, len(clips)), 100)]
+    folder = out / "answers"
+    folder.mkdir(exist_ok=True)
+    jobs = [(preset, out, numbers, folder / f"{numbers[0]:06d}.npz") for numbers in parts]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        pool.map(_answer_part, jobs, chunksize=1)
+    return read_answers([path for *_, path in jobs])
+
+
+def _answer_part(job: tuple[Preset, Path, list[int], Path]) -> None:
+    preset, out, numbers, path = job
+    torch.set_num_threads(1)
+    clips = Clips(out / "clips")
+    questions = Questions(tokenizer_of(out, clips))
+    training = TargetTraining(SIZES[preset.size], questions, clips)
+    Checkpoint(out / "target", preset.eight.name).load(training, None)
+    write_answers(training.model.eval(), questions, clips, numbers, path)
+
+
+def export(preset: Preset, out: Path, folder: Path) -> Path:
+    """Write the pair's folder from the trained checkpoints: pair.toml, tokenizer, prior, target, drafter, provenance."""
+    clips = Clips(out / "clips")
+    tokenizer = tokenizer_of(out, clips)
+    questions = Questions(tokenizer)
+    target, drafter = TargetTraining(SIZES[preset.size], questions, clips), DrafterTraining(SIZES[preset.size], questions, clips)
+    Checkpoint(out / "target", preset.eight.name).load(target, None)
+    Checkpoint(out / "drafter", preset.distil.name).load(drafter, None)
+    made = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+    save_video_llava(target.model, made / "target", {**ids, "image_token_id": IMAGE, "video_token_id": VIDEO})
+    save_eventgpt(drafter.model, made / "drafter", ids)
+    names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=False))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, **names}
+    for place in (made, made / "target"):
+        tokenizer.save(str(place / "tokenizer.json"))
+    (made / "target/tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    text = ((qa.question, [*questions.encode(f" {qa.answer}"), EOS]) for i in range(len(clips)) for qa in every_wording(clips.facts(i)))
+    TextPrior.of(text).save(made / "prior.json")
+    (made / "provenance.json").write_text(json.dumps(provenance(preset, out, clips), indent=2) + "\n")
+    (made / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\nname = "{preset.size}"\n')
+    shutil.rmtree(folder, ignore_errors=True)
+    made.rename(folder)
+    return folder
+
+
+def provenance(preset: Preset, out: Path, clips: Clips) -> dict[str, Any]:
+    """What a model card needs: sizes, data, seeds, seconds and steps of every stage."""
+    stages = {}
+    for part in ("target", "drafter"):
+        for path in sorted((out / part).glob("*.jsonl")):
+            lines = path.read_text().splitlines()
+            stages[f"{part}/{path.stem}"] = json.loads(lines[-1]) if lines else {}
+    return {"size": preset.size, "train_clips": len(clips), "split": "train", "stages": stages, "torch": torch.__version__}
+
+
+def train(preset_name: str, out: Path, report: Report, workers: int = 2) -> Path:
+    """The whole recipe: render, train the target beside the drafter, let the target answer, distil, export to OUT/pair.
+
+    Every step picks up where an interrupted one stopped. On a GPU the two trainings run one after the other.
+    """
+    preset = PRESETS[preset_name]
+    out.mkdir(parents=True, exist_ok=True)
+    for number, _ in enumerate(render_shards(out / "clips", preset.shards, 0, workers), 1):
+        report("render", number / preset.shards, {})
+    clips = Clips(out / "clips")
+    tokenizer_of(out, clips)
+    beside = None
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+        beside = multiprocessing.get_context("spawn").Process(target=_truth, args=(preset, out))
+        beside.start()
+    train_target(preset, out, clips, report)
+    if beside is None:
+        train_drafter(preset, out, clips, report, None)
+    else:
+        beside.join()
+        if beside.exitcode:
+            raise TrainingFailed(f"training the drafter ended with exit code {beside.exitcode}: run again with --resume")
+    answers = answers_of_target(preset, out, clips, workers)
+    train_drafter(preset, out, clips, report, answers)
+    return export(preset, out, out / "pair")
+
+
+def _truth(preset: Preset, out: Path) -> None:
+    torch.set_num_threads(1)
+    train_drafter(preset, out, Clips(out / "clips"), lambda name, progress, figures: None, None)

@@ -1,0 +1,165 @@
+"""The two models in training: grounding heads beside them, and the loss of a batch. Recipes decide how long and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eventspec.models.embedded import Size, normalised, pixels_from_classes
+from eventspec.models.eventgpt import EventGpt
+from eventspec.models.video_llava import VideoLlava
+from eventspec.train.data import Branch, Clips, Packed, Questions, augment_events, augment_frames, pack
+from eventspec.train.loop import half_precision
+from eventspec.train.losses import Grounding, answer_loss, distillation_loss
+
+
+class Sampler:
+    """Endless shuffled clip numbers; new shards join as they are rendered."""
+
+    def __init__(self, clips: Clips, batch: int, seed: int, only: list[int] | None = None) -> None:
+        self.clips, self.batch, self.rng, self.only = clips, batch, np.random.default_rng(seed), only
+
+    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
+        while True:
+            self.clips.refresh()
+            order = self.rng.permutation(self.only if self.only is not None else len(self.clips))
+            for at in range(0, len(order) - self.batch + 1, self.batch):
+                yield order[at : at + self.batch]
+
+
+class TargetTraining(nn.Module):
+    """The target and its grounding heads, and the loss of a batch."""
+
+    def __init__(self, size: Size, questions: Questions, clips: Clips, packed: int = 6, seed: int = 0) -> None:
+        super().__init__()
+        self.model = VideoLlava(size.target)
+        config = self.model.config
+        self.heads = Grounding(config.vision.hidden_size, config.language.hidden_size)
+        initialise(self)
+        self.packed, self.questions, self.clips = packed, questions, clips
+        self.rng = np.random.default_rng(seed)
+
+    def tower_losses(self, index: object, progress: float) -> dict[str, Tensor]:
+        """Tower alone: one random frame a clip, dense labels."""
+        assert isinstance(index, np.ndarray)
+        frame = int(self.rng.integers(8))
+        pixels = self.frames(index, [frame]).flatten(0, 1)
+        labels = self.clips.column("frame_labels", index)[:, frame].to(pixels.device)
+        with autocast(pixels.device):
+            features = self.model.tower(pixels, self.model.config.vision_layer)[:, 1:]
+            loss = self.heads.patch_loss(self.heads.patches, features, labels)
+        return {"patches": loss}
+
+    def frames(self, index: np.ndarray[Any, Any], chosen: list[int]) -> Tensor:
+        """Augmented, normalised frames float [B, K, 3, 112, 112]."""
+        frames = self.clips.column("frames", index)[:, chosen]
+        return normalised(augment_frames(frames, self.rng)).to(next(self.parameters()).device)
+
+    def joint_losses(self, index: object, count: int, progress: float) -> dict[str, Tensor]:
+        """`count` of 8 frames at their true positions, questions packed behind them."""
+        assert isinstance(index, np.ndarray)
+        model, size = self.model, self.model.config.vision.tokens
+        chosen = sorted(self.rng.permutation(8)[:count].tolist())
+        facts = [self.clips.facts(int(i)) for i in index]
+        before = self.questions.prefix()
+        prefix = len(before) + count * size
+        packed = pack([self.questions.draw(f, self.packed, self.rng) for f in facts], prefix)
+        pixels = self.frames(index, chosen)
+        labels = self.clips.column("frame_labels", index)[:, chosen].to(pixels.device)
+        full = len(before) + 8 * size
+        positions = torch.cat([torch.arange(len(before))] + [len(before) + size * f + torch.arange(size) for f in chosen])
+        with autocast(pixels.device):
+            features = model.tower(pixels.flatten(0, 1), model.config.vision_layer)
+            visual = model.projector(features).unflatten(0, (len(index), count)).flatten(1, 2)
+            hidden = through(model.language, before, visual, packed, positions, full)
+            rows = hidden[:, len(before) : prefix].unflatten(1, (count, size))
+            logits = model.language.logits(hidden[:, prefix:])
+            seen = self.heads.patch_loss(self.heads.patches, features.unflatten(0, (len(index), count))[:, :, 1:], labels)
+            read = self.heads.patch_loss(self.heads.rows, rows[:, :, 1:], labels)
+            clip = self.heads.clip_loss(hidden[:, prefix - 1], facts)
+        answer, accuracy = answer_loss(logits, packed.labels.to(logits.device))
+        dense = 0.2 * (1 - 0.9 * progress) if count == 8 else 0.2
+        return {"answer": answer, "dense": dense * (seen + read + clip), "_accuracy": accuracy, "_patches": seen, "_clip": clip}
+
+
+class DrafterTraining(nn.Module):
+    """The drafter and its grounding heads, and the loss of a batch."""
+
+    def __init__(self, size: Size, questions: Questions, clips: Clips, packed: int = 6, seed: int = 1) -> None:
+        super().__init__()
+        self.model = EventGpt(size.drafter)
+        config = self.model.config
+        self.heads = Grounding(config.vision.hidden_size, config.language.hidden_size)
+        initialise(self)
+        self.packed, self.questions, self.clips = packed, questions, clips
+        self.rng = np.random.default_rng(seed)
+        self.answers: dict[int, list[Branch]] = {}
+
+    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
+        """Right answers, or the target's own where `answers` holds them."""
+        assert isinstance(index, np.ndarray)
+        model, config = self.model, self.model.config
+        facts = [self.clips.facts(int(i)) for i in index]
+        before = self.questions.prefix()
+        prefix = len(before) + config.event_tokens
+        packed = pack([self.branches(int(i)) for i in index], prefix)
+        device = next(self.parameters()).device
+        pictures = pixels_from_classes(self.clips.column("classes", index).flatten(0, 1)).unflatten(0, (len(index), -1))
+        pixels = augment_events(pictures.contiguous(), self.rng).to(device)
+        labels = self.clips.column("window_labels", index).to(device)
+        with autocast(device):
+            features = model.tower(pixels.flatten(0, 1))
+            adapted = model.adaptor(model.projector(features)).unflatten(0, (len(index), config.images))
+            visual = torch.cat((adapted.mean(2), adapted.mean(1)), 1)
+            hidden = through(model.language, before, visual, packed, torch.arange(prefix), prefix)
+            spatial = hidden[:, prefix - config.vision.tokens + 1 : prefix]
+            logits = model.language.logits(hidden[:, prefix:])
+            seen = self.heads.patch_loss(self.heads.patches, features.unflatten(0, (len(index), config.images))[:, :, 1:], labels)
+            read = self.heads.patch_loss(self.heads.rows, spatial, labels[:, config.images // 2])
+            clip = self.heads.clip_loss(hidden[:, prefix - 1], facts)
+        wanted = packed.labels.to(device)
+        answer, accuracy = answer_loss(logits, wanted)
+        parts = {"answer": answer, "_accuracy": accuracy, "_patches": seen, "_clip": clip}
+        weight = 0.2
+        if packed.teacher_ids is not None and packed.teacher_logs is not None:
+            weight = 0.04
+            parts["teacher"] = distillation_loss(logits, wanted, packed.teacher_ids.to(device), packed.teacher_logs.to(device))
+        parts["dense"] = weight * (seen + read + clip)
+        return parts
+
+    def branches(self, index: int) -> list[Branch]:
+        if index in self.answers:
+            known = self.answers[index]
+            return [known[i] for i in self.rng.permutation(len(known))[: self.packed]]
+        return self.questions.draw(self.clips.facts(index), self.packed, self.rng)
+
+
+def through(language: nn.Module, before: list[int], visual: Tensor, packed: Packed, positions: Tensor, full: int) -> Tensor:
+    """Prefix text, visual rows [B, T, D] and packed branches through a language model -> [B, prefix + R, D]."""
+    device, batch = visual.device, len(visual)
+    head = language.embed(torch.tensor(before, device=device)).to(visual.dtype).expand(batch, -1, -1)
+    tail = language.embed(packed.ids.to(device)).to(visual.dtype)
+    where = torch.cat((positions.expand(batch, -1), full + packed.offsets), 1).to(device)
+    prefix = len(before) + visual.shape[1]
+    hidden: Tensor = language(torch.cat((head, visual, tail), 1), where, prefix, packed.mask.to(device))
+    return hidden
+
+
+def initialise(module: nn.Module) -> None:
+    """N(0, 0.02) for matrices, zero biases; output projections of a block scaled down by its depth (GPT-2)."""
+    for name, parameter in module.named_parameters():
+        if parameter.dim() > 1 or name.endswith("cls"):
+            scale = 0.5 if name.endswith(("out.weight", "down.weight", "fc2.weight")) else 1.0
+            width = parameter.shape[-1] if parameter.dim() == 2 else parameter[0].numel()
+            nn.init.normal_(parameter, std=min(0.06, scale * width**-0.5) if "embed" not in name else 0.04)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 products where the hardware has them; weights stay fp32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=half_precision())

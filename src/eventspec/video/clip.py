@@ -1,0 +1,69 @@
+"""The video clip: frames with their times. It knows no file format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput, Window
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
+Times = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class VideoClip:
+    """frames uint8 [K, H, W, 3] RGB; times_us int64 [K], non-decreasing microseconds.
+
+    The plain constructor trusts its arguments; use `VideoClip.checked` for anything that comes from outside.
+    """
+
+    frames: Frames
+    times_us: Times
+
+    def __len__(self) -> int:
+        return len(self.times_us)
+
+    def __repr__(self) -> str:
+        return f"VideoClip({len(self)} frames, {self.width}x{self.height}, span={self.span})"
+
+    @classmethod
+    def checked(cls, frames: np.ndarray[Any, np.dtype[Any]], times_us: Any, *, source: str = "video") -> VideoClip:
+        """Frames and times from outside as a clip; BadInput for another shape or dtype, or times that go back."""
+        times = np.asarray(times_us)
+        if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
+            raise BadInput(f"{source}: frames are {frames.dtype} {frames.shape}: they must be uint8 [frames, height, width, 3]")
+        if times.shape != (len(frames),) or (len(times) and times.dtype.kind not in "iu"):
+            raise BadInput(
+                f"{source}: {len(frames)} frames but times_us is {times.dtype} {times.shape}: "
+                "give one whole number of microseconds a frame"
+            )
+        back = times[1:] < times[:-1]
+        if back.any():
+            index = int(np.argmax(back)) + 1
+            raise BadInput(f"{source}: times_us[{index}] is {times[index]}, before {times[index - 1]}: sort the frames by time")
+        return cls(frames, times.astype(np.int64, copy=False))
+
+    @property
+    def height(self) -> int:
+        return int(self.frames.shape[1])
+
+    @property
+    def width(self) -> int:
+        return int(self.frames.shape[2])
+
+    @property
+    def span(self) -> Window | None:
+        """The smallest window that holds every frame, or None without frames."""
+        return Window(int(self.times_us[0]), int(self.times_us[-1]) + 1) if len(self) else None
+
+    def slice(self, window: Window) -> VideoClip:
+        """Frames with ``start_us <= time < end_us``: views of the same memory."""
+        first, last = np.searchsorted(self.times_us, [window.start_us, window.end_us], side="left")
+        return VideoClip(self.frames[first:last], self.times_us[first:last])
+
+    def shifted(self, delta_us: int) -> VideoClip:
+        """The same frames on a clock that shows `delta_us` more."""
+        return VideoClip(self.frames, self.times_us + np.int64(delta_us))

@@ -1,0 +1,95 @@
+"""A folder of images as a video clip."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.video.clip import Frames, VideoClip
+from eventspec.video.decode import VideoFile
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+TIMES_FILE = "timestamps.txt"
+DEFAULT_FPS = 20.0  # the rate of DSEC's images
+
+
+def image_paths(folder: Path) -> list[Path]:
+    """The png and jpg files of a folder; numbers in names count as numbers: frame_2 comes before frame_10."""
+    found = [path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")]
+    return sorted(found, key=lambda path: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _parts(path)])
+
+
+def read_image_folder(folder: Path | str, fps: float | None = None, times_us: list[int] | None = None) -> VideoFile:
+    """Images in order of name. Times: `times_us`, else ``timestamps.txt`` (one int64 us a line), else `fps` (default 20).
+
+    Raises BadInput for a folder without images, unreadable or differently sized images, or times that do not fit.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder of images: check the path")
+    paths = image_paths(folder)
+    if not paths:
+        raise BadInput(f"{folder}: has no png or jpg images: give a folder of frames")
+    times, notes = _times(folder, len(paths), fps, times_us)
+    frames = [read_image(path) for path in paths]
+    for path, frame in zip(paths, frames, strict=True):
+        if frame.shape != frames[0].shape:
+            raise BadInput(
+                f"{path}: is {frame.shape[1]}x{frame.shape[0]} but {paths[0].name} is "
+                f"{frames[0].shape[1]}x{frames[0].shape[0]}: frames of one clip have one size"
+            )
+    return VideoFile(VideoClip.checked(np.stack(frames), times, source=str(folder)), notes)
+
+
+def read_image(path: Path) -> Frames:
+    """One image as uint8 [H, W, 3] RGB; 16-bit grey keeps its upper 8 bits. BadInput when it cannot be read."""
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=("PNG", "JPEG")) as image:
+            if image.mode.startswith("I"):
+                grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+                return np.repeat(grey[..., None], 3, axis=2)
+            return np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BadInput(f"{path}: not a readable image ({' '.join(str(error).split())[:100]}): write it again") from None
+
+
+def _parts(path: Path) -> list[str]:
+    return re.split(r"(\d+)", path.name, flags=re.ASCII)
+
+
+def _times(
+    folder: Path, frames: int, fps: float | None, times_us: list[int] | None
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...]]:
+    """int64 [K] microseconds and a note on where they come from."""
+    listed = folder / TIMES_FILE
+    if times_us is not None:
+        times, place = times_us, "times_us"
+    elif fps is None and listed.is_file():
+        times, place = _read_times(listed), str(listed)
+    else:
+        rate = DEFAULT_FPS if fps is None else fps
+        if not 0 < rate <= 1e6:
+            raise BadInput(f"fps is {rate}: give frames a second, above 0")
+        note = f"frame times are assumed: {rate:g} frames a second" + ("" if fps else f" (no {TIMES_FILE})")
+        return np.round(np.arange(frames) * (1e6 / rate)).astype(np.int64), (note,)
+    if len(times) != frames:
+        raise BadInput(f"{place}: {len(times)} times for {frames} images in {folder}: give one time an image")
+    return np.array(times, np.int64), ()
+
+
+def _read_times(path: Path) -> list[int]:
+    times: list[int] = []
+    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
+            raise BadInput(f"{path}: line {number} is {text[:40]!r}: write one whole number of microseconds a line")
+        times.append(int(text))
+    return times

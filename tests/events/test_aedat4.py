@@ -1,0 +1,107 @@
+"""AEDAT 4: a torn file keeps what came before the tear, a damaged one never ends the process."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eventspec.core import BadInput
+from eventspec.events.formats import open_events
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+CLIP = SHARED / "recordings/aedat4/davis346_traffic_clip.aedat4"
+FIRST_PACKET, SECOND_PACKET, PACKETS_END = 3122, 6533, 428314
+
+pytestmark = pytest.mark.skipif(not CLIP.exists(), reason="shared recordings are not here")
+
+
+@pytest.fixture(scope="module")
+def data() -> bytes:
+    return CLIP.read_bytes()
+
+
+def test_frames_come_as_grey_rgb_with_the_middle_of_their_exposure() -> None:
+    found = open_events(CLIP)
+    assert found.frames is not None and found.frame_times_us is not None
+    assert found.frames.shape == (4, 260, 346, 3) and found.frames.dtype == np.uint8
+    assert (found.frames[..., 0] == found.frames[..., 2]).all()
+    assert found.frame_times_us.tolist() == [1589163147365215 + 40_000 * k for k in range(4)]
+    assert found.notes == ("frame times are the middle of the exposure",)
+
+
+@pytest.mark.parametrize(
+    ("length", "events", "frames"),
+    [
+        (SECOND_PACKET, 402, 0),
+        (SECOND_PACKET + 3, 402, 0),
+        (100_000, 402, 1),
+        (214_683, 3154, 2),
+        (PACKETS_END - 5, 6676, 4),
+    ],
+)
+def test_a_torn_file_keeps_what_was_readable_and_says_what_is_lost(
+    tmp_path: Path, data: bytes, length: int, events: int, frames: int
+) -> None:
+    path = tmp_path / "torn.aedat4"
+    path.write_bytes(data[:length])
+    whole, found = open_events(CLIP).events, open_events(path)
+    assert found.events is not None and whole is not None
+    assert len(found.events) == events and np.array_equal(found.events.t, whole.t[:events])
+    assert (0 if found.frames is None else len(found.frames)) == frames
+    (loss,) = (note for note in found.notes if "torn" in note)
+    tear = int(loss.split("at byte ")[1].split(":")[0])
+    lost, of = (int(word) for word in loss.split(": ")[1].split(" bytes")[0].split(" of "))
+    assert tear <= length and tear + lost == PACKETS_END and of == PACKETS_END - FIRST_PACKET
+
+
+def test_a_missing_packet_table_loses_nothing(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "unfinished.aedat4"
+    path.write_bytes(data[:PACKETS_END])
+    found = open_events(path)
+    assert found.events is not None and len(found.events) == 6676
+    assert not any("torn" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("length", [1, 10, 14, 16, 18, 100, 3000, FIRST_PACKET, FIRST_PACKET + 8, SECOND_PACKET - 1])
+def test_a_file_without_one_whole_packet_is_refused(tmp_path: Path, data: bytes, length: int) -> None:
+    path = tmp_path / "torn.aedat4"
+    path.write_bytes(data[:length])
+    with pytest.raises(BadInput) as refused:
+        open_events(path)
+    assert str(path) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_damaged_bytes_end_in_a_refusal_or_a_note_never_in_a_crash(tmp_path: Path, data: bytes) -> None:
+    """Without our header checks the decoder aborts the whole process on some of these."""
+    rng = random.Random(7)
+    path = tmp_path / "damaged.aedat4"
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(data[:20_000])
+        for _ in range(rng.choice([1, 3])):
+            damaged[rng.randrange(rng.choice([60, FIRST_PACKET, 12_000]))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            open_events(path)
+        except BadInput as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 30
+
+
+def test_the_recipe_for_an_abort_is_refused(tmp_path: Path, data: bytes) -> None:
+    damaged = bytearray(data)
+    for place, value in ((60, 74), (67, 223), (24, 56)):
+        damaged[place] = value
+    path = tmp_path / "abort.aedat4"
+    path.write_bytes(damaged)
+    with pytest.raises(BadInput, match="header is damaged"):
+        open_events(path)
+
+
+def test_another_sensor_size_than_the_files_is_refused() -> None:
+    with pytest.raises(BadInput, match="the file says 346x260 pixels but sensor_size is 640x480"):
+        open_events(CLIP, (640, 480))

@@ -1,0 +1,115 @@
+"""The command answers at once, fails in one line, and keeps its promises about exit codes and standard output."""
+
+from __future__ import annotations
+
+import json
+import resource
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventspec import cli
+
+if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
+    from conftest import Run
+
+HEAVY = ("torch", "numpy", "h5py", "matplotlib", "av", "aedat", "numba", "transformers", "tokenizers")
+PROBE = """
+import sys
+from eventspec import cli
+code = cli.run(sys.argv[2:])
+print(*sorted(set(sys.argv[1].split(",")) & set(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+GROUPS = sorted(group.name or "" for group in cli.app.registered_groups)
+
+
+def imported_by(run: Run, *words: str) -> list[str]:
+    done = run("-c", PROBE, ",".join(HEAVY), *words)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.split()
+
+
+@pytest.mark.parametrize("words", [[], *([group] for group in GROUPS)], ids=lambda words: " ".join(["eventspec", *words]))
+def test_help_imports_nothing_heavy(run: Run, words: list[str]) -> None:
+    assert imported_by(run, *words, "--help") == []
+
+
+def test_a_heavy_import_would_be_seen(run: Run) -> None:
+    assert "torch" in imported_by(run, "doctor", "--json")
+
+
+def test_help_is_instant(run: Run) -> None:
+    """Processor seconds, the best of three: wall time would measure the machine's other work."""
+
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert run("-m", "eventspec", "--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], "doctor"),
+        (["warp"], "doctor"),
+        (["events", "warp"], "convert"),
+        (["events", "info", "--monotonic", "x", "file"], "'raise', 'clamp', 'keep'"),
+        (["doctor", "--jsn"], "--json"),
+        (["doctor", "extra"], "eventspec doctor --help"),
+    ],
+    ids=[
+        "no command",
+        "an unknown command",
+        "an unknown command of a group",
+        "a wrong choice",
+        "a misspelt option",
+        "one word too many",
+    ],
+)
+def test_a_wrong_call_is_one_line_that_names_what_is_valid(run: Run, words: list[str], named: str) -> None:
+    done = run("-m", "eventspec", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("eventspec: ")
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "says"),
+    [
+        ("core.BadInput('clip.h5: no events;\\ntry another file')", 2, "eventspec: clip.h5: no events; try another file\n"),
+        ("KeyError('x')", 1, "eventspec: KeyError: 'x'; run with EVENTSPEC_DEBUG=1 for the traceback\n"),
+        ("KeyboardInterrupt()", 130, "eventspec: interrupted\n"),
+        ("BrokenPipeError(32, 'Broken pipe')", 1, ""),
+    ],
+    ids=["the user's to mend", "ours", "interrupted", "the reader has left"],
+)
+def test_a_failure_is_one_line_and_an_exit_code(run: Run, raised: str, code: int, says: str) -> None:
+    command = f"@cli.app.command()\ndef fail():\n    raise {raised}\n"
+    program = f"from eventspec import cli, core\n{command}raise SystemExit(cli.run(['fail']))"
+    done = run("-c", program)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", says)
+    if code == 1 and says:
+        debugged = run("-c", program, EVENTSPEC_DEBUG="1")
+        assert debugged.returncode == code
+        assert "Traceback" in debugged.stderr
+
+
+def test_doctor_prints_one_json_object_and_the_same_for_people(run: Run) -> None:
+    told = json.loads(run("-m", "eventspec", "doctor", "--json").stdout)
+    assert told["torch"]["version"]
+    assert told["cores"]["usable"] >= 1
+    page = run("-m", "eventspec", "doctor")
+    assert page.returncode == 0
+    assert told["torch"]["version"] in page.stdout
+
+
+def test_the_version_is_the_projects(run: Run, root: Path) -> None:
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    assert run("-m", "eventspec", "--version").stdout == f"eventspec {version}\n"

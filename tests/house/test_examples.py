@@ -1,0 +1,22 @@
+"""Every example fits on a screen and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
+    from conftest import Run
+
+LINES = 40
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_runs(run: Run, tmp_path: Path, example: Path) -> None:
+    lines = len(example.read_text().splitlines())
+    assert lines <= LINES, f"{example.name} has {lines} lines, more than {LINES}"
+    done = run(example, folder=tmp_path)  # what it writes stays out of the checkout
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
