@@ -93,21 +93,29 @@ class Sampling:
 
 
 class EventSlice(Protocol):
-    """Events of one window, columns of equal length [E]; see ``eventspec.events.EventStream``."""
+    """Events of one window, columns of equal length [E]; see ``eventspec.events.stream.EventStream``."""
 
-    x: np.ndarray[Any, np.dtype[np.uint16]]
-    y: np.ndarray[Any, np.dtype[np.uint16]]
-    t: np.ndarray[Any, np.dtype[np.int64]]
-    p: np.ndarray[Any, np.dtype[np.uint8]]
-    width: int
-    height: int
+    @property
+    def x(self) -> np.ndarray[Any, np.dtype[np.uint16]]: ...
+    @property
+    def y(self) -> np.ndarray[Any, np.dtype[np.uint16]]: ...
+    @property
+    def t(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
+    @property
+    def p(self) -> np.ndarray[Any, np.dtype[np.uint8]]: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
 
 
 class FrameSlice(Protocol):
-    """Frames of one window: uint8 [K, H, W, 3] RGB and int64 [K] times; see ``eventspec.video.VideoClip``."""
+    """Frames of one window: uint8 [K, H, W, 3] RGB and int64 [K] times; see ``eventspec.video.clip.VideoClip``."""
 
-    frames: np.ndarray[Any, np.dtype[np.uint8]]
-    times_us: np.ndarray[Any, np.dtype[np.int64]]
+    @property
+    def frames(self) -> np.ndarray[Any, np.dtype[np.uint8]]: ...
+    @property
+    def times_us(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,8 @@ class Budget:
     """How much a drafter may draft.
 
     At most `nodes` tokens; stop early once ``until()`` is true. A node is worth verifying only if the drafter gives its whole
-    path at least the probability `floor`, and one level deeper is worth drafting only while the paths at the tip together have at
+    path at least the probability `floor`, and one level deeper is worth drafting only while the paths at the tip together
+    have at
     least `mass`; no branch is longer than `levels`. ``show(tokens)`` is told the most likely chain as it grows.
     """
 
@@ -221,7 +230,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Round:
-    """One pass of score, verify, commit, propose. proposed, depth: nodes and levels of the proposal; accepted: nodes of its path;
+    """One pass of score, verify, commit, propose. proposed, depth: nodes and levels of the proposal; accepted: nodes of
+    its path;
     seconds of the target's forward, of the whole pass without drafting, of waiting for the next draft, and of the drafter's own
     forwards meanwhile."""
 
@@ -261,7 +271,9 @@ class Trace:
     def save(self, path: str | Path) -> None:
         """Write the spans as a Chrome trace; Perfetto opens it too. Times in microseconds, one thread a lane."""
         lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in self.spans), 1)}
-        named = [{"ph": "M", "pid": 1, "tid": tid, "name": "thread_name", "args": {"name": lane}} for lane, tid in lanes.items()]
+        named = [
+            {"ph": "M", "pid": 1, "tid": tid, "name": "thread_name", "args": {"name": lane}} for lane, tid in lanes.items()
+        ]
         spans = [
             {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.name, "ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
             for s in self.spans

@@ -137,7 +137,7 @@ def test_a_torn_file_is_refused_at_every_length(tmp_path: Path) -> None:
         ({"x": np.array([640, 0], np.uint16)}, "x[0] is 640: outside the sensor (width 640); give the right sensor_size"),
         ({"p": None}, "lacks p"),
         ({"t": np.array([np.nan, 1.0])}, "t[0] is nan"),
-        ({"t": np.array([{}, 1], object)}, "a column holds objects"),
+        ({"t": np.array([{}, 1], object)}, "a column is not an array of plain numbers"),
         ({"t": np.zeros(2, [("a", "u1")])}, "it uses the type 'V1'"),
         ({"y": [2, 479]}, "lacks y"),
     ],

@@ -24,7 +24,8 @@ COLUMNS: dict[str, Any] = {"x": [0, 3], "y": [0, 2], "t": [5, 6], "p": [0, 1]}
 
 def write_npz(path: Path, **changes: Any) -> Path:
     content = {**COLUMNS, "width": 4, "height": 3, **changes}
-    np.savez(path, **{name: np.asarray(value) for name, value in content.items() if value is not None})
+    columns: dict[str, Any] = {name: np.asarray(value) for name, value in content.items() if value is not None}
+    np.savez(path, **columns)
     return path
 
 
@@ -118,7 +119,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, family: Any, events: list[
 
 
 def test_the_same_stream_gives_the_same_bytes(tmp_path: Path) -> None:
-    stream = EventStream.checked(*COLUMNS.values(), 4, 3)
+    stream = EventStream.checked(**COLUMNS, width=4, height=3)
     native_h5.write(tmp_path / "a.h5", stream)
     native_h5.write(tmp_path / "b.h5", stream)
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()

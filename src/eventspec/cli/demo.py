@@ -73,7 +73,9 @@ def demo(
     if as_json:
         typer.echo(json.dumps({"runs": runs}))
         return
-    console.print(f"pair {pair.name}, {pair.lanes.plan} device(s), {REPEATS} interleaved repeats, sums; the real clip is outside the")
+    console.print(
+        f"pair {pair.name}, {pair.lanes.plan} device(s), {REPEATS} interleaved repeats, sums; the real clip is outside the"
+    )
     console.print("pair's training world: its answer there is worth little, but it is exactly the target's own.")
     console.print(f"wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)")
 
@@ -120,7 +122,17 @@ def table(rows: list[tuple[Way, list[dict[str, Any]]]]) -> Any:
         return float(sum(row["timing_ms"][stage] or 0.0 for row in found))
 
     made = Table(box=None, header_style="bold", pad_edge=False)
-    heads = ("method", "first provisional", "first committed", "total ms", "speedup", "ceiling", "tau", "accepted/drafted", "identical")
+    heads = (
+        "method",
+        "first provisional",
+        "first committed",
+        "total ms",
+        "speedup",
+        "ceiling",
+        "tau",
+        "accepted/drafted",
+        "identical",
+    )
     for number, head in enumerate(heads):
         made.add_column(head, justify="left" if number == 0 else "right", overflow="fold")
     base = rows[0][1]

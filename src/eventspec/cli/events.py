@@ -173,6 +173,7 @@ def _write_images(out: Path, images: list[Any]) -> None:
 
 def _whole(out: Path, write: Callable[[Path], object]) -> None:
     """Call ``write(temporary name)`` beside `out` and rename: nothing half-written is left behind."""
+    import contextlib
     import os
     import shutil
 
@@ -186,7 +187,6 @@ def _whole(out: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         raise BadInput(f"{out}: cannot be written ({error.strerror or error}): choose a place with room and rights") from None
     finally:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.unlink(missing_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)  # one of the two does nothing, both when it was renamed
+        with contextlib.suppress(OSError):
+            partial.unlink()

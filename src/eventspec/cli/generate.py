@@ -39,7 +39,9 @@ def generate(
     from eventspec.recordings import Recording
 
     check_method(method)
-    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()), seed=seed)
+    sampling = Sampling(
+        temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()), seed=seed
+    )
     opened = Recording.open(recording)
     asking = answering(load_pair(pair, device_plan), opened, prompt, method, window_of(opened, start_us, end_us), sampling)
     if provisional and not as_json:
@@ -48,7 +50,7 @@ def generate(
         show_live(asking)
     result = asking.result()
     if trace is not None:
-        result.save_trace(trace)
+        result.trace.save(trace)
     if as_json:
         typer.echo(json.dumps({"recording": opened.name, **result.as_json(str(trace) if trace else None)}))
     elif not provisional:

@@ -21,7 +21,9 @@ def list_pairs(as_json: Annotated[bool, typer.Option("--json", help="Print one J
     """Pairs that ship with the package, and which one `embedded` is."""
     from eventspec.pairs import METHODS, bundled
 
-    found = {name: {"path": str(path), "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file())} for name, path in bundled().items()}
+    found: dict[str, dict[str, Any]] = {}
+    for name, path in bundled().items():
+        found[name] = {"path": str(path), "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file())}
     chosen = next((name for name in ("base", "nano") if name in found), None)
     if as_json:
         typer.echo(json.dumps({"pairs": found, "embedded": chosen, "methods": METHODS}))

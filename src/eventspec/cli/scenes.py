@@ -31,6 +31,8 @@ def make(
     except ModuleNotFoundError as error:
         from eventspec.core import BadInput
 
+        if error.name != "numba":
+            raise
         raise BadInput(f"{error.name} is not installed: pip install 'eventspec[scenes]'") from None
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("rendering", total=clips)

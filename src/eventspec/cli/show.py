@@ -100,4 +100,3 @@ def _animate(console: Console, updates: Iterable[tuple[float, Update]], decode: 
             live.update(page.text(decode), refresh=True)
         page.retracted = []
         live.update(page.text(decode), refresh=True)
-

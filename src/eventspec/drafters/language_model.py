@@ -1,6 +1,8 @@
-"""An independent language model as a drafter: it sees its own view of the recording, knows nothing of the target, and starts at once.
+"""An independent language model as a drafter: it sees its own view of the recording, knows nothing of the target, and
+starts at once.
 
-It grows one draft tree, best leaf first. What it grew survives a verdict that followed the tree, so proposing again goes on from
+It grows one draft tree, best leaf first. What it grew survives a verdict that followed the tree, so proposing again goes
+on from
 there: while the target verifies, drafting never has to stop.
 """
 

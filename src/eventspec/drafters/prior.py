@@ -109,5 +109,3 @@ class _PriorSession:
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         self.answer += verdict.tokens.tolist()
-
-

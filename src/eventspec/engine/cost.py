@@ -1,4 +1,5 @@
-"""What can be won: the ceiling of lossless methods, and the measured verify curve behind every budget (physics, sections 1 to 5)."""
+"""What can be won: the ceiling of lossless methods, and the measured verify curve behind every budget (physics, sections 1
+to 5)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from eventspec.core import Proposal, TargetSession
 
 @dataclass(frozen=True)
 class VerifyCurve:
-    """Seconds of one target forward over 1 token, and over each of `counts` tokens; V(k) = t(k) / t(1) is measured, never assumed."""
+    """Seconds of one target forward over 1 token, and over each of `counts` tokens; V(k) = t(k) / t(1) is measured, never
+    assumed."""
 
     one: float
     counts: tuple[int, ...]

@@ -1,4 +1,5 @@
-"""The target's processed distribution at one node: penalties, bans, temperature, top-k, top-p, min-p. This is the p of the rule.
+"""The target's processed distribution at one node: penalties, bans, temperature, top-k, top-p, min-p. This is the p of the
+rule.
 
 Penalties see the answer's own tokens along the node's path, so a tree's branches each get their own.
 """

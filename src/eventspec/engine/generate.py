@@ -1,6 +1,7 @@
 """The loop: both lanes start at once, then propose, score, verify, commit, round by round. The output is the target's own.
 
-A drafter that raises, hangs past its deadline or dies costs speed only: the loop goes on with an empty proposal and the trace says
+A drafter that raises, hangs past its deadline or dies costs speed only: the loop goes on with an empty proposal and the
+trace says
 why. Nothing here reads a file, the environment or a global.
 """
 
@@ -87,15 +88,8 @@ class _Drafting:
         if not self.alive or budget is None or budget.nodes < 1:
             return Proposal.empty()
         self.unseen.append((verdict, scores))
-        if self._pending is not None:
-            if not self._pending.done():
-                if self.trace.now() - self._since > self.plan.deadline:
-                    self._give_up(f"did not answer within {self.plan.deadline:g} s")
-                    self.lanes.abandon("drafter")
-                return Proposal.empty()
-            self.collect(0.0)  # it drafted for a prefix that has been left behind; only its failure matters now
-            if not self.alive:
-                return Proposal.empty()
+        if not self._free():
+            return Proposal.empty()
 
         def work() -> Proposal:
             session = self.session
@@ -106,6 +100,18 @@ class _Drafting:
 
         self._begin(work)
         return self.collect(self.plan.patience)
+
+    def _free(self) -> bool:
+        """Whether the drafter can take new work; one that is past its deadline is given up."""
+        if self._pending is None:
+            return True
+        if self._pending.done():
+            self.collect(0.0)  # it drafted for a prefix that has been left behind; only its failure matters now
+            return self.alive
+        if self.trace.now() - self._since > self.plan.deadline:
+            self._give_up(f"did not answer within {self.plan.deadline:g} s")
+            self.lanes.abandon("drafter")
+        return False
 
     def collect(self, patience: float) -> Proposal:
         """The draft in the making, if it comes within `patience` seconds; else nothing, and the drafter catches up later."""

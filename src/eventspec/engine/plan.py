@@ -1,6 +1,7 @@
 """Budgets: how long the pending tail is, how many nodes a draft may have, and when drafting stops paying.
 
-A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level deeper
+A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
+deeper
 costs `level_cost` target steps of drafting. Both ratios are measured (engine.cost), so the same rule makes long drafts where
 verification is nearly free and short ones where it is not.
 """
@@ -17,7 +18,8 @@ from eventspec.core import Budget
 class Plan:
     """tail: prompt rows left pending for the first verification (the head start may arrive until the rest is done);
     head_nodes, nodes: most nodes of the head start and of a later round; 0 later nodes = draft only the head start;
-    node_cost, level_cost: in target steps; patience: seconds the target waits for a draft that is in the making; deadline: seconds
+    node_cost, level_cost: in target steps; patience: seconds the target waits for a draft that is in the making; deadline:
+    seconds
     after which a drafter that does not come back is given up."""
 
     tail: int = 16

@@ -22,7 +22,7 @@ def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Seque
     if plain_greedy(sampling):
         return _follow(logits.argmax(-1).tolist(), proposal)
     children = _children(proposal)
-    tokens, path, node = list(answer), [], -1
+    tokens, path, node = list(answer), list[int](), -1
     while True:
         p = processed(logits[node + 1], tokens, sampling)
         accepted = None

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from eventspec.core import BadInput
+from eventspec.core import BadInput, EventSlice
 from eventspec.events.stream import EventStream
 
 Image = np.ndarray[Any, np.dtype[np.uint8]]
@@ -20,12 +20,12 @@ PALETTE = np.array([(255, 255, 255), (0, 0, 255), (255, 0, 0)], np.uint8)
 
 
 # --------------------------------------------------------------------------------------------------------------- red / blue
-def red_blue_classes(stream: EventStream, n: int = 5) -> Image:
+def red_blue_classes(stream: EventSlice, n: int = 5) -> Image:
     """uint8 [n, H, W]: what the last event of each equal-count slice did at a pixel: 0 nothing, 1 OFF, 2 ON.
 
     Slice i holds events ``i*(E//n)`` up to ``(i+1)*(E//n)``; the last slice takes the remainder as well.
     """
-    ranges = equal_counts(len(stream), n)
+    ranges = equal_counts(len(stream.t), n)
     pixels = _pixels(stream)
     marks = np.add(stream.p, np.uint8(1), dtype=np.uint8)
     classes = np.zeros((n, stream.height * stream.width), np.uint8)
@@ -36,10 +36,10 @@ def red_blue_classes(stream: EventStream, n: int = 5) -> Image:
 
 
 @overload
-def red_blue(stream: EventStream, n: int = 5, *, compat: Literal[False] = False) -> Image: ...
+def red_blue(stream: EventSlice, n: int = 5, *, compat: Literal[False] = False) -> Image: ...
 @overload
-def red_blue(stream: EventStream, n: int = 5, *, compat: Literal[True]) -> list[Image]: ...
-def red_blue(stream: EventStream, n: int = 5, *, compat: bool = False) -> Image | list[Image]:
+def red_blue(stream: EventSlice, n: int = 5, *, compat: Literal[True]) -> list[Image]: ...
+def red_blue(stream: EventSlice, n: int = 5, *, compat: bool = False) -> Image | list[Image]:
     """EventGPT's images of a window, RGB uint8 [n, H, W, 3]: white, blue where the last event was OFF, red where ON.
 
     With `compat` each image is cropped to ``(max y + 1, max x + 1)`` of its own slice, as EventGPT's own code draws it:
@@ -47,7 +47,7 @@ def red_blue(stream: EventStream, n: int = 5, *, compat: bool = False) -> Image 
     """
     # Painted event by event, not looked up from red_blue_classes: a 640x480 window has ten pixels an event, and the dense
     # lookup took 2.7 ms where this takes 0.45 ms (one core, 120,836 DSEC events, n = 5).
-    ranges = equal_counts(len(stream), n)
+    ranges = equal_counts(len(stream.t), n)
     images = np.full((n, stream.height, stream.width, 3), 255, np.uint8)
     red_places = _pixels(stream) * 3
     red = stream.p * np.uint8(255)
@@ -68,9 +68,9 @@ def red_blue(stream: EventStream, n: int = 5, *, compat: bool = False) -> Image 
 
 
 # ------------------------------------------------------------------------------------------------------------ other pictures
-def count_image(stream: EventStream) -> np.ndarray[Any, np.dtype[np.int64]]:
+def count_image(stream: EventSlice) -> np.ndarray[Any, np.dtype[np.int64]]:
     """int64 [2, H, W]: how many OFF and ON events each pixel had."""
-    counts = _binned(stream, np.zeros(len(stream), np.intp), 1)
+    counts = _binned(stream, np.zeros(len(stream.t), np.intp), 1)
     return counts.reshape(2, stream.height, stream.width)
 
 
@@ -132,7 +132,7 @@ def _check_positive(name: str, value: int) -> None:
         raise BadInput(f"{name} is {value}: it must be at least 1")
 
 
-def _pixels(stream: EventStream) -> Pixels:
+def _pixels(stream: EventSlice) -> Pixels:
     """intp [E]: flat place y * W + x of every event."""
     places: Pixels = np.multiply(stream.y, stream.width, dtype=np.intp)
     places += stream.x
@@ -154,7 +154,7 @@ def _elapsed(stream: EventStream) -> tuple[np.ndarray[Any, np.dtype[np.int64]], 
     return stream.t - np.int64(span.start_us), span.duration_us - 1
 
 
-def _binned(stream: EventStream, time_bins: Pixels, bins: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _binned(stream: EventSlice, time_bins: Pixels, bins: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """int64 [B, 2, H, W]: events counted by time bin, polarity and pixel."""
     area = stream.height * stream.width
     cells = (time_bins * 2 + stream.p) * area + _pixels(stream)

@@ -161,7 +161,9 @@ def _first_choices(pair: Pair, request: Request, method: str, answer: list[int])
 
 
 @torch.inference_mode()
-def _difference(pair: Pair, recordings: Recordings, question: Question, sampling: Sampling, base: Row | None, row: Row) -> Row | None:
+def _difference(
+    pair: Pair, recordings: Recordings, question: Question, sampling: Sampling, base: Row | None, row: Row
+) -> Row | None:
     """Where a row leaves the baseline, and the target's top-2 logit gap there."""
     if base is None or base["token_ids"] == row["token_ids"]:
         return None

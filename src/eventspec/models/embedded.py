@@ -59,7 +59,8 @@ SIZES = {
 
 
 def pixels_from_frames(frames: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    """uint8 [K, H, W, 3] -> float32 [K, 3, 112, 112]: shortest edge by antialiased bicubic, centre crop, CLIP's mean and deviation."""
+    """uint8 [K, H, W, 3] -> float32 [K, 3, 112, 112]: shortest edge by antialiased bicubic, centre crop, CLIP's mean and
+    deviation."""
     return normalised(fit(torch.from_numpy(frames).permute(0, 3, 1, 2)))
 
 
@@ -84,7 +85,8 @@ def normalised(images: Tensor) -> Tensor:
     return torch.addcmul(_SHIFT.to(images.device), images.float(), _SCALE.to(images.device))
 
 
-# Event classes 0 none, 1 OFF, 2 ON as white, blue, red (EventGPT's picture), normalised once: the drafter's hot path is one gather.
+# Event classes 0 none, 1 OFF, 2 ON as white, blue, red (EventGPT's picture), normalised once: the drafter's hot path is
+# one gather.
 PALETTE = np.array([[255, 255, 255], [0, 0, 255], [255, 0, 0]], np.uint8)
 _PALETTE = normalised(torch.from_numpy(PALETTE.T.copy())[None, :, :, None])[0, :, :, 0]
 

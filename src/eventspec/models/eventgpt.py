@@ -1,6 +1,8 @@
-"""The EventGPT architecture: event images through one CLIP tower, a projector and an adaptor, pooled over space and time, then a Llama.
+"""The EventGPT architecture: event images through one CLIP tower, a projector and an adaptor, pooled over space and time,
+then a Llama.
 
-Source: XduSyL/EventGPT; facts in its released code: last tower layer, CLS kept, no final norm, temporal rows before spatial ones.
+Source: XduSyL/EventGPT; facts in its released code: last tower layer, CLS kept, no final norm, temporal rows before
+spatial ones.
 """
 
 from __future__ import annotations

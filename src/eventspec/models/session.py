@@ -1,4 +1,5 @@
-"""Any of our own language models as a Target: prefill of visual and text rows, one forward per round, a cache that keeps the accepted path."""
+"""Any of our own language models as a Target: prefill of visual and text rows, one forward per round, a cache that keeps
+the accepted path."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class LanguageTarget:
         capacity = len(prompt) + request.sampling.max_new_tokens + _DRAFT_ROWS
         if len(prompt) + request.sampling.max_new_tokens > context:
             raise BadInput(
-                f"prompt of {len(prompt)} rows and max_new_tokens {request.sampling.max_new_tokens} exceed the context of {context}: "
+                f"prompt of {len(prompt)} rows and max_new_tokens {request.sampling.max_new_tokens} exceed "
+                f"the context of {context}: "
                 "shorten the prompt or ask for fewer tokens"
             )
         cache = self.language.new_cache(capacity)

@@ -44,7 +44,10 @@ def clip_sources(config: ClipConfig, ours: str, theirs: str) -> Sources:
 
 def llama_sources(config: LlamaConfig, ours: str, theirs: str, head: str) -> Sources:
     """Llama under the prefixes `ours` and `theirs` (transformers' names below `model.`); `head` is the head's tensor."""
-    names: Sources = {f"{ours}embed.weight": [(f"{theirs}embed_tokens.weight", 0)], f"{ours}norm": [(f"{theirs}norm.weight", 0)]}
+    names: Sources = {
+        f"{ours}embed.weight": [(f"{theirs}embed_tokens.weight", 0)],
+        f"{ours}norm": [(f"{theirs}norm.weight", 0)],
+    }
     if not config.tie_word_embeddings:
         names[f"{ours}head.weight"] = [(head, 0)]
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
@@ -72,10 +75,14 @@ def load(module: nn.Module, path: Path, sources: Sources, dtype: torch.dtype) ->
             names = set(file.keys())
             missing = sorted({name for parts in sources.values() for name, _ in parts} - names)
             if missing:
-                raise BadCheckpoint(f"{path}: tensor {missing[0]} is missing ({len(missing)} in all): the checkpoint is incomplete")
+                raise BadCheckpoint(
+                    f"{path}: tensor {missing[0]} is missing ({len(missing)} in all): the checkpoint is incomplete"
+                )
             own = dict(module.named_parameters())
             for name, parts in sources.items():
-                tensor = torch.cat([file.get_tensor(part) for part, _ in parts]) if len(parts) > 1 else file.get_tensor(parts[0][0])
+                tensor = (
+                    torch.cat([file.get_tensor(part) for part, _ in parts]) if len(parts) > 1 else file.get_tensor(parts[0][0])
+                )
                 if tensor.shape != own[name].shape:
                     raise BadCheckpoint(
                         f"{path}: tensor {parts[0][0]} gives {list(tensor.shape)}, config.json asks for {list(own[name].shape)}"
@@ -95,9 +102,10 @@ def save(module: nn.Module, path: Path, sources: Sources, copies: Mapping[str, s
             tensors[part] = piece.clone()
     for source, destination in (copies or {}).items():
         tensors.update({destination + n[len(source) :]: t.clone() for n, t in tensors.items() if n.startswith(source)})
-    part = path.with_suffix(".part")
-    save_file(tensors, part, metadata={"format": "pt"})
-    part.rename(path)
+    beside = path.with_suffix(".part")
+    save_file(tensors, beside, metadata={"format": "pt"})
+    beside.chmod(0o644)
+    beside.rename(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:

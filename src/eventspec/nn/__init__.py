@@ -1,4 +1,5 @@
-"""The few blocks we own because they are the hot path: a Llama decoder, a CLIP vision transformer, a projector, a static KV cache."""
+"""The few blocks we own because they are the hot path: a Llama decoder, a CLIP vision transformer, a projector, a static
+KV cache."""
 
 from eventspec.nn.cache import KVCache
 from eventspec.nn.clip_vit import ClipConfig, ClipViT

@@ -1,4 +1,5 @@
-"""A static KV cache for one sequence: rows are appended in place, a tree is pruned to its accepted path, a prefix is shared by copy."""
+"""A static KV cache for one sequence: rows are appended in place, a tree is pruned to its accepted path, a prefix is
+shared by copy."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ class KVCache:
     def __init__(
         self, layers: int, heads: int, head_dim: int, capacity: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
-        store = torch.zeros(2 * layers, heads, capacity, head_dim, dtype=dtype, device=device)
+        # Not zeroed: a row is written before any mask lets it be seen.
+        store = torch.empty(2 * layers, heads, capacity, head_dim, dtype=dtype, device=device)
         self._store = store
         self.keys = [store[2 * i] for i in range(layers)]
         self.values = [store[2 * i + 1] for i in range(layers)]
@@ -23,7 +25,8 @@ class KVCache:
         self.length = 0
 
     def keep(self, rows: int, path: list[int]) -> None:
-        """Commit the first `rows` rows written by the last forward, then the tree rows `path` (offsets behind them, ascending)."""
+        """Commit the first `rows` rows written by the last forward, then the tree rows `path` (offsets behind them,
+        ascending)."""
         base = self.length + rows
         if path and path != list(range(len(path))):
             source = torch.tensor(path, device=self._store.device) + base

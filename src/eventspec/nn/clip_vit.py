@@ -1,8 +1,10 @@
-"""CLIP's vision transformer in plain torch, each image on its own. Checked against transformers' CLIPVisionModel to 1e-4 in fp32."""
+"""CLIP's vision transformer in plain torch, each image on its own. Checked against transformers' CLIPVisionModel to 1e-4
+in fp32."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +53,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        queries, keys, values = linear(self.norm1(x), self.qkv.weight, self.qkv.bias).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        queries, keys, values = (
+            linear(self.norm1(x), self.qkv.weight, self.qkv.bias).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )
         attended = F.scaled_dot_product_attention(queries, keys, values)
         x = x + linear(attended.transpose(1, 2).flatten(2), self.out.weight, self.out.bias)
         inner = self.activation(linear(self.norm2(x), self.fc1.weight, self.fc1.bias))
@@ -69,7 +73,9 @@ class ClipViT(nn.Module):
         self.positions = nn.Parameter(torch.zeros(config.tokens, config.hidden_size))
         self.pre_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
-        self.post_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)  # CLIP has it; neither of our models applies it
+        self.post_norm = nn.LayerNorm(
+            config.hidden_size, config.layer_norm_eps
+        )  # CLIP has it; neither of our models applies it
 
     def forward(self, pixels: Tensor, layer: int = -1) -> Tensor:
         """pixels float [B, 3, S, S] -> the output of encoder block `layer` (-1 last, -2 the one before), [B, tokens, D].
@@ -81,9 +87,9 @@ class ClipViT(nn.Module):
         # Equal to the strided convolution, and on a CPU two to three times faster: one matrix product over unfolded patches.
         patches = pixels.unflatten(3, (width // size, size)).unflatten(2, (height // size, size))
         patches = patches.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, 3 * size * size)
-        x = linear(patches, self.patch.weight.flatten(1))
+        x: Tensor = linear(patches, self.patch.weight.flatten(1))
         x = torch.cat((self.cls.to(x.dtype).expand(batch, 1, -1), x), 1) + self.positions
         x = self.pre_norm(x)
         for block in self.blocks[: len(self.blocks) + 1 + layer]:
-            x = block(x)
+            x = cast(Block, block)(x)
         return x

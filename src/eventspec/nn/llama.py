@@ -7,6 +7,7 @@ Checked against transformers' LlamaModel to 1e-4 in fp32 (tests/nn).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +63,7 @@ class Layer(nn.Module):
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [..., T, heads, head_dim] and keys, and values [..., T, kv_heads, head_dim]."""
-        normed = F.rms_norm(x, self.input_norm.shape, self.input_norm, self.eps)
+        normed = F.rms_norm(x, self.input_norm.shape, self.input_norm.to(x.dtype), self.eps)
         packed = linear(normed, self.qkv.weight).unflatten(-1, (-1, self.head_dim))
         turning, values = packed.split((self.heads + self.kv_heads, self.kv_heads), -2)
         turned = torch.addcmul(turning * cos, turning.roll(self.head_dim // 2, -1), sin)
@@ -72,7 +73,7 @@ class Layer(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Output projection and feed-forward block: attended [..., T, heads * head_dim] -> [..., T, D]."""
         x = x + linear(attended, self.out.weight)
-        normed = F.rms_norm(x, self.post_norm.shape, self.post_norm, self.eps)
+        normed = F.rms_norm(x, self.post_norm.shape, self.post_norm.to(x.dtype), self.eps)
         gate, up = linear(normed, self.gate_up.weight).chunk(2, -1)
         return x + linear(F.silu(gate) * up, self.down.weight)
 
@@ -105,7 +106,7 @@ class Llama(nn.Module):
 
     def normed(self, x: Tensor) -> Tensor:
         """The final norm: the input of the head, [..., D]."""
-        return F.rms_norm(x, self.norm.shape, self.norm, self.config.rms_norm_eps)
+        return F.rms_norm(x, self.norm.shape, self.norm.to(x.dtype), self.config.rms_norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
         """float [..., V] from the last layer's output [..., D]."""
@@ -137,7 +138,7 @@ class Llama(nn.Module):
             mask = torch.ones(rows, end, dtype=torch.bool, device=x.device).tril_(start)
         grouped = self.config.num_key_value_heads != self.config.num_attention_heads
         tapped = [x] if 0 in taps else []
-        for number, layer in enumerate(self.layers, 1):
+        for number, layer in enumerate(cast("list[Layer]", self.layers), 1):
             queries, keys, values = layer.project(x, cos, sin)
             past_keys, past_values = cache.keys[number - 1], cache.values[number - 1]
             past_keys[:, start:end] = keys.transpose(0, 1)
@@ -163,7 +164,7 @@ class Llama(nn.Module):
         """
         cos, sin = self.cos[positions].to(x.dtype), self.sin[positions].to(x.dtype)
         attend = F.scaled_dot_product_attention
-        for layer in self.layers:
+        for layer in cast("list[Layer]", self.layers):
             queries, keys, values = (part.transpose(-2, -3) for part in layer.project(x, cos, sin))
             head, kept_keys, kept_values = queries[:, :, :prefix], keys[:, :, :prefix], values[:, :, :prefix]
             grouped = keys.shape[1] != queries.shape[1]

@@ -1,4 +1,5 @@
-"""Asking: one question about one recording with one method, whole or as a stream of updates, and the record of what happened."""
+"""Asking: one question about one recording with one method, whole or as a stream of updates, and the record of what
+happened."""
 
 from __future__ import annotations
 
@@ -100,7 +101,13 @@ def overhead_share(trace: Trace) -> float:
 
 
 def prepare(
-    pair: Pair, recording: Recording, prompt: str, window: Window | None, sampling: Sampling, method: str, events_may_lack: bool = False
+    pair: Pair,
+    recording: Recording,
+    prompt: str,
+    window: Window | None,
+    sampling: Sampling,
+    method: str,
+    events_may_lack: bool = False,
 ) -> Request:
     """The request for a window of a recording; BadInput when the recording lacks what the method needs.
 
@@ -110,7 +117,9 @@ def prepare(
         raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
     view = recording.slice(window)
     if view.video is None or len(view.video.frames) == 0:
-        raise BadInput(f"{recording.name} has no RGB frames: method {method} needs them for the target (see `eventspec events info`)")
+        raise BadInput(
+            f"{recording.name} has no RGB frames: method {method} needs them for the target (see `eventspec events info`)"
+        )
     if method == "cross-modal" and (view.events is None or (len(view.events) == 0 and not events_may_lack)):
         raise BadInput(f"{recording.name} has no events: method {method} needs them for the drafter; use another method")
     return Request(prompt, view.events, view.video, pair.sampling(sampling))

@@ -78,19 +78,28 @@ def load_pair(where: str | Path, device_plan: str = "auto") -> Pair:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadCheckpoint(f"{folder / 'pair.toml'} is not valid TOML: {error}") from None
     if data.get("format") != "eventspec-pair" or data.get("version") != 1:
-        raise BadCheckpoint(f"{folder / 'pair.toml'}: format is {data.get('format')!r} version {data.get('version')!r}, wanted 'eventspec-pair' version 1")
+        told = f"format is {data.get('format')!r} version {data.get('version')!r}, wanted 'eventspec-pair' version 1"
+        raise BadCheckpoint(f"{folder / 'pair.toml'}: {told}")
     return _assemble(folder, data, device_plan)
 
 
 def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
-    files = {"target": "target", "drafter": "drafter", "tokenizer": "tokenizer.json", "prior": "prior.json", **data.get("files", {})}
+    files = {
+        "target": "target",
+        "drafter": "drafter",
+        "tokenizer": "tokenizer.json",
+        "prior": "prior.json",
+        **data.get("files", {}),
+    }
     vocabulary = Vocabulary.load(folder / files["tokenizer"])
     target = load_video_llava(folder / files["target"])
     drafter = load_eventgpt(folder / files["drafter"])
     prior = _prior(folder / files["prior"])
     for name, rows in (("target", target.config.language.vocab_size), ("drafter", drafter.config.language.vocab_size)):
         if rows < vocabulary.size:
-            raise BadCheckpoint(f"{folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: they do not belong together")
+            raise BadCheckpoint(
+                f"{folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: they do not belong together"
+            )
     drafters: dict[str, Drafter] = {
         "autoregressive": Nothing(),
         "cross-modal": LanguageDrafter("cross-modal", drafter.language, drafter_rows(drafter, vocabulary.encode), EOS),

@@ -64,7 +64,8 @@ EGO_DOES = {
 
 
 def _ego(facts: Facts) -> str:
-    doing = {"stopped": "Standing still", "slow": "Driving slowly", "fast": "Driving fast"}.get(facts.ego, facts.ego.capitalize())
+    moving = {"stopped": "Standing still", "slow": "Driving slowly", "fast": "Driving fast"}
+    doing = moving.get(facts.ego, facts.ego.capitalize())
     return f"{doing} {LIGHT[facts.light]}."
 
 

@@ -53,7 +53,7 @@ from eventspec.scenes.world import FOCAL_WIDTHS, MID_S, World
 
 X, Y, Z0, Z1, HALF_L, HALF_W, HX, HY = _s.X, _s.Y, _s.Z0, _s.Z1, _s.HALF_L, _s.HALF_W, _s.HX, _s.HY
 VX, VY, SWING, RATE, PHASE, SHAPE, PAINT, OWNER = _s.VX, _s.VY, _s.SWING, _s.RATE, _s.PHASE, _s.SHAPE, _s.PAINT, _s.OWNER
-DISC, ELLIPSOID, BUILDING, CROWN, SHADOW = _s.DISC, _s.ELLIPSOID, _s.BUILDING, _s.CROWN, _s.SHADOW
+BOX, ELLIPSOID, RING, BUILDING, CROWN, SHADOW = _s.BOX, _s.ELLIPSOID, _s.RING, _s.BUILDING, _s.CROWN, _s.SHADOW
 OWNER_USER, OWNER_ZEBRA = _s.OWNER_USER, _s.OWNER_ZEBRA
 
 LOOK = (PAINT, _s.RED, _s.GREEN, _s.BLUE, HALF_L, HALF_W, Z0, Z1, _s.SEED, OWNER, HX, HY)
@@ -62,6 +62,8 @@ LOOK_OWNER, LOOK_HX, LOOK_HY = 9, 10, 11
 
 CAMERA_M = 1.5
 NEAR_M = 0.3
+RIM = 0.72
+"""Inner over outer radius of a bicycle wheel."""
 HORIZON = 0.46
 GAMMA = _s.GAMMA
 
@@ -205,7 +207,7 @@ def _trace(parts, time_s, pose, columns, rows, scale, middle, zbuf, surf):  # ty
     tau = time_s - MID_S
     for index in range(parts.shape[0]):
         part = parts[index]
-        hx, hy = part[HX], part[HY]
+        hx, hy, shape, hub = part[HX], part[HY], part[SHAPE], 0.0
         swing = part[SWING] * math.sin(part[RATE] * time_s + part[PHASE]) if part[SWING] > 0.0 else 0.0
         dx = part[X] + part[VX] * tau + hx * swing - pose[0]
         dy = part[Y] + part[VY] * tau + hy * swing - pose[1]
@@ -217,7 +219,7 @@ def _trace(parts, time_s, pose, columns, rows, scale, middle, zbuf, surf):  # ty
         first, last = _columns(right, ahead, half_l, half_w, al, aw, bl, bw, columns, scale)
         if first >= last:
             continue
-        if part[SHAPE] == ELLIPSOID:
+        if shape == ELLIPSOID:
             _trace_ellipsoid(part, index * 8 + RIGHT, right, ahead, first, last, columns, rows, scale, middle, zbuf, surf)
             continue
         ol, ow = -(right * bl + ahead * al), -(right * bw + ahead * aw)  # the camera in the part's axes
@@ -243,15 +245,21 @@ def _trace(parts, time_s, pose, columns, rows, scale, middle, zbuf, surf):  # ty
                 face = FRONT if dl < 0.0 else BACK
             else:
                 face = RIGHT if dw < 0.0 else LEFT
-            low, high = z0, z1
-            if part[SHAPE] == DISC and face >= RIGHT:
-                s = ol + enter * dl
-                half = math.sqrt(max(0.0, half_l * half_l - s * s)) * (z1 - z0) / (2.0 * half_l)
-                low, high = 0.5 * (z0 + z1) - half, 0.5 * (z0 + z1) + half
+            low, high, hole = z0, z1, 0.0
+            if shape != BOX and face >= RIGHT:  # round, seen from the side
+                s, hub = ol + enter * dl, 0.5 * (z0 + z1)
+                half = math.sqrt(max(0.0, half_l * half_l - s * s))
+                low, high = hub - half, hub + half
+                if shape == RING:
+                    hole = math.sqrt(max(0.0, half_l * half_l * RIM * RIM - s * s))
             top = _row_of(high / enter, middle, scale, rows)
             bottom = _row_of(low / enter, middle, scale, rows)
+            if hole > 0.0:
+                inner = _row_of((hub + hole) / enter, middle, scale, rows)
+                _span(zbuf, surf, column, top, inner, enter, index * 8 + face)
+                top = _row_of((hub - hole) / enter, middle, scale, rows)
             _span(zbuf, surf, column, top, bottom, enter, index * 8 + face)
-            if part[SHAPE] == DISC:
+            if shape != BOX:
                 continue
             if high < 0.0:
                 _flat(zbuf, surf, column, _row_of(high / leave, middle, scale, rows), top, high, middle, scale, index * 8 + TOP)

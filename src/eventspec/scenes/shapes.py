@@ -1,4 +1,4 @@
-"""Turns a street into solid parts the ray caster can hit: boxes, discs (wheels) and ellipsoids (heads, tree crowns).
+"""Turns a street into solid parts the ray caster can hit: boxes, discs and rings (wheels), ellipsoids (heads, tree crowns).
 
 One row of the parts table, float64 [N, PART], is one solid; the columns are the constants below. Parts stand upright, so a
 row needs one heading only. Colours are linear reflectances.
@@ -17,7 +17,7 @@ Parts = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 X, Y, Z0, Z1, HALF_L, HALF_W, HX, HY, VX, VY, SWING, RATE, PHASE, SHAPE, PAINT, RED, GREEN, BLUE, OWNER, SEED = range(20)
 """Middle at mid-clip, z range, half length and width, unit heading, velocity, swing along the heading (m, rad/s, rad)."""
 PART = 20
-BOX, DISC, ELLIPSOID = range(3)
+BOX, DISC, ELLIPSOID, RING = range(4)
 (
     PLAIN,
     BUILDING,
@@ -52,9 +52,9 @@ CAR_PAINT = {
     "black": linear(30, 30, 34),
 }
 _WALLS = tuple(linear(*rgb) for rgb in ((196, 178, 152), (168, 160, 152), (176, 138, 118), (150, 152, 160), (188, 182, 160)))
-_COATS = tuple(linear(*rgb) for rgb in ((196, 70, 60), (70, 110, 190), (90, 90, 96), (208, 190, 120), (120, 70, 140), (60, 140, 110)))
-_HEADS = tuple(linear(*rgb) for rgb in ((226, 178, 148), (150, 104, 80), (198, 150, 116)))
-_TROUSERS = tuple(linear(*rgb) for rgb in ((40, 44, 66), (60, 54, 50), (30, 30, 34)))
+_COATS = tuple(linear(*rgb) for rgb in ((214, 78, 66), (84, 128, 214), (224, 224, 220), (226, 196, 96), (176, 92, 190), (70, 176, 136)))
+_HEADS = tuple(linear(*rgb) for rgb in ((240, 196, 168), (196, 142, 108), (222, 172, 136)))
+_TROUSERS = tuple(linear(*rgb) for rgb in ((48, 56, 92), (84, 70, 58), (56, 56, 62)))
 _LOADS = tuple(linear(*rgb) for rgb in ((206, 206, 200), (170, 172, 178), (196, 182, 150)))
 _CABS = tuple(linear(*rgb) for rgb in ((96, 112, 140), (128, 122, 84), (124, 72, 62)))
 _BUSES = tuple(linear(*rgb) for rgb in ((228, 140, 40), (60, 160, 170), (170, 60, 120)))
@@ -212,14 +212,14 @@ def _pedestrian(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     speed = math.hypot(mover.vx, mover.vy)
     _shadow(mover, rows, 0.0)
     for side, phase in ((-1.0, 0.0), (1.0, math.pi)):
-        leg = _part(mover, 0.0, side * 0.15, (0.0, 0.9), (0.15, 0.13), trousers, owner)
-        arm = _part(mover, 0.0, side * 0.31, (0.85, 1.45), (0.09, 0.07), coat, owner)
+        leg = _part(mover, 0.0, side * 0.13, (0.0, 0.9), (0.15, 0.11), trousers, owner)
+        arm = _part(mover, 0.0, side * 0.28, (0.85, 1.45), (0.1, 0.06), coat, owner)
         for limb, reach, offset in ((leg, 0.26, phase), (arm, 0.2, phase + math.pi)):
             if speed > 0:
                 limb[SWING], limb[RATE], limb[PHASE] = reach, 2 * math.pi * (0.55 + 0.4 * speed), offset + 6.28 * mover.look
             rows.append(limb)
-    rows.append(_part(mover, 0.0, 0.0, (0.85, 1.52), (0.2, 0.26), coat, owner))
-    rows.append(_part(mover, 0.0, 0.0, (1.5, 1.85), (0.17, 0.17), _pick(_HEADS, mover.look * 3 % 1), owner, PLAIN, ELLIPSOID))
+    rows.append(_part(mover, 0.0, 0.0, (0.85, 1.5), (0.21, 0.23), coat, owner))
+    rows.append(_part(mover, 0.0, 0.0, (1.48, 1.9), (0.19, 0.19), _pick(_HEADS, mover.look * 3 % 1), owner, PLAIN, ELLIPSOID))
 
 
 def _cyclist(mover: Mover, owner: int, rows: list[list[float]]) -> None:
@@ -227,15 +227,15 @@ def _cyclist(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     coat = _pick(_COATS, mover.look)
     _shadow(mover, rows, 0.0)
     for along in (-0.55, 0.55):
-        rows.append(_part(mover, along, 0.0, (0.0, 0.7), (0.35, 0.04), linear(28, 28, 30), owner, PLAIN, DISC))
-    rows.append(_part(mover, 0.0, 0.0, (0.55, 0.72), (0.5, 0.05), linear(190, 60, 50), owner))
+        rows.append(_part(mover, along, 0.0, (0.0, 0.7), (0.35, 0.05), linear(28, 28, 30), owner, PLAIN, RING))
+    rows.append(_part(mover, 0.0, 0.0, (0.55, 0.7), (0.45, 0.04), linear(200, 200, 196), owner))
     for side, phase in ((-1.0, 0.0), (1.0, math.pi)):
-        leg = _part(mover, 0.0, side * 0.14, (0.3, 0.95), (0.12, 0.09), _pick(_TROUSERS, mover.look * 5 % 1), owner)
+        leg = _part(mover, 0.0, side * 0.14, (0.3, 0.95), (0.13, 0.1), _pick(_TROUSERS, mover.look * 5 % 1), owner)
         leg[SWING], leg[RATE], leg[PHASE] = 0.14, 2 * math.pi * 1.4, phase + 6.28 * mover.look
         rows.append(leg)
-    rows.append(_part(mover, -0.05, 0.0, (0.9, 1.5), (0.26, 0.24), coat, owner))
-    rows.append(_part(mover, 0.38, 0.0, (1.05, 1.18), (0.22, 0.28), coat, owner))
-    rows.append(_part(mover, 0.12, 0.0, (1.47, 1.8), (0.17, 0.16), linear(230, 230, 225), owner, PLAIN, ELLIPSOID))
+    rows.append(_part(mover, -0.05, 0.0, (0.9, 1.52), (0.27, 0.26), coat, owner))
+    rows.append(_part(mover, 0.38, 0.0, (1.02, 1.18), (0.22, 0.3), coat, owner))
+    rows.append(_part(mover, 0.12, 0.0, (1.49, 1.85), (0.19, 0.18), linear(236, 236, 230), owner, PLAIN, ELLIPSOID))
     rows.append(_part(mover, 0.62, 0.0, (0.85, 1.0), (0.04, 0.08), (1.0, 1.0, 0.92), owner, GLOW))
     rows.append(_part(mover, -0.45, 0.0, (0.7, 0.86), (0.04, 0.08), (1.0, 0.04, 0.03), owner, GLOW))
 

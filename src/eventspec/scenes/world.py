@@ -31,8 +31,8 @@ SIZES_M = {
     "car": (4.2, 1.8, 1.45),
     "truck": (7.2, 2.4, 3.2),
     "bus": (9.5, 2.5, 3.1),
-    "pedestrian": (0.6, 0.75, 1.85),
-    "cyclist": (1.8, 0.7, 1.8),
+    "pedestrian": (0.6, 0.7, 1.9),
+    "cyclist": (1.8, 0.7, 1.85),
 }
 """Length, width, height."""
 
@@ -239,8 +239,8 @@ def _draw(
 ) -> Mover | None:
     """One try: a lane and a heading by action, then slid along the lane until the nearest corner is at a drawn depth."""
     low, high = BANDS_M[band]
-    if kind == "pedestrian" and band == 3:
-        high = 20.0  # beyond, a walker seen from the side has fewer than 14 pixels
+    if kind in ("pedestrian", "cyclist") and band == 3:
+        high = 19.6  # beyond, a walker or rider can have fewer than 14 pixels
     depth = float(rng.uniform(low, high))
     distance = 5 * (band + 1)
     speed = _speed(rng, kind, action, ego)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 def stop_rule(
     ids: Sequence[int], strings: Sequence[str] = (), decode: Callable[[Sequence[int]], str] = lambda ids: ""
 ) -> Callable[[Sequence[int], int], int | None]:
-    """The engine's `Stopped`: (answer, how many tokens were checked before) -> how many to keep when it ends there, else None."""
+    """The engine's `Stopped`: (answer, how many tokens were checked before) -> how many to keep when it ends there, else
+    None."""
     ending = frozenset(ids)
 
     def stopped(answer: Sequence[int], checked: int) -> int | None:

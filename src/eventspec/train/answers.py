@@ -41,8 +41,11 @@ class _Growing:
 
 
 @torch.inference_mode()
-def target_answers(model: VideoLlava, questions: Questions, frames: np.ndarray[Any, Any], texts: list[str], most: int = 96) -> list[Branch]:
-    """Greedy answers to every question about one clip's frames uint8 [8, H, W, 3]; a branch carries the top-8 log-probabilities."""
+def target_answers(
+    model: VideoLlava, questions: Questions, frames: np.ndarray[Any, Any], texts: list[str], most: int = 96
+) -> list[Branch]:
+    """Greedy answers to every question about one clip's frames uint8 [8, H, W, 3]; a branch carries the top-8
+    log-probabilities."""
     language = model.language
     before = torch.tensor(questions.prefix())
     prefix = torch.cat((language.embed(before), model.encode(pixels_from_frames(frames))))
@@ -50,7 +53,7 @@ def target_answers(model: VideoLlava, questions: Questions, frames: np.ndarray[A
     cache = language.new_cache(len(prefix) + sum(map(len, asked)) + len(asked) * most)
     language.step(prefix, cache)
     cache.keep(len(prefix), [])
-    growing = []
+    growing: list[_Growing] = []
     for question in asked:
         at = cache.length + sum(len(g.rows) for g in growing)
         growing.append(_Growing(question, list(range(at, at + len(question)))))
@@ -70,12 +73,14 @@ def target_answers(model: VideoLlava, questions: Questions, frames: np.ndarray[A
     return [g.branch() for g in growing]
 
 
-def _read(model: VideoLlava, cache: KVCache, tokens: list[int], positions: list[int], sees: list[list[int]], prefix: int) -> torch.Tensor:
+def _read(
+    model: VideoLlava, cache: KVCache, tokens: list[int], positions: list[int], sees: list[list[int]], prefix: int
+) -> torch.Tensor:
     """Rows behind the cache, each seeing the prefix and the cache rows `sees`; they are committed."""
     mask = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool)
     mask[:, :prefix] = True
     for row, seen in zip(mask, sees, strict=True):
-        row[seen] = True
+        row[torch.tensor(seen)] = True
     rows = model.language.embed(torch.tensor(tokens))
     hidden, _ = model.language.step(rows, cache, torch.tensor(positions), mask)
     cache.keep(len(tokens), [])
@@ -112,7 +117,7 @@ def write_answers(model: VideoLlava, questions: Questions, clips: Clips, numbers
         "logs": np.concatenate(rows["logs"]),
     }
     part = path.with_suffix(".part.npz")
-    np.savez(part, **flat)
+    np.savez(part, allow_pickle=False, **flat)
     part.rename(path)
 
 

@@ -1,4 +1,5 @@
-"""Training data of the embedded pair: rendered street clips on disk, augmentation, and questions packed behind one recording."""
+"""Training data of the embedded pair: rendered street clips on disk, augmentation, and questions packed behind one
+recording."""
 
 from __future__ import annotations
 

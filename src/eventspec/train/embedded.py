@@ -1,4 +1,5 @@
-"""The recipe of the embedded pair: tokenizer, target (tower, four frames, eight frames), drafter (ground truth, then the target's answers)."""
+"""The recipe of the embedded pair: tokenizer, target (tower, four frames, eight frames), drafter (ground truth, then the
+target's answers)."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def _preset(size: str, shards: int, minutes: tuple[float, float, float, float, f
     rates = (1.5e-3, 1.2e-3, 7e-4, 1.2e-3, 6e-4)
     batches = (8 * batch, batch, batch, 2 * batch, 2 * batch)
     stages = [Stage(n, 60 * m, r, b) for n, m, r, b in zip(names, minutes, rates, batches, strict=True)]
-    return Preset(size, shards, *stages, answers)
+    tower, four, eight, truth, distil = stages
+    return Preset(size, shards, tower, four, eight, truth, distil, answers)
 
 
 PRESETS = {
@@ -117,7 +119,9 @@ def place(module: M) -> M:
 
 def answers_of_target(preset: Preset, out: Path, clips: Clips, workers: int) -> dict[int, list[Branch]]:
     """The final target's own answers on the first clips, in parts that survive an interruption."""
-    parts = [list(range(at, min(at + 100, preset.answers, len(clips)))) for at in range(0, min(preset.answers, len(clips)), 100)]
+    parts = [
+        list(range(at, min(at + 100, preset.answers, len(clips)))) for at in range(0, min(preset.answers, len(clips)), 100)
+    ]
     folder = out / "answers"
     folder.mkdir(exist_ok=True)
     jobs = [(preset, out, numbers, folder / f"{numbers[0]:06d}.npz") for numbers in parts]
@@ -141,7 +145,10 @@ def export(preset: Preset, out: Path, folder: Path) -> Path:
     clips = Clips(out / "clips")
     tokenizer = tokenizer_of(out, clips)
     questions = Questions(tokenizer)
-    target, drafter = TargetTraining(SIZES[preset.size], questions, clips), DrafterTraining(SIZES[preset.size], questions, clips)
+    target, drafter = (
+        TargetTraining(SIZES[preset.size], questions, clips),
+        DrafterTraining(SIZES[preset.size], questions, clips),
+    )
     Checkpoint(out / "target", preset.eight.name).load(target, None)
     Checkpoint(out / "drafter", preset.distil.name).load(drafter, None)
     made = folder.with_name(f".{folder.name}.part")
@@ -155,7 +162,11 @@ def export(preset: Preset, out: Path, folder: Path) -> Path:
     for place in (made, made / "target"):
         tokenizer.save(str(place / "tokenizer.json"))
     (made / "target/tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    text = ((qa.question, [*questions.encode(f" {qa.answer}"), EOS]) for i in range(len(clips)) for qa in every_wording(clips.facts(i)))
+    text = (
+        (qa.question, [*questions.encode(f" {qa.answer}"), EOS])
+        for i in range(len(clips))
+        for qa in every_wording(clips.facts(i))
+    )
     TextPrior.of(text).save(made / "prior.json")
     (made / "provenance.json").write_text(json.dumps(provenance(preset, out, clips), indent=2) + "\n")
     (made / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\nname = "{preset.size}"\n')

@@ -1,6 +1,8 @@
-"""One training loop for every recipe: a wall-time budget, warm-up and cosine, checkpoints that resume, and a loss that may not be NaN.
+"""One training loop for every recipe: a wall-time budget, warm-up and cosine, checkpoints that resume, and a loss that may
+not be NaN.
 
-The budget is trained seconds, added up over interruptions, so a run that is stopped and resumed ends where an unbroken one does.
+The budget is trained seconds, added up over interruptions, so a run that is stopped and resumed ends where an unbroken one
+does.
 """
 
 from __future__ import annotations
@@ -107,8 +109,10 @@ def run_stage(
         parts = losses(batch, progress)
         total = torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum()
         if not torch.isfinite(total):
-            raise TrainingFailed(f"{stage.name}: the loss is {float(total)} at step {steps}; {checkpoint.path} keeps the last good state")
-        total.backward()  # type: ignore[no-untyped-call]
+            raise TrainingFailed(
+                f"{stage.name}: the loss is {float(total)} at step {steps}; {checkpoint.path} keeps the last good state"
+            )
+        total.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
@@ -116,10 +120,12 @@ def run_stage(
         now = time.monotonic()
         seconds, last = seconds + now - last, now
         for name, part in parts.items():
-            smooth[name] = 0.95 * smooth.get(name, float(part)) + 0.05 * float(part)
+            smooth[name] = 0.95 * smooth.get(name, float(part.detach())) + 0.05 * float(part.detach())
         if steps % 20 == 0:
             report(stage.name, seconds / stage.seconds, {**smooth, "step": steps})
-            log.write(json.dumps({"step": steps, "seconds": round(seconds, 1), **{k: round(v, 4) for k, v in smooth.items()}}) + "\n")
+            log.write(
+                json.dumps({"step": steps, "seconds": round(seconds, 1), **{k: round(v, 4) for k, v in smooth.items()}}) + "\n"
+            )
             log.flush()
         if seconds - saved > save_every:
             checkpoint.save(model, optimiser, seconds, steps)

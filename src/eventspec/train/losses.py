@@ -1,4 +1,5 @@
-"""Losses shared by recipes: answer cross-entropy, dense grounding from the renderer's labels, and distillation on a teacher's top logits."""
+"""Losses shared by recipes: answer cross-entropy, dense grounding from the renderer's labels, and distillation on a
+teacher's top logits."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Grounding(nn.Module):
     def clip_loss(self, hidden: Tensor, facts: list[Facts]) -> Tensor:
         """hidden [B, D] of the last visual row -> cross-entropy of ego, light, signal, junction, count."""
         rows = [
-            (EGO.index(f.ego), LIGHTS.index(f.light), SIGNALS.index(f.signal), int(f.junction), min(4, len(f.users))) for f in facts
+            (EGO.index(f.ego), LIGHTS.index(f.light), SIGNALS.index(f.signal), int(f.junction), min(4, len(f.users)))
+            for f in facts
         ]
         target = torch.tensor(rows, device=hidden.device)
         logits = self.clip(hidden).float().split(CLIP_FACTS, -1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from eventspec.models.embedded import Size, normalised, pixels_from_classes
 from eventspec.models.eventgpt import EventGpt
 from eventspec.models.video_llava import VideoLlava
+from eventspec.nn import Llama
 from eventspec.train.data import Branch, Clips, Packed, Questions, augment_events, augment_frames, pack
 from eventspec.train.loop import half_precision
 from eventspec.train.losses import Grounding, answer_loss, distillation_loss
@@ -118,7 +119,9 @@ class DrafterTraining(nn.Module):
             hidden = through(model.language, before, visual, packed, torch.arange(prefix), prefix)
             spatial = hidden[:, prefix - config.vision.tokens + 1 : prefix]
             logits = model.language.logits(hidden[:, prefix:])
-            seen = self.heads.patch_loss(self.heads.patches, features.unflatten(0, (len(index), config.images))[:, :, 1:], labels)
+            seen = self.heads.patch_loss(
+                self.heads.patches, features.unflatten(0, (len(index), config.images))[:, :, 1:], labels
+            )
             read = self.heads.patch_loss(self.heads.rows, spatial, labels[:, config.images // 2])
             clip = self.heads.clip_loss(hidden[:, prefix - 1], facts)
         wanted = packed.labels.to(device)
@@ -138,7 +141,7 @@ class DrafterTraining(nn.Module):
         return self.questions.draw(self.clips.facts(index), self.packed, self.rng)
 
 
-def through(language: nn.Module, before: list[int], visual: Tensor, packed: Packed, positions: Tensor, full: int) -> Tensor:
+def through(language: Llama, before: list[int], visual: Tensor, packed: Packed, positions: Tensor, full: int) -> Tensor:
     """Prefix text, visual rows [B, T, D] and packed branches through a language model -> [B, prefix + R, D]."""
     device, batch = visual.device, len(visual)
     head = language.embed(torch.tensor(before, device=device)).to(visual.dtype).expand(batch, -1, -1)

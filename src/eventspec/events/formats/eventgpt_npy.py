@@ -67,7 +67,9 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     try:
         columns = _columns(_unpickled(program))
     except _Refused as error:
-        raise BadInput(f"{path}: the pickle is refused and nothing in it was run: {error}") from None
+        raise BadInput(
+            f"{path}: the pickle is refused and nothing in it was run: {error}; get the original file, or the events as npz"
+        ) from None
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
         held = ", ".join(sorted(columns)) or "nothing"

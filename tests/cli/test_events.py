@@ -1,0 +1,134 @@
+"""``eventspec events``: facts on stdout, notes on stderr, outputs whole or absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from eventspec.cli.events import app, cut, summary
+from eventspec.core import BadInput
+from eventspec.events import EventStream
+from eventspec.recordings import Recording, write_native
+from eventspec.video import VideoClip
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+AEDAT4 = SHARED / "recordings/aedat4/davis346_traffic.aedat4"
+with_shared = pytest.mark.skipif(not SHARED.exists(), reason="shared recordings are not here")
+
+
+def run(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """Ten events (two of them ON) and four frames in a native folder."""
+    events = EventStream.checked(np.arange(10), [1] * 10, np.arange(10) * 100 + 1000, [0, 1] + [0] * 8, 16, 8)
+    video = VideoClip.checked(np.zeros((4, 8, 16, 3), np.uint8), np.array([1000, 1300, 1600, 1900]))
+    write_native(tmp_path / "clip", Recording("clip", events, video))
+    return tmp_path / "clip"
+
+
+@with_shared
+def test_info_gives_the_contracts_object_and_golden_sums() -> None:
+    done = run("info", AEDAT4, "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout) == {
+        "format": "aedat4",
+        "width": 346,
+        "height": 260,
+        "events": 78830,
+        "first_us": 1589163147368868,
+        "last_us": 1589163149728813,
+        "sum_x": 14861513,
+        "sum_y": 15061593,
+        "on": 41257,
+        "frames": 59,
+    }
+    assert done.stderr == "note: frame times are the middle of the exposure\n"
+
+
+@with_shared
+def test_info_tells_of_a_torn_file_what_is_left_and_what_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "torn.aedat4").write_bytes(AEDAT4.read_bytes()[:1_000_000])
+    done = run("info", tmp_path / "torn.aedat4", "--json")
+    facts = json.loads(done.stdout)
+    assert 0 < facts["events"] < 78830 and 0 < facts["frames"] < 59
+    assert "bytes of packets (84.5%) are lost" in done.stderr
+
+
+def test_info_for_people_is_one_line_a_fact(clip: Path) -> None:
+    lines = run("info", clip).stdout.splitlines()
+    assert lines[0].split() == ["format", "native"] and lines[3].split() == ["events", "10"] and len(lines) == 10
+
+
+def test_a_recording_without_events_has_no_times_and_counts_of_zero() -> None:
+    facts = summary(Recording("r", None, VideoClip.checked(np.zeros((2, 3, 4, 3), np.uint8), np.array([0, 1]))))
+    assert (facts["width"], facts["height"], facts["events"], facts["frames"]) == (4, 3, 0, 2)
+    assert facts["first_us"] is None and facts["last_us"] is None
+    empty = summary(Recording("r", EventStream.empty(4, 3), None))
+    assert empty["first_us"] is None and (empty["width"], empty["frames"]) == (4, 0)
+
+
+def test_a_cut_may_leave_out_either_end(clip: Path) -> None:
+    recording = Recording.open(clip)
+    for start, end, count in ((None, None, 10), (1500, None, 5), (None, 1500, 5), (1200, 1400, 2)):
+        events = cut(recording, start, end).events
+        assert events is not None and len(events) == count
+    with pytest.raises(BadInput, match="is outside the recording"):
+        cut(recording, 5000, 6000)
+
+
+@pytest.mark.parametrize(("name", "frames"), [("out.npz", 0), ("folder", 2)])
+def test_convert_writes_the_cut_as_its_suffix_says(clip: Path, tmp_path: Path, name: str, frames: int) -> None:
+    done = run("convert", clip, tmp_path / name, "--start-us", "1200", "--end-us", "1700", "--source", "a test")
+    assert done.exit_code == 0 and "5 events" in done.stdout
+    facts = summary(Recording.open(tmp_path / name))
+    assert (facts["events"], facts["first_us"], facts["last_us"], facts["frames"]) == (5, 1200, 1600, frames)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["clip", name])
+
+
+def test_convert_to_names_the_kind_whatever_the_suffix(clip: Path, tmp_path: Path) -> None:
+    assert run("convert", clip, tmp_path / "e.dat", "--to", "npz").exit_code == 0
+    assert summary(Recording.open(tmp_path / "e.dat"))["format"] == "npz"
+    assert run("convert", tmp_path / "e.dat", tmp_path / "x.npz", "--to", "native").exit_code == 0
+    assert Recording.open(tmp_path / "x.npz").name == "x.npz"
+
+
+@pytest.mark.parametrize("representation", ["red-blue", "count", "time-surface"])
+def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path, representation: str) -> None:
+    done = run("render", clip, "--out", tmp_path / "images", "--representation", representation, "--windows", "2")
+    assert done.exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["000.png", "001.png"]
+    first = np.asarray(Image.open(tmp_path / "images/000.png"))
+    assert first.shape == (8, 16, 3) and first[1, 1, 0] == 255 and first[1, 1, 1:].max() < 10  # the ON event is red
+    assert run("render", clip, "--out", tmp_path / "sheet.png", "--windows", "3").exit_code == 0
+    assert Image.open(tmp_path / "sheet.png").size == (3 * 16 + 2 * 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("info", "nothing.aedat4"), "nothing.aedat4: no such file"),
+        (("info", "CLIP", "--sensor", "big"), "sensor 'big' is unknown"),
+        (("convert", "CLIP", "CLIP"), "exists already"),
+        (("render", "CLIP", "--out", "CLIP"), "exists already"),
+        (("convert", "CLIP", "TMP/new", "--start-us", "9000"), "is empty"),
+        (("convert", "CLIP", "TMP/new", "--start-us", "9000", "--end-us", "9001"), "outside the recording"),
+        (("convert", "CLIP/frames", "TMP/new.npz"), "holds no event stream"),
+        (("render", "CLIP/frames", "--out", "TMP/new.png"), "holds no event stream"),
+        (("convert", "CLIP", "CLIP/events.h5/new.npz"), "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
+    clip: Path, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+    done = run(*(word.replace("CLIP", str(clip)).replace("TMP", str(tmp_path)) for word in words))
+    assert isinstance(done.exception, BadInput) and told in str(done.exception) and "\n" not in str(done.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
