@@ -179,3 +179,12 @@ def test_red_blue_on_real_driving_equals_eventgpts_loop_and_is_50_times_faster()
         seconds.append(time.perf_counter() - began)
     assert all(np.array_equal(image, want) for image, want in zip(images, wanted, strict=True))
     assert loop_seconds / min(seconds) > 50
+
+
+def test_bool_polarity_draws_as_numbers_do() -> None:
+    rng = np.random.default_rng(0)
+    x, y, p = rng.integers(0, 6, 50), rng.integers(0, 5, 50), rng.integers(0, 2, 50)
+    numbers = EventStream.checked(x, y, np.arange(50), p, 6, 5)
+    bools = EventStream(numbers.x, numbers.y, numbers.t, p.astype(bool), 6, 5)  # type: ignore[arg-type]
+    for draw in (red_blue, red_blue_classes, count_image, histogram, voxel_grid, time_surface):
+        assert np.array_equal(draw(bools), draw(numbers))

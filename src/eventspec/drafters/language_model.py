@@ -62,6 +62,8 @@ class LanguageDraft:
         """Grow the tree until the budget is used up, then the best of it."""
         self._read()
         floor = max(budget.floor, _SMALLEST)
+        if budget.show is not None and len(self.tree):
+            budget.show(self.tree.best_chain())
         while not budget.until() and len(self.tree.expanded) + _WIDTH <= _TREE_ROWS:
             leaves = self.tree.leaves(_WIDTH, floor, budget.levels, budget.nodes)
             if not leaves or sum(self.tree.values[node] for node in leaves) < budget.mass:

@@ -62,6 +62,7 @@ class _Drafting:
         self.unseen: list[tuple[Verdict, Scores]] = []
         self._pending: Pending[Proposal] | None = None
         self._since = 0.0
+        self._ahead = self._verified = False
 
     def head_start(self, budget: Budget) -> bool:
         """Begin to encode and draft while the target does the same; False when this drafter has to wait for the target."""
@@ -88,6 +89,9 @@ class _Drafting:
         if not self.alive or budget is None or budget.nodes < 1:
             return Proposal.empty()
         self.unseen.append((verdict, scores))
+        self._verified = True
+        if self._ahead:
+            self.collect(self.plan.patience)  # drafting ahead ends with the step it is in
         if not self._free():
             return Proposal.empty()
 
@@ -100,6 +104,14 @@ class _Drafting:
 
         self._begin(work)
         return self.collect(self.plan.patience)
+
+    def go_on(self, left: int) -> None:
+        """Let the drafter deepen its tree while the target verifies; what it foresaw rightly is there at once."""
+        if self.plan.ahead and self.alone and self.alive and self._pending is None and self.session is not None:
+            self._verified = False
+            budget = Budget(self.plan.head_nodes, lambda: self._verified, self.plan.node_cost, levels=left)
+            self._ahead = True
+            self._begin(lambda: self._propose(budget))
 
     def _free(self) -> bool:
         """Whether the drafter can take new work; one that is past its deadline is given up."""
@@ -125,7 +137,7 @@ class _Drafting:
         except Exception as error:
             self._give_up(f"failed: {type(error).__name__}: {error}")
             return Proposal.empty()
-        self._pending = None
+        self._pending, self._ahead = None, False
         return proposal
 
     def _propose(self, budget: Budget) -> Proposal:
@@ -215,6 +227,7 @@ def run(
     answer: list[int] = []
     proposal, first = drafting.collect(plan.patience), True
     while True:
+        drafting.go_on(most - len(answer))
         began = trace.now()
         scores = session.score(proposal)
         scored = trace.now()

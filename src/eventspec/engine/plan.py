@@ -18,15 +18,16 @@ from eventspec.core import Budget
 class Plan:
     """tail: prompt rows left pending for the first verification (the head start may arrive until the rest is done);
     head_nodes, nodes: most nodes of the head start and of a later round; 0 later nodes = draft only the head start;
-    node_cost, level_cost: in target steps; patience: seconds the target waits for a draft that is in the making; deadline:
-    seconds
-    after which a drafter that does not come back is given up."""
+    node_cost, level_cost: in target steps; ahead: whether the drafter deepens its tree while the target verifies; patience:
+    seconds the target waits for a draft that is in the making; deadline: seconds after which a drafter that does not come back
+    is given up."""
 
     tail: int = 16
     head_nodes: int = 48
     nodes: int = 12
     node_cost: float = 0.06
     level_cost: float = 0.2
+    ahead: bool = True
     patience: float = 0.05
     deadline: float = 5.0
 

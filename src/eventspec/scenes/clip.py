@@ -28,8 +28,9 @@ I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class SceneClip:
-    """frames uint8 [8, 112, 112, 3] at frame_times_us int64 [8]; events x, y uint16, t int64 us in [0, 1 000 000), p uint8, all [E];
-    frame_labels int8 [8, 4, 8, 8] and window_labels int8 [5, 4, 8, 8] (middle of each 200 ms): kind, action, colour, distance."""
+    """frames uint8 [8, 112, 112, 3] at frame_times_us int64 [8]; events x, y uint16, t int64 us in [0, 1 000 000), p uint8 [E];
+    frame_labels int8 [8, 4, 8, 8] and window_labels int8 [5, 4, 8, 8] (middle of each 200 ms) hold the planes kind, action,
+    colour and distance of 14 x 14 pixel patches; 0 means background or none."""
 
     seed: int
     frames: U8
@@ -90,7 +91,8 @@ def _facts(world: World, pixels: I64) -> Facts:
             continue
         share = side_share(mover, world.ego)
         side = "left" if share < SIDE_BORDERS[0] else "right" if share > SIDE_BORDERS[1] else "ahead"
-        users.append((mover.nearest_m(world.ego), RoadUser(mover.kind, mover.action, mover.colour, mover.distance_m, side, seen)))
+        user = RoadUser(mover.kind, mover.action, mover.colour, mover.distance_m, side, seen)
+        users.append((mover.nearest_m(world.ego), user))
     users.sort(key=lambda pair: pair[0])
     signal = "none"
     if world.signal is not None and pixels[OWNER_RED if world.signal.colour == "red" else OWNER_GREEN] >= PIXELS_LAMP:
@@ -99,13 +101,18 @@ def _facts(world: World, pixels: I64) -> Facts:
     return Facts(world.ego.state, world.light, signal, junction, tuple(user for _, user in users))
 
 
+def check_split(split: str) -> None:
+    """BadInput for a split that does not exist."""
+    if split not in SPLITS:
+        raise BadInput(f"split {split!r} does not exist: choose one of {', '.join(SPLITS)}")
+
+
 def split_seed(split: str, seed: int, index: int) -> int:
     """The clip seed of one clip of a split. Splits are disjoint ranges for every user seed, and within a split and seed no two
     indices share a clip: the map of the index is a bijection of 2**40 values."""
-    if split not in SPLITS:
-        raise BadInput(f"split {split!r} does not exist: choose one of {', '.join(SPLITS)}")
+    check_split(split)
     if not 0 <= index < _RANGE:
-        raise BadInput(f"clip index {index} is outside [0, 2**40)")
+        raise BadInput(f"clip index {index} is outside [0, 2**40): a split has no more clips")
     mask, value = _RANGE - 1, index
     key = (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF
     for round_ in range(3):

@@ -1,5 +1,6 @@
 """The looks of the street: what colour a ray's hit has. Compiled functions only; linear RGB in, linear RGB out.
 
+Arguments are numbers and tuples of numbers: an array passed to a function costs reference counting, at every pixel.
 Stripes and windows are box-filtered over the pixel's footprint, because point-sampled marks flicker, and a flicker is an
 event. Texture is smooth noise below the sensor's contrast threshold.
 """
@@ -40,28 +41,30 @@ LIGHT = 18
 HAS_JUNCTION, ZEBRA_0, ZEBRA_1, CROSS_0, CROSS_1 = range(5)
 GROUND = 5
 
-PLAIN, BUILDING, CAR_CABIN, TRUCK_LOAD, TRUCK_CAB = _s.PLAIN, _s.BUILDING, _s.CAR_CABIN, _s.TRUCK_LOAD, _s.TRUCK_CAB
+PLAIN, BUILDING, CAR_BODY, CAR_CABIN, TRUCK_LOAD = _s.PLAIN, _s.BUILDING, _s.CAR_BODY, _s.CAR_CABIN, _s.TRUCK_LOAD
 BUS, LAMP, CROWN, GLOW = _s.BUS, _s.LAMP, _s.CROWN, _s.GLOW
 
-# what a shader knows of a part: a tuple of floats, because arrays in calls cost reference counting at every pixel
+# what a shader knows of a part: a tuple of floats
 PAINT, RED, GREEN, BLUE, HALF_L, HALF_W, Z0, Z1, SEED = range(9)
 
 FRONT, BACK, RIGHT, LEFT, TOP, BOTTOM = range(6)
 FOG_FROM_M, FOG_LENGTH_M = 25.0, 70.0
-TILE = 64
+CAMERA_M = 1.5
 
 GRASS, PAVING, KERB = (0.13, 0.20, 0.07), (0.29, 0.27, 0.245), (0.42, 0.41, 0.39)
-STRIP, ASPHALT, PAINT_WHITE = (0.175, 0.165, 0.16), (0.135, 0.135, 0.14), (0.74, 0.74, 0.72)
+STRIP, ASPHALT, ROAD_PAINT = (0.175, 0.165, 0.16), (0.135, 0.135, 0.14), (0.74, 0.74, 0.72)
+GLASS, TAIL, PLATE, DARK = (0.035, 0.042, 0.055), (0.3, 0.02, 0.02), (0.6, 0.6, 0.55), (0.0, 0.0, 0.0)
+WHITE_LAMP, RED_LAMP, SIGN = (0.9, 0.9, 0.8), (0.75, 0.03, 0.02), (0.5, 0.3, 0.03)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def cover(x, width, low, high):  # type: ignore[no-untyped-def]
     """Share of the footprint [x - width/2, x + width/2] inside [low, high]."""
     part = min(x + 0.5 * width, high) - max(x - 0.5 * width, low)
     return max(0.0, min(1.0, part / width))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def stripes(x, width, period, share):  # type: ignore[no-untyped-def]
     """Share of the footprint on stripes that fill [k period, (k + share) period]."""
     a, b = (x - 0.5 * width) / period, (x + 0.5 * width) / period
@@ -70,25 +73,27 @@ def stripes(x, width, period, share):  # type: ignore[no-untyped-def]
     return on / (b - a)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def blend(a, b, c, d, x, y):  # type: ignore[no-untyped-def]
-    """Smooth interpolation between four corner values; x, y are any coordinates, their fractions count."""
-    x, y = x - math.floor(x), y - math.floor(y)
-    x, y = x * x * (3.0 - 2.0 * x), y * y * (3.0 - 2.0 * y)
-    near, far = a + (b - a) * x, c + (d - c) * x
-    return near + (far - near) * y
-
-
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def chance(a, b, seed):  # type: ignore[no-untyped-def]
     """A fixed number in [0, 1) for a pair of cells."""
-    mask = 0xFFFFFFFF
-    h = (int(a) * 374761393 + int(b) * 668265263 + int(seed) * 2246822519) & mask
-    h = ((h ^ (h >> 13)) * 1274126177) & mask
-    return float((h ^ (h >> 16)) & 0xFFFF) / 65536.0
+    h = (a * 374761393 + b * 668265263 + seed * 2246822519) & 0xFFFFFFFF
+    h = ((h ^ (h >> 13)) * 1274126177) & 0xFFFFFFFF
+    return ((h ^ (h >> 16)) & 0xFFFF) / 65536.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def smooth(x, y, seed):  # type: ignore[no-untyped-def]
+    """Value noise in [-1, 1] with cells of size 1."""
+    ix, iy = math.floor(x), math.floor(y)
+    x, y = x - ix, y - iy
+    x, y = x * x * (3.0 - 2.0 * x), y * y * (3.0 - 2.0 * y)
+    a, b = chance(ix, iy, seed), chance(ix + 1, iy, seed)
+    c, d = chance(ix, iy + 1, seed), chance(ix + 1, iy + 1, seed)
+    near, far = a + (b - a) * x, c + (d - c) * x
+    return 2.0 * (near + (far - near) * y) - 1.0
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def beam(light, u, v, t):  # type: ignore[no-untyped-def]
     """Our headlights at a point `t` metres ahead, seen at slopes u and v: a flat cone, dimmer above the horizon."""
     if light[BEAM] <= 0.0:
@@ -99,7 +104,7 @@ def beam(light, u, v, t):  # type: ignore[no-untyped-def]
     return light[BEAM] * reach * wide * high
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def sky(light, v):  # type: ignore[no-untyped-def]
     """Sky colour at slope v above the horizon."""
     k = min(1.0, max(0.0, v / 0.6))
@@ -110,7 +115,7 @@ def sky(light, v):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def fog(light, t, r, g, b):  # type: ignore[no-untyped-def]
     """Fade to the horizon's colour beyond 25 m."""
     if t <= FOG_FROM_M:
@@ -123,12 +128,12 @@ def fog(light, t, r, g, b):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def mix(r, g, b, share, other):  # type: ignore[no-untyped-def]
     return r + (other[0] - r) * share, g + (other[1] - g) * share, b + (other[2] - b) * share
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def ground_colour(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
     """Reflectance of the ground at (x, y), filtered over wx by wy metres."""
     ax, near_cross, cross = abs(x), False, 0.0
@@ -148,11 +153,11 @@ def ground_colour(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
             r, g, b = mix(r, g, b, cover(x, wx, -STRIP_M, STRIP_M) * (1.0 - cross), STRIP)
             r, g, b = mix(r, g, b, cover(x, wx, -ROAD_M, ROAD_M), ASPHALT)
     if ax - 0.5 * wx < ROAD_M:
-        r, g, b = mix(r, g, b, road_paint(ground, x, y, wx, wy), PAINT_WHITE)
+        r, g, b = mix(r, g, b, road_paint(ground, x, y, wx, wy), ROAD_PAINT)
     return r, g, b
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def road_paint(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
     """Share of white paint on the driving lanes: centre dashes and edge lines, or zebra and stop line at a junction."""
     paint, lines = 0.0, 1.0
@@ -170,15 +175,24 @@ def road_paint(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
     return min(1.0, paint)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def shade_ground(light, ground, grain, x, y, wx, wy, u, v, t, dim):  # type: ignore[no-untyped-def]
-    """Lit ground; `grain` is its texture around 1, dim < 1 is under a road user."""
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def shade_ground(light, ground, x, y, cos, sin, u, v, pixel, dim):  # type: ignore[no-untyped-def]
+    """Linear RGB of the ground seen at slopes u, v from (x, y); `pixel` is the footprint as a slope, dim < 1 is a shadow."""
+    t = CAMERA_M / max(-v, 1e-6)
+    dx, dy = cos * u - sin, sin * u + cos
+    x, y = x + t * dx, y + t * dy
+    across, along = t * pixel, t * t * pixel / CAMERA_M
+    wx = across * abs(cos) + along * abs(dx) + 1e-6
+    wy = across * abs(sin) + along * abs(dy) + 1e-6
     r, g, b = ground_colour(ground, x, y, wx, wy)
-    lit = grain * ((light[AMBIENT] + light[SUN] * 0.9) * dim + beam(light, u, v, t) * (0.5 + 0.5 * dim))
+    lit = (light[AMBIENT] + light[SUN] * 0.9) * dim + beam(light, u, v, t) * (0.5 + 0.5 * dim)
+    if wy < 6.0:  # beyond, the texture is finer than a pixel
+        coarse = 0.05 * smooth(x * 0.27, y * 0.19, 3) / (1.0 + wy * wy * 0.1)
+        lit *= 1.0 + coarse + 0.035 * smooth(x * 1.1, y * 1.1, 5) / (1.0 + wy * wy * 3.0)
     return fog(light, t, r * lit * light[TINT_R], g * lit * light[TINT_G], b * lit * light[TINT_B])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(nogil=True, error_model="numpy", forceinline=True)
 def facade(light, part, face, s, z, ws, wz):  # type: ignore[no-untyped-def]
     """(wall share of reflectance, emitted light) of a house wall: windows on a 2.6 m x 3 m grid, some lit after dark."""
     if face >= TOP:
@@ -190,102 +204,106 @@ def facade(light, part, face, s, z, ws, wz):  # type: ignore[no-untyped-def]
     glow = 0.0
     if light[WINDOWS] > 0.0 and windows > 0.0:
         detail = 1.0 / (1.0 + (max(ws, wz) / 2.0) ** 4)  # far away single windows blur to their mean
-        lit = 1.0 if chance(math.floor((s + 104.6) / 2.6), math.floor((z - 0.9) / 3.0), part[SEED] + 97 * face) < 0.35 else 0.0
+        column, floor = math.floor((s + 104.6) / 2.6), math.floor((z - 0.9) / 3.0)
+        lit = 1.0 if chance(column, floor, int(part[SEED]) + 97 * face) < 0.35 else 0.0
         glow = light[WINDOWS] * windows * (0.35 + (lit - 0.35) * detail)
     return wall, glow
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def vehicle(light, part, face, s, w, z):  # type: ignore[no-untyped-def]
-    """(r, g, b reflectance, er, eg, eb emitted) on a car, truck or bus; s along, w across, z up, all local."""
-    r, g, b = part[RED], part[GREEN], part[BLUE]
-    er, eg, eb = 0.0, 0.0, 0.0
-    paint = part[PAINT]
-    hl, hw = part[HALF_L], part[HALF_W]
-    k = (z - part[Z0]) / (part[Z1] - part[Z0])
-    a = abs(w) / hw
-    lamps = light[LAMPS]
-    if paint == CAR_CABIN:
-        glass = False
-        if face == FRONT or face == BACK:
-            glass = a < 0.86 and k < 0.82
-        elif face == RIGHT or face == LEFT:
-            q = abs(s) / hl
-            glass = 0.08 < q < 0.88 and k < 0.8
-        if glass:
-            return 0.035, 0.045, 0.06, 0.0, 0.0, 0.0
-        return r, g, b, er, eg, eb
-    if paint == TRUCK_LOAD:
-        if face == BACK:
-            if k < 0.16:
-                r, g, b = 0.03, 0.03, 0.03
-                if a > 0.68:
-                    er, eg, eb = 0.75 * lamps, 0.03 * lamps, 0.02 * lamps
-            elif a < 0.02:
-                r, g, b = r * 0.5, g * 0.5, b * 0.5
-        elif (face == RIGHT or face == LEFT) and k < 0.06:
-            r, g, b = r * 0.3, g * 0.3, b * 0.3
-        return r, g, b, er, eg, eb
-    if paint == TRUCK_CAB or paint == BUS:
-        low, high = (0.52, 0.86) if paint == TRUCK_CAB else (0.42, 0.78)
-        if face == FRONT:
-            if a < 0.88 and low < k < high:
-                r, g, b = 0.03, 0.04, 0.05
-            elif paint == BUS and a < 0.6 and k > 0.83 and k < 0.95:
-                r, g, b = 0.05, 0.05, 0.02
-                er, eg, eb = 0.5 * lamps, 0.3 * lamps, 0.03 * lamps
-            elif 0.58 < a < 0.92 and 0.1 < k < 0.26:
-                er, eg, eb = 0.9 * lamps, 0.9 * lamps, 0.8 * lamps
-            elif k < 0.09:
-                r, g, b = 0.03, 0.03, 0.03
-        elif face == BACK:
-            if paint == BUS and a < 0.8 and 0.5 < k < 0.8:
-                r, g, b = 0.03, 0.04, 0.05
-            elif 0.66 < a < 0.94 and 0.12 < k < 0.28:
-                er, eg, eb = 0.75 * lamps, 0.03 * lamps, 0.02 * lamps
-        elif face == RIGHT or face == LEFT:
-            if paint == TRUCK_CAB:
-                if -0.3 < s / hl < 0.7 and low < k < high:
-                    r, g, b = 0.03, 0.04, 0.05
-            elif low < k < high:
-                q = (s + hl) / (2 * hl) * 6.0
-                if q - math.floor(q) < 0.86:
-                    r, g, b = 0.035, 0.045, 0.06
-            elif k < 0.12:
-                r, g, b = r * 0.45, g * 0.45, b * 0.45
-        return r, g, b, er, eg, eb
-    # the body of a car
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def car_cabin(part, face, s, k, a):  # type: ignore[no-untyped-def]
+    """Reflectance of a car above its belt: glass between pillars under a painted roof."""
+    if face in (FRONT, BACK) and a < 0.86 and k < 0.82:
+        return GLASS
+    if face in (RIGHT, LEFT) and 0.08 < abs(s) / part[HALF_L] < 0.88 and k < 0.8:
+        return GLASS
+    return part[RED], part[GREEN], part[BLUE]
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def car_body(part, face, k, a):  # type: ignore[no-untyped-def]
+    """(reflectance, emitted) of a car below its belt: lamps, grille, number plate, dark sills."""
+    colour = part[RED], part[GREEN], part[BLUE]
+    sill = colour[0] * 0.4, colour[1] * 0.4, colour[2] * 0.4
     if face == FRONT:
-        if a > 0.5 and 0.42 < k < 0.8 and a < 0.93:
-            er, eg, eb = 0.9 * lamps, 0.9 * lamps, 0.8 * lamps
-        elif a < 0.45 and 0.3 < k < 0.62:
-            r, g, b = 0.03, 0.03, 0.035
-        elif k < 0.18:
-            r, g, b = r * 0.4, g * 0.4, b * 0.4
-    elif face == BACK:
+        if 0.5 < a < 0.93 and 0.42 < k < 0.8:
+            return colour, WHITE_LAMP
+        if a < 0.45 and 0.3 < k < 0.62:
+            return GLASS, DARK
+        return (sill if k < 0.18 else colour), DARK
+    if face == BACK:
         if a > 0.58 and 0.5 < k < 0.85:
-            er, eg, eb = 0.75 * lamps, 0.03 * lamps, 0.02 * lamps
-            r, g, b = 0.3, 0.02, 0.02
-        elif a < 0.28 and 0.34 < k < 0.56:
-            r, g, b = 0.6, 0.6, 0.55
-        elif k < 0.2:
-            r, g, b = r * 0.4, g * 0.4, b * 0.4
-    elif (face == RIGHT or face == LEFT) and k < 0.12:
-        r, g, b = r * 0.4, g * 0.4, b * 0.4
-    return r, g, b, er, eg, eb
+            return TAIL, RED_LAMP
+        if a < 0.28 and 0.34 < k < 0.56:
+            return PLATE, DARK
+        return (sill if k < 0.2 else colour), DARK
+    return (sill if face in (RIGHT, LEFT) and k < 0.12 else colour), DARK
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def shade_part(light, part, lit, face, s, w, z, ws, wz, u, v, t):  # type: ignore[no-untyped-def]
-    """Linear RGB of a hit on one part. `lit` is the day- or skylight on that face; s, w, z local; ws, wz footprint."""
-    paint = part[PAINT]
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def truck_load(part, face, k, a):  # type: ignore[no-untyped-def]
+    """(reflectance, emitted) of a truck's box: a door seam, a dark bumper with lamps."""
+    colour = part[RED], part[GREEN], part[BLUE]
+    if face == BACK and k < 0.16:
+        return GLASS, (RED_LAMP if a > 0.68 else DARK)
+    if face == BACK and a < 0.02:
+        return (colour[0] * 0.5, colour[1] * 0.5, colour[2] * 0.5), DARK
+    if face in (RIGHT, LEFT) and k < 0.06:
+        return (colour[0] * 0.3, colour[1] * 0.3, colour[2] * 0.3), DARK
+    return colour, DARK
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def cab_or_bus(part, face, s, k, a):  # type: ignore[no-untyped-def]
+    """(reflectance, emitted) of a truck's cab or a bus: wide glass, a lit destination sign on the bus."""
+    colour, bus = (part[RED], part[GREEN], part[BLUE]), part[PAINT] == BUS
+    low, high = (0.42, 0.78) if bus else (0.52, 0.86)
+    if face == FRONT:
+        if a < 0.88 and low < k < high:
+            return GLASS, DARK
+        if bus and a < 0.6 and 0.83 < k < 0.95:
+            return GLASS, SIGN
+        if 0.58 < a < 0.92 and 0.1 < k < 0.26:
+            return colour, WHITE_LAMP
+        return (GLASS if k < 0.09 else colour), DARK
+    if face == BACK:
+        if bus and a < 0.8 and 0.5 < k < 0.8:
+            return GLASS, DARK
+        return colour, (RED_LAMP if 0.66 < a < 0.94 and 0.12 < k < 0.28 else DARK)
+    if face not in (RIGHT, LEFT):
+        return colour, DARK
+    if not bus:
+        return (GLASS if -0.3 < s / part[HALF_L] < 0.7 and low < k < high else colour), DARK
+    if low < k < high:
+        pane = (s / part[HALF_L] + 1.0) * 3.0
+        return (GLASS if pane - math.floor(pane) < 0.86 else colour), DARK
+    return ((colour[0] * 0.45, colour[1] * 0.45, colour[2] * 0.45) if k < 0.12 else colour), DARK
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def vehicle(part, face, s, w, z):  # type: ignore[no-untyped-def]
+    """(reflectance, emitted at full lamp power) on a car, truck or bus; s along, w across, z up, all local."""
+    k, a = (z - part[Z0]) / (part[Z1] - part[Z0]), abs(w) / part[HALF_W]
+    if part[PAINT] == CAR_CABIN:
+        return car_cabin(part, face, s, k, a), DARK
+    if part[PAINT] == TRUCK_LOAD:
+        return truck_load(part, face, k, a)
+    if part[PAINT] == CAR_BODY:
+        return car_body(part, face, k, a)
+    return cab_or_bus(part, face, s, k, a)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def shade_part(light, part, lit, face, s, w, ws, wz, u, v, t):  # type: ignore[no-untyped-def]
+    """Linear RGB of a hit on one part. `lit` is the day- or skylight on that face; s, w local; ws, wz footprint; t depth."""
+    paint, z = part[PAINT], CAMERA_M + t * v
     r, g, b = part[RED], part[GREEN], part[BLUE]
-    if paint == LAMP or paint == GLOW:
+    if paint in (LAMP, GLOW):
         shine = 1.0 if paint == LAMP else 0.25 + 0.6 * light[LAMPS]
         return fog(light, t, r * shine, g * shine, b * shine)
     er, eg, eb = 0.0, 0.0, 0.0
     if paint == BUILDING:
-        along = s if face == RIGHT or face == LEFT else w
+        along = s if face in (RIGHT, LEFT) else w
         share, glow = facade(light, part, face, along, z, ws, wz)
         r, g, b = r * share, g * share, b * share
         er, eg, eb = glow, glow * 0.78, glow * 0.42
@@ -293,6 +311,7 @@ def shade_part(light, part, lit, face, s, w, z, ws, wz, u, v, t):  # type: ignor
         round_ = (z - part[Z0]) / (part[Z1] - part[Z0])
         r, g, b = r * (0.55 + 0.6 * round_), g * (0.55 + 0.6 * round_), b * (0.55 + 0.6 * round_)
     elif paint != PLAIN:
-        r, g, b, er, eg, eb = vehicle(light, part, face, s, w, z)
+        (r, g, b), (er, eg, eb) = vehicle(part, face, s, w, z)
+        er, eg, eb = er * light[LAMPS], eg * light[LAMPS], eb * light[LAMPS]
     lit = lit + beam(light, u, v, t) * (0.8 if face != TOP else 0.25)
     return fog(light, t, r * lit * light[TINT_R] + er, g * lit * light[TINT_G] + eg, b * lit * light[TINT_B] + eb)

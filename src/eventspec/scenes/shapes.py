@@ -52,7 +52,9 @@ CAR_PAINT = {
     "black": linear(30, 30, 34),
 }
 _WALLS = tuple(linear(*rgb) for rgb in ((196, 178, 152), (168, 160, 152), (176, 138, 118), (150, 152, 160), (188, 182, 160)))
-_COATS = tuple(linear(*rgb) for rgb in ((214, 78, 66), (84, 128, 214), (224, 224, 220), (226, 196, 96), (176, 92, 190), (70, 176, 136)))
+_COATS = tuple(
+    linear(*rgb) for rgb in ((214, 78, 66), (84, 128, 214), (224, 224, 220), (226, 196, 96), (176, 92, 190), (70, 176, 136))
+)
 _HEADS = tuple(linear(*rgb) for rgb in ((240, 196, 168), (196, 142, 108), (222, 172, 136)))
 _TROUSERS = tuple(linear(*rgb) for rgb in ((48, 56, 92), (84, 70, 58), (56, 56, 62)))
 _LOADS = tuple(linear(*rgb) for rgb in ((206, 206, 200), (170, 172, 178), (196, 182, 150)))
@@ -139,9 +141,8 @@ def _signal(world: World, rows: list[list[float]]) -> None:
     for name, low, owner in (("red", 3.22, OWNER_RED), ("green", 2.55, OWNER_GREEN)):
         lit = signal.colour == name
         colour = ((1.0, 0.06, 0.05) if name == "red" else (0.05, 0.95, 0.42)) if lit else linear(58, 56, 56)
-        rows.append(
-            _row((x, y - 0.14), (low, low + 0.52), (0.04, 0.27), colour, owner if lit else OWNER_POLE, paint=LAMP if lit else PLAIN)
-        )
+        whose, paint = (owner, LAMP) if lit else (OWNER_POLE, PLAIN)
+        rows.append(_row((x, y - 0.14), (low, low + 0.52), (0.04, 0.27), colour, whose, paint=paint))
 
 
 # ---------------------------------------------------------------------------------------------------------- road users

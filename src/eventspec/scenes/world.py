@@ -166,7 +166,7 @@ def _ego(rng: np.random.Generator) -> Ego:
 
 
 def _signal(rng: np.random.Generator, ego: Ego, junction: Junction | None) -> Signal | None:
-    """A pole before the zebra, or behind the junction when we stand on the zebra already. Its lamp stays in view at mid-clip."""
+    """A pole before the zebra, or behind the junction when we are on the zebra already; its lamp is in view at mid-clip."""
     present, colour = rng.random() < 0.45, "red" if rng.random() < 0.5 else "green"
     y = float(rng.uniform(6.0, 14.0))
     if not present:

@@ -56,7 +56,9 @@ def _preset(size: str, shards: int, minutes: tuple[float, float, float, float, f
     names = ("tower", "four", "eight", "truth", "distil")
     rates = (1.5e-3, 1.2e-3, 7e-4, 1.2e-3, 6e-4)
     batches = (8 * batch, batch, batch, 2 * batch, 2 * batch)
-    stages = [Stage(n, 60 * m, r, b) for n, m, r, b in zip(names, minutes, rates, batches, strict=True)]
+    towers = (1.0, 0.2, 0.3, 1.0, 0.5)
+    rows = zip(names, minutes, rates, batches, towers, strict=True)
+    stages = [Stage(n, 60 * m, r, b, tower=t) for n, m, r, b, t in rows]
     tower, four, eight, truth, distil = stages
     return Preset(size, shards, tower, four, eight, truth, distil, answers)
 

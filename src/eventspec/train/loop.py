@@ -32,6 +32,8 @@ class Stage:
     rate: float
     batch: int
     weight_decay: float = 0.02
+    tower: float = 1.0
+    """Learning rate of a vision tower that is already trained, as a share of the others'."""
 
 
 class TrainingFailed(EventspecError):
@@ -80,6 +82,17 @@ class Checkpoint:
         return float(state["seconds"]), int(state["steps"])
 
 
+def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
+    """Parameter groups by decay (matrices only) and learning rate (the tower may have its own)."""
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault((parameter.dim() > 1, ".tower." in name), []).append(parameter)
+    return [
+        {"params": found, "weight_decay": stage.weight_decay if matrix else 0.0, "scale": stage.tower if tower else 1.0}
+        for (matrix, tower), found in groups.items()
+    ]
+
+
 def run_stage(
     stage: Stage,
     model: nn.Module,
@@ -91,10 +104,7 @@ def run_stage(
 ) -> None:
     """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised, names
     that begin with `_` are only reported."""
-    decayed = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
-    plain = [p for p in model.parameters() if p.requires_grad and p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": stage.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=stage.rate, betas=(0.9, 0.97), fused=True)
+    optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
     checkpoint = Checkpoint(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
     log = (folder / f"{stage.name}.jsonl").open("a")
@@ -105,7 +115,7 @@ def run_stage(
             break
         progress = seconds / stage.seconds
         for group in optimiser.param_groups:
-            group["lr"] = learning_rate(progress, stage.rate)
+            group["lr"] = learning_rate(progress, stage.rate) * group["scale"]
         parts = losses(batch, progress)
         total = torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum()
         if not torch.isfinite(total):

@@ -1,0 +1,65 @@
+"""Writes street clips as native recordings with questions and answers. The same arguments give the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from eventspec.core import BadInput
+from eventspec.events.stream import EventStream
+from eventspec.recordings.native import write_native
+from eventspec.recordings.recording import Recording
+from eventspec.scenes.clip import SceneClip, check_split, make_clip, split_seed
+from eventspec.scenes.language import questions
+from eventspec.video.clip import VideoClip
+
+QA_NAME = "qa.jsonl"
+
+
+def write_scenes(out: Path, clips: int, split: str, seed: int, progress: Callable[[int], object] | None = None) -> None:
+    """Write `clips` clips of a split into the folder `out`: clip_000000/, clip_000001/, ... and qa.jsonl.
+
+    `progress` is called with the number of finished clips. Everything is written beside `out` and renamed at the end, so a
+    folder named `out` is always whole. Raises BadInput for an unknown split, no clips, or a folder that holds something.
+    """
+    out = Path(out)
+    check_split(split)
+    if clips < 1:
+        raise BadInput(f"clips is {clips}: it must be at least 1")
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
+    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
+    try:
+        partial.mkdir(parents=True)
+        with (partial / QA_NAME).open("w", encoding="utf-8", newline="\n") as lines:
+            for index in range(clips):
+                clip = make_clip(split_seed(split, seed, index))
+                name = f"clip_{index:06d}"
+                write_native(partial / name, as_recording(clip, name), f"synthetic street, {split} clip seed {clip.seed}")
+                lines.writelines(json.dumps(row) + "\n" for row in _rows(clip, name))
+                if progress is not None:
+                    progress(index + 1)
+        partial.replace(out)  # an empty folder may stand there
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"{out}: cannot be written ({reason}): choose a folder with room and rights") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # gone already when it was renamed
+
+
+def as_recording(clip: SceneClip, name: str) -> Recording:
+    """The clip's events and frames on one clock that starts at 0 and lasts one second."""
+    height, width = clip.frames.shape[1:3]
+    events = EventStream(clip.x, clip.y, clip.t, clip.p, width, height)
+    return Recording(name, events, VideoClip(clip.frames, clip.frame_times_us), source_format="street")
+
+
+def _rows(clip: SceneClip, name: str) -> Iterator[dict[str, Any]]:
+    """The lines of qa.jsonl about one clip; the clip's seed also draws the wordings."""
+    facts = clip.facts.as_json()
+    for qa in questions(clip.facts, clip.seed):
+        yield {"recording": name, "kind": qa.kind, "question": qa.question, "answer": qa.answer, "facts": facts}
