@@ -46,8 +46,13 @@ class SceneClip:
 
 def make_clip(seed: int) -> SceneClip:
     """Draw, render and sense one clip; a pure function of the seed."""
-    scene, grain, sensor = np.random.SeedSequence(seed).spawn(3)
-    world = make_world(np.random.default_rng(scene))
+    scene, film_seed = np.random.SeedSequence(seed).spawn(2)
+    return film(make_world(np.random.default_rng(scene)), film_seed, seed)
+
+
+def film(world: World, noise: np.random.SeedSequence, seed: int = 0) -> SceneClip:
+    """Render and sense a street; `noise` draws the grain of the frames and the event sensor's pixels, `seed` is its label."""
+    grain, sensor = noise.spawn(2)
     stage, camera = build_stage(world), Camera()
     frame_us = [int((i + 0.5) * CLIP_US / FRAMES) for i in range(FRAMES)]
     window_at = [round((i + 0.5) * SUBFRAMES / WINDOWS) for i in range(WINDOWS)]

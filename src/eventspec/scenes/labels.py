@@ -63,21 +63,21 @@ def _label(
     names = np.zeros(OWNERS, np.int8)
     names[[OWNER_BUILDING, OWNER_TREE, OWNER_ZEBRA]] = KIND_BUILDING, KIND_TREE, KIND_ZEBRA
     planes[0] = names[np.argmax(counts[:, :, :OWNER_USER], axis=2)]
-    total = counts.sum(2)
-    users = counts[:, :, OWNER_USER : OWNER_USER + len(looks)]
-    for owner, kind, least in ((OWNER_RED, KIND_RED, PIXELS_LAMP), (OWNER_GREEN, KIND_GREEN, PIXELS_LAMP)):
-        lamp = counts[:, :, owner]
-        if lamp.sum() >= least * per_pixel:
-            planes[0][np.unravel_index(np.argmax(lamp), lamp.shape)] = kind
-    if not len(looks):
-        return
-    winner = np.argmax(users, axis=2)
-    taken = np.max(users, axis=2) >= _TAKES * total
-    seen = users.sum((0, 1))
-    for user in np.argsort(-seen, kind="stable"):  # the smallest last: it has but one patch to show itself
-        if seen[user] >= PIXELS_USER * per_pixel:
-            best = np.unravel_index(np.argmax(users[:, :, user]), taken.shape)
-            if not taken[best] or seen[user] < 2 * PIXELS_USER * per_pixel:
-                winner[best], taken[best] = user, True
-    for plane in range(4):
-        planes[plane][taken] = looks[winner[taken], plane]
+    owner = np.full(counts.shape[:2], -1)  # index of the road user that takes the patch
+    if len(looks):
+        users = counts[:, :, OWNER_USER : OWNER_USER + len(looks)]
+        owner = np.where(np.max(users, axis=2) >= _TAKES * counts.sum(2), np.argmax(users, axis=2), -1)
+        seen = users.sum((0, 1))
+        for user in np.argsort(-seen, kind="stable"):  # the smallest last: it has but one patch to show itself
+            best = np.unravel_index(np.argmax(users[:, :, user]), owner.shape)
+            small = seen[user] < 2 * PIXELS_USER * per_pixel
+            if seen[user] >= PIXELS_USER * per_pixel and (owner[best] < 0 or small):
+                owner[best] = user
+        for plane in range(4):
+            planes[plane][owner >= 0] = looks[owner[owner >= 0], plane]
+    for lamp, kind in ((OWNER_RED, KIND_RED), (OWNER_GREEN, KIND_GREEN)):
+        shows = counts[:, :, lamp]
+        best = np.unravel_index(np.argmax(shows), shows.shape)
+        spare = owner[best] < 0 or (owner == owner[best]).sum() > 1
+        if shows.sum() >= PIXELS_LAMP * per_pixel and spare:
+            planes[(slice(None), *best)] = kind, 0, 0, 0

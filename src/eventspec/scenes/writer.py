@@ -55,7 +55,7 @@ def as_recording(clip: SceneClip, name: str) -> Recording:
     """The clip's events and frames on one clock that starts at 0 and lasts one second."""
     height, width = clip.frames.shape[1:3]
     events = EventStream(clip.x, clip.y, clip.t, clip.p, width, height)
-    return Recording(name, events, VideoClip(clip.frames, clip.frame_times_us), source_format="street")
+    return Recording(name, events, VideoClip(clip.frames, clip.frame_times_us))
 
 
 def _rows(clip: SceneClip, name: str) -> Iterator[dict[str, Any]]:

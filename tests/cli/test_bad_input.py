@@ -1,0 +1,152 @@
+"""Bad input: exit 2, one line that names file, field and remedy, nothing written, nothing executed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eventspec.cli import run
+from eventspec.events.stream import EventStream
+from eventspec.pairs.pair import DATA
+from eventspec.recordings import Recording, write_native
+from eventspec.video.clip import VideoClip
+
+REAL = DATA / "clips/davis346_traffic_1s"
+SHARED = Path(__file__).parents[2].parent / "shared"
+ASK = ["generate", "--prompt", "How many road users are visible?", "--recording"]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """Run a command that must be refused; its one line."""
+    code = run([str(word) for word in words])
+    told = capsys.readouterr()
+    lines = told.err.strip().splitlines()
+    assert code == 2, told.err
+    assert len(lines) == 1, told.err
+    assert "Traceback" not in told.err
+    assert told.out == ""
+    return lines[0]
+
+
+def npz(path: Path, **changes: object) -> Path:
+    columns: dict[str, object] = {"x": [1, 2, 3], "y": [1, 2, 3], "t": [10, 20, 30], "p": [0, 1, 1], "width": 32, "height": 32}
+    np.savez(path, **{name: np.asarray(value) for name, value in {**columns, **changes}.items()})
+    return path
+
+
+def test_a_missing_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "nowhere.aedat4" in refused(capsys, *ASK, tmp_path / "nowhere.aedat4")
+
+
+def test_an_empty_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "empty.npz").write_bytes(b"")
+    assert "empty" in refused(capsys, *ASK, tmp_path / "empty.npz")
+
+
+def test_events_without_frames(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "no RGB frames" in refused(capsys, *ASK, npz(tmp_path / "events.npz"), "--method", "cross-modal")
+
+
+def test_frames_without_events(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    video = VideoClip(np.zeros((8, 32, 32, 3), np.uint8), np.arange(8, dtype=np.int64) * 1000)
+    write_native(tmp_path / "deaf", Recording("deaf", None, video))
+    assert "no events" in refused(capsys, *ASK, tmp_path / "deaf", "--method", "cross-modal")
+    write_native(tmp_path / "quiet", Recording("quiet", EventStream.empty(32, 32), video))
+    assert "no events" in refused(capsys, *ASK, tmp_path / "quiet", "--method", "cross-modal")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"x": [1, 99, 3]}, "x"),
+        ({"t": [10, 5, 30]}, "t"),
+        ({"t": [10.0, float("nan"), 30.0]}, "t"),
+        ({"p": [0, 7, 1]}, "p"),
+        ({"y": [1, 2]}, "y"),
+    ],
+)
+def test_columns_that_cannot_be_events(capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, object], word: str) -> None:
+    path = npz(tmp_path / "bad.npz", **changes)
+    line = refused(capsys, "events", "info", path)
+    assert "bad.npz" in line
+    assert word in line
+
+
+def test_a_malicious_pickle_is_refused_and_not_executed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (Path.touch, (tmp_path / "executed",))
+
+    head = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|O', 'fortran_order': False, 'shape': (), }".ljust(127) + b"\n"
+    (tmp_path / "bomb.npy").write_bytes(head + pickle.dumps(Bomb()))
+    refused(capsys, "events", "info", tmp_path / "bomb.npy")
+    refused(capsys, *ASK, tmp_path / "bomb.npy")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_truncated_aedat4_keeps_what_was_readable(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    whole = SHARED / "recordings/aedat4/davis346_traffic_clip.aedat4"
+    if not whole.exists():
+        pytest.skip("the shared recordings are not beside this checkout")
+    data = whole.read_bytes()
+    (tmp_path / "cut.aedat4").write_bytes(data[: len(data) // 2])
+    assert run(["events", "info", str(tmp_path / "cut.aedat4"), "--json"]) == 0
+    told = capsys.readouterr()
+    assert 0 < json.loads(told.out)["events"] < 6676
+    assert "lost" in told.err or "cut" in told.err or "truncated" in told.err
+    (tmp_path / "stub.aedat4").write_bytes(data[:600])
+    refused(capsys, "events", "info", tmp_path / "stub.aedat4")
+
+
+def test_a_window_outside_the_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "outside the recording" in refused(capsys, *ASK, REAL, "--start-us", 5, "--end-us", 10)
+
+
+def test_an_empty_window(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "window" in refused(capsys, *ASK, REAL, "--start-us", 10, "--end-us", 5)
+
+
+def test_a_prompt_over_the_context(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "generate", "--recording", REAL, "--prompt", "What is that thing over there? " * 200)
+    assert "context" in line
+
+
+def test_an_empty_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "prompt" in refused(capsys, "generate", "--recording", REAL, "--prompt", " ")
+
+
+def test_an_unknown_method_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, *ASK, REAL, "--method", "warp")
+    assert "autoregressive" in line
+    assert "cross-modal" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--temperature", -1), ("--top-p", 0), ("--max-new-tokens", 0), ("--device-plan", "three"), ("--pair", "nothing-here")],
+)
+def test_settings_out_of_range(capsys: pytest.CaptureFixture[str], option: str, value: object) -> None:
+    refused(capsys, *ASK, REAL, option, value)
+
+
+def test_questions_that_are_no_questions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    compare = ["bench", "compare", "--method", "prior", "--out", tmp_path / "rows.jsonl", "--questions"]
+    assert "does not exist" in refused(capsys, *compare, tmp_path / "qa.jsonl")
+    (tmp_path / "qa.jsonl").write_text('{"recording": "a", "question": "b"}\n')
+    assert "line 1" in refused(capsys, *compare, tmp_path / "qa.jsonl")
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_a_trace_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "cannot be written" in refused(capsys, *ASK, REAL, "--trace", tmp_path / "no" / "such" / "trace.json")
+
+
+def test_training_into_a_folder_in_use(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "kept.txt").write_text("mine")
+    assert "--resume" in refused(capsys, "train", "embedded", "--out", tmp_path)
+    assert "unknown" in refused(capsys, "train", "embedded", "--out", tmp_path / "new", "--preset", "huge")
+    assert [p.name for p in tmp_path.iterdir()] == ["kept.txt"]

@@ -1,0 +1,160 @@
+"""The bundled pair does the main job: every lossless method gives the target's own answer, on scenes and on a real recording."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eventspec.core import BadCheckpoint, BadInput, Committed, Provisional, Retracted, Sampling, Window
+from eventspec.pairs import Pair, answering, bundled, generate, load_pair, stream
+from eventspec.pairs.pair import DATA
+from eventspec.recordings import Recording
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.language import questions
+from eventspec.scenes.writer import as_recording
+
+LOSSLESS = ("cross-modal", "ngram", "prior")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return load_pair("embedded", "two")
+
+
+def scene(index: int) -> tuple[Recording, list[str]]:
+    clip = make_clip(split_seed("test", 4321, index))
+    return as_recording(clip, f"scene {index}"), [qa.question for qa in questions(clip.facts, index)]
+
+
+@pytest.fixture(scope="module")
+def real() -> Recording:
+    return Recording.open(DATA / "clips/davis346_traffic_1s")
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_every_lossless_method_gives_the_baselines_tokens_on_held_out_scenes(pair: Pair, index: int) -> None:
+    recording, asked = scene(index)
+    for question in asked:
+        base = generate(pair, recording, question, "autoregressive", max_new_tokens=48)
+        for method in LOSSLESS:
+            assert generate(pair, recording, question, method, max_new_tokens=48).token_ids == base.token_ids, (question, method)
+
+
+def test_every_lossless_method_gives_the_baselines_tokens_on_the_real_recording(pair: Pair, real: Recording) -> None:
+    for question in ("How many road users are visible?", "Describe the scene."):
+        base = generate(pair, real, question, "autoregressive")
+        for method in LOSSLESS:
+            result = generate(pair, real, question, method)
+            assert result.token_ids == base.token_ids
+            assert result.lossless
+
+
+def test_the_event_drafter_drafts_while_the_target_encodes(pair: Pair) -> None:
+    recording, _ = scene(0)
+    result = generate(pair, recording, "Describe the scene.", "cross-modal")
+    told = result.as_json()
+    assert told["speculation"]["head_start_drafted"] > 0
+    assert told["timing_ms"]["first_provisional"] < told["timing_ms"]["first_committed"]
+    assert told["speculation"]["tau"] > 1
+    assert told["usage"]["visual_tokens"] == 520
+
+
+def test_updates_fold_into_the_answer(pair: Pair) -> None:
+    recording, _ = scene(1)
+    committed: list[int] = []
+    provisional: list[int] = []
+    for update in stream(pair, recording, "Describe the scene.", "cross-modal"):
+        if isinstance(update, Provisional):
+            provisional += update.tokens
+        elif isinstance(update, Retracted):
+            assert update.count <= len(provisional)
+            del provisional[len(provisional) - update.count :]
+        elif isinstance(update, Committed):
+            shared = provisional[: len(update.tokens)]
+            assert list(update.tokens)[: len(shared)] == shared, "a wrong provisional token was not retracted first"
+            committed += update.tokens
+            provisional = provisional[len(update.tokens) :]
+    assert provisional == []
+    assert committed == generate(pair, recording, "Describe the scene.", "autoregressive").token_ids
+
+
+def test_sampling_is_reproducible_by_its_seed(pair: Pair) -> None:
+    recording, _ = scene(2)
+    settings = Sampling(temperature=1.0, top_p=0.95, seed=5)
+    one = generate(pair, recording, "What do you see?", "autoregressive", sampling=settings)
+    assert generate(pair, recording, "What do you see?", "autoregressive", sampling=settings).token_ids == one.token_ids
+
+
+def test_autoregressive_equals_transformers_greedy_generate(pair: Pair) -> None:
+    transformers = pytest.importorskip("transformers")
+    from eventspec.models.embedded import BOS, EOS, VIDEO, pixels_from_frames
+
+    folder = bundled()[pair.name] / "target"
+    model = transformers.VideoLlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    for index in range(2):
+        recording, asked = scene(index)
+        assert recording.video is not None
+        pixels = pixels_from_frames(recording.video.frames)[None]
+        for question in asked[:4]:
+            before, after = pair.vocabulary.encode("USER: "), pair.vocabulary.encode(f"\n{question} ASSISTANT:")
+            ids = torch.tensor([[BOS, *before, *[VIDEO] * 520, *after]])
+            with torch.inference_mode():
+                theirs = model.generate(
+                    input_ids=ids, pixel_values_videos=pixels, max_new_tokens=40, do_sample=False, eos_token_id=EOS, pad_token_id=0
+                )
+            ours = generate(pair, recording, question, "autoregressive", max_new_tokens=40)
+            assert theirs[0, ids.shape[1] :].tolist() == ours.token_ids
+
+
+def test_a_window_chooses_its_frames_and_events(pair: Pair, real: Recording) -> None:
+    begin = real.span.start_us
+    half = generate(pair, real, "Describe the scene.", window=Window(begin, begin + 400_000))
+    assert half.token_ids
+    with pytest.raises(BadInput, match="outside the recording"):
+        generate(pair, real, "Describe the scene.", window=Window(begin - 10_000_000, begin - 5_000_000))
+
+
+def test_methods_say_what_a_recording_lacks(pair: Pair, real: Recording) -> None:
+    blind = Recording("no frames", real.events, None)
+    with pytest.raises(BadInput, match="no RGB frames"):
+        generate(pair, blind, "Describe the scene.", "autoregressive")
+    deaf = Recording("no events", None, real.video)
+    with pytest.raises(BadInput, match="no events"):
+        generate(pair, deaf, "Describe the scene.", "cross-modal")
+    assert generate(pair, deaf, "Describe the scene.", "autoregressive").token_ids
+
+
+def test_a_prompt_over_the_context_is_refused(pair: Pair, real: Recording) -> None:
+    with pytest.raises(BadInput, match="exceed the context"):
+        answering(pair, real, "What is that? " * 300, "autoregressive").result()
+
+
+@pytest.mark.parametrize("name", ["target/model.safetensors", "drafter/config.json", "tokenizer.json", "prior.json"])
+@pytest.mark.parametrize("harm", ["missing", "torn"])
+def test_a_broken_pair_folder_names_the_file(tmp_path: Path, name: str, harm: str) -> None:
+    folder = tmp_path / "pair"
+    shutil.copytree(bundled()["nano"], folder)
+    if harm == "missing":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes((folder / name).read_bytes()[:100])
+    with pytest.raises(BadCheckpoint, match=Path(name).name) as error:
+        load_pair(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_method_lists_the_valid_ones(pair: Pair, real: Recording) -> None:
+    with pytest.raises(BadInput, match="autoregressive, cross-modal, ngram, prior"):
+        generate(pair, real, "What?", "warp")
+
+
+def test_all_drafters_run_with_temperature_and_penalties(pair: Pair) -> None:
+    recording, _ = scene(0)
+    rng = np.random.default_rng(0)
+    for method in LOSSLESS:
+        settings = Sampling(temperature=0.8, top_k=20, repetition_penalty=1.2, seed=int(rng.integers(100)), max_new_tokens=24)
+        assert 0 < len(generate(pair, recording, "Describe the scene.", method, sampling=settings).token_ids) <= 24
