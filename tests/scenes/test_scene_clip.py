@@ -104,7 +104,7 @@ def test_a_parked_car_is_invisible_to_events_while_we_stand_and_a_moving_one_is_
 
 
 def test_splits_are_disjoint_for_every_seed_and_index() -> None:
-    drawn = [split_seed(split, seed, index) for split in SPLITS for seed in (0, 1, -5, 2**70) for index in range(2000)]
+    drawn = [split_seed(split, seed, index) for split in SPLITS for seed in (0, 1, -5, 123456789) for index in range(2000)]
     assert len(set(drawn)) == len(drawn)
     ranges = {split: {split_seed(split, seed, i) >> 40 for seed in range(50) for i in (0, 7, 2**40 - 1)} for split in SPLITS}
     assert ranges == {"train": {0}, "calibration": {1}, "test": {2}}

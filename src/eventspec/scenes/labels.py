@@ -80,4 +80,4 @@ def _label(
         best = np.unravel_index(np.argmax(shows), shows.shape)
         spare = owner[best] < 0 or (owner == owner[best]).sum() > 1
         if shows.sum() >= PIXELS_LAMP * per_pixel and spare:
-            planes[(slice(None), *best)] = kind, 0, 0, 0
+            planes[:, best[0], best[1]] = kind, 0, 0, 0

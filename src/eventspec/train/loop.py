@@ -120,7 +120,7 @@ def run_stage(
         total = torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum()
         if not torch.isfinite(total):
             raise TrainingFailed(
-                f"{stage.name}: the loss is {float(total)} at step {steps}; {checkpoint.path} keeps the last good state"
+                f"{stage.name}: the loss is {total.item()} at step {steps}; {checkpoint.path} keeps the last good state"
             )
         total.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,0 +1,82 @@
+"""Training: packing, schedules, resuming, and a loss that may not be NaN."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from eventspec.train.data import Branch, augment_frames, pack
+from eventspec.train.loop import Checkpoint, Stage, TrainingFailed, learning_rate, run_stage
+
+
+def silent(name: str, progress: float, figures: dict[str, float]) -> None:
+    pass
+
+
+def test_a_branch_sees_the_prefix_and_itself_only() -> None:
+    packed = pack([[Branch([1, 2], [3, 4]), Branch([5], [6, 7])], [Branch([8], [9])]], prefix=3)
+    assert packed.ids[0].tolist() == [1, 2, 3, 5, 6]
+    assert packed.labels[0].tolist() == [-100, 3, 4, 6, 7]
+    assert packed.offsets[0].tolist() == [0, 1, 2, 0, 1]
+    mask = packed.mask[0, 0]
+    assert mask[:, :3].all(), "everybody sees the recording"
+    assert mask[:3, 3:6].tolist() == torch.ones(3, 3).tril().bool().tolist()
+    assert not mask[3:5, 3:6].any(), "the second question does not see the first"
+    assert packed.labels[1].tolist() == [9, -100, -100, -100, -100]
+
+
+def test_the_rate_warms_up_and_falls() -> None:
+    rates = [learning_rate(p / 100, 1.0) for p in range(101)]
+    assert rates[0] < 0.1
+    assert max(rates) == pytest.approx(1.0)
+    assert rates[100] == pytest.approx(0.02, abs=1e-3)
+    assert all(a >= b for a, b in itertools.pairwise(rates[4:]))
+
+
+def test_a_stage_resumes_where_it_stopped(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    x = torch.randn(64, 3)
+    y = x.sum(1, keepdim=True)
+
+    def losses(batch: object, progress: float) -> dict[str, torch.Tensor]:
+        return {"fit": ((model(x) - y) ** 2).mean(), "_seen": torch.tensor(progress)}
+
+    run_stage(Stage("one", 0.2, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
+    again = nn.Linear(3, 1)
+    seconds, steps = Checkpoint(tmp_path, "one").load(again, None)
+    assert seconds >= 0.2
+    assert steps > 0
+    assert torch.equal(again.weight, model.weight)
+    before = model.weight.clone()
+    run_stage(Stage("one", 0.2, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
+    assert torch.equal(model.weight, before), "a finished stage trains no further"
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1)
+    calls = itertools.count()
+
+    def losses(batch: object, progress: float) -> dict[str, torch.Tensor]:
+        return {"fit": model.weight.sum() * (float("nan") if next(calls) > 2 else 1.0)}
+
+    with pytest.raises(TrainingFailed, match="step 3"):
+        run_stage(Stage("bad", 60, 1e-3, 1), model, itertools.repeat(None), losses, tmp_path, silent, save_every=0.0)
+    fresh = nn.Linear(1, 1)
+    Checkpoint(tmp_path, "bad").load(fresh, None)
+    assert torch.isfinite(fresh.weight).all()
+
+
+def test_augmentation_keeps_shape_and_range() -> None:
+    rng = np.random.default_rng(0)
+    frames = torch.from_numpy(rng.integers(0, 256, (12, 4, 112, 112, 3)).astype(np.uint8))
+    out = augment_frames(frames, rng)
+    assert out.shape == (12, 4, 3, 112, 112)
+    assert 0 <= float(out.min()) <= float(out.max()) <= 255
+    grey = (out[:, :, 0] == out[:, :, 1]).flatten(1).all(1)
+    assert 0 < int(grey.sum()) < 12, "some clips lose their colour, most keep it"
