@@ -69,7 +69,9 @@ def test_frames_without_events(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         ({"y": [1, 2]}, "y"),
     ],
 )
-def test_columns_that_cannot_be_events(capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, object], word: str) -> None:
+def test_columns_that_cannot_be_events(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, object], word: str
+) -> None:
     path = npz(tmp_path / "bad.npz", **changes)
     line = refused(capsys, "events", "info", path)
     assert "bad.npz" in line

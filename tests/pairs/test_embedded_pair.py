@@ -1,4 +1,4 @@
-"""The bundled pair does the main job: every lossless method gives the target's own answer, on scenes and on a real recording."""
+"""The bundled pair does the main job: every lossless method gives the target's own answer, on scenes and on a real clip."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def test_every_lossless_method_gives_the_baselines_tokens_on_held_out_scenes(pai
     for question in asked:
         base = generate(pair, recording, question, "autoregressive", max_new_tokens=48)
         for method in LOSSLESS:
-            assert generate(pair, recording, question, method, max_new_tokens=48).token_ids == base.token_ids, (question, method)
+            assert generate(pair, recording, question, method, max_new_tokens=48).token_ids == base.token_ids, (
+                question,
+                method,
+            )
 
 
 def test_every_lossless_method_gives_the_baselines_tokens_on_the_real_recording(pair: Pair, real: Recording) -> None:
@@ -104,7 +107,12 @@ def test_autoregressive_equals_transformers_greedy_generate(pair: Pair) -> None:
             ids = torch.tensor([[BOS, *before, *[VIDEO] * 520, *after]])
             with torch.inference_mode():
                 theirs = model.generate(
-                    input_ids=ids, pixel_values_videos=pixels, max_new_tokens=40, do_sample=False, eos_token_id=EOS, pad_token_id=0
+                    input_ids=ids,
+                    pixel_values_videos=pixels,
+                    max_new_tokens=40,
+                    do_sample=False,
+                    eos_token_id=EOS,
+                    pad_token_id=0,
                 )
             ours = generate(pair, recording, question, "autoregressive", max_new_tokens=40)
             assert theirs[0, ids.shape[1] :].tolist() == ours.token_ids

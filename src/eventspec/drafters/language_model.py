@@ -20,7 +20,8 @@ _WIDTH = 4
 _CHILDREN = 6
 _TREE_ROWS = 512
 _SMALLEST = 1e-3
-"""Paths below this probability are not even remembered."""
+"""Tokens below this share are not even remembered. A share, not a path's probability: an unlikely path that is committed
+becomes the root, and then what follows it is likely."""
 
 
 class LanguageDrafter:
@@ -71,7 +72,7 @@ class LanguageDraft:
             self._expand(leaves)
             if budget.show is not None:
                 budget.show(self.tree.best_chain())
-        return self.tree.proposal(budget.nodes, floor, self.name)
+        return self.tree.proposal(budget, floor, self.name)
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """Walk down the own tree as far as it foresaw what was committed; keep those rows and what hangs below."""
@@ -115,7 +116,7 @@ class LanguageDraft:
             self.tree = DraftTree()
             self.root = self._children(hidden[-1:])[0]
         if self.root is not None:
-            self.tree.grow(-1, self.root, _SMALLEST, self.end)
+            self.tree.grow(-1, self.root, 0.0, self.end)
             self.root = None
 
     def _expand(self, leaves: list[int]) -> None:
@@ -137,7 +138,7 @@ class LanguageDraft:
         hidden = self._forward(x, positions, visible.to(device))
         self.cache.length = self.base
         for leaf, children in zip(leaves, self._children(hidden), strict=True):
-            tree.grow(leaf, children, _SMALLEST, self.end)
+            tree.grow(leaf, children, 0.0, self.end)
         tree.expand(leaves)
 
     def _forward(self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -149,4 +150,5 @@ class LanguageDraft:
     def _children(self, hidden: Tensor) -> list[list[tuple[int, float]]]:
         """The likeliest next tokens behind every row."""
         shares, tokens = self.language.logits(hidden).float().softmax(-1).topk(_CHILDREN)
-        return [list(zip(t, s, strict=True)) for t, s in zip(tokens.tolist(), shares.tolist(), strict=True)]
+        rows = zip(tokens.tolist(), shares.tolist(), strict=True)
+        return [[pair for pair in zip(t, s, strict=True) if pair[1] >= _SMALLEST] for t, s in rows]

@@ -59,7 +59,7 @@ class TextPrior:
         data = json.loads(path.read_text())
         prior = cls(data["longest"])
         for key, context, found, total in data["contexts"]:
-            counts = Counter({token: count for token, count in found})
+            counts = Counter(dict(found))
             rest = total - counts.total()
             if rest:
                 counts[-1] = rest  # what was cut away keeps its weight; -1 is no token and is never proposed
@@ -105,7 +105,7 @@ class _PriorSession:
                 paths.update({new: [*paths[node], tree.tokens[new]] for new in range(before, len(tree))})
             tree.expand([node for node in chosen if node >= 0])
             chosen = tree.leaves(4, budget.floor, budget.levels, budget.nodes)
-        return tree.proposal(budget.nodes, budget.floor, "prior")
+        return tree.proposal(budget, budget.floor, "prior")
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         self.answer += verdict.tokens.tolist()

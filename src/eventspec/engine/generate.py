@@ -8,6 +8,7 @@ why. Nothing here reads a file, the environment or a global.
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ from eventspec.core import (
 )
 from eventspec.engine.lanes import LaneDied, Lanes, Pending
 from eventspec.engine.plan import NO_TAIL, Plan
-from eventspec.engine.tree import depths
+from eventspec.engine.tree import BadProposal, check, depths
 from eventspec.engine.verify import verify
 
 Emit = Callable[[Update], None]
@@ -60,14 +61,15 @@ class _Drafting:
         self.session: DraftSession | None = None
         self.alive = True
         self.unseen: list[tuple[Verdict, Scores]] = []
+        self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
         self._pending: Pending[Proposal] | None = None
-        self._since = 0.0
-        self._ahead = self._verified = False
+        self._ahead = False
 
     def head_start(self, budget: Budget) -> bool:
         """Begin to encode and draft while the target does the same; False when this drafter has to wait for the target."""
         if self.drafter.taps:
             return False
+        self._leave_hanging_lane()
 
         def work() -> Proposal:
             self.session = self.drafter.open(self.request, None, self.trace)
@@ -89,9 +91,10 @@ class _Drafting:
         if not self.alive or budget is None or budget.nodes < 1:
             return Proposal.empty()
         self.unseen.append((verdict, scores))
-        self._verified = True
+        self.enough = True
         if self._ahead:
-            self.collect(self.plan.patience)  # drafting ahead ends with the step it is in
+            self._ahead = False
+            self.collect(self.plan.patience)
         if not self._free():
             return Proposal.empty()
 
@@ -107,9 +110,10 @@ class _Drafting:
 
     def go_on(self, left: int) -> None:
         """Let the drafter deepen its tree while the target verifies; what it foresaw rightly is there at once."""
-        if self.plan.ahead and self.alone and self.alive and self._pending is None and self.session is not None:
-            self._verified = False
-            budget = Budget(self.plan.head_nodes, lambda: self._verified, self.plan.node_cost, levels=left)
+        wanted = self.plan.ahead and self.plan.nodes > 0 and left > 2
+        if wanted and self.alone and self.alive and self._pending is None and self.session is not None:
+            self.enough = False
+            budget = Budget(self.plan.head_nodes, lambda: self.enough, self.plan.node_cost, levels=left)
             self._ahead = True
             self._begin(lambda: self._propose(budget))
 
@@ -120,10 +124,16 @@ class _Drafting:
         if self._pending.done():
             self.collect(0.0)  # it drafted for a prefix that has been left behind; only its failure matters now
             return self.alive
-        if self.trace.now() - self._since > self.plan.deadline:
+        if self._leave_hanging_lane():
             self._give_up(f"did not answer within {self.plan.deadline:g} s")
-            self.lanes.abandon("drafter")
         return False
+
+    def _leave_hanging_lane(self) -> bool:
+        """Abandon the drafter's lane when what runs there is past the deadline; it may be an earlier request's work."""
+        if not self.alone or self.lanes.lane("drafter").busy_seconds <= self.plan.deadline:
+            return False
+        self.lanes.abandon("drafter")
+        return True
 
     def collect(self, patience: float) -> Proposal:
         """The draft in the making, if it comes within `patience` seconds; else nothing, and the drafter catches up later."""
@@ -137,18 +147,22 @@ class _Drafting:
         except Exception as error:
             self._give_up(f"failed: {type(error).__name__}: {error}")
             return Proposal.empty()
-        self._pending, self._ahead = None, False
+        self._pending = None
         return proposal
+
+    def refused(self, why: BadProposal) -> Proposal:
+        """The target cannot read what was drafted: the drafter is given up, and this is the proposal to go on with."""
+        self._give_up(f"failed: {why}")
+        return Proposal.empty()
 
     def _propose(self, budget: Budget) -> Proposal:
         began = self.trace.now()
         assert self.session is not None
         proposal = self.session.propose(budget)
         self.trace.span("draft", "drafter", began)
-        return proposal
+        return check(proposal, budget)
 
     def _begin(self, work: Callable[[], Proposal]) -> None:
-        self._since = self.trace.now()
         if self.alone:
             self._pending = self.lanes.lane("drafter").start(work)
             return
@@ -164,15 +178,24 @@ class _Drafting:
 
 
 class _Display:
-    """What the reader has been shown: keeps provisional tokens in step with committed ones."""
+    """What the reader has been shown: keeps provisional tokens in step with committed ones. Both lanes come here."""
 
     def __init__(self, emit: Emit, trace: Trace) -> None:
         self.emit, self.trace, self.shown = emit, trace, list[int]()
+        self._committed = 0
+        self._lock = threading.Lock()
 
-    def provisional(self, chain: list[int]) -> None:
-        """The drafter's best chain from the committed end; what no longer fits is withdrawn."""
-        if not chain:
-            return
+    def behind(self, committed: int) -> Callable[[list[int]], None]:
+        """What shows a drafter's best chain behind so many committed tokens. A late draft, behind fewer, is not shown."""
+
+        def show(chain: list[int]) -> None:
+            with self._lock:
+                if chain and committed == self._committed:
+                    self._provisional(chain)
+
+        return show
+
+    def _provisional(self, chain: list[int]) -> None:
         self.trace.mark("first_provisional")
         self._withdraw_to(_common(self.shown, chain))
         if len(chain) > len(self.shown):
@@ -180,15 +203,21 @@ class _Display:
             self.shown = list(chain)
 
     def committed(self, tokens: list[int]) -> None:
-        self.trace.mark("first_committed")
-        same = _common(self.shown, tokens)
-        if same < len(tokens):
-            self._withdraw_to(same)
-        self.shown = self.shown[len(tokens) :]
-        self.emit(Committed(tuple(tokens)))
+        """Commit; what was shown and does not fit is withdrawn before."""
+        with self._lock:
+            self.trace.mark("first_committed")
+            same = _common(self.shown, tokens)
+            if same < len(tokens):
+                self._withdraw_to(same)
+            self.shown = self.shown[len(tokens) :]
+            self._committed += len(tokens)
+            self.emit(Committed(tuple(tokens)))
 
     def end(self) -> None:
-        self._withdraw_to(0)
+        """Withdraw what was never committed; a draft that is still in the making is shown to nobody."""
+        with self._lock:
+            self._committed = -1
+            self._withdraw_to(0)
 
     def _withdraw_to(self, count: int) -> None:
         if len(self.shown) > count:
@@ -212,26 +241,39 @@ def run(
     cancelled: Callable[[], bool] = bool,
 ) -> Outcome:
     """Answer one request; call it on the target's lane. `emit` hears every update, `cancelled` is asked once a round."""
-    rng = np.random.default_rng(request.sampling.seed)
     drafting, display = _Drafting(drafter, request, lanes, plan, trace), _Display(emit, trace)
-    ready, most = [False], request.sampling.max_new_tokens
+    try:
+        most = request.sampling.max_new_tokens
+        ahead = drafting.head_start(plan.head_start(lambda: drafting.enough, display.behind(0), max(1, most - 1)))
+        session = target.prefill(request, plan.tail if ahead else NO_TAIL, trace)
+        drafting.enough = True
+        drafting.open(session)
+        return _rounds(session, drafting, display, stopped, cancelled)
+    finally:
+        drafting.enough = True
+        display.end()
 
-    def show(chain: list[int]) -> None:
-        if drafting.alive:
-            display.provisional(chain)
 
-    ahead = drafting.head_start(plan.head_start(lambda: ready[0], show, most))
-    session = target.prefill(request, plan.tail if ahead else NO_TAIL, trace)
-    ready[0] = True
-    drafting.open(session)
+def _rounds(
+    session: TargetSession, drafting: _Drafting, display: _Display, stopped: Stopped, cancelled: Callable[[], bool]
+) -> Outcome:
+    plan, trace, sampling = drafting.plan, drafting.trace, drafting.request.sampling
+    rng, most = np.random.default_rng(sampling.seed), sampling.max_new_tokens
     answer: list[int] = []
+
+    def judged(proposal: Proposal) -> tuple[Scores, float, Verdict]:
+        scores = session.score(proposal)
+        return scores, trace.now(), verify(scores.logits, proposal, sampling, answer, rng)
+
     proposal, first = drafting.collect(plan.patience), True
     while True:
         drafting.go_on(most - len(answer))
         began = trace.now()
-        scores = session.score(proposal)
-        scored = trace.now()
-        verdict = verify(scores.logits, proposal, request.sampling, answer, rng)
+        try:
+            scores, scored, verdict = judged(proposal)
+        except BadProposal as error:
+            proposal = drafting.refused(error)
+            scores, scored, verdict = judged(proposal)
         session.commit(verdict)
         fresh = verdict.tokens.tolist()
         kept = stopped([*answer, *fresh[: most - len(answer)]], len(answer))
@@ -241,15 +283,15 @@ def run(
         trace.span("prefill" if first else "verify" if len(proposal) else "decode", "target", began)
         rounded, drafted = trace.now(), trace.forwards.get("drafter", 0.0)
         over = kept is not None or len(answer) >= most or cancelled()
-        following = Proposal.empty() if over else drafting.follow(verdict, scores, plan.later(most - len(answer) - 1, show))
+        budget = None if over else plan.later(most - len(answer) - 1, display.behind(len(answer)))
+        following = drafting.follow(verdict, scores, budget)
         levels = max(depths(proposal.parents.tolist()), default=-1) + 1
-        counts = (len(proposal), levels, len(verdict.path), proposal.origin, first)
+        counts = (len(proposal), levels, min(len(verdict.path), len(fresh)), proposal.origin, first)
         drafted = trace.forwards.get("drafter", 0.0) - drafted
         trace.rounds.append(Round(*counts, scored - began, rounded - began, trace.now() - rounded, drafted))
         if over:
             break
         proposal, first = following, False
-    display.end()
     reason = "stop" if kept is not None else "length" if len(answer) >= most else "cancelled"
     return Outcome(answer, reason)
 

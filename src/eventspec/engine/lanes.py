@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -51,6 +52,7 @@ class Lane:
         self.name = name
         self._core, self._threads, self._device = core, threads, device
         self._work: queue.SimpleQueue[tuple[Callable[[], object], Pending[object]] | None] = queue.SimpleQueue()
+        self._began: float | None = None
         threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True).start()
 
     def start(self, work: Callable[[], T]) -> Pending[T]:
@@ -58,6 +60,12 @@ class Lane:
         pending: Pending[T] = Pending()
         self._work.put((work, pending))  # type: ignore[arg-type]
         return pending
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the work that is running has been running; 0 when there is none."""
+        began = self._began
+        return 0.0 if began is None else time.perf_counter() - began
 
     def close(self) -> None:
         """End the thread after the work that is queued."""
@@ -72,12 +80,15 @@ class Lane:
         with torch.inference_mode(), torch.cuda.stream(stream):
             while (job := self._work.get()) is not None:
                 work, pending = job
+                self._began = time.perf_counter()
                 try:
                     value = work()
                     if stream is not None:
                         stream.synchronize()
+                    self._began = None
                     pending.set(value, None)
                 except BaseException as error:
+                    self._began = None
                     pending.set(None, error)
 
 
@@ -92,6 +103,8 @@ class Lanes:
         self.plan = plan
         self._devices = {"target": target_device, "drafter": drafter_device}
         self._lanes: dict[str, Lane] = {}
+        # Asked here, not where a lane starts: the drafter's is started from the target's thread, which is pinned already.
+        self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
 
     @property
     def concurrent(self) -> bool:
@@ -104,16 +117,16 @@ class Lanes:
         return self._lanes[name]
 
     def abandon(self, name: str) -> None:
-        """Give up on a lane whose work hangs; the next request gets a fresh one."""
-        self._lanes.pop(name, None)
+        """Give up on a lane whose work hangs: who asks next gets a fresh one, and this one ends when its work does."""
+        lane = self._lanes.pop(name, None)
+        if lane is not None:
+            lane.close()
 
     def _new(self, name: str) -> Lane:
         device = self._devices[name]
         if not self.concurrent or device.startswith("cuda"):
             return Lane(name, device=device)
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
-        core = cores[-1] if name == "target" else cores[0]
-        return Lane(name, core, threads=1)
+        return Lane(name, self._cores[-1 if name == "target" else 0], threads=1)
 
 
 def choose_plan(asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> str:

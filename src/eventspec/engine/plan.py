@@ -25,8 +25,8 @@ class Plan:
     tail: int = 16
     head_nodes: int = 48
     nodes: int = 12
-    node_cost: float = 0.06
-    level_cost: float = 0.2
+    node_cost: float = 0.12
+    level_cost: float = 0.35
     ahead: bool = True
     patience: float = 0.05
     deadline: float = 5.0

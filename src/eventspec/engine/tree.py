@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import Proposal
+from eventspec.core import Budget, Proposal
 
 
 def depths(parents: list[int]) -> list[int]:
@@ -39,6 +39,29 @@ def tree_mask(parents: list[int], past: int, pending: int, device: torch.device 
             nodes[node] = nodes[parent]
         nodes[node, node] = True
     return mask.to(device)
+
+
+class BadProposal(ValueError):
+    """A proposal that is no tree of token ids within its budget: the drafter's fault, never the answer's."""
+
+
+def check(proposal: Proposal, budget: Budget) -> Proposal:
+    """The proposal itself; BadProposal when it must not reach the target."""
+    tokens, parents, count = proposal.tokens, proposal.parents, len(proposal.tokens)
+    for name, column in (("tokens", tokens), ("parents", parents)):
+        if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.shape != (count,):
+            raise BadProposal(f"{name} are not int64 [{count}]")
+    if count > budget.nodes:
+        raise BadProposal(f"{count} nodes, asked for at most {budget.nodes}")
+    if ((parents < -1) | (parents >= np.arange(count))).any():
+        raise BadProposal("a node comes before its parent")
+    if (tokens < 0).any():
+        raise BadProposal(f"token {tokens.min()} is no token")
+    if (depth := max(depths(parents.tolist()), default=-1) + 1) > budget.levels:
+        raise BadProposal(f"{depth} levels, asked for at most {budget.levels}")
+    if proposal.probs is not None and len(proposal.probs) != count:
+        raise BadProposal(f"probs have {len(proposal.probs)} rows for {count} nodes")
+    return proposal
 
 
 class DraftTree:
@@ -78,9 +101,10 @@ class DraftTree:
 
     def leaves(self, width: int, floor: float, levels: int, nodes: int) -> list[int]:
         """The `width` most valuable nodes to expand next; none when expanding cannot change the best `nodes` any more."""
-        ranked = sorted(self.values, reverse=True)
-        bar = max(floor, ranked[nodes - 1]) if len(ranked) >= nodes else floor
-        chosen = [n for n in self._open if self.values[n] >= bar and self.levels[n] + 1 < levels]
+        ranked = sorted((v for v, level in zip(self.values, self.levels, strict=True) if level < levels), reverse=True)
+        # A tie with the last of the best changes nothing: its children come later, and ties go to the earlier node.
+        bar = ranked[nodes - 1] if len(ranked) >= nodes else 0.0
+        chosen = [n for n in self._open if floor <= self.values[n] > bar and self.levels[n] + 1 < levels]
         return sorted(sorted(chosen, key=lambda n: (-self.values[n], n))[:width])
 
     def expand(self, nodes: list[int]) -> None:
@@ -104,10 +128,11 @@ class DraftTree:
             chain.append(self.tokens[node])
         return chain
 
-    def proposal(self, nodes: int, floor: float, origin: str) -> Proposal:
-        """The `nodes` most valuable nodes with at least `floor`; ties go to the earlier node, so ancestors are always there."""
-        order = sorted((i for i, value in enumerate(self.values) if value >= floor), key=lambda i: (-self.values[i], i))
-        kept = sorted(order[:nodes])
+    def proposal(self, budget: Budget, floor: float, origin: str) -> Proposal:
+        """The budget's number of most valuable nodes with at least `floor`, none too deep; ties go to the earlier node, so
+        ancestors are always there."""
+        enough = (i for i, value in enumerate(self.values) if value >= floor and self.levels[i] < budget.levels)
+        kept = sorted(sorted(enough, key=lambda i: (-self.values[i], i))[: budget.nodes])
         place = {node: i for i, node in enumerate(kept)}
         parents = np.array([-1 if self.parents[node] < 0 else place[self.parents[node]] for node in kept], np.int64)
         return Proposal(np.array([self.tokens[node] for node in kept], np.int64), parents, origin=origin)

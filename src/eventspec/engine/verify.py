@@ -15,12 +15,18 @@ from torch import Tensor
 
 from eventspec.core import Proposal, Sampling, Verdict
 from eventspec.engine.distribution import Row, plain_greedy, processed
+from eventspec.engine.tree import BadProposal
 
 
 def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Sequence[int], rng: np.random.Generator) -> Verdict:
-    """Walk the proposal with the target's logits float [N+1, V]; `answer` int [A] are the tokens committed so far."""
+    """Walk the proposal with the target's logits float [N+1, V]; `answer` int [A] are the tokens committed so far.
+
+    `rng` must not be the one a drafter draws from. BadProposal when `probs` are over another vocabulary.
+    """
     if plain_greedy(sampling):
         return _follow(logits.argmax(-1).tolist(), proposal)
+    if proposal.probs is not None and proposal.probs.shape != (len(proposal), logits.shape[-1]):
+        raise BadProposal(f"probs are {list(proposal.probs.shape)}, wanted {[len(proposal), logits.shape[-1]]}")
     children = _children(proposal)
     tokens, path, node = list(answer), list[int](), -1
     while True:

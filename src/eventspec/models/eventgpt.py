@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint
 from eventspec.models import weights
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
-from eventspec.nn.linear import linear
+from eventspec.nn.linear import Linear
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class EventGpt(nn.Module):
         self.config = config
         self.tower = ClipViT(config.vision)
         self.projector = Projector(config.vision.hidden_size, config.language.hidden_size)
-        self.adaptor = nn.Linear(config.language.hidden_size, config.language.hidden_size)
+        self.adaptor = Linear(config.language.hidden_size, config.language.hidden_size)
         self.language = Llama(config.language)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Event images float [B * images, 3, S, S] -> event rows [B, event_tokens, D], temporal means first."""
-        features = linear(self.projector(self.tower(pixels)), self.adaptor.weight, self.adaptor.bias)
+        features = self.adaptor(self.projector(self.tower(pixels)))
         features = features.unflatten(0, (-1, self.config.images))
         return torch.cat((features.mean(2), features.mean(1)), 1)
 

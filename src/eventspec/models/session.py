@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadInput, Proposal, Request, Scores, TargetSession, Trace, Verdict
-from eventspec.engine.tree import depths, is_chain, tree_mask
+from eventspec.engine.tree import BadProposal, depths, is_chain, tree_mask
 from eventspec.nn import KVCache, Llama
 
 Rows = Callable[[Request, Trace, str], Tensor]
@@ -54,7 +54,6 @@ class LanguageSession:
 
     def __init__(self, language: Llama, cache: KVCache, pending: Tensor) -> None:
         self.language, self.cache, self.pending = language, cache, pending
-        self._tokens: Tensor | None = None
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
@@ -63,12 +62,16 @@ class LanguageSession:
         self.pending = self.pending[rows:]
 
     def score(self, proposal: Proposal) -> Scores:
-        """As `core.TargetSession.score`: logits float [N+1, V]."""
+        """As `core.TargetSession.score`: logits float [N+1, V]; BadProposal for ids this model has no row for."""
         language, cache, pending = self.language, self.cache, self.pending
         count, waiting = len(proposal), len(pending)
         if not count:
             hidden, _ = language.step(pending, cache)
             return Scores(language.logits(hidden[-1:]))
+        if (largest := proposal.tokens.max()) >= language.config.vocab_size:
+            raise BadProposal(f"token {largest} is none of the target's {language.config.vocab_size}")
+        if cache.length + waiting + count > cache.capacity:
+            raise BadProposal(f"{count} nodes do not fit into the cache")
         tokens = torch.from_numpy(proposal.tokens).to(pending.device)
         x = torch.cat((pending, language.embed(tokens)))
         parents = proposal.parents.tolist()

@@ -4,7 +4,6 @@ shared by copy."""
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 
 class KVCache:

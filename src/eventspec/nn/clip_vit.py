@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.nn.linear import linear
+from eventspec.nn.linear import Linear
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,22 @@ class Block(nn.Module):
         self.heads = config.num_attention_heads
         self.activation = quick_gelu if config.hidden_act == "quick_gelu" else F.gelu
         self.norm1 = nn.LayerNorm(width, config.layer_norm_eps)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.qkv = Linear(width, 3 * width)
+        self.out = Linear(width, width)
         self.norm2 = nn.LayerNorm(width, config.layer_norm_eps)
-        self.fc1 = nn.Linear(width, config.intermediate_size)
-        self.fc2 = nn.Linear(config.intermediate_size, width)
+        self.fc1 = Linear(width, config.intermediate_size)
+        self.fc2 = Linear(config.intermediate_size, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         queries, keys, values = (
-            linear(self.norm1(x), self.qkv.weight, self.qkv.bias).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         )
         attended = F.scaled_dot_product_attention(queries, keys, values)
-        x = x + linear(attended.transpose(1, 2).flatten(2), self.out.weight, self.out.bias)
-        inner = self.activation(linear(self.norm2(x), self.fc1.weight, self.fc1.bias))
-        return x + linear(inner, self.fc2.weight, self.fc2.bias)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        inner = self.activation(self.fc1(self.norm2(x)))
+        hidden: Tensor = x + self.fc2(inner)
+        return hidden
 
 
 class ClipViT(nn.Module):
@@ -87,7 +88,7 @@ class ClipViT(nn.Module):
         # Equal to the strided convolution, and on a CPU two to three times faster: one matrix product over unfolded patches.
         patches = pixels.unflatten(3, (width // size, size)).unflatten(2, (height // size, size))
         patches = patches.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, 3 * size * size)
-        x: Tensor = linear(patches, self.patch.weight.flatten(1))
+        x: Tensor = F.linear(patches, self.patch.weight.flatten(1))
         x = torch.cat((self.cls.to(x.dtype).expand(batch, 1, -1), x), 1) + self.positions
         x = self.pre_norm(x)
         for block in self.blocks[: len(self.blocks) + 1 + layer]:

@@ -1,24 +1,27 @@
 """Matrix products on the fastest exact path of the machine.
 
-On CPUs torch sends fp32 products to MKL, which on processors of other makers than its own runs at half their width;
-oneDNN, which
-torch also carries, uses it all. Measured on one Zen 5 core, 540 x 192 x 1024: 1.88 ms through MKL, 0.86 ms through oneDNN.
-For fewer than about 16 rows MKL's call is cheaper.
+On CPUs torch sends fp32 products to MKL, which on processors of other makers than its own runs at half their width; oneDNN, which
+torch also carries, uses it all, and is faster still on a weight that was packed into its own layout once. Measured on one Zen 5
+core, the products of an 8-layer decoder of width 192: 13 rows 1.14 ms through MKL, 0.68 ms packed; 540 rows 2.1 times faster.
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-_FEW_ROWS = 12
+FEW_ROWS = 4
+"""Below this many rows MKL's call is cheaper."""
+_PACKED_FOR = 64
+"""The row count that oneDNN is told to pack for; its layout is the same from 4 to 600 rows."""
 
 
 def _onednn_works() -> bool:
     try:
         x = torch.ones(2, 4)
-        return bool(torch.equal(torch.ops.mkldnn._linear_pointwise(x, x, None, "none", [], ""), F.linear(x, x)))
+        packed = torch.ops.mkldnn._reorder_linear_weight(x, 2)
+        return bool(torch.equal(torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], ""), F.linear(x, x)))
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
 
@@ -26,11 +29,37 @@ def _onednn_works() -> bool:
 _ONEDNN = torch.backends.mkldnn.is_available() and _onednn_works()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As torch.nn.functional.linear: x [..., I], weight [O, I], bias [O] or None -> [..., O]; exact in fp32."""
-    if _ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled():
+def usable_for(weight: Tensor) -> bool:
+    """Whether oneDNN's packed products can be used: fp32 on a CPU that has them."""
+    return _ONEDNN and weight.dtype == torch.float32 and weight.device.type == "cpu"
+
+
+class Linear(nn.Linear):
+    """As nn.Linear, exact in fp32. In evaluation mode its weight is taken to be final: it is packed on first use."""
+
+    _packed: Tensor | None = None
+    _packed_from = 0
+
+    def packed(self) -> Tensor:
+        """The weight in oneDNN's layout (itself where that cannot be used)."""
+        if not usable_for(self.weight):
+            return self.weight.detach()
+        if self._packed is None or self._packed_from != self.weight.data_ptr():
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _PACKED_FOR)
+            self._packed_from = self.weight.data_ptr()
+        return self._packed
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., I] -> [..., O]."""
         rows = x.shape[0] if x.dim() == 2 else x.numel() // x.shape[-1]
-        if rows >= _FEW_ROWS:
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-            return product
-    return F.linear(x, weight, bias)
+        if self.training or rows < FEW_ROWS or torch.is_grad_enabled() or x.dtype != self.weight.dtype or not usable_for(x):
+            return F.linear(x, self.weight, self.bias)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed(), self.bias, "none", [], "")
+        return product
+
+    def train(self, mode: bool = True) -> Linear:
+        """As nn.Module.train; training forgets the packed weight."""
+        if mode:
+            self._packed = None
+        super().train(mode)
+        return self

@@ -6,6 +6,7 @@ Checked against transformers' LlamaModel to 1e-4 in fp32 (tests/nn).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.linear import linear
+from eventspec.nn.decode import compiled
+from eventspec.nn.linear import FEW_ROWS, Linear, usable_for
+
+
+_decode = functools.cache(compiled)
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,16 @@ class Layer(nn.Module):
         self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.eps, width, inner = config.rms_norm_eps, config.hidden_size, config.intermediate_size
         self.input_norm = nn.Parameter(torch.ones(width))
-        self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
-        self.out = nn.Linear(self.heads * self.head_dim, width, bias=False)
+        self.qkv = Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
+        self.out = Linear(self.heads * self.head_dim, width, bias=False)
         self.post_norm = nn.Parameter(torch.ones(width))
-        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
-        self.down = nn.Linear(inner, width, bias=False)
+        self.gate_up = Linear(width, 2 * inner, bias=False)
+        self.down = Linear(inner, width, bias=False)
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [..., T, heads, head_dim] and keys, and values [..., T, kv_heads, head_dim]."""
         normed = F.rms_norm(x, self.input_norm.shape, self.input_norm.to(x.dtype), self.eps)
-        packed = linear(normed, self.qkv.weight).unflatten(-1, (-1, self.head_dim))
+        packed = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         turning, values = packed.split((self.heads + self.kv_heads, self.kv_heads), -2)
         turned = torch.addcmul(turning * cos, turning.roll(self.head_dim // 2, -1), sin)
         queries, keys = turned.split((self.heads, self.kv_heads), -2)
@@ -72,10 +77,10 @@ class Layer(nn.Module):
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Output projection and feed-forward block: attended [..., T, heads * head_dim] -> [..., T, D]."""
-        x = x + linear(attended, self.out.weight)
+        x = x + self.out(attended)
         normed = F.rms_norm(x, self.post_norm.shape, self.post_norm.to(x.dtype), self.eps)
-        gate, up = linear(normed, self.gate_up.weight).chunk(2, -1)
-        return x + linear(F.silu(gate) * up, self.down.weight)
+        gate, up = self.gate_up(normed).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
 
 
 class Llama(nn.Module):
@@ -90,9 +95,10 @@ class Llama(nn.Module):
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.Parameter(torch.ones(config.hidden_size))
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.head.weight = self.embed.weight
+        self._final: tuple[int, list[Tensor], list[Tensor]] | None = None
         cos, sin = rope_tables(config, config.max_position_embeddings)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -110,7 +116,8 @@ class Llama(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """float [..., V] from the last layer's output [..., D]."""
-        return linear(self.normed(x), self.head.weight)
+        logits: Tensor = self.head(self.normed(x))
+        return logits
 
     def step(
         self,
@@ -132,29 +139,30 @@ class Llama(nn.Module):
             cos, sin = self.cos[start:end], self.sin[start:end]
         else:
             cos, sin = self.cos[positions], self.sin[positions]
-        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-        causal = mask is None and start == 0 and rows > 1
         if mask is None and start and rows > 1:
             mask = torch.ones(rows, end, dtype=torch.bool, device=x.device).tril_(start)
-        grouped = self.config.num_key_value_heads != self.config.num_attention_heads
-        tapped = [x] if 0 in taps else []
-        for number, layer in enumerate(cast("list[Layer]", self.layers), 1):
-            queries, keys, values = layer.project(x, cos, sin)
-            past_keys, past_values = cache.keys[number - 1], cache.values[number - 1]
-            past_keys[:, start:end] = keys.transpose(0, 1)
-            past_values[:, start:end] = values.transpose(0, 1)
-            attended = F.scaled_dot_product_attention(
-                queries.transpose(0, 1)[None],
-                past_keys[None, :, :end],
-                past_values[None, :, :end],
-                attn_mask=mask,
-                is_causal=causal,
-                enable_gqa=grouped,
-            )
-            x = layer.finish(x, attended[0].transpose(0, 1).flatten(1))
-            if number in taps:
-                tapped.append(x)
-        return x, tapped
+        added = None if mask is None else torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, -torch.inf)
+        weights, packed = self._final_weights()
+        if rows < FEW_ROWS:
+            packed = []
+        config = self.config
+        fixed = (cos.to(x.dtype), sin.to(x.dtype), cache.keys, cache.values, start, added, weights, packed)
+        hidden, tapped = _decode()(x, *fixed, config.num_attention_heads, config.rms_norm_eps, list(taps))
+        return hidden, tapped
+
+    def _final_weights(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The layers' tensors in the order of `nn.decode`, and packed for oneDNN; gathered once, for weights that are final."""
+        first = cast("Layer", self.layers[0]).qkv.weight.data_ptr()
+        if self._final is None or self._final[0] != first:
+            weights: list[Tensor] = []
+            packed: list[Tensor] = []
+            for layer in cast("list[Layer]", self.layers):
+                parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
+                weights += [part.detach() if isinstance(part, Tensor) else part.weight.detach() for part in parts]
+                packed += [part.detach() if isinstance(part, Tensor) else part.packed() for part in parts]
+            usable = usable_for(weights[0])
+            self._final = (first, weights, packed if usable else [])
+        return self._final[1], self._final[2]
 
     def forward(self, x: Tensor, positions: Tensor, prefix: int, mask: Tensor | None) -> Tensor:
         """Training on a batch: x float [B, T, D], positions int64 [T] or [B, T] -> the last layer's output [B, T, D].

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.nn.linear import linear
+from eventspec.nn.linear import Linear
 
 
 class Projector(nn.Module):
@@ -13,9 +13,9 @@ class Projector(nn.Module):
 
     def __init__(self, vision: int, language: int) -> None:
         super().__init__()
-        self.linear_1 = nn.Linear(vision, language)
-        self.linear_2 = nn.Linear(language, language)
+        self.linear_1 = Linear(vision, language)
+        self.linear_2 = Linear(language, language)
 
     def forward(self, features: Tensor) -> Tensor:
-        inner = F.gelu(linear(features, self.linear_1.weight, self.linear_1.bias))
-        return linear(inner, self.linear_2.weight, self.linear_2.bias)
+        projected: Tensor = self.linear_2(F.gelu(self.linear_1(features)))
+        return projected

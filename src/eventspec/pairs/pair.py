@@ -13,7 +13,7 @@ import numpy as np
 from eventspec.core import BadCheckpoint, BadInput, Drafter, Request, Sampling, Target, Trace
 from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior
 from eventspec.engine import Plan
-from eventspec.engine.cost import measure_verify
+from eventspec.engine.cost import VerifyCurve, measure_verify
 from eventspec.engine.lanes import Lanes, choose_plan
 from eventspec.events.stream import EventStream
 from eventspec.models.embedded import EOS, IMAGE_SIZE, drafter_rows, target_rows
@@ -131,9 +131,8 @@ def warm_up(pair: Pair) -> Pair:
     video = VideoClip(frames, np.arange(8, dtype=np.int64) * 125_000)
     request = Request("Warm up?", EventStream.empty(IMAGE_SIZE, IMAGE_SIZE), video, Sampling(max_new_tokens=8))
 
-    def measured() -> float:
-        session = pair.target.prefill(request, 1, Trace())
-        return measure_verify(session).node_cost
+    def verifying() -> VerifyCurve:
+        return measure_verify(pair.target.prefill(request, 1, Trace()))
 
-    cost = pair.lanes.lane("target").start(measured).result()
-    return replace(pair, budget=replace(pair.budget, node_cost=cost))
+    curve = pair.lanes.lane("target").start(verifying).result()
+    return replace(pair, budget=replace(pair.budget, node_cost=curve.node_cost))

@@ -202,6 +202,53 @@ def _dispatch(facts: Facts) -> str:
     return f"{NUMBERS[len(facts.users)].capitalize()} seen: {_report(facts.users)[:-1]}; {own}."
 
 
+def _statement(facts: Facts) -> str:
+    """A witness's statement, in the past tense, the farthest first."""
+    light = {"day": "It was day", "dusk": "It was dusk", "night": "It was night"}[facts.light]
+    ego = {
+        "stopped": "we were standing still",
+        "slow": "we were rolling slowly along",
+        "fast": "we were driving fast",
+        "turning left": "we were turning left",
+        "turning right": "we were turning right",
+    }[facts.ego]
+    parts = [f"{light} and {ego}."]
+    for user in facts.users[::-1]:
+        parts.append(f"A {_thing(user)} was {_doing(user)} {_place(user)}.")
+    if not facts.users:
+        parts.append("Nobody was there.")
+    parts.append("We saw no light." if facts.signal == "none" else f"The light was {facts.signal}.")
+    return " ".join(parts)
+
+
+def _around(facts: Facts) -> str:
+    """Side by side, empty sides last."""
+    parts: list[str] = []
+    empty: list[str] = []
+    for side, words in (("left", "On the left"), ("ahead", "Ahead of us"), ("right", "On the right")):
+        users = [u for u in facts.users if u.side == side]
+        if users:
+            parts.append(f"{words}: " + ", ".join(f"a {_thing(u)} {_doing(u)} at {u.distance_m} m" for u in users) + ".")
+        else:
+            empty.append(side)
+    return " ".join([*parts, f"Nobody is {', '.join(empty)}."] if empty else parts)
+
+
+def _explain(facts: Facts) -> str:
+    """A decision and its reasons, the strongest first."""
+    reasons = [f"a {u.kind} is {_doing(u)} {_place(u)}" for u in facts.users if u.action.startswith("crossing")]
+    stop = any(u.action.startswith("crossing") and u.distance_m <= 10 for u in facts.users) or facts.signal == "red"
+    if facts.signal == "red":
+        reasons.append("the light is red")
+    reasons += [f"a {u.kind} is {_doing(u)} {_place(u)}" for u in facts.users if not u.action.startswith("crossing")]
+    if facts.signal == "green":
+        reasons.append("the light is green")
+    if not facts.users:
+        reasons.append("the street is empty")
+    decision = "We have to stop" if stop else "We go on with care" if facts.users else "We go on"
+    return f"{decision}: {', and '.join(reasons)}; now {EGO_DOES[facts.ego]} {LIGHT[facts.light]}."
+
+
 @dataclass(frozen=True)
 class _Form:
     kind: str
@@ -240,6 +287,9 @@ FORMS = (
             ("List the road users from far to near.", _far_to_near),
         ),
     ),
+    _Form("statement", _same(_statement, "Make a statement as a witness.", "What did you see?")),
+    _Form("around", _same(_around, "Who is on which side?", "What is around us?")),
+    _Form("explain", _same(_explain, "Explain what to do and why.", "Decide and give your reasons.")),
     _Form("dispatch", _same(_dispatch, "Give a full report.", "Report to the control room.")),
 )
 KINDS_OF_QUESTION = tuple(form.kind for form in FORMS)

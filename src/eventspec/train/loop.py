@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from eventspec.core import EventspecError
 
+_LONGEST_STEP = 10.0
+
 Report = Callable[[str, float, dict[str, float]], None]
 """Called with the stage's name, progress in [0, 1] and smoothed figures."""
 
@@ -128,7 +130,8 @@ def run_stage(
         optimiser.zero_grad()
         steps += 1
         now = time.monotonic()
-        seconds, last = seconds + now - last, now
+        # A process that was paused has not trained meanwhile.
+        seconds, last = seconds + min(now - last, _LONGEST_STEP), now
         for name, part in parts.items():
             smooth[name] = 0.95 * smooth.get(name, float(part.detach())) + 0.05 * float(part.detach())
         if steps % 20 == 0:

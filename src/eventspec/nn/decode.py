@@ -1,0 +1,85 @@
+"""The decoder's inference pass as one TorchScript function: all layers in one call that does not hold Python's lock.
+
+Two lanes of one process would otherwise take turns at the lock after every small operation: measured on two Zen 5 cores, 13 rows
+through 8 layers of width 192 beside a drafting thread take 5.3 ms step by step and 2.5 ms in one call (2.9 and 2.1 ms alone). The
+arithmetic is the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, List, Optional, Tuple  # noqa: UP035 (TorchScript reads these annotations and knows no others)
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+def _product(x: Tensor, weights: List[Tensor], packed: List[Tensor], at: int) -> Tensor:  # noqa: UP006
+    if len(packed) > 0:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed[at], None, "none", [], "")
+        return product
+    return F.linear(x, weights[at])
+
+
+def decode(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: List[Tensor],  # noqa: UP006
+    values: List[Tensor],  # noqa: UP006
+    start: int,
+    mask: Optional[Tensor],  # noqa: UP045
+    weights: List[Tensor],  # noqa: UP006
+    packed: List[Tensor],  # noqa: UP006
+    heads: int,
+    eps: float,
+    taps: List[int],  # noqa: UP006
+) -> Tuple[Tensor, List[Tensor]]:  # noqa: UP006
+    """x float [T, D] through all layers behind `start` cached rows; writes rows [start, start + T) of keys and values.
+
+    cos, sin float [T, 1, head_dim]; mask float [T, start + T] to be added, or None: causal at start 0, everything else;
+    weights: six tensors a layer (input norm, qkv, out, post norm, gate_up, down); packed: the same list in oneDNN's layout, or empty. Returns the last layer's output and
+    the outputs of the layers `taps` (0 = x).
+    """
+    rows, end = x.size(0), start + x.size(0)
+    kv_heads, head_dim = keys[0].size(0), keys[0].size(2)
+    causal = mask is None and start == 0 and rows > 1
+    tapped: List[Tensor] = []  # noqa: UP006
+    if 0 in taps:
+        tapped.append(x)
+    for layer in range(len(keys)):
+        at = layer * 6
+        normed = torch.rms_norm(x, [x.size(1)], weights[at], eps)
+        rotated_and_values = _product(normed, weights, packed, at + 1).view(rows, heads + 2 * kv_heads, head_dim)
+        turning = rotated_and_values[:, : heads + kv_heads]
+        turned = torch.addcmul(turning * cos, torch.roll(turning, head_dim // 2, -1), sin)
+        past_keys, past_values = keys[layer], values[layer]
+        past_keys[:, start:end] = turned[:, heads:].transpose(0, 1)
+        past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
+        attended = torch._C._nn.scaled_dot_product_attention(
+            turned[:, :heads].transpose(0, 1).unsqueeze(0),
+            past_keys[:, :end].unsqueeze(0),
+            past_values[:, :end].unsqueeze(0),
+            mask,
+            0.0,
+            causal,
+            enable_gqa=kv_heads != heads,
+        )
+        x = x + _product(attended[0].transpose(0, 1).reshape(rows, heads * head_dim), weights, packed, at + 2)
+        normed = torch.rms_norm(x, [x.size(1)], weights[at + 3], eps)
+        inner = _product(normed, weights, packed, at + 4)
+        width = inner.size(1) // 2
+        x = x + _product(F.silu(inner[:, :width]) * inner[:, width:], weights, packed, at + 5)
+        if layer + 1 in taps:
+            tapped.append(x)
+    return x, tapped
+
+
+def compiled() -> Any:
+    """`decode` as TorchScript where this torch still compiles it, else the function itself (slower beside another lane)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is frozen upstream; it is used for what nothing else gives: no Python lock
+        try:
+            return torch.jit.script(decode)
+        except (RuntimeError, AttributeError, NotImplementedError):
+            return decode

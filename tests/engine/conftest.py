@@ -1,0 +1,190 @@
+"""A tiny real target, an oracle that may lie, and a reader that folds updates. One thread: timing is never asserted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from eventspec.core import (
+    Budget,
+    Committed,
+    DraftSession,
+    Proposal,
+    Provisional,
+    Request,
+    Retracted,
+    Sampling,
+    Scores,
+    TargetSession,
+    Trace,
+    Update,
+    Verdict,
+)
+from eventspec.engine.distribution import processed
+from eventspec.engine.generate import Outcome, run
+from eventspec.engine.lanes import Lanes
+from eventspec.engine.plan import Plan
+from eventspec.models.session import LanguageTarget
+from eventspec.nn import Llama, LlamaConfig
+from eventspec.text import stop_rule
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+class Tiny:
+    """A random Llama over 40 tokens in fp64 (no ties by rounding), prompts are numbers in words, and what it must answer."""
+
+    def __init__(self, seed: int, context: int = 96) -> None:
+        config = LlamaConfig(40, 16, 24, 2, 2, 1, max_position_embeddings=context)
+        self.language = Llama(config).double().requires_grad_(False).eval()
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.language.parameters():
+            parameter.normal_(0.0, 0.6, generator=generator)
+        self.target = LanguageTarget(self.language, self.rows)
+        self.prompt = " ".join(map(str, torch.randint(40, (9,), generator=generator).tolist()))
+
+    def rows(self, request: Request, trace: Trace, lane: str) -> torch.Tensor:
+        return self.language.embed(torch.tensor([int(word) for word in request.prompt.split()]))
+
+    def request(self, **sampling: object) -> Request:
+        return Request(self.prompt, None, None, Sampling(**sampling))  # type: ignore[arg-type]
+
+    def answer(self, request: Request, beyond: int = 0) -> list[int]:
+        """Plain greedy decoding, without cache, tree or engine; `beyond`: this many tokens more, stop tokens or not."""
+        text, sampling = [int(word) for word in request.prompt.split()], request.sampling
+        found: list[int] = []
+        while len(found) < sampling.max_new_tokens + beyond:
+            x = self.language.embed(torch.tensor(text + found))[None]
+            hidden = self.language.forward(x, torch.arange(x.shape[1]), x.shape[1], None)
+            found.append(int(processed(self.language.logits(hidden[0, -1]), found, sampling).argmax()))
+            if not beyond and found[-1] in sampling.stop_ids:
+                break
+        return found
+
+
+@dataclass
+class Oracle:
+    """A drafter that is told the answer. `draft(position, budget)` may be replaced by anything hostile; it is also its session."""
+
+    truth: Sequence[int]
+    draft: Callable[[int, Budget], Proposal] | None = None
+    concurrent: bool = True
+    name: str = "oracle"
+    taps: tuple[int, ...] = ()
+    seen: list[int] = field(default_factory=list)
+
+    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
+        return self
+
+    def propose(self, budget: Budget) -> Proposal:
+        at = len(self.seen)
+        if self.draft is not None:
+            return self.draft(at, budget)
+        chain = list(self.truth[at : at + min(budget.nodes, budget.levels)])
+        if budget.show is not None:
+            budget.show(chain)
+        return Proposal.chain(chain, self.name)
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        self.seen += verdict.tokens.tolist()
+
+
+class Reader:
+    """Folds updates as a screen does, and refuses whatever a screen could not show."""
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+        self.provisional: list[int] = []
+        self.updates: list[Update] = []
+
+    def __call__(self, update: Update) -> None:
+        self.updates.append(update)
+        if isinstance(update, Provisional):
+            assert update.tokens
+            self.provisional += update.tokens
+        elif isinstance(update, Retracted):
+            assert 0 < update.count <= len(self.provisional)
+            del self.provisional[len(self.provisional) - update.count :]
+        elif isinstance(update, Committed):
+            shown = self.provisional[: len(update.tokens)]
+            assert shown == list(update.tokens[: len(shown)]), "a wrong guess stood on the screen when its place was committed"
+            del self.provisional[: len(shown)]
+            self.committed += update.tokens
+
+
+@dataclass
+class Ran:
+    outcome: Outcome
+    trace: Trace
+    reader: Reader
+
+
+def decode(
+    tiny: Tiny, drafter: object, request: Request, plan: Plan, lanes: Lanes, cancelled: Callable[[], bool] = bool
+) -> Ran:
+    """Run the loop on this thread; what the reader has at the end must be the answer."""
+    trace, reader = Trace(), Reader()
+    stopped = stop_rule(request.sampling.stop_ids)
+    outcome = run(tiny.target, drafter, request, plan, lanes, trace, stopped, reader, cancelled)  # type: ignore[arg-type]
+    assert reader.committed == outcome.token_ids
+    assert reader.provisional == []
+    return Ran(outcome, trace, reader)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[[int], Tiny]:
+    made: dict[int, Tiny] = {}
+
+    def get(seed: int = 0) -> Tiny:
+        with torch.inference_mode(False):
+            return made.setdefault(seed, made.get(seed) or Tiny(seed))
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def oracle() -> type[Oracle]:
+    return Oracle
+
+
+@pytest.fixture(scope="session")
+def decoded() -> Callable[..., Ran]:
+    return decode
+
+
+@pytest.fixture(scope="session")
+def reader() -> type[Reader]:
+    return Reader
+
+
+@pytest.fixture
+def two() -> Iterator[Lanes]:
+    """Two lanes; their threads end with the test."""
+    lanes = Lanes("two")
+    yield lanes
+    for name in ("target", "drafter"):
+        lanes.abandon(name)
+
+
+@pytest.fixture(scope="session")
+def tree() -> Callable[..., Proposal]:
+    """tree((token, parent), ...) -> a proposal of chosen nodes."""
+
+    def make(*nodes: tuple[int, int], probs: torch.Tensor | None = None) -> Proposal:
+        tokens, parents = np.array([n[0] for n in nodes], np.int64), np.array([n[1] for n in nodes], np.int64)
+        return Proposal(tokens, parents, probs, "test")
+
+    return make

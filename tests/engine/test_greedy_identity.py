@@ -1,0 +1,157 @@
+"""Whatever is drafted, the greedy answer is the one of plain decoding: no cache, no tree, no engine."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eventspec.core import Budget, Proposal, Sampling
+from eventspec.drafters.nothing import Nothing
+from eventspec.engine.lanes import Lanes
+from eventspec.engine.plan import Plan
+from eventspec.engine.verify import verify
+from eventspec.models.weights import llama_sources
+from eventspec.nn import Llama
+
+V = 40
+FIXED = settings(
+    derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200
+)
+
+
+@pytest.fixture(scope="module")
+def lanes() -> dict[str, Lanes]:
+    return {plan: Lanes(plan) for plan in ("one", "two")}
+
+
+def hostile(truth: list[int], rng: np.random.Generator) -> Callable[[int, Budget], Proposal]:
+    """Random trees that follow the truth now and then: right and wrong tokens, deep chains, siblings that repeat a token."""
+
+    def draft(at: int, budget: Budget) -> Proposal:
+        tokens, parents, depth, true = list[int](), list[int](), list[int](), {-1}
+        for node in range(int(rng.integers(0, budget.nodes + 1))):
+            eligible = [-1, *(n for n in range(node) if depth[n] + 1 < budget.levels)]
+            parent = eligible[-1] if rng.random() < 0.5 else int(rng.choice(eligible))
+            level = 0 if parent < 0 else depth[parent] + 1
+            repeats = [n for n in range(node) if parents[n] == parent]
+            right = rng.random() < 0.6 and parent in true and at + level < len(truth)
+            token = truth[at + level] if right else int(rng.integers(V))
+            if repeats and rng.random() < 0.3:
+                token = tokens[int(rng.choice(repeats))]
+            if parent in true and at + level < len(truth) and token == truth[at + level]:
+                true.add(node)
+            tokens.append(token)
+            parents.append(parent)
+            depth.append(level)
+        return Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), origin="hostile")
+
+    return draft
+
+
+@FIXED
+@given(
+    model=st.integers(0, 4),
+    seed=st.integers(0, 10_000),
+    most=st.integers(1, 14),
+    nodes=st.integers(1, 12),
+    tail=st.integers(1, 12),
+    stop_at=st.none() | st.integers(0, 10),
+    penalty=st.sampled_from([1.0, 1.0, 1.4]),
+    plan=st.sampled_from(["one", "one", "two"]),
+)
+def test_hostile_trees_never_change_the_answer(
+    model: int,
+    seed: int,
+    most: int,
+    nodes: int,
+    tail: int,
+    stop_at: int | None,
+    penalty: float,
+    plan: str,
+    tiny: Any,
+    oracle: Any,
+    decoded: Any,
+    lanes: dict[str, Lanes],
+) -> None:
+    world = tiny(model)
+    free = world.request(max_new_tokens=most, repetition_penalty=penalty)
+    truth = world.answer(free, beyond=8)
+    stop_ids = () if stop_at is None else (truth[min(stop_at, len(truth) - 1)],)
+    request = world.request(max_new_tokens=most, repetition_penalty=penalty, stop_ids=stop_ids)
+    drafter = oracle(truth, hostile(truth, np.random.default_rng(seed)))
+    patient = Plan(tail=tail, head_nodes=nodes, nodes=nodes, patience=0.5)
+    ran = decoded(world, drafter, request, patient, lanes[plan])
+    expected = world.answer(request)
+    assert ran.outcome.token_ids == expected
+    assert ran.outcome.finish_reason == ("stop" if expected[-1] in stop_ids else "length")
+    assert ran.trace.notes == []
+    assert sum(r.accepted for r in ran.trace.rounds) <= len(expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_answer_is_transformers_greedy_answer(seed: int, tiny: Any, oracle: Any, decoded: Any, lanes: Any) -> None:
+    world = tiny(seed)
+    request = world.request(max_new_tokens=24)
+    ids = torch.tensor([[int(word) for word in world.prompt.split()]])
+    theirs = as_transformers(world.language)
+    whole = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False, pad_token_id=0)
+    expected = whole[0, ids.shape[1] :].tolist()
+    assert decoded(world, Nothing(), request, Plan(), lanes["one"]).outcome.token_ids == expected
+    drafter = oracle(expected, hostile(expected, np.random.default_rng(seed)))
+    assert decoded(world, drafter, request, Plan(), lanes["one"]).outcome.token_ids == expected
+
+
+def as_transformers(model: Llama) -> LlamaForCausalLM:
+    c, own, state = model.config, dict(model.named_parameters()), {}
+    sizes = {name: getattr(c, name) for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+    heads = {name: getattr(c, name) for name in ("num_attention_heads", "num_key_value_heads", "rms_norm_eps")}
+    for name, parts in llama_sources(c, "", "model.", "lm_head.weight").items():
+        pieces = own[name].split([rows or len(own[name]) for _, rows in parts])
+        state.update(zip((part for part, _ in parts), pieces, strict=True))
+    theirs = LlamaForCausalLM(LlamaConfig(**sizes, **heads, bos_token_id=None, eos_token_id=None)).double().eval()
+    theirs.load_state_dict(state)
+    return theirs
+
+
+def test_a_drafter_that_knows_the_answer_needs_few_rounds(tiny: Any, oracle: Any, decoded: Any, lanes: Any) -> None:
+    world = tiny(0)
+    request = world.request(max_new_tokens=21)
+    truth = world.answer(request)
+    ran = decoded(world, oracle(truth, concurrent=False), request, Plan(head_nodes=8, nodes=5), lanes["one"])
+    assert ran.outcome.token_ids == truth
+    assert [r.accepted for r in ran.trace.rounds] == [8, 5, 5]  # and a bonus token each
+
+
+trees = st.integers(0, 12).flatmap(
+    lambda count: st.tuples(
+        st.lists(st.integers(0, 3), min_size=count, max_size=count),
+        st.tuples(*(st.integers(-1, node - 1) for node in range(count))),
+        st.lists(st.integers(0, 3), min_size=count + 1, max_size=count + 1),
+    )
+)
+
+
+@FIXED
+@given(case=trees, drawn=st.booleans())
+def test_following_the_argmax_is_the_general_walk_with_one_hot_p(
+    case: tuple[list[int], tuple[int, ...], list[int]], drawn: bool
+) -> None:
+    tokens, parents, best = case
+    probs = torch.full((len(tokens), 4), 0.25) if drawn else None
+    proposal = Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), probs)
+    logits = torch.nn.functional.one_hot(torch.tensor(best), 4).double()
+    greedy, rng = Sampling(temperature=0), np.random.default_rng(0)
+    short = verify(logits, proposal, greedy, [], rng)
+    with mock.patch.object(importlib.import_module("eventspec.engine.verify"), "plain_greedy", lambda sampling: False):
+        general = verify(logits, proposal, greedy, [], rng)
+    assert short.path.tolist() == general.path.tolist()
+    assert short.tokens.tolist() == general.tokens.tolist()

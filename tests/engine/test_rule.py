@@ -1,0 +1,161 @@
+"""The rule is exact: sequences come out as if the target had drawn them, whatever was drafted and however.
+
+Chi-square on all 125 sequences of three tokens over five, 40 000 draws, alpha 0.001, bins below 5 pooled. The negative controls
+are the two classical mistakes; they must be caught with a quarter of the draws.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from eventspec.core import Proposal, Sampling
+from eventspec.engine.distribution import processed
+from eventspec.engine.verify import verify
+
+V, LENGTH, DRAWS, ALPHA = 5, 3, 40_000, 1e-3
+START = V  # the row of both tables that stands before the first token
+_TABLES = np.random.default_rng(7)
+TARGET = torch.from_numpy(_TABLES.normal(0, 1.2, (V + 1, V)))
+_DRAFTER = _TABLES.normal(0, 1.2, (V + 1, V))
+Q = np.exp(_DRAFTER) / np.exp(_DRAFTER).sum(1, keepdims=True)
+
+Rng = np.random.Generator
+Draft = Callable[[int, Rng], Proposal]
+
+
+def draw(q: np.ndarray[Any, Any], rng: Rng) -> int:
+    return min(int(np.searchsorted(np.cumsum(q), rng.random(), side="right")), V - 1)
+
+
+def proposal(nodes: list[tuple[int, int]], rows: list[Any] | None) -> Proposal:
+    tokens, parents = (np.array(column, np.int64) for column in zip(*nodes, strict=True))
+    return Proposal(tokens, parents, None if rows is None else torch.from_numpy(np.array(rows)))
+
+
+def drawn_chain(last: int, rng: Rng) -> Proposal:
+    first = draw(Q[last], rng)
+    return proposal([(first, -1), (draw(Q[first], rng), 0)], [Q[last], Q[first]])
+
+
+def chosen_tree(last: int, rng: Rng) -> Proposal:
+    """The likeliest two, and the likeliest two behind each: no randomness at all."""
+    nodes = [(int(token), -1) for token in np.argsort(-Q[last])[:2]]
+    for node in (0, 1):
+        nodes += [(int(token), node) for token in np.argsort(-Q[nodes[node][0]])[:2]]
+    return proposal(nodes, None)
+
+
+def siblings(q: np.ndarray[Any, Any], count: int, replace: bool, rng: Rng) -> list[tuple[int, Any]]:
+    """Tokens and what each was drawn from, given the ones before."""
+    found = []
+    for _ in range(count):
+        token = draw(q, rng)
+        found.append((token, q))
+        if not replace:
+            q = np.where(np.arange(V) == token, 0.0, q)
+            q = q / q.sum()
+    return found
+
+
+def drawn_tree(replace: bool) -> Draft:
+    def draft(last: int, rng: Rng) -> Proposal:
+        drawn = [(token, -1, q) for token, q in siblings(Q[last], 3, replace, rng)]
+        drawn += [(token, 0, q) for token, q in siblings(Q[drawn[0][0]], 2, replace, rng)]
+        return proposal([node[:2] for node in drawn], [node[2] for node in drawn])
+
+    return draft
+
+
+def greedy_tree_with_probs(last: int, rng: Rng) -> Proposal:
+    """The mistake: children were chosen, and the drafter's softmax is handed over as if they had been drawn from it."""
+    chosen = chosen_tree(last, rng)
+    behind = [last if parent < 0 else int(chosen.tokens[parent]) for parent in chosen.parents]
+    return Proposal(chosen.tokens, chosen.parents, torch.from_numpy(Q[behind]))
+
+
+def p_value(draft: Draft, sampling: Sampling, draws: int = DRAWS, seed: int = 0, rng_of: Callable[[int], Any] | None = None) -> float:
+    """Draw sequences through the rule, round by round, and compare with their exact probabilities."""
+    rng = np.random.default_rng(seed) if rng_of is None else rng_of(seed)
+    drafting, counts = np.random.default_rng(seed + 1), np.zeros([V] * LENGTH)
+    for _ in range(draws):
+        answer: list[int] = []
+        while len(answer) < LENGTH:
+            last = answer[-1] if answer else START
+            proposed = draft(last, drafting)
+            logits = TARGET[[last, *proposed.tokens]]
+            answer += verify(logits, proposed, sampling, answer, rng).tokens.tolist()
+        counts[tuple(answer[:LENGTH])] += 1
+    expected = draws * np.array([exact(list(s), sampling) for s in itertools.product(range(V), repeat=LENGTH)])
+    got = counts.reshape(-1)
+    assert got[expected == 0].sum() == 0, "a token that the target never says"
+    rare = expected < 5
+    pooled = [np.array([*x[~rare], x[rare].sum()]) if expected[rare].sum() >= 5 else x[~rare] for x in (got, expected)]
+    return float(chisquare(pooled[0], pooled[1] * pooled[0].sum() / pooled[1].sum()).pvalue)
+
+
+def exact(sequence: list[int], sampling: Sampling) -> float:
+    share = 1.0
+    for at, token in enumerate(sequence):
+        share *= processed(TARGET[sequence[at - 1] if at else START], sequence[:at], sampling)[token]
+    return share
+
+
+PLAIN = Sampling(temperature=1.0)
+PROCESSED = Sampling(temperature=0.8, top_k=4, top_p=0.93, min_p=0.03, repetition_penalty=1.3)
+
+
+@pytest.mark.parametrize(
+    ("draft", "sampling"),
+    [
+        pytest.param(drawn_chain, PLAIN, id="chain drawn"),
+        pytest.param(chosen_tree, PLAIN, id="tree chosen"),
+        pytest.param(drawn_tree(replace=True), PLAIN, id="tree drawn with replacement"),
+        pytest.param(drawn_tree(replace=False), PLAIN, id="tree drawn without replacement"),
+        pytest.param(chosen_tree, PROCESSED, id="tree chosen, processed"),
+    ],
+)
+def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sampling) -> None:
+    assert p_value(draft, sampling) > ALPHA
+
+
+class Scaling:
+    """A generator that scales the weights it draws from, as a rule without renormalisation would have to."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.random = self._rng.random
+
+    def choice(self, count: int, p: Any) -> int:
+        return int(self._rng.choice(count, p=p / p.sum()))
+
+
+def test_the_test_catches_a_residual_that_is_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = importlib.import_module("eventspec.engine.verify")
+    residual = rule._residual
+    monkeypatch.setattr(rule, "_residual", lambda p, token, q: residual(p, token, q) * (p.sum() - p[token]))
+    assert p_value(chosen_tree, PLAIN, DRAWS // 4, rng_of=Scaling) < ALPHA
+
+
+def test_the_test_catches_chosen_children_that_are_passed_off_as_drawn() -> None:
+    assert p_value(greedy_tree_with_probs, PLAIN, DRAWS // 4) < ALPHA
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_nothing_is_left_only_by_rounding_and_then_p_itself_is_right(same: bool) -> None:
+    """p and q are equal up to the last bit: a refusal can then only come from rounding."""
+    p = processed(TARGET[0], [], PLAIN)
+    q = p if same else np.nextafter(p, 1)
+    drawn = Proposal(np.array([2]), np.array([-1]), torch.from_numpy(q[None]))
+    refusing = type("AlwaysOne", (Scaling,), {})(0)
+    refusing.random = lambda: 1.0
+    verdict = verify(TARGET[[0, 2]], drawn, PLAIN, [], refusing)
+    assert verdict.path.tolist() == []
+    assert 0 <= verdict.tokens[0] < V

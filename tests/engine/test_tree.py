@@ -1,0 +1,210 @@
+"""Draft trees: the mask is the ancestor relation, the best nodes bring their ancestors, re-rooting forgets nothing below."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventspec.core import Budget, Proposal
+from eventspec.engine.tree import BadProposal, DraftTree, check, depths, is_chain, tree_mask
+
+FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+parent_lists = st.integers(0, 14).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))).map(list)
+
+
+def ancestors(parents: list[int], node: int) -> set[int]:
+    found = set()
+    while node >= 0:
+        found.add(node)
+        node = parents[node]
+    return found
+
+
+def grown(seed: int, rounds: int = 6, width: int = 2) -> DraftTree:
+    """A random tree; shares are quarters, so that many values tie."""
+    rng, tree = np.random.default_rng(seed), DraftTree()
+    tree.grow(-1, [(int(t), 0.5) for t in rng.choice(9, 2, replace=False)], 0.0)
+    for _ in range(rounds):
+        leaves = tree.leaves(width, 0.0, 1 << 30, 1 << 30)
+        for leaf in leaves:
+            tree.grow(leaf, [(int(t), rng.integers(1, 3) / 4) for t in rng.choice(9, 3, replace=False)], 0.0)
+        tree.expand(leaves)
+    return tree
+
+
+@FIXED
+@given(parents=parent_lists, past=st.integers(0, 3), pending=st.integers(1, 3))
+def test_the_mask_is_the_ancestor_relation(parents: list[int], past: int, pending: int) -> None:
+    mask = tree_mask(parents, past, pending)
+    rows = past + pending
+    assert mask.shape == (pending + len(parents), rows + len(parents))
+    assert torch.equal(mask[:pending, :rows], torch.ones(pending, rows).tril(past).bool())
+    assert not mask[:pending, rows:].any()
+    assert mask[pending:, :rows].all()
+    for node in range(len(parents)):
+        assert set(mask[pending + node, rows:].nonzero().flatten().tolist()) == ancestors(parents, node)
+
+
+@FIXED
+@given(parents=parent_lists)
+def test_depth_counts_ancestors_and_a_chain_is_one_branch(parents: list[int]) -> None:
+    assert depths(parents) == [len(ancestors(parents, node)) - 1 for node in range(len(parents))]
+    assert is_chain(parents) == (depths(parents) == list(range(len(parents))))
+
+
+@FIXED
+@given(seed=st.integers(0, 500), nodes=st.integers(1, 40), levels=st.integers(1, 6))
+def test_a_proposal_is_the_most_valuable_nodes_with_every_ancestor(seed: int, nodes: int, levels: int) -> None:
+    tree = grown(seed)
+    budget = Budget(nodes, levels=levels)
+    proposal = check(tree.proposal(budget, 0.0, "x"), budget)
+    eligible = sorted((v for v, level in zip(tree.values, tree.levels, strict=True) if level < levels), reverse=True)
+    assert len(proposal) == min(nodes, len(eligible))
+    values = []
+    for node, parent in enumerate(proposal.parents):
+        above = 1.0 if parent < 0 else values[parent]
+        path = [int(proposal.tokens[n]) for n in sorted(ancestors(proposal.parents.tolist(), node))]
+        assert (at := walk(tree, path)) is not None
+        values.append(tree.values[at])
+        assert values[-1] <= above
+    assert sorted(values, reverse=True) == eligible[: len(proposal)]
+
+
+def walk(tree: DraftTree, path: list[int]) -> int | None:
+    node: int | None = -1
+    for token in path:
+        if node is not None:
+            node = tree.child(node, token)
+    return node
+
+
+def test_ties_go_to_the_earlier_node_so_a_child_never_comes_without_its_parent() -> None:
+    tree = DraftTree()
+    tree.grow(-1, [(1, 1.0), (2, 1.0)], 0.0)
+    tree.grow(0, [(3, 1.0)], 0.0)
+    proposal = tree.proposal(Budget(2), 0.0, "x")
+    assert proposal.tokens.tolist() == [1, 2]
+    assert proposal.parents.tolist() == [-1, -1]
+
+
+def test_nodes_below_the_floor_are_not_proposed_nor_grown() -> None:
+    tree = DraftTree()
+    tree.grow(-1, [(1, 0.5), (2, 0.3), (3, 0.05)], 0.1)
+    assert tree.tokens == [1, 2]
+    assert tree.proposal(Budget(9), 0.4, "x").tokens.tolist() == [1]
+    assert tree.leaves(4, 0.4, 9, 9) == [0]
+
+
+def test_nothing_grows_behind_the_end_token() -> None:
+    tree = DraftTree()
+    tree.grow(-1, [(7, 0.6), (1, 0.4)], 0.0, end=7)
+    assert tree.leaves(4, 0.0, 9, 9) == [1]
+
+
+def test_growing_stops_when_the_best_nodes_cannot_change_any_more() -> None:
+    tree = DraftTree()
+    tree.grow(-1, [(1, 0.6), (2, 0.4)], 0.0)
+    assert tree.leaves(4, 0.0, 9, nodes=2) == [0]  # a child of node 0 may beat 0.4, a child of node 1 cannot
+    tree.grow(0, [(3, 0.5)], 0.0)
+    tree.expand([0])
+    assert tree.leaves(4, 0.0, 9, nodes=2) == []
+
+
+def test_a_drafter_that_is_sure_does_not_grow_past_its_budget() -> None:
+    """Values of exactly 1 tie forever; a tie cannot change the best nodes."""
+    tree = DraftTree()
+    tree.grow(-1, [(1, 1.0)], 0.0)
+    steps = 0
+    while leaves := tree.leaves(4, 0.0, 1000, nodes=3):
+        tree.grow(leaves[0], [(1, 1.0)], 0.0)
+        tree.expand(leaves)
+        steps += 1
+    assert steps == 2
+    assert len(tree) == 3
+
+
+def test_levels_bound_the_depth() -> None:
+    tree = DraftTree()
+    tree.grow(-1, [(1, 1.0)], 0.0)
+    assert tree.leaves(1, 0.0, levels=1, nodes=9) == []
+    assert tree.leaves(1, 0.0, levels=2, nodes=9) == [0]
+    tree.grow(0, [(2, 1.0)], 0.0)
+    assert tree.proposal(Budget(9, levels=1), 0.0, "x").tokens.tolist() == [1]
+    assert len(tree.proposal(Budget(9, levels=0), 0.0, "x")) == 0
+
+
+@FIXED
+@given(seed=st.integers(0, 500), steps=st.integers(1, 4))
+def test_descending_keeps_everything_below_with_values_relative_to_the_new_root(seed: int, steps: int) -> None:
+    tree, rng = grown(seed), np.random.default_rng(seed)
+    node, tokens = -1, []
+    for _ in range(steps):
+        children = [n for n, parent in enumerate(tree.parents) if parent == node]
+        if not children:
+            break
+        node = int(rng.choice(children))
+        tokens.append(tree.tokens[node])
+    path, below = tree.descend(tokens)
+    assert [tree.tokens[n] for n in path] == tokens
+    assert path[-1] == node
+    inside = [n for n in range(len(tree)) if n != node and node in ancestors(tree.parents, n)]
+    assert below.tokens == [tree.tokens[n] for n in inside]
+    assert below.values == pytest.approx([tree.values[n] / tree.values[node] for n in inside])
+    assert below.levels == depths(below.parents)
+    place = {n: i for i, n in enumerate(inside)}
+    assert below.parents == [place.get(tree.parents[n], -1) for n in inside]
+    assert below.expanded == [place[n] for n in tree.expanded if n in place]
+    assert set(below.leaves(99, 0.0, 1 << 30, 1 << 30)) == {place[n] for n in inside if n not in tree.expanded}
+
+
+def test_descending_out_of_the_tree_gives_the_known_part_and_an_empty_tree() -> None:
+    tree = DraftTree()
+    tree.grow(-1, [(1, 0.6), (2, 0.4)], 0.0)
+    tree.grow(0, [(3, 0.5)], 0.0)
+    path, below = tree.descend([1, 9])
+    assert path == [0]
+    assert len(below) == 0
+    path, below = tree.descend([9, 1])
+    assert path == []
+    assert len(below) == 0
+
+
+def test_the_best_chain_follows_the_most_valuable_child() -> None:
+    tree = DraftTree()
+    assert tree.best_chain() == []
+    tree.grow(-1, [(1, 0.4), (2, 0.6)], 0.0)
+    tree.grow(0, [(3, 1.0)], 0.0)
+    tree.grow(1, [(4, 0.3), (5, 0.7)], 0.0)
+    assert tree.best_chain() == [2, 5]
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def test_a_well_formed_proposal_passes_the_check_unchanged() -> None:
+    for proposal in (Proposal.empty(), Proposal.chain([3, 1]), Proposal(ints(1, 1, 2), ints(-1, -1, 1), torch.ones(3, 4))):
+        assert check(proposal, Budget(3, levels=2)) is proposal
+
+
+@pytest.mark.parametrize(
+    ("proposal", "told"),
+    [
+        (Proposal(ints(1, 2), ints(1, -1)), "before its parent"),
+        (Proposal(ints(1), ints(0)), "before its parent"),
+        (Proposal(ints(1), ints(-2)), "before its parent"),
+        (Proposal(ints(1, -1), ints(-1, 0)), "token -1"),
+        (Proposal(ints(1, 2), ints(-1)), r"parents are not int64 \[2\]"),
+        (Proposal(np.array([1.5]), ints(-1)), r"tokens are not int64 \[1\]"),
+        (Proposal([1, 2], [-1, 0]), r"tokens are not int64 \[2\]"),  # type: ignore[arg-type]
+        (Proposal(ints(1, 2), ints(-1, 0), torch.ones(1, 4)), "1 rows for 2 nodes"),
+        (Proposal.chain([1, 2, 3, 4]), "4 nodes, asked for at most 3"),
+        (Proposal.chain([1, 2, 3]), "3 levels, asked for at most 2"),
+    ],
+)
+def test_a_malformed_proposal_is_named(proposal: Proposal, told: str) -> None:
+    with pytest.raises(BadProposal, match=told):
+        check(proposal, Budget(3, levels=2))

@@ -1,0 +1,46 @@
+"""Random tiny models. One thread: the tests compare numbers, and a machine's other cores belong to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from eventspec.nn import Llama, LlamaConfig
+
+TinyLlama = Callable[..., Llama]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def randomise(model: nn.Module, seed: int) -> None:
+    """Every parameter, norms included, so that none can hide behind its initial value."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(0.0, 0.25, generator=generator)
+            if "norm" in name and not name.endswith("bias"):
+                parameter.add_(1.0)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> TinyLlama:
+    """tiny_llama(kv_heads=4, tied=False, seed=0): four heads of eight over two layers."""
+
+    def make(kv_heads: int = 4, tied: bool = False, seed: int = 0) -> Llama:
+        config = LlamaConfig(50, 32, 48, 2, 4, kv_heads, max_position_embeddings=64, tie_word_embeddings=tied)
+        model = Llama(config).requires_grad_(False).eval()
+        randomise(model, seed)
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def randomised() -> Callable[[nn.Module, int], None]:
+    return randomise

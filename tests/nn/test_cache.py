@@ -1,0 +1,91 @@
+"""What the cache keeps is what a fresh prefill of the kept text would have written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from eventspec.engine.tree import depths, tree_mask
+from eventspec.nn import KVCache, Llama
+
+TinyLlama = Callable[..., Llama]
+
+
+def tokens(*numbers: int) -> Tensor:
+    return torch.tensor(numbers)
+
+
+def read(model: Llama, ids: Tensor, cache: KVCache) -> Tensor:
+    hidden, _ = model.step(model.embed(ids), cache)
+    cache.keep(len(ids), [])
+    return model.logits(hidden)
+
+
+def fresh(model: Llama, ids: Tensor) -> KVCache:
+    cache = model.new_cache(40)
+    read(model, ids, cache)
+    return cache
+
+
+def assert_same(one: KVCache, other: KVCache) -> None:
+    assert one.length == other.length
+    rows = slice(0, one.length)
+    for mine, yours in zip([*one.keys, *one.values], [*other.keys, *other.values], strict=True):
+        torch.testing.assert_close(mine[:, rows], yours[:, rows], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", [[], [0], [0, 2], [1, 4, 5], [0, 2, 3], [6]])
+@pytest.mark.parametrize("pending", [1, 3])
+@torch.inference_mode()
+def test_keeping_a_path_equals_a_fresh_prefill_of_the_accepted_text(
+    tiny_llama: TinyLlama, path: list[int], pending: int
+) -> None:
+    model, past, waiting, nodes = tiny_llama(2), tokens(3, 1, 4, 1, 5), tokens(9, 2, 6)[:pending], tokens(10, 11, 12, 13, 14, 15, 16)
+    parents = [-1, -1, 0, 2, 1, 4, -1]
+    cache = fresh(model, past)
+    positions = torch.tensor([*range(5, 5 + pending), *(5 + pending + depth for depth in depths(parents))])
+    model.step(model.embed(torch.cat((waiting, nodes))), cache, positions, tree_mask(parents, 5, pending))
+    cache.keep(pending, path)
+    assert_same(cache, fresh(model, torch.cat((past, waiting, nodes[path]))))
+
+
+@torch.inference_mode()
+def test_rows_that_were_not_kept_are_overwritten(tiny_llama: TinyLlama) -> None:
+    model, cache = tiny_llama(4), tiny_llama(4).new_cache(40)
+    read(model, tokens(1, 2, 3), cache)
+    model.step(model.embed(tokens(40, 41, 42)), cache)  # never kept
+    assert cache.length == 3
+    read(model, tokens(4), cache)
+    assert_same(cache, fresh(model, tokens(1, 2, 3, 4)))
+
+
+@torch.inference_mode()
+def test_truncating_forgets_the_rest(tiny_llama: TinyLlama) -> None:
+    model = tiny_llama(2)
+    cache = fresh(model, tokens(1, 2, 3, 4, 5))
+    cache.truncate(2)
+    read(model, tokens(7, 8), cache)
+    assert_same(cache, fresh(model, tokens(1, 2, 7, 8)))
+
+
+@torch.inference_mode()
+def test_a_fork_and_its_parent_go_separate_ways(tiny_llama: TinyLlama) -> None:
+    model = tiny_llama(2)
+    cache = fresh(model, tokens(1, 2, 3))
+    twin = cache.fork()
+    read(model, tokens(4, 5), cache)
+    read(model, tokens(6), twin)
+    assert_same(cache, fresh(model, tokens(1, 2, 3, 4, 5)))
+    assert_same(twin, fresh(model, tokens(1, 2, 3, 6)))
+
+
+@torch.inference_mode()
+def test_what_storage_held_before_is_never_seen(tiny_llama: TinyLlama) -> None:
+    model, cache = tiny_llama(4), tiny_llama(4).new_cache(40)
+    for part in [*cache.keys, *cache.values]:
+        part.fill_(torch.nan)
+    assert read(model, tokens(1, 2, 3), cache).isfinite().all()
+    assert read(model, tokens(4), cache).isfinite().all()

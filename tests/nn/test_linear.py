@@ -1,0 +1,76 @@
+"""The fast product is the plain product: both sides of the row limit, any leading shape, with and without bias."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from eventspec.nn.linear import Linear
+
+module = importlib.import_module("eventspec.nn.linear")
+needs_onednn = pytest.mark.skipif(not module._ONEDNN, reason="this torch has no oneDNN")
+
+
+def layer(bias: bool = False, dtype: torch.dtype = torch.float32) -> Linear:
+    made = Linear(24, 40, bias=bias).requires_grad_(False).eval()
+    for seed, parameter in enumerate(made.parameters()):
+        parameter.normal_(generator=torch.Generator().manual_seed(seed))
+    return made.to(dtype)
+
+
+def rows(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(9))
+
+
+@pytest.mark.parametrize("shape", [(1, 24), (3, 24), (4, 24), (200, 24), (2, 9, 24), (24,)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@torch.inference_mode()
+def test_linear_is_torchs_linear(shape: tuple[int, ...], bias: bool, dtype: torch.dtype) -> None:
+    product, x = layer(bias, dtype), rows(*shape).to(dtype)
+    for _ in range(2):  # the second time on the packed weight
+        torch.testing.assert_close(product(x), F.linear(x, product.weight, product.bias))
+
+
+@torch.inference_mode()
+def test_linear_takes_rows_that_do_not_lie_side_by_side() -> None:
+    product, x = layer(), rows(24, 50).t()
+    torch.testing.assert_close(product(x), F.linear(x, product.weight))
+
+
+@torch.inference_mode()
+def test_a_weight_that_is_replaced_is_packed_anew() -> None:
+    product, x = layer(), rows(30, 24)
+    product(x)
+    product.weight.data = product.weight * 2
+    torch.testing.assert_close(product(x), F.linear(x, product.weight))
+
+
+def test_training_forgets_the_packed_weight() -> None:
+    product, x = layer(), rows(30, 24)
+    with torch.inference_mode():
+        product(x)
+    product.train()
+    with torch.no_grad():
+        product.weight.mul_(3)  # as an optimizer does: in place
+    product.eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(product(x), F.linear(x, product.weight))
+
+
+def test_gradients_pass_through_linear() -> None:
+    product, x = layer().requires_grad_(True), rows(30, 24)
+    product(x).sum().backward()
+    torch.testing.assert_close(product.weight.grad, x.sum(0).expand(40, 24))
+
+
+@needs_onednn
+@torch.inference_mode()
+def test_many_rows_go_through_onednn_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    product, x = layer(), rows(64, 24)
+    expected = F.linear(x, product.weight)
+    monkeypatch.setattr(module.F, "linear", lambda *parts: pytest.fail("fell back to the slow path"))
+    torch.testing.assert_close(product(x), expected)
