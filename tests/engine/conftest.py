@@ -133,12 +133,19 @@ class Ran:
 
 
 def decode(
-    tiny: Tiny, drafter: object, request: Request, plan: Plan, lanes: Lanes, cancelled: Callable[[], bool] = bool
+    tiny: Tiny,
+    drafter: object,
+    request: Request,
+    plan: Plan,
+    lanes: Lanes,
+    target: object = None,
+    cancelled: Callable[[Reader], bool] = lambda reader: False,
 ) -> Ran:
-    """Run the loop on this thread; what the reader has at the end must be the answer."""
+    """Run the loop on this thread; what the reader has at the end must be the answer. A token's text is "<number>"."""
     trace, reader = Trace(), Reader()
-    stopped = stop_rule(request.sampling.stop_ids)
-    outcome = run(tiny.target, drafter, request, plan, lanes, trace, stopped, reader, cancelled)  # type: ignore[arg-type]
+    stopped = stop_rule(request.sampling.stop_ids, request.sampling.stop_strings, lambda ids: "".join(f"<{i}>" for i in ids))
+    common = (target or tiny.target, drafter, request, plan, lanes, trace, stopped)
+    outcome = run(*common, reader, lambda: cancelled(reader))  # type: ignore[arg-type]
     assert reader.committed == outcome.token_ids
     assert reader.provisional == []
     return Ran(outcome, trace, reader)

@@ -30,10 +30,10 @@ def randomise(model: nn.Module, seed: int) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_llama() -> TinyLlama:
-    """tiny_llama(kv_heads=4, tied=False, seed=0): four heads of eight over two layers."""
+    """tiny_llama(kv_heads=4, tied=False, seed=0, context=64): four heads of eight over two layers."""
 
-    def make(kv_heads: int = 4, tied: bool = False, seed: int = 0) -> Llama:
-        config = LlamaConfig(50, 32, 48, 2, 4, kv_heads, max_position_embeddings=64, tie_word_embeddings=tied)
+    def make(kv_heads: int = 4, tied: bool = False, seed: int = 0, context: int = 64) -> Llama:
+        config = LlamaConfig(50, 32, 48, 2, 4, kv_heads, max_position_embeddings=context, tie_word_embeddings=tied)
         model = Llama(config).requires_grad_(False).eval()
         randomise(model, seed)
         return model

@@ -67,6 +67,16 @@ def test_logits_are_transformers_logits(tiny_llama: TinyLlama, kv_heads: int, ti
     torch.testing.assert_close(logits, theirs(model)(tokens[None]).logits[0], **CLOSE)
 
 
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("pieces", [[191], [192], [193], [250], [200, 50]])
+@torch.inference_mode()
+def test_a_long_prompt_is_read_as_transformers_reads_it(tiny_llama: TinyLlama, kv_heads: int, pieces: list[int]) -> None:
+    """From 192 rows on a prompt takes a path of its own."""
+    model, tokens = tiny_llama(kv_heads, context=256), ids(sum(pieces))
+    logits, _ = prefilled(model, tokens, pieces, capacity=256)
+    torch.testing.assert_close(logits, theirs(model)(tokens[None]).logits[0], **CLOSE)
+
+
 @torch.inference_mode()
 def test_taps_are_transformers_hidden_states(tiny_llama: TinyLlama) -> None:
     model, tokens = tiny_llama(2), ids(9)
@@ -124,3 +134,30 @@ def test_the_training_forward_without_branches_needs_no_mask(tiny_llama: TinyLla
     expected, _ = prefilled(model, tokens, [12])
     got = model.logits(model.forward(model.embed(tokens[None]), torch.arange(12), 12, None))[0]
     torch.testing.assert_close(got, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+def test_what_training_changed_in_place_is_seen_by_the_next_step(tiny_llama: TinyLlama, rows: int) -> None:
+    """Validation between two epochs: the weights that inference has packed are not final after all."""
+    model, tokens = tiny_llama(2, seed=5), ids(rows)
+    with torch.inference_mode():
+        prefilled(model, tokens, [rows])
+    model.train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.2)
+    model.eval()
+    with torch.inference_mode():
+        logits, _ = prefilled(model, tokens, [rows])
+        torch.testing.assert_close(logits, theirs(model)(tokens[None]).logits[0], **CLOSE)
+
+
+@torch.inference_mode()
+def test_half_precision_works_with_trees_and_grouped_heads(tiny_llama: TinyLlama) -> None:
+    model = tiny_llama(2).bfloat16()
+    cache = model.new_cache(20)
+    model.step(model.embed(ids(5)), cache)
+    cache.keep(5, [])
+    hidden, _ = model.step(model.embed(ids(3)), cache, torch.tensor([5, 6, 6]), tree_mask([-1, 0, 0], 5, 0))
+    assert hidden.dtype == torch.bfloat16
+    assert hidden.isfinite().all()

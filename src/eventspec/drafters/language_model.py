@@ -8,6 +8,7 @@ there: while the target verifies, drafting never has to stop.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,9 @@ _TREE_ROWS = 512
 _SMALLEST = 1e-3
 """Tokens below this share are not even remembered. A share, not a path's probability: an unlikely path that is committed
 becomes the root, and then what follows it is likely."""
+
+Children = list[tuple[int, float]]
+"""Next tokens with their probabilities."""
 
 
 class LanguageDrafter:
@@ -52,12 +56,12 @@ class LanguageDraft:
         self.cache = self.language.new_cache(min(context, len(prompt) + most + 2) + _TREE_ROWS)
         self.base = 0  # rows of the cache that are committed; the tree's rows lie behind them
         self.tree = DraftTree()
-        self.sees: list[list[bool]] = []  # which of the tree's rows every tree row may look at
-        hidden = self._forward(prompt)
+        self.sees = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
+        self.row_of: dict[int, int] = {}  # expanded node -> its row behind the base
+        self.root: Children | None = self._forward(prompt)[0]
         self.cache.keep(len(prompt), [])
         self.base = len(prompt)
         self.unread: list[int] = []
-        self.root: list[tuple[int, float]] | None = self._children(hidden[-1:])[0]
 
     def propose(self, budget: Budget) -> Proposal:
         """Grow the tree until the budget is used up, then the best of it."""
@@ -81,8 +85,7 @@ class LanguageDraft:
             self.unread += tokens
             return
         path, below = self.tree.descend(tokens)
-        row_of = {node: row for row, node in enumerate(self.tree.expanded)}
-        known = [row_of[node] for node in path if node in row_of]
+        known = [self.row_of[node] for node in path if node in self.row_of]
         alive: list[int] = []
         if len(known) == len(tokens):
             inside = self._rows_below(path[-1])
@@ -94,7 +97,10 @@ class LanguageDraft:
         self.cache.length = self.base
         self.cache.keep(0, known + alive)
         self.base += len(known)
-        self.sees = [[other < len(self.sees[row]) and self.sees[row][other] for other in alive] for row in alive]
+        kept = self.sees[np.ix_(alive, alive)]
+        self.sees[: len(alive)] = False
+        self.sees[: len(alive), : len(alive)] = kept
+        self.row_of = {node: row for row, node in enumerate(self.tree.expanded)}
 
     def _rows_below(self, root: int) -> list[int]:
         """Cache rows of expanded nodes under `root`, in order."""
@@ -109,46 +115,41 @@ class LanguageDraft:
         if self.unread:
             self.cache.length = self.base
             rows = self.language.embed(torch.tensor(self.unread, device=self.language.embed.weight.device))
-            hidden = self._forward(rows)
+            self.root = self._forward(rows)[0]
             self.cache.keep(len(rows), [])
             self.base += len(rows)
-            self.unread, self.sees = [], []
-            self.tree = DraftTree()
-            self.root = self._children(hidden[-1:])[0]
+            self.unread = []
+            self.tree, self.row_of = DraftTree(), {}
         if self.root is not None:
             self.tree.grow(-1, self.root, 0.0, self.end)
             self.root = None
 
     def _expand(self, leaves: list[int]) -> None:
         tree, rows = self.tree, len(self.tree.expanded)
-        row_of = {node: row for row, node in enumerate(tree.expanded)}
         width = rows + len(leaves)
-        visible = torch.ones(len(leaves), self.base + width, dtype=torch.bool)
-        for i, leaf in enumerate(leaves):
+        for row, leaf in enumerate(leaves, rows):
             parent = tree.parents[leaf]
-            line = list(self.sees[row_of[parent]]) if parent >= 0 else []
-            line += [False] * (width - len(line))
-            line[rows + i] = True
-            self.sees.append(line)
-            visible[i, self.base :] = torch.tensor(line)
-        device = self.language.embed.weight.device
-        positions = torch.tensor([self.base + tree.levels[leaf] for leaf in leaves], device=device)
-        x = self.language.embed(torch.tensor([tree.tokens[leaf] for leaf in leaves], device=device))
+            self.sees[row] = self.sees[self.row_of[parent]] if parent >= 0 else False
+            self.sees[row, row] = True
+            self.row_of[leaf] = row
+        visible = np.ones((len(leaves), self.base + width), bool)
+        visible[:, self.base :] = self.sees[rows:width, :width]
+        levels = [self.base + tree.levels[leaf] for leaf in leaves]
+        placed = torch.tensor([[tree.tokens[leaf] for leaf in leaves], levels], device=self.language.embed.weight.device)
         self.cache.length = self.base + rows
-        hidden = self._forward(x, positions, visible.to(device))
+        mask = torch.from_numpy(visible).to(placed.device)
+        known = self._forward(self.language.embed(placed[0]), placed[1], mask)
         self.cache.length = self.base
-        for leaf, children in zip(leaves, self._children(hidden), strict=True):
+        for leaf, children in zip(leaves, known, strict=True):
             tree.grow(leaf, children, 0.0, self.end)
         tree.expand(leaves)
 
-    def _forward(self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def _forward(self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> list[Children]:
+        """Read rows [T, D]; the likeliest next tokens behind every one (behind the last, without a tree's mask)."""
         began = self.trace.now()
         hidden, _ = self.language.step(rows, self.cache, positions, mask)
+        logits = self.language.logits(hidden if mask is not None else hidden[-1:])
+        shares, tokens = logits.float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
-        return hidden
-
-    def _children(self, hidden: Tensor) -> list[list[tuple[int, float]]]:
-        """The likeliest next tokens behind every row."""
-        shares, tokens = self.language.logits(hidden).float().softmax(-1).topk(_CHILDREN)
-        rows = zip(tokens.tolist(), shares.tolist(), strict=True)
-        return [[pair for pair in zip(t, s, strict=True) if pair[1] >= _SMALLEST] for t, s in rows]
+        found = zip(tokens.tolist(), shares.tolist(), strict=True)
+        return [[pair for pair in zip(t, s, strict=True) if pair[1] >= _SMALLEST] for t, s in found]

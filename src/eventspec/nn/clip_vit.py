@@ -53,9 +53,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        queries, keys, values = (
-            self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        )
+        queries, keys, values = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(queries, keys, values)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         inner = self.activation(self.fc1(self.norm2(x)))

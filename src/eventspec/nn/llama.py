@@ -18,7 +18,6 @@ from eventspec.nn.cache import KVCache
 from eventspec.nn.decode import compiled
 from eventspec.nn.linear import FEW_ROWS, Linear, usable_for
 
-
 _decode = functools.cache(compiled)
 
 
@@ -80,7 +79,8 @@ class Layer(nn.Module):
         x = x + self.out(attended)
         normed = F.rms_norm(x, self.post_norm.shape, self.post_norm.to(x.dtype), self.eps)
         gate, up = self.gate_up(normed).chunk(2, -1)
-        return x + self.down(F.silu(gate) * up)
+        finished: Tensor = x + self.down(F.silu(gate) * up)
+        return finished
 
 
 class Llama(nn.Module):
@@ -141,7 +141,9 @@ class Llama(nn.Module):
             cos, sin = self.cos[positions], self.sin[positions]
         if mask is None and start and rows > 1:
             mask = torch.ones(rows, end, dtype=torch.bool, device=x.device).tril_(start)
-        added = None if mask is None else torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, -torch.inf)
+        added = (
+            None if mask is None else torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, -torch.inf)
+        )
         weights, packed = self._final_weights()
         if rows < FEW_ROWS:
             packed = []
@@ -149,6 +151,13 @@ class Llama(nn.Module):
         fixed = (cos.to(x.dtype), sin.to(x.dtype), cache.keys, cache.values, start, added, weights, packed)
         hidden, tapped = _decode()(x, *fixed, config.num_attention_heads, config.rms_norm_eps, list(taps))
         return hidden, tapped
+
+    def train(self, mode: bool = True) -> Llama:
+        """As nn.Module.train; training forgets the weights that were gathered."""
+        if mode:
+            self._final = None
+        super().train(mode)
+        return self
 
     def _final_weights(self) -> tuple[list[Tensor], list[Tensor]]:
         """The layers' tensors in the order of `nn.decode`, and packed for oneDNN; gathered once, for weights that are final."""
