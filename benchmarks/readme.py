@@ -1,7 +1,7 @@
 """Writes the README's figures from benchmarks/results/*.json, so that no number in it is typed by hand.
 
-    python benchmarks/readme.py            # rewrite the block between the markers
-    python benchmarks/readme.py --check    # exit 1 when the block is not what the results say
+python benchmarks/readme.py            # rewrite the block between the markers
+python benchmarks/readme.py --check    # exit 1 when the block is not what the results say
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ BEGIN, END = "<!-- figures: benchmarks/readme.py -->", "<!-- end of figures -->"
 
 def block() -> str:
     """The README's figures."""
-    real, shuffled = (json.loads((ROOT / f"benchmarks/results/main-job-{name}.json").read_text()) for name in ("real", "shuffled"))
+    real, shuffled = (
+        json.loads((ROOT / f"benchmarks/results/main-job-{name}.json").read_text()) for name in ("real", "shuffled")
+    )
     where, own = real["environment"], real["methods"]["cross-modal"]
     base, other = real["methods"]["autoregressive"], shuffled["methods"]["cross-modal"]
     low, high = own["speedup_ci95"]

@@ -22,9 +22,7 @@ _HOMES = {
     "Recording": "recordings",
     "Pair": "pairs",
     "generate": "pairs",
-    "load_drafter": "pairs",
     "load_pair": "pairs",
-    "load_target": "pairs",
     "stream": "pairs",
 }
 

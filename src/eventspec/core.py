@@ -230,14 +230,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Round:
-    """One pass of score, verify, commit, propose. proposed, depth: nodes and levels of the proposal; accepted: nodes of
-    its path;
-    seconds of the target's forward, of the whole pass without drafting, of waiting for the next draft, and of the drafter's own
-    forwards meanwhile."""
+    """One pass of score, verify, commit, propose.
+
+    proposed, depth: nodes and levels of the proposal; accepted: nodes of its path; committed: tokens that joined the answer;
+    seconds of the target's forward, of the whole pass without drafting, of waiting for the next draft, and of the drafter's
+    own forwards meanwhile.
+    """
 
     proposed: int
     depth: int
     accepted: int
+    committed: int
     origin: str
     head_start: bool
     model_seconds: float
@@ -270,13 +273,14 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write the spans as a Chrome trace; Perfetto opens it too. Times in microseconds, one thread a lane."""
-        lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in self.spans), 1)}
+        done = list(self.spans)  # a lane that is late may still add some
+        lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
         named = [
             {"ph": "M", "pid": 1, "tid": tid, "name": "thread_name", "args": {"name": lane}} for lane, tid in lanes.items()
         ]
         spans = [
             {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.name, "ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
-            for s in self.spans
+            for s in done
         ]
         marks = [{"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": n, "ts": 1e6 * at} for n, at in self.marks.items()]
         write_text(Path(path), json.dumps({"traceEvents": [*named, *spans, *marks], "displayTimeUnit": "ms"}))
@@ -309,7 +313,7 @@ class Trace:
     @property
     def tau(self) -> float:
         """Mean tokens committed per target forward, bonus token included."""
-        return (self.accepted + len(self.rounds)) / len(self.rounds) if self.rounds else 0.0
+        return sum(r.committed for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
 
 
 # --------------------------------------------------------------------------------------------------------------- protocols

@@ -68,8 +68,8 @@ def test_a_lookup_keeps_to_its_budget() -> None:
 # ---------------------------------------------------------------------------------------------------------------- the prior
 @pytest.fixture
 def prior() -> TextPrior:
-    rows = [("colour?", [1, 2, 3, END])] * 6 + [("colour?", [1, 2, 4, END])] * 4 + [("size?", [1, 5, END])] * 5 + [("rare?", [8, END])]
-    return TextPrior.of(rows)
+    colours = [("colour?", [1, 2, 3, END])] * 6 + [("colour?", [1, 2, 4, END])] * 4
+    return TextPrior.of([*colours, *[("size?", [1, 5, END])] * 5, ("rare?", [8, END])])
 
 
 def test_the_prior_knows_shares_by_question(prior: TextPrior) -> None:

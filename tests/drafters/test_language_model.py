@@ -159,7 +159,8 @@ def test_any_history_of_verdicts_leads_to_the_draft_of_a_fresh_session(
     draft, committed = drafter.open(asked(PROMPT), None, Trace()), list[int]()
     for _ in range(4):
         if rng.random() < 0.8:
-            draft.propose(Budget(int(rng.integers(1, 50)), floor=float(rng.choice([0.0, 0.02, 0.1])), levels=int(rng.integers(1, 6))))
+            floor, levels = float(rng.choice([0.0, 0.02, 0.1])), int(rng.integers(1, 6))
+            draft.propose(Budget(int(rng.integers(1, 50)), floor=floor, levels=levels))
         tokens, node = list[int](), -1
         for _ in range(rng.integers(1, 6)):
             children = [n for n, parent in enumerate(draft.tree.parents) if parent == node] if node is not None else []
@@ -291,7 +292,9 @@ def test_with_the_target_itself_as_drafter_everything_is_accepted(
 
 @pytest.mark.parametrize("lanes", ["one", "two"])
 @pytest.mark.parametrize("seed", range(4))
-def test_another_model_as_drafter_never_changes_the_answer(seed: int, lanes: str, model: Any, drafting: Any, asked: Any) -> None:
+def test_another_model_as_drafter_never_changes_the_answer(
+    seed: int, lanes: str, model: Any, drafting: Any, asked: Any
+) -> None:
     mine, other = model(seed), model(seed + 10)
     target, request = LanguageTarget(mine, drafting(mine).rows), asked(PROMPT, max_new_tokens=20, stop_ids=(END,))
     plan = Plan(tail=2, nodes=8, node_cost=0.01, level_cost=0.01, patience=5)

@@ -77,7 +77,7 @@ class Tiny:
 
 @dataclass
 class Oracle:
-    """A drafter that is told the answer. `draft(position, budget)` may be replaced by anything hostile; it is also its session."""
+    """A drafter that is told the answer, and its own session. `draft(position, budget)` may be anything hostile instead."""
 
     truth: Sequence[int]
     draft: Callable[[int, Budget], Proposal] | None = None

@@ -24,7 +24,11 @@ from eventspec.nn import Llama
 
 V = 40
 FIXED = settings(
-    derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=200,
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -95,6 +96,32 @@ def test_waiting_for_a_result_ends_in_time(gate: threading.Event) -> None:
     lane.close()
 
 
+def test_an_idle_lane_lets_go_of_what_it_worked_on() -> None:
+    class Cache:
+        pass
+
+    lane, cache = Lane("test"), Cache()
+    alive = weakref.ref(cache)
+    lane.start(lambda cache=cache: cache).result(10)
+    del cache
+    ends = time.perf_counter() + 10
+    while alive() is not None and time.perf_counter() < ends:
+        time.sleep(0.001)
+    assert alive() is None
+    lane.close()
+
+
+def test_lanes_that_are_asked_for_at_once_are_the_same(two: Lanes) -> None:
+    found: list[Lane] = []
+    askers = [threading.Thread(target=lambda: found.append(two.lane("drafter"))) for _ in range(8)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(10)
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
 def test_two_cpu_cores_or_two_devices_make_two_lanes() -> None:
     assert choose_plan("one") == "one"
     assert choose_plan("auto", "cuda:0", "cuda:0") == "one"
@@ -139,7 +166,9 @@ GARBAGE: dict[str, Callable[[int, Budget], Any]] = {
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_a_malformed_proposal_costs_speed_only(kind: str, later: bool, tiny: Any, oracle: Any, decoded: Any, two: Lanes) -> None:
+def test_a_malformed_proposal_costs_speed_only(
+    kind: str, later: bool, tiny: Any, oracle: Any, decoded: Any, two: Lanes
+) -> None:
     world = tiny(1)
     request = world.request(max_new_tokens=10)
     truth = world.answer(request)

@@ -81,7 +81,9 @@ def greedy_tree_with_probs(last: int, rng: Rng) -> Proposal:
     return Proposal(chosen.tokens, chosen.parents, torch.from_numpy(Q[behind]))
 
 
-def p_value(draft: Draft, sampling: Sampling, draws: int = DRAWS, seed: int = 0, rng_of: Callable[[int], Any] | None = None) -> float:
+def p_value(
+    draft: Draft, sampling: Sampling, draws: int = DRAWS, seed: int = 0, rng_of: Callable[[int], Any] | None = None
+) -> float:
     """Draw sequences through the rule, round by round, and compare with their exact probabilities."""
     rng = np.random.default_rng(seed) if rng_of is None else rng_of(seed)
     drafting, counts = np.random.default_rng(seed + 1), np.zeros([V] * LENGTH)

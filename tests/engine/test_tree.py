@@ -67,7 +67,8 @@ def test_a_proposal_is_the_most_valuable_nodes_with_every_ancestor(seed: int, no
     for node, parent in enumerate(proposal.parents):
         above = 1.0 if parent < 0 else values[parent]
         path = [int(proposal.tokens[n]) for n in sorted(ancestors(proposal.parents.tolist(), node))]
-        assert (at := walk(tree, path)) is not None
+        at = walk(tree, path)
+        assert at is not None
         values.append(tree.values[at])
         assert values[-1] <= above
     assert sorted(values, reverse=True) == eligible[: len(proposal)]

@@ -43,8 +43,8 @@ def assert_same(one: KVCache, other: KVCache) -> None:
 def test_keeping_a_path_equals_a_fresh_prefill_of_the_accepted_text(
     tiny_llama: TinyLlama, path: list[int], pending: int
 ) -> None:
-    model, past, waiting, nodes = tiny_llama(2), tokens(3, 1, 4, 1, 5), tokens(9, 2, 6)[:pending], tokens(10, 11, 12, 13, 14, 15, 16)
-    parents = [-1, -1, 0, 2, 1, 4, -1]
+    model, past, waiting = tiny_llama(2), tokens(3, 1, 4, 1, 5), tokens(9, 2, 6)[:pending]
+    nodes, parents = tokens(10, 11, 12, 13, 14, 15, 16), [-1, -1, 0, 2, 1, 4, -1]
     cache = fresh(model, past)
     positions = torch.tensor([*range(5, 5 + pending), *(5 + pending + depth for depth in depths(parents))])
     model.step(model.embed(torch.cat((waiting, nodes))), cache, positions, tree_mask(parents, 5, pending))

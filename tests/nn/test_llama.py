@@ -1,4 +1,4 @@
-"""Our decoder is transformers' Llama, however its rows are fed: at once, in pieces, one by one, as a tree, packed in training."""
+"""Our decoder is transformers' Llama, however its rows are fed: at once, in pieces, one by one, as a tree, packed."""
 
 from __future__ import annotations
 

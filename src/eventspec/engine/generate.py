@@ -286,7 +286,7 @@ def _rounds(
         budget = None if over else plan.later(most - len(answer) - 1, display.behind(len(answer)))
         following = drafting.follow(verdict, scores, budget)
         levels = max(depths(proposal.parents.tolist()), default=-1) + 1
-        counts = (len(proposal), levels, min(len(verdict.path), len(fresh)), proposal.origin, first)
+        counts = (len(proposal), levels, min(len(verdict.path), len(fresh)), len(fresh), proposal.origin, first)
         drafted = trace.forwards.get("drafter", 0.0) - drafted
         trace.rounds.append(Round(*counts, scored - began, rounded - began, trace.now() - rounded, drafted))
         if over:

@@ -79,17 +79,20 @@ class Lane:
         stream = torch.cuda.Stream(self._device) if self._device.startswith("cuda") else None
         with torch.inference_mode(), torch.cuda.stream(stream):
             while (job := self._work.get()) is not None:
-                work, pending = job
-                self._began = time.perf_counter()
-                try:
-                    value = work()
-                    if stream is not None:
-                        stream.synchronize()
-                    self._began = None
-                    pending.set(value, None)
-                except BaseException as error:
-                    self._began = None
-                    pending.set(None, error)
+                self._do(*job, stream)
+                del job  # an idle lane must not keep the last request's caches alive
+
+    def _do(self, work: Callable[[], object], pending: Pending[object], stream: torch.cuda.Stream | None) -> None:
+        self._began = time.perf_counter()
+        try:
+            value = work()
+            if stream is not None:
+                stream.synchronize()
+            self._began = None
+            pending.set(value, None)
+        except BaseException as error:
+            self._began = None
+            pending.set(None, error)
 
 
 class Lanes:
@@ -103,6 +106,7 @@ class Lanes:
         self.plan = plan
         self._devices = {"target": target_device, "drafter": drafter_device}
         self._lanes: dict[str, Lane] = {}
+        self._lock = threading.Lock()
         # Asked here, not where a lane starts: the drafter's is started from the target's thread, which is pinned already.
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
 
@@ -112,13 +116,15 @@ class Lanes:
 
     def lane(self, name: str) -> Lane:
         """The lane `target` or `drafter`, started on first use."""
-        if name not in self._lanes:
-            self._lanes[name] = self._new(name)
-        return self._lanes[name]
+        with self._lock:
+            if name not in self._lanes:
+                self._lanes[name] = self._new(name)
+            return self._lanes[name]
 
     def abandon(self, name: str) -> None:
         """Give up on a lane whose work hangs: who asks next gets a fresh one, and this one ends when its work does."""
-        lane = self._lanes.pop(name, None)
+        with self._lock:
+            lane = self._lanes.pop(name, None)
         if lane is not None:
             lane.close()
 

@@ -39,9 +39,9 @@ class LanguageTarget:
             )
         cache = self.language.new_cache(capacity)
         session = LanguageSession(self.language, cache, prompt)
-        if tail < len(prompt):
+        if len(prompt) > max(1, tail):
             began = trace.now()
-            session.read(len(prompt) - tail)
+            session.read(len(prompt) - max(1, tail))  # the last row stays: its forward gives the first logits
             trace.span("prefill", "target", began)
         return session
 

@@ -80,14 +80,13 @@ def load(module: nn.Module, path: Path, sources: Sources, dtype: torch.dtype) ->
                 )
             own = dict(module.named_parameters())
             for name, parts in sources.items():
-                tensor = (
-                    torch.cat([file.get_tensor(part) for part, _ in parts]) if len(parts) > 1 else file.get_tensor(parts[0][0])
-                )
-                if tensor.shape != own[name].shape:
-                    raise BadCheckpoint(
-                        f"{path}: tensor {parts[0][0]} gives {list(tensor.shape)}, config.json asks for {list(own[name].shape)}"
-                    )
-                own[name].data = tensor.to(dtype)
+                pieces = []
+                for part, rows in parts:
+                    pieces.append(file.get_tensor(part))
+                    found, wanted = list(pieces[-1].shape), [rows or len(own[name]), *own[name].shape[1:]]
+                    if found != wanted:
+                        raise BadCheckpoint(f"{path}: tensor {part} is {found}, config.json asks for {wanted}")
+                own[name].data = (torch.cat(pieces) if len(pieces) > 1 else pieces[0]).to(dtype)
     except (SafetensorError, OSError) as error:
         raise BadCheckpoint(f"{path} cannot be read as safetensors ({error}): fetch or train it again") from None
 
@@ -137,16 +136,41 @@ def llama_json(config: LlamaConfig) -> dict[str, Any]:
 
 
 def clip_config(data: dict[str, Any]) -> ClipConfig:
-    """The inverse of `clip_json`; KeyError names a missing field."""
+    """The inverse of `clip_json`; KeyError names a field that is missing or cannot be."""
     needed = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
+    sizes: dict[str, Any] = {name: _whole(data, name) for name in needed}
     more = {name: data[name] for name in ("layer_norm_eps", "hidden_act") if name in data}
-    return ClipConfig(**{name: data[name] for name in needed}, **more)
+    _require("num_attention_heads", sizes["hidden_size"] % sizes["num_attention_heads"] == 0)
+    _require("patch_size", sizes["image_size"] % sizes["patch_size"] == 0)
+    _require("layer_norm_eps", isinstance(more.get("layer_norm_eps", 0.0), float | int))
+    _require("hidden_act", more.get("hidden_act", "gelu") in ("gelu", "quick_gelu"))
+    return ClipConfig(**sizes, **more)
+
+
+def _whole(data: dict[str, Any], name: str) -> int:
+    value = data[name]
+    _require(name, type(value) is int and value > 0)
+    return int(value)
+
+
+def _require(name: str, holds: bool) -> None:
+    if not holds:
+        raise KeyError(name)
 
 
 def llama_config(data: dict[str, Any]) -> LlamaConfig:
-    """The inverse of `llama_json`; KeyError names a missing field."""
+    """The inverse of `llama_json`; KeyError names a field that is missing, cannot be, or asks for what our decoder lacks."""
     needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     optional = ("rms_norm_eps", "rope_theta", "max_position_embeddings", "tie_word_embeddings")
+    sizes: dict[str, Any] = {name: _whole(data, name) for name in needed}
     more = {name: data[name] for name in optional if name in data}
-    heads = data.get("num_key_value_heads", data["num_attention_heads"])
-    return LlamaConfig(**{name: data[name] for name in needed}, num_key_value_heads=heads, **more)
+    heads = sizes["num_attention_heads"]
+    groups = _whole({"num_key_value_heads": heads, **data}, "num_key_value_heads")
+    _require("num_attention_heads", sizes["hidden_size"] % (2 * heads) == 0)
+    _require("num_key_value_heads", heads % groups == 0)
+    _require("max_position_embeddings", type(more.get("max_position_embeddings", 1)) is int)
+    for name in ("rms_norm_eps", "rope_theta"):
+        _require(name, isinstance(more.get(name, 0.0), float | int))
+    for name, only in (("rope_scaling", None), ("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
+        _require(name, data.get(name, only) == only)
+    return LlamaConfig(**sizes, num_key_value_heads=groups, **more)

@@ -60,9 +60,9 @@ def decode(
 ) -> Tuple[Tensor, List[Tensor]]:  # noqa: UP006
     """x float [T, D] through all layers behind `start` cached rows; writes rows [start, start + T) of keys and values.
 
-    cos, sin float [T, 1, head_dim]; mask float [T, start + T] to be added, or None: causal at start 0, everything else; weights:
-    six tensors a layer (input norm, qkv, out, post norm, gate_up, down); packed: the same list in oneDNN's layout, or empty.
-    Returns the last layer's output and the outputs of the layers `taps` (0 = x).
+    cos, sin float [T, 1, head_dim]; mask float [T, start + T] to be added, or None: causal at start 0, everything else;
+    weights: six tensors a layer (input norm, qkv, out, post norm, gate_up, down); packed: the same list in oneDNN's layout, or
+    empty. Returns the last layer's output and the outputs of the layers `taps` (0 = x).
     """
     rows, end = x.size(0), start + x.size(0)
     kv_heads, head_dim = keys[0].size(0), keys[0].size(2)

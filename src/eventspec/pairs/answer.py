@@ -133,23 +133,31 @@ class Answering:
         self.drafter = pair.drafter(method)
         self.trace = trace or Trace()
         self._outcome: Outcome | None = None
-        self._cancelled = False
+        self._begun = self._cancelled = False
 
     def cancel(self) -> None:
         """Stop after the round that is running."""
         self._cancelled = True
 
     def updates(self) -> Iterator[Update]:
-        """Provisional, Committed and Retracted tokens as they come; nothing once it has run."""
-        if self._outcome is None:
+        """Provisional, Committed and Retracted tokens as they come; nothing once it has run. Leaving early cancels."""
+        if self._begun:
+            return
+        self._begun = True
+        try:
             yield from stream_updates(self._run, self.pair.lanes)
+        finally:
+            self.cancel()
 
     def result(self) -> Result:
-        """The finished answer."""
+        """The finished answer; runs it when nobody listened to it."""
+        begun, self._begun = self._begun, True
+        # Work on a lane is done in order, so behind a run that somebody left, an empty job waits for its end.
         if self._outcome is None:
-            self.pair.lanes.lane("target").start(lambda: self._run(lambda update: None)).result()
+            self.pair.lanes.lane("target").start(int if begun else self._run_unheard).result()
         outcome, request = self._outcome, self.request
-        assert outcome is not None
+        if outcome is None:
+            raise RuntimeError("this question failed when it ran; ask it again")
         rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
         text = self.pair.vocabulary.decode(outcome.token_ids).strip()
         for stop in request.sampling.stop_strings:
@@ -157,6 +165,9 @@ class Answering:
         sizes = (rows - visual, visual)
         target, plan = self.pair.target, self.pair.lanes.plan
         return Result(text, outcome.token_ids, self.method, target.lossless, outcome.finish_reason, *sizes, plan, self.trace)
+
+    def _run_unheard(self) -> None:
+        self._run(lambda update: None)
 
     def _run(self, emit: Emit) -> Outcome:
         pair, request = self.pair, self.request

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eventspec.core import BadCheckpoint, BadInput, Drafter, Request, Sampling, Target, Trace
+from eventspec.core import BadCheckpoint, BadInput, Budget, Drafter, Request, Sampling, Target, Trace
 from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior
 from eventspec.engine import Plan
 from eventspec.engine.cost import VerifyCurve, measure_verify
@@ -134,5 +134,12 @@ def warm_up(pair: Pair) -> Pair:
     def verifying() -> VerifyCurve:
         return measure_verify(pair.target.prefill(request, 1, Trace()))
 
+    def drafting() -> None:
+        for drafter in (d for d in pair.drafters.values() if d.concurrent and not d.taps):
+            session = drafter.open(request, None, Trace())
+            for nodes in (4, 16):
+                session.propose(Budget(nodes))
+
     curve = pair.lanes.lane("target").start(verifying).result()
+    pair.lanes.lane("drafter").start(drafting).result()
     return replace(pair, budget=replace(pair.budget, node_cost=curve.node_cost))

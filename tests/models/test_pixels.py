@@ -1,0 +1,44 @@
+"""Pixels of the bundled pair: CLIP's resize, crop and scale, and the drafter's short cut through event classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from eventspec.models.embedded import (
+    CLIP_MEAN,
+    CLIP_STD,
+    IMAGE_SIZE,
+    PALETTE,
+    fit,
+    normalised,
+    pixels_from_classes,
+    pixels_from_frames,
+)
+
+
+@pytest.mark.parametrize("size", [(112, 112), (64, 90), (260, 346), (480, 640), (346, 260)])
+def test_pixels_of_classes_are_those_of_the_red_and_blue_picture(size: tuple[int, int]) -> None:
+    classes = np.random.default_rng(0).integers(0, 3, (2, *size)).astype(np.uint8)
+    picture = torch.from_numpy(PALETTE[classes]).permute(0, 3, 1, 2)
+    assert torch.equal(pixels_from_classes(torch.from_numpy(classes)), normalised(fit(picture)))
+
+
+@pytest.mark.parametrize("size", [(112, 112), (112, 200), (480, 640), (113, 112), (1, 1), (30, 1000)])
+def test_any_frame_becomes_a_square_of_the_towers_size(size: tuple[int, int]) -> None:
+    pixels = pixels_from_frames(np.zeros((3, *size, 3), np.uint8))
+    assert pixels.shape == (3, 3, IMAGE_SIZE, IMAGE_SIZE)
+    assert pixels.dtype == torch.float32
+
+
+def test_the_crop_is_from_the_middle() -> None:
+    frame = np.zeros((1, 112, 336, 3), np.uint8)
+    frame[:, :, 112:224] = 255
+    assert (fit(torch.from_numpy(frame).permute(0, 3, 1, 2)) == 255).all()
+
+
+def test_scaling_takes_clips_mean_and_deviation() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (1, 112, 112, 3), dtype=np.uint8)
+    expected = (frames[0] / 255 - np.array(CLIP_MEAN)) / np.array(CLIP_STD)
+    np.testing.assert_allclose(pixels_from_frames(frames)[0].permute(1, 2, 0).numpy(), expected, atol=1e-5)
