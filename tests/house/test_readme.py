@@ -6,6 +6,8 @@ The tree is the fenced block with a line `src/eventspec/`; below it, one indente
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,8 @@ def test_the_file_tree_lists_the_rooms_that_exist(root: Path) -> None:
 def test_a_tree_is_read_in_either_style(tree: str) -> None:
     assert rooms_in(f"# Title\n```sh\nmake demo\n```\n\n```\n{tree}```\n") == {"core.py", "cli/"}
     assert rooms_in("# Title\n```\nmake demo\n```\n") == set()
+
+
+def test_the_figures_are_what_the_results_say(root: Path) -> None:
+    done = subprocess.run([sys.executable, root / "benchmarks/readme.py", "--check"], check=False)
+    assert done.returncode == 0, "README.md is not what benchmarks/results say: run python benchmarks/readme.py"

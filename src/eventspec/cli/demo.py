@@ -53,6 +53,8 @@ def demo(
     from eventspec.recordings import Recording
 
     console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console = Console(stderr=as_json, width=120)
     out.mkdir(parents=True, exist_ok=True)
     pair = warm_up(load_pair("embedded", device_plan))
     recordings = {name: Recording.open(DATA / "clips" / name) for name in QUESTIONS}
@@ -73,10 +75,8 @@ def demo(
     if as_json:
         typer.echo(json.dumps({"runs": runs}))
         return
-    console.print(
-        f"pair {pair.name}, {pair.lanes.plan} device(s), {REPEATS} interleaved repeats, sums; the real clip is outside the"
-    )
-    console.print("pair's training world: its answer there is worth little, but it is exactly the target's own.")
+    console.print(f"pair {pair.name}, {pair.lanes.plan} device(s), {REPEATS} interleaved repeats; times are means in ms.")
+    console.print("The real clip is outside the pair's training world: its answer is worth little, but it is the target's own.")
     console.print(f"wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)")
 
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict, write_text
 from eventspec.engine.tree import DraftTree
 
 Context = tuple[int, ...]
@@ -44,14 +44,31 @@ class TextPrior:
                     return [(token, count / total) for token, count in found.most_common(most)]
         return []
 
+    def pruned(self, least: int = 4, difference: float = 0.03) -> TextPrior:
+        """Without contexts that were seen fewer than `least` times, or that say what the next shorter kept one says: the same
+        likeliest token, its share within `difference`."""
+        kept = TextPrior(self.longest)
+        for key, context in sorted(self.counts, key=lambda entry: (entry[0], len(entry[1]))):
+            found = self.counts[key, context]
+            if found.total() < least:
+                continue
+            tails = (context[at:] for at in range(1, len(context) + 1))
+            shorter = next((kept.counts[key, tail] for tail in tails if (key, tail) in kept.counts), None)
+            token, count = found.most_common(1)[0]
+            if shorter is not None and shorter.most_common(1)[0][0] == token:
+                change = abs(count / found.total() - shorter[token] / shorter.total())
+                if change <= difference:
+                    continue
+            kept.counts[key, context] = found
+        return kept
+
     def save(self, path: Path, least: int = 4) -> None:
-        """JSON with the contexts seen at least `least` times (the others are never asked)."""
+        """JSON of the contexts that matter, see `pruned`."""
         rows = [
             [key, list(context), [[t, c] for t, c in found.most_common(8)], found.total()]
-            for (key, context), found in self.counts.items()
-            if found.total() >= least
+            for (key, context), found in self.pruned(least).counts.items()
         ]
-        path.write_text(json.dumps({"longest": self.longest, "contexts": rows}, separators=(",", ":")))
+        write_text(path, json.dumps({"longest": self.longest, "contexts": rows}, separators=(",", ":")))
 
     @classmethod
     def load(cls, path: Path) -> TextPrior:

@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 import torch
 
+from eventspec.core import BadInput
+
 T = TypeVar("T")
 
 
@@ -137,6 +139,8 @@ class Lanes:
 
 def choose_plan(asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> str:
     """`auto` is two devices where there are two: different GPUs, a GPU and a CPU, or at least two cores."""
+    if asked not in ("auto", "one", "two"):
+        raise BadInput(f"device plan '{asked}' is unknown: choose auto, one or two")
     if asked != "auto":
         return asked
     if target_device != drafter_device:

@@ -68,19 +68,20 @@ class Recordings:
             raise BadInput("shuffled events need at least two recordings")
         self._opened: dict[Path, Recording] = {}
 
-    def _open(self, path: Path) -> Recording:
+    def real(self, path: Path) -> Recording:
+        """The recording as it is, opened once."""
         if path not in self._opened:
             self._opened[path] = Recording.open(path)
         return self._opened[path]
 
     def get(self, path: Path) -> Recording:
         """The recording with its own events, none, or the next recording's."""
-        own = self._open(path)
+        own = self.real(path)
         if self.events == "real" or own.events is None:
             return own
         if self.events == "blank":
             return replace(own, events=blank(own.events))
-        other = self._open(self.paths[(self.paths.index(path) + 1) % len(self.paths)])
+        other = self.real(self.paths[(self.paths.index(path) + 1) % len(self.paths)])
         # Another recording's events on this one's clock: both windows begin at their own start.
         events = None if other.events is None else other.events.shifted(own.span.start_us - other.span.start_us)
         return replace(own, events=events)

@@ -49,8 +49,6 @@ class Pair:
 
     def on(self, plan: str) -> Pair:
         """The same pair on another device plan."""
-        if plan not in ("auto", "one", "two"):
-            raise BadInput(f"device plan '{plan}' is unknown: choose auto, one or two")
         return replace(self, lanes=Lanes(choose_plan(plan)))
 
     def sampling(self, sampling: Sampling) -> Sampling:
