@@ -63,10 +63,10 @@ class _Drafting:
         self.unseen: list[tuple[Verdict, Scores]] = []
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
         self._pending: Pending[Proposal] | None = None
-        self._ahead = False
+        self._ahead = self._holds_draft = False
 
     def head_start(self, budget: Budget) -> bool:
-        """Begin to encode and draft while the target does the same; False when this drafter has to wait for the target."""
+        """Begin to encode and draft while the target does the same; whether a draft is there or may still come."""
         if self.drafter.taps:
             return False
         self._leave_hanging_lane()
@@ -76,7 +76,7 @@ class _Drafting:
             return self._propose(budget)
 
         self._begin(work)
-        return self.alone
+        return self.alone or self._holds_draft
 
     def open(self, target: TargetSession) -> None:
         """Start a drafter that reads the target's layers."""
@@ -113,7 +113,7 @@ class _Drafting:
         wanted = self.plan.ahead and self.plan.nodes > 0 and left > 2
         if wanted and self.alone and self.alive and self._pending is None and self.session is not None:
             self.enough = False
-            budget = Budget(self.plan.head_nodes, lambda: self.enough, self.plan.node_cost, levels=left)
+            budget = Budget(self.plan.head_nodes, lambda: self.enough, self.plan.floor, levels=left)
             self._ahead = True
             self._begin(lambda: self._propose(budget))
 
@@ -168,7 +168,9 @@ class _Drafting:
             return
         self._pending = Pending()
         try:
-            self._pending.set(work(), None)
+            proposal = work()
+            self._holds_draft = len(proposal) > 0
+            self._pending.set(proposal, None)
         except Exception as error:
             self._pending.set(None, error)
 

@@ -18,28 +18,35 @@ from eventspec.core import Budget
 class Plan:
     """tail: prompt rows left pending for the first verification (the head start may arrive until the rest is done);
     head_nodes, nodes: most nodes of the head start and of a later round; 0 later nodes = draft only the head start;
-    node_cost, level_cost: in target steps; ahead: whether the drafter deepens its tree while the target verifies; patience:
-    seconds the target waits for a draft that is in the making; deadline: seconds after which a drafter that does not come back
-    is given up."""
+    node_cost, level_cost: in target steps; worth: what one accepted node saves, in target steps (less than one, because a
+    later round would have committed several with one forward); ahead: whether the drafter deepens its tree while the target
+    verifies; patience: seconds the target waits for a draft that is in the making; deadline: seconds after which a drafter
+    that does not come back is given up."""
 
-    tail: int = 16
+    tail: int = 1
     head_nodes: int = 48
     nodes: int = 12
     node_cost: float = 0.12
     level_cost: float = 0.35
+    worth: float = 0.65
     ahead: bool = True
     patience: float = 0.05
     deadline: float = 5.0
 
+    @property
+    def floor(self) -> float:
+        """The least probability at which a node is worth its verification."""
+        return self.node_cost / self.worth
+
     def head_start(self, until: Callable[[], bool], show: Callable[[list[int]], None] | None, left: int) -> Budget:
         """Drafting is free while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
-        return Budget(self.head_nodes, until, self.node_cost, self.node_cost, left, show)
+        return Budget(self.head_nodes, until, self.floor, self.floor, left, show)
 
     def later(self, left: int, show: Callable[[list[int]], None] | None) -> Budget | None:
         """The target waits, so a level must also pay for the time it takes to draft. None: no more drafts."""
         if self.nodes == 0 or left < 1:
             return None
-        return Budget(self.nodes, bool, self.node_cost, self.level_cost + self.node_cost, left, show)
+        return Budget(self.nodes, bool, self.floor, self.level_cost + self.node_cost, left, show)
 
 
 NO_TAIL = 1 << 30
