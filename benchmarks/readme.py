@@ -38,6 +38,7 @@ all cores, without any drafter, is {real["autoregressive_all_cores"]["speedup"]:
 |---|---|---|---|---|---|
 {rows}
 
+{methods["prior"]["vision_share"]:.0%} of the answer tokens are ones that the blind prior gets wrong.
 The target answers {base["exact_match_short"]:.0%} of the short questions exactly right ({base["exact_match"]:.0%} of all).
 {END}"""
 
