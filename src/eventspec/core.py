@@ -135,8 +135,7 @@ class Budget:
 
     At most `nodes` tokens; stop early once ``until()`` is true. A node is worth verifying only if the drafter gives its whole
     path at least the probability `floor`, and one level deeper is worth drafting only while the paths at the tip together
-    have at
-    least `mass`; no branch is longer than `levels`. ``show(tokens)`` is told the most likely chain as it grows.
+    have at least `mass`; no branch is longer than `levels`. ``show(tokens)`` is told the most likely chain as it grows.
     """
 
     nodes: int
@@ -347,10 +346,15 @@ class DraftSession(Protocol):
     """One answer in the making on the drafter."""
 
     def propose(self, budget: Budget) -> Proposal:
-        """Draft what may follow the committed tokens."""
+        """Draft what may follow the committed tokens.
+
+        Asked again without a verdict in between, it drafts for the same place, deeper where the budget allows: that is how a
+        drafter goes on while the target verifies. What one call proposed is judged in terms of that call's proposal only.
+        """
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """Tokens that were committed; the drafter re-synchronises here."""
+        """Tokens that were committed, judged from `scores`; the drafter re-synchronises here. A drafter that was late hears of
+        several verdicts in a row, whose paths refer to proposals that were made without it: go by the tokens."""
 
 
 class Drafter(Protocol):

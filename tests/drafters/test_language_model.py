@@ -281,7 +281,7 @@ def test_with_the_target_itself_as_drafter_everything_is_accepted(
     nodes: int, lanes: str, model: Any, drafting: Any, asked: Any
 ) -> None:
     same = model(2, sure=60.0)  # so sure that its best nodes are a chain
-    plan = Plan(head_nodes=nodes, nodes=nodes, node_cost=0, level_cost=0, patience=5, ahead=False)
+    plan = Plan(head_nodes=nodes, nodes=nodes, node_cost=0, level_cost=0, patience=5, step_seconds=1, ahead=False)
     drafter, request = drafting(same), asked(PROMPT, max_new_tokens=24)
     tokens, trace = answered(LanguageTarget(same, drafter.rows), drafter, request, plan, Lanes(lanes))
     assert tokens == greedy(same, 24)
@@ -297,7 +297,7 @@ def test_another_model_as_drafter_never_changes_the_answer(
 ) -> None:
     mine, other = model(seed), model(seed + 10)
     target, request = LanguageTarget(mine, drafting(mine).rows), asked(PROMPT, max_new_tokens=20, stop_ids=(END,))
-    plan = Plan(tail=2, nodes=8, node_cost=0.01, level_cost=0.01, patience=5)
+    plan = Plan(tail=2, nodes=8, node_cost=0.01, level_cost=0.01, patience=5, step_seconds=1)
     tokens, trace = answered(target, drafting(other), request, plan, Lanes(lanes))
     assert tokens == greedy(mine, 20)
     assert trace.notes == []

@@ -43,7 +43,7 @@ def test_whatever_a_drafter_shows_the_reader_ends_with_the_answer(
             shows[int(rng.integers(len(shows)))](guess)  # also those of rounds that are over
         return Proposal.chain(truth[at : at + min(budget.nodes, budget.levels, int(rng.integers(4)))])
 
-    ran = decoded(world, oracle(truth, draft), request, Plan(patience=1), lanes[plan])
+    ran = decoded(world, oracle(truth, draft), request, Plan(patience=1, step_seconds=1), lanes[plan])
     assert ran.outcome.token_ids == truth
     for show in shows:
         show([1, 2, 3])
@@ -83,7 +83,7 @@ def test_a_draft_that_is_late_is_not_shown(tiny: Any, oracle: Any, decoded: Any,
             budget.show([wrong])
         return Proposal.empty()
 
-    ran = decoded(world, oracle(truth, draft), request, Plan(patience=0.001), lanes["two"])
+    ran = decoded(world, oracle(truth, draft), request, Plan(patience=0.001, step_seconds=1), lanes["two"])
     over.set()
     lanes["two"].lane("drafter").start(lambda: None).result(10)
     assert ran.outcome.token_ids == truth

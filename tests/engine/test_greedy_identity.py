@@ -92,7 +92,7 @@ def test_hostile_trees_never_change_the_answer(
     stop_ids = () if stop_at is None else (truth[min(stop_at, len(truth) - 1)],)
     request = world.request(max_new_tokens=most, repetition_penalty=penalty, stop_ids=stop_ids)
     drafter = oracle(truth, hostile(truth, np.random.default_rng(seed)))
-    patient = Plan(tail=tail, head_nodes=nodes, nodes=nodes, patience=0.5)
+    patient = Plan(tail=tail, head_nodes=nodes, nodes=nodes, patience=0.5, step_seconds=1)
     ran = decoded(world, drafter, request, patient, lanes[plan])
     expected = world.answer(request)
     assert ran.outcome.token_ids == expected

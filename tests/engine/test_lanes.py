@@ -17,7 +17,7 @@ import torch
 from eventspec.core import BadInput, Budget, Proposal, Scores, TargetSession, Trace, Verdict
 from eventspec.drafters.nothing import Nothing
 from eventspec.engine.generate import Outcome, run, stream
-from eventspec.engine.lanes import Lane, LaneDied, Lanes, Pending, choose_plan
+from eventspec.engine.lanes import Lane, Lanes, Late, Pending, choose_plan
 from eventspec.engine.plan import Plan
 from eventspec.text import stop_rule
 
@@ -90,7 +90,7 @@ def test_a_lane_runs_one_thing_after_the_other_and_survives_an_error() -> None:
 def test_waiting_for_a_result_ends_in_time(gate: threading.Event) -> None:
     lane = Lane("test")
     hanging = lane.start(lambda: gate.wait(10))
-    with pytest.raises(LaneDied):
+    with pytest.raises(Late):
         hanging.result(0.001)
     assert lane.busy_seconds > 0
     lane.close()
@@ -109,6 +109,22 @@ def test_an_idle_lane_lets_go_of_what_it_worked_on() -> None:
         time.sleep(0.001)
     assert alive() is None
     lane.close()
+
+
+def test_one_lane_uses_every_core_also_after_a_pinned_lane_set_one_thread(two: Lanes) -> None:
+    assert two.lane("target").start(torch.get_num_threads).result(10) == 1
+    whole = Lanes("one")
+    assert whole.lane("target").start(torch.get_num_threads).result(10) == len(os.sched_getaffinity(0))
+    whole.close()
+
+
+def test_closed_lanes_start_afresh_on_the_next_use() -> None:
+    lanes = Lanes("one")
+    before = lanes.lane("target")
+    lanes.close()
+    assert lanes.lane("target") is not before
+    assert lanes.lane("target").start(lambda: 7).result(10) == 7
+    lanes.close()
 
 
 def test_lanes_that_are_asked_for_at_once_are_the_same(two: Lanes) -> None:
@@ -144,7 +160,7 @@ def test_a_drafter_that_raises_costs_speed_only(where: str, plan: str, tiny: Any
         raise OSError("the socket is gone")
 
     setattr(drafter, where.split()[-1], broken)
-    ran = decoded(world, drafter, request, Plan(head_nodes=3, patience=1, ahead=False), Lanes(plan))
+    ran = decoded(world, drafter, request, Plan(head_nodes=3, patience=1, step_seconds=1, ahead=False), Lanes(plan))
     assert ran.outcome.token_ids == truth
     assert ran.trace.notes == ["drafter oracle failed: OSError: the socket is gone; the target went on alone"]
     assert ran.trace.accepted == (3 if where in ("later propose", "observe") else 0)
@@ -176,7 +192,7 @@ def test_a_malformed_proposal_costs_speed_only(
     def draft(at: int, budget: Budget) -> Any:
         return Proposal.chain(truth[:3]) if later and at == 0 else GARBAGE[kind](at, budget)
 
-    ran = decoded(world, oracle(truth, draft), request, Plan(nodes=30, head_nodes=30, patience=1), two)
+    ran = decoded(world, oracle(truth, draft), request, Plan(nodes=30, head_nodes=30, patience=1, step_seconds=1), two)
     assert ran.outcome.token_ids == truth
     assert ran.trace.accepted == (3 if later else 0)
     assert len(ran.trace.notes) == 1
@@ -191,7 +207,7 @@ def test_probabilities_over_another_vocabulary_cost_speed_only(
     request = world.request(max_new_tokens=10, temperature=1.0, seed=5)
     alone = decoded(world, Nothing(), request, Plan(), two).outcome.token_ids
     drafter = oracle([], lambda at, budget: Proposal.chain([3, 4], probs=torch.full(shape, 0.02)))
-    ran = decoded(world, drafter, request, Plan(patience=1), two)
+    ran = decoded(world, drafter, request, Plan(patience=1, step_seconds=1), two)
     assert ran.outcome.token_ids == alone  # the same draws: the bad proposal used none
     assert len(ran.trace.notes) == 1
 
@@ -206,7 +222,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def recorded(self: Any, timeout: float | None = None) -> Any:
         try:
             return result(self, timeout)
-        except LaneDied:
+        except Late:
             assert timeout is not None
             spent.append(timeout)
             raise
@@ -240,7 +256,7 @@ def test_the_target_does_not_wait_for_a_drafter_that_hangs(
         return drafter if where == "open" else Proposal.empty()
 
     setattr(drafter, where.split()[-1], hanging)
-    plan = Plan(head_nodes=3, patience=0.02, deadline=deadline, ahead=False)
+    plan = Plan(head_nodes=3, patience=0.02, step_seconds=1, deadline=deadline, ahead=False)
     ran = decoded(world, drafter, request, plan, two)
     assert ran.outcome.token_ids == truth
     assert not gate.is_set()
@@ -257,9 +273,9 @@ def test_a_lane_that_hangs_does_not_keep_the_next_request_from_drafting(
     truth = world.answer(request)
     before = set(threading.enumerate())
     stuck = oracle(truth, lambda at, budget: gate.wait(60) and Proposal.empty())
-    decoded(world, stuck, request, Plan(patience=0.001, deadline=NEVER), two)
+    decoded(world, stuck, request, Plan(patience=0.001, step_seconds=1, deadline=NEVER), two)
     (hanging,) = set(threading.enumerate()) - before
-    ran = decoded(world, oracle(truth), request, Plan(patience=1, deadline=SOON), two)
+    ran = decoded(world, oracle(truth), request, Plan(patience=1, step_seconds=1, deadline=SOON), two)
     assert ran.outcome.token_ids == truth
     assert ran.trace.accepted > 0
     assert ran.trace.notes == []
@@ -282,7 +298,7 @@ def test_a_drafter_that_is_late_for_the_head_start_catches_up(
             gate.set()
             settled(two)
 
-    plan = Plan(nodes=4, patience=0.5, deadline=NEVER)
+    plan = Plan(nodes=4, patience=0.5, step_seconds=1, deadline=NEVER)
     ran = decoded(world, drafter, request, plan, two, Watched(world.target, release))
     assert ran.outcome.token_ids == truth
     assert [r.accepted for r in ran.trace.rounds] == [0, 0, 0, 0, 4, 4, 1]
@@ -302,7 +318,7 @@ def test_drafting_ahead_ends_with_the_request(tiny: Any, oracle: Any, decoded: A
             endless.append(not budget.until())
         return Proposal.empty()
 
-    decoded(world, oracle([], draft), request, Plan(patience=1), two)
+    decoded(world, oracle([], draft), request, Plan(patience=1, step_seconds=1), two)
     settled(two)
     assert len(endless) > 2
     assert not any(endless)
@@ -313,7 +329,7 @@ def test_without_later_drafts_nothing_is_drafted_ahead(tiny: Any, oracle: Any, d
     request = world.request(max_new_tokens=8)
     truth, asked = world.answer(request), list[Budget]()
     drafter = oracle(truth, lambda at, budget: asked.append(budget) or Proposal.chain(truth[:2]))
-    ran = decoded(world, drafter, request, Plan(nodes=0, patience=1), two)
+    ran = decoded(world, drafter, request, Plan(nodes=0, patience=1, step_seconds=1), two)
     assert ran.outcome.token_ids == truth
     assert [r.accepted for r in ran.trace.rounds] == [2, 0, 0, 0, 0, 0]
     assert len(asked) == 1
@@ -324,7 +340,7 @@ def test_cancelling_ends_after_the_round_with_what_is_committed(tiny: Any, oracl
     world = tiny(0)
     request = world.request(max_new_tokens=30)
     truth = world.answer(request)
-    plan = Plan(head_nodes=2, nodes=2, patience=1)
+    plan = Plan(head_nodes=2, nodes=2, patience=1, step_seconds=1)
     ran = decoded(world, oracle(truth), request, plan, two, cancelled=lambda reader: len(reader.committed) >= 5)
     assert ran.outcome == Outcome(truth[:6], "cancelled")
 

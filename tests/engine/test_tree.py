@@ -165,6 +165,7 @@ def test_descending_out_of_the_tree_gives_the_known_part_and_an_empty_tree() -> 
     tree = DraftTree()
     tree.grow(-1, [(1, 0.6), (2, 0.4)], 0.0)
     tree.grow(0, [(3, 0.5)], 0.0)
+    assert tree.descend([]) == ([], tree)
     path, below = tree.descend([1, 9])
     assert path == [0]
     assert len(below) == 0

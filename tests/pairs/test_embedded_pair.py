@@ -56,6 +56,12 @@ def test_every_lossless_method_gives_the_baselines_tokens_on_the_real_recording(
             assert result.lossless
 
 
+def test_a_banned_id_that_does_not_exist_is_refused_before_anything_runs(pair: Pair, real: Recording) -> None:
+    for unknown in (-1, pair.vocabulary.size):
+        with pytest.raises(BadInput, match=f"banned id {unknown} is not in the vocabulary"):
+            generate(pair, real, "What is around us?", "autoregressive", banned_ids=(unknown,))
+
+
 def test_the_event_drafter_drafts_while_the_target_encodes(pair: Pair) -> None:
     recording, _ = scene(0)
     result = generate(pair, recording, "Describe the scene.", "cross-modal")

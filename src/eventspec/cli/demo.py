@@ -106,12 +106,12 @@ def measure(pair: Pair, recording: Recording, other: Recording, question: str) -
 
 def tell(console: Console, pair: Pair, recording: Recording, question: str) -> None:
     """The answer as it grew, slowed down so that an eye can follow."""
-    from eventspec.cli.show import record, replay
+    from eventspec.cli.show import joined, record, replay
 
     updates = record(ask(pair, recording, recording, question, WAYS[1]))
     if console.is_terminal:
         console.print("[dim]replayed 40 times slower; underlined = provisional, bold = committed, struck = retracted[/dim]")
-    replay(console, updates, pair.vocabulary.decode, slower=40.0)
+    replay(console, updates if console.is_terminal else joined(updates), pair.vocabulary.decode, slower=40.0)
 
 
 def table(rows: list[tuple[Way, list[dict[str, Any]]]]) -> Any:

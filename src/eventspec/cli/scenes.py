@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ def make(
     clips: Annotated[int, typer.Option(help="How many one-second clips.")] = 20,
     split: Annotated[str, typer.Option(help="train, calibration or test: disjoint seeds.")] = "test",
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Render clips with events, facts and questions: clip_000000/..., qa.jsonl."""
     from rich.console import Console
@@ -37,4 +39,8 @@ def make(
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("rendering", total=clips)
         write_scenes(out, clips, split, seed, lambda done: bar.update(task, completed=done))
+    if as_json:
+        made = {"clips": clips, "split": split, "seed": seed, "folder": str(out), "questions": str(out / "qa.jsonl")}
+        typer.echo(json.dumps(made))
+        return
     typer.echo(f"{clips} clips in {out}, questions in {out / 'qa.jsonl'}")

@@ -58,11 +58,24 @@ def record(asking: Answering) -> list[tuple[float, Update]]:
     return [(asking.trace.now(), update) for update in asking.updates()]
 
 
+def joined(updates: Iterable[tuple[float, Update]]) -> list[tuple[float, Update]]:
+    """Provisional updates that follow each other as one, at the time of the first: for a page that does not move."""
+    from eventspec.core import Provisional
+
+    found: list[tuple[float, Update]] = []
+    for at, update in updates:
+        if found and isinstance(update, Provisional) and isinstance(last := found[-1][1], Provisional):
+            found[-1] = found[-1][0], Provisional(last.tokens + update.tokens)
+        else:
+            found.append((at, update))
+    return found
+
+
 def show_live(asking: Answering) -> None:
-    """Print an answer as it comes, for `generate --provisional`."""
+    """Print an answer while it comes, for `generate --provisional`."""
     from rich.console import Console
 
-    replay(Console(), record(asking), asking.pair.vocabulary.decode, slower=1.0)
+    replay(Console(), ((asking.trace.now(), update) for update in asking.updates()), asking.pair.vocabulary.decode, slower=0.0)
 
 
 def replay(console: Console, updates: Iterable[tuple[float, Update]], decode: Decode, slower: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ def embedded(
     out: Annotated[Path, typer.Option(help="Rendered clips, checkpoints and the finished pair go here.")],
     preset: Annotated[str, typer.Option(help="cpu (nano, about 2.5 h on 2 cores), gpu (base, 25 min) or smoke.")] = "cpu",
     resume: Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and its provenance.")] = False,
 ) -> None:
     """Train the embedded pair: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
     from eventspec.core import BadInput
@@ -46,4 +48,7 @@ def embedded(
             bar.update(tasks[name], completed=progress, figures=words)
 
         folder = recipe.train(preset, out, report)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **json.loads((folder / "provenance.json").read_text())}))
+        return
     typer.echo(f"the trained pair is in {folder}: use it with --pair {folder}")

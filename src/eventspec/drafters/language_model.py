@@ -2,8 +2,7 @@
 starts at once.
 
 It grows one draft tree, best leaf first. What it grew survives a verdict that followed the tree, so proposing again goes
-on from
-there: while the target verifies, drafting never has to stop.
+on from there: while the target verifies, drafting never has to stop.
 """
 
 from __future__ import annotations

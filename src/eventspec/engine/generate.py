@@ -1,8 +1,7 @@
 """The loop: both lanes start at once, then propose, score, verify, commit, round by round. The output is the target's own.
 
 A drafter that raises, hangs past its deadline or dies costs speed only: the loop goes on with an empty proposal and the
-trace says
-why. Nothing here reads a file, the environment or a global.
+trace says why. Nothing here reads a file, the environment or a global.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from eventspec.core import (
     Update,
     Verdict,
 )
-from eventspec.engine.lanes import LaneDied, Lanes, Pending
+from eventspec.engine.lanes import Lanes, Late, Pending
 from eventspec.engine.plan import NO_TAIL, Plan
 from eventspec.engine.tree import BadProposal, check, depths
 from eventspec.engine.verify import verify
@@ -63,7 +62,7 @@ class _Drafting:
         self.unseen: list[tuple[Verdict, Scores]] = []
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
         self._pending: Pending[Proposal] | None = None
-        self._ahead = self._holds_draft = False
+        self._late = False  # what is pending was waited for once, and is not again
 
     def head_start(self, budget: Budget) -> bool:
         """Begin to encode and draft while the target does the same; whether a draft is there or may still come."""
@@ -75,8 +74,7 @@ class _Drafting:
             self.session = self.drafter.open(self.request, None, self.trace)
             return self._propose(budget)
 
-        self._begin(work)
-        return self.alone or self._holds_draft
+        return self._begin(work)
 
     def open(self, target: TargetSession) -> None:
         """Start a drafter that reads the target's layers."""
@@ -92,9 +90,8 @@ class _Drafting:
             return Proposal.empty()
         self.unseen.append((verdict, scores))
         self.enough = True
-        if self._ahead:
-            self._ahead = False
-            self.collect(self.plan.patience)
+        if not self._late:
+            self.collect()
         if not self._free():
             return Proposal.empty()
 
@@ -106,7 +103,7 @@ class _Drafting:
             return self._propose(budget)
 
         self._begin(work)
-        return self.collect(self.plan.patience)
+        return self.collect()
 
     def go_on(self, left: int) -> None:
         """Let the drafter deepen its tree while the target verifies; what it foresaw rightly is there at once."""
@@ -114,7 +111,6 @@ class _Drafting:
         if wanted and self.alone and self.alive and self._pending is None and self.session is not None:
             self.enough = False
             budget = Budget(self.plan.head_nodes, lambda: self.enough, self.plan.floor, levels=left)
-            self._ahead = True
             self._begin(lambda: self._propose(budget))
 
     def _free(self) -> bool:
@@ -122,7 +118,7 @@ class _Drafting:
         if self._pending is None:
             return True
         if self._pending.done():
-            self.collect(0.0)  # it drafted for a prefix that has been left behind; only its failure matters now
+            self.collect()  # it drafted for a prefix that has been left behind; only its failure matters now
             return self.alive
         if self._leave_hanging_lane():
             self._give_up(f"did not answer within {self.plan.deadline:g} s")
@@ -135,13 +131,14 @@ class _Drafting:
         self.lanes.abandon("drafter")
         return True
 
-    def collect(self, patience: float) -> Proposal:
-        """The draft in the making, if it comes within `patience` seconds; else nothing, and the drafter catches up later."""
+    def collect(self) -> Proposal:
+        """The draft in the making, if it comes while the target is patient; else nothing, and the drafter catches up later."""
         if self._pending is None:
             return Proposal.empty()
         try:
-            proposal = self._pending.result(patience)
-        except LaneDied:
+            proposal = self._pending.result(self.plan.wait)
+        except Late:
+            self._late = True
             self.trace.note(f"drafter {self.drafter.name} was late; the target did not wait")
             return Proposal.empty()
         except Exception as error:
@@ -162,17 +159,20 @@ class _Drafting:
         self.trace.span("draft", "drafter", began)
         return check(proposal, budget)
 
-    def _begin(self, work: Callable[[], Proposal]) -> None:
+    def _begin(self, work: Callable[[], Proposal]) -> bool:
+        """Start it on the drafter's lane, or do it here; whether a draft is there or may still come."""
+        self._late = False
         if self.alone:
             self._pending = self.lanes.lane("drafter").start(work)
-            return
+            return True
         self._pending = Pending()
         try:
             proposal = work()
-            self._holds_draft = len(proposal) > 0
             self._pending.set(proposal, None)
+            return len(proposal) > 0
         except Exception as error:
             self._pending.set(None, error)
+            return False
 
     def _give_up(self, why: str) -> None:
         self.alive = False
@@ -267,7 +267,7 @@ def _rounds(
         scores = session.score(proposal)
         return scores, trace.now(), verify(scores.logits, proposal, sampling, answer, rng)
 
-    proposal, first = drafting.collect(plan.patience), True
+    proposal, first = drafting.collect(), True
     while True:
         drafting.go_on(most - len(answer))
         began = trace.now()

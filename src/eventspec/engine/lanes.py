@@ -19,8 +19,8 @@ from eventspec.core import BadInput
 T = TypeVar("T")
 
 
-class LaneDied(RuntimeError):
-    """Work on a lane raised, or did not come back in time."""
+class Late(TimeoutError):
+    """Work on a lane did not come back in time; it goes on."""
 
 
 class Pending(Generic[T]):
@@ -39,9 +39,9 @@ class Pending(Generic[T]):
         return self._ready.is_set()
 
     def result(self, timeout: float | None = None) -> T:
-        """The value; raises what the work raised, or LaneDied after `timeout` seconds."""
+        """The value; raises what the work raised, or Late after `timeout` seconds."""
         if not self._ready.wait(timeout):
-            raise LaneDied(f"no answer within {timeout:.3g} s")
+            raise Late(f"no answer within {timeout:.3g} s")
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
@@ -130,10 +130,20 @@ class Lanes:
         if lane is not None:
             lane.close()
 
+    def close(self) -> None:
+        """End the lanes' threads after what is queued; the next use starts fresh ones."""
+        with self._lock:
+            for lane in self._lanes.values():
+                lane.close()
+            self._lanes.clear()
+
     def _new(self, name: str) -> Lane:
         device = self._devices[name]
-        if not self.concurrent or device.startswith("cuda"):
+        if device.startswith("cuda"):
             return Lane(name, device=device)
+        if not self.concurrent:
+            # Said aloud: a new thread takes the count that was set last anywhere, and a pinned lane has set one.
+            return Lane(name, threads=len(self._cores))
         return Lane(name, self._cores[-1 if name == "target" else 0], threads=1)
 
 

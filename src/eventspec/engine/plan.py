@@ -1,9 +1,8 @@
 """Budgets: how long the pending tail is, how many nodes a draft may have, and when drafting stops paying.
 
 A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
-deeper
-costs `level_cost` target steps of drafting. Both ratios are measured (engine.cost), so the same rule makes long drafts where
-verification is nearly free and short ones where it is not.
+deeper costs `level_cost` target steps of drafting. Ratios are measured (engine.cost), so the same rule makes long drafts
+where verification is nearly free and short ones where it is not.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ class Plan:
     head_nodes, nodes: most nodes of the head start and of a later round; 0 later nodes = draft only the head start;
     node_cost, level_cost: in target steps; worth: what one accepted node saves, in target steps (less than one, because a
     later round would have committed several with one forward); ahead: whether the drafter deepens its tree while the target
-    verifies; patience: seconds the target waits for a draft that is in the making; deadline: seconds after which a drafter
-    that does not come back is given up."""
+    verifies; patience: target steps that the target waits for a draft that is in the making; step_seconds: how long a step
+    takes; deadline: seconds after which a drafter that does not come back is given up."""
 
     tail: int = 1
     head_nodes: int = 48
@@ -30,13 +29,19 @@ class Plan:
     level_cost: float = 0.35
     worth: float = 0.65
     ahead: bool = True
-    patience: float = 0.05
+    patience: float = 40.0
+    step_seconds: float = 0.00125
     deadline: float = 5.0
 
     @property
     def floor(self) -> float:
         """The least probability at which a node is worth its verification."""
         return self.node_cost / self.worth
+
+    @property
+    def wait(self) -> float:
+        """Seconds that the target waits for a draft."""
+        return self.patience * self.step_seconds
 
     def head_start(self, until: Callable[[], bool], show: Callable[[list[int]], None] | None, left: int) -> Budget:
         """Drafting is free while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""

@@ -138,11 +138,12 @@ class DraftTree:
         return Proposal(np.array([self.tokens[node] for node in kept], np.int64), parents, origin=origin)
 
     def descend(self, tokens: list[int]) -> tuple[list[int], DraftTree]:
-        """The nodes that `tokens` walk through as far as the tree knows them, and the tree below the last one (empty when
-        the walk
-        leaves the tree)."""
+        """The nodes that `tokens` walk through as far as the tree knows them, and the tree below the last one (empty when the
+        walk leaves the tree)."""
         path: list[int] = []
         node = -1
+        if not tokens:
+            return path, self
         for token in tokens:
             step = self.child(node, token)
             if step is None:

@@ -121,6 +121,8 @@ def compare(
                 file.write(json.dumps(row) + "\n")
             progress(number + 1, len(questions))
     part.rename(out)
+    if everywhere is not None:
+        everywhere.lanes.close()
     return summary(rows, methods, whole, environment(pair, events))
 
 

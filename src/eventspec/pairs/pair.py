@@ -48,11 +48,16 @@ class Pair:
         return self.drafters[method]
 
     def on(self, plan: str) -> Pair:
-        """The same pair on another device plan."""
+        """The same pair on another device plan, with lanes of its own; close them when done."""
         return replace(self, lanes=Lanes(choose_plan(plan)))
 
     def sampling(self, sampling: Sampling) -> Sampling:
-        """With the ids this pair never emits banned and its end token as a stop."""
+        """With the ids this pair never emits banned and its end token as a stop; BadInput for a banned id it does not have."""
+        unknown = [i for i in sampling.banned_ids if not 0 <= i < self.vocabulary.size]
+        if unknown:
+            raise BadInput(
+                f"banned id {unknown[0]} is not in the vocabulary of pair {self.name}: ids are 0 to {self.vocabulary.size - 1}"
+            )
         return replace(sampling, stop_ids=(*sampling.stop_ids, self.end), banned_ids=(*sampling.banned_ids, *self.banned))
 
 
@@ -140,4 +145,4 @@ def warm_up(pair: Pair) -> Pair:
 
     curve = pair.lanes.lane("target").start(verifying).result()
     pair.lanes.lane("drafter").start(drafting).result()
-    return replace(pair, budget=replace(pair.budget, node_cost=curve.node_cost))
+    return replace(pair, budget=replace(pair.budget, node_cost=curve.node_cost, step_seconds=curve.one))

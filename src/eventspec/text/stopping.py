@@ -1,4 +1,5 @@
-"""When an answer ends: at a stop token, which is kept, or before a stop string, which is not."""
+"""When an answer ends: at a stop token, or at the token that completes a stop string. Both tokens are kept; who makes text of
+them cuts it before the string."""
 
 from __future__ import annotations
 

@@ -1,0 +1,81 @@
+"""The main commands end to end on the bundled pair: what they print for programs, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventspec.cli import run
+from eventspec.pairs.pair import DATA
+
+REAL = DATA / "clips/davis346_traffic_1s"
+STAGES = {
+    "drafter_vision", "drafter_prefill", "target_vision", "target_prefill",
+    "first_provisional", "first_committed", "decode", "total",
+}  # fmt: skip
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
+    code = run([str(word) for word in words])
+    found = capsys.readouterr()
+    assert code == 0, found.err
+    return json.loads(found.out)
+
+
+def test_generate_tells_every_stage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ("generate", "--recording", REAL, "--prompt", "What is around us?", "--json")
+    base = told(capsys, *asked, "--method", "autoregressive")
+    early = told(capsys, *asked, "--method", "cross-modal", "--trace", tmp_path / "trace.json")
+    assert early["token_ids"] == base["token_ids"]
+    assert early["lossless"] is True
+    assert set(early["timing_ms"]) == STAGES
+    assert base["timing_ms"]["drafter_vision"] is None
+    assert base["timing_ms"]["first_provisional"] is None
+    assert early["usage"]["completion_tokens"] == len(early["token_ids"])
+    spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {"vision", "prefill", "draft"} <= {span["name"] for span in spans}
+
+
+def test_generate_shows_provisional_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("generate", "--recording", REAL, "--prompt", "What is around us?")
+    assert run([str(w) for w in (*words, "--method", "autoregressive")]) == 0
+    plain = capsys.readouterr().out.strip()
+    assert run([str(w) for w in (*words, "--provisional")]) == 0
+    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
+    kinds = [line[2] for line in lines if len(line) > 2 and line[1] == "ms"]
+    assert "committed" in kinds
+    committed = " ".join(line[3] for line in lines if len(line) > 3 and line[2] == "committed")
+    assert "".join(committed.split()) == "".join(plain.split())
+
+
+def test_bench_compare_writes_rows_and_a_summary(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told(capsys, "scenes", "make", "--clips", 2, "--split", "test", "--seed", 5, "--out", tmp_path / "made", "--json")
+    methods = ("autoregressive", "cross-modal", "ngram", "prior")
+    chosen = [word for method in methods for word in ("--method", method)]
+    rows = tmp_path / "rows.jsonl"
+    words = ("bench", "compare", "--questions", tmp_path / "made/qa.jsonl", "--limit", 4, "--out", rows, "--json")
+    found = told(capsys, *words, *chosen)
+    assert found["n"] == 4
+    assert set(found["methods"]) == set(methods)
+    assert all(figures["identical"] == 4 for figures in found["methods"].values())
+    assert len(rows.read_text().splitlines()) == 16
+
+
+def test_demo_compares_every_method_on_both_recordings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    runs = told(capsys, "demo", "--json", "--out", tmp_path)["runs"]
+    assert len(runs) == 12
+    assert {run["recording"] for run in runs} == {"street_scene", "davis346_traffic_1s"}
+    for recording in ("street_scene", "davis346_traffic_1s"):
+        answers = {tuple(run["token_ids"]) for run in runs if run["recording"] == recording}
+        assert len(answers) == 1
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_models_and_doctor_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nano" in json.dumps(told(capsys, "models", "list", "--json"))
+    assert told(capsys, "models", "check", "nano", "--json")
+    assert told(capsys, "doctor", "--json")["bundled_pairs"]

@@ -1,0 +1,56 @@
+"""What a reader sees while an answer grows."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from eventspec.cli.show import Page, joined, replay
+from eventspec.core import Committed, Provisional, Retracted, Update
+
+UPDATES: list[tuple[float, Update]] = [
+    (0.010, Provisional((1,))),
+    (0.020, Provisional((2, 3))),
+    (0.030, Provisional((4,))),
+    (0.050, Committed((1, 2))),
+    (0.050, Retracted(2)),
+    (0.060, Committed((7,))),
+]
+
+
+def letters(ids: object) -> str:
+    return "".join(chr(96 + i) for i in ids)  # type: ignore[attr-defined]
+
+
+def test_a_page_keeps_committed_provisional_and_retracted_apart() -> None:
+    page = Page([], [], [])
+    for _, update in UPDATES[:5]:
+        page.take(update)
+    assert (page.committed, page.provisional, page.retracted) == ([1, 2], [], [3, 4])
+    page.take(UPDATES[5][1])
+    assert page.committed == [1, 2, 7]
+
+
+def test_provisional_neighbours_are_joined_and_nothing_else_changes() -> None:
+    found = joined(UPDATES)
+    assert found[0] == (0.010, Provisional((1, 2, 3, 4)))
+    assert found[1:] == UPDATES[3:]
+    one, two = Page([], [], []), Page([], [], [])
+    for _, update in UPDATES:
+        one.take(update)
+    for _, update in found:
+        two.take(update)
+    assert one == two
+
+
+def test_lines_say_when_what_happened() -> None:
+    page = io.StringIO()
+    replay(Console(file=page, width=100), joined(UPDATES), letters, slower=1.0)
+    lines = [line.split() for line in page.getvalue().splitlines()]
+    assert lines == [
+        ["10.0", "ms", "provisional", "abcd"],
+        ["50.0", "ms", "committed", "ab"],
+        ["50.0", "ms", "retracted", "cd"],
+        ["60.0", "ms", "committed", "g"],
+    ]
