@@ -86,6 +86,8 @@ class Sampling:
             ("min_p", 0 <= self.min_p < 1, "in [0, 1)"),
             ("repetition_penalty", self.repetition_penalty > 0, "above 0 (1 switches it off)"),
             ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+            ("seed", self.seed >= 0, "at least 0"),
+            ("stop_strings", all(self.stop_strings), "without empty strings"),
         )
         for name, holds, wanted in rules:
             if not holds:
@@ -152,7 +154,8 @@ class Proposal:
 
     tokens int64 [N]; parents int64 [N], -1 = child of the root, parents before children;
     probs float [N, V] or None: the distribution node i was really drawn from, given its earlier siblings
-    (None = the children were chosen, not drawn: one-hot). origin names the drafter in the trace.
+    (None = the children were chosen, not drawn: one-hot). The rule believes `probs`: a drafter that hands over another
+    distribution than it drew from changes what is said. origin names the drafter in the trace.
     """
 
     tokens: Tokens
@@ -359,7 +362,8 @@ class DraftSession(Protocol):
 
 class Drafter(Protocol):
     """Proposes tokens. `taps` are the target layers it reads; () means independent: it may start at once.
-    `concurrent` asks for a lane of its own: its work overlaps with the target's."""
+    `concurrent` asks for a lane of its own: its work overlaps with the target's, and it is left when it hangs. Without, it is
+    called on the target's thread and must be quick."""
 
     name: str
     taps: tuple[int, ...]

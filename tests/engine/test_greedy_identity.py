@@ -18,7 +18,7 @@ from eventspec.core import Budget, Proposal, Sampling
 from eventspec.drafters.nothing import Nothing
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import Plan
-from eventspec.engine.verify import verify
+from eventspec.engine.verify import chance, verify
 from eventspec.models.weights import llama_sources
 from eventspec.nn import Llama
 
@@ -153,9 +153,9 @@ def test_following_the_argmax_is_the_general_walk_with_one_hot_p(
     probs = torch.full((len(tokens), 4), 0.25) if drawn else None
     proposal = Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), probs)
     logits = torch.nn.functional.one_hot(torch.tensor(best), 4).double()
-    greedy, rng = Sampling(temperature=0), np.random.default_rng(0)
-    short = verify(logits, proposal, greedy, [], rng)
+    greedy = Sampling(temperature=0)
+    short = verify(logits, proposal, greedy, [], chance(0))
     with mock.patch.object(importlib.import_module("eventspec.engine.verify"), "plain_greedy", lambda sampling: False):
-        general = verify(logits, proposal, greedy, [], rng)
+        general = verify(logits, proposal, greedy, [], chance(0))
     assert short.path.tolist() == general.path.tolist()
     assert short.tokens.tolist() == general.tokens.tolist()

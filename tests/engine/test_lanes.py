@@ -265,6 +265,39 @@ def test_the_target_does_not_wait_for_a_drafter_that_hangs(
     assert ran.trace.notes == [f"drafter oracle {text}" for text in (late, gone) if deadline == SOON or text == late]
 
 
+@pytest.mark.parametrize("where", ["open", "propose", "observe"])
+def test_a_drafter_that_hangs_on_a_shared_device_is_left_at_the_deadline(
+    where: str, tiny: Any, oracle: Any, decoded: Any, gate: threading.Event
+) -> None:
+    world = tiny(2)
+    request = world.request(max_new_tokens=8)
+    truth = world.answer(request)
+    drafter = oracle(truth)
+    setattr(drafter, where, lambda *parts: gate.wait(60) and drafter)
+    ran = decoded(world, drafter, request, Plan(head_nodes=3, deadline=SOON), Lanes("one"))
+    assert ran.outcome.token_ids == truth
+    assert not gate.is_set()
+    assert ran.trace.notes == [f"drafter oracle did not answer within {SOON:g} s; the target went on alone"]
+
+
+def test_a_slow_drafter_that_is_always_wrong_costs_no_more_than_the_patience(
+    tiny: Any, oracle: Any, decoded: Any, two: Lanes, waits: list[float]
+) -> None:
+    world = tiny(2)
+    request = world.request(max_new_tokens=24)
+    truth = world.answer(request)
+
+    def draft(at: int, budget: Budget) -> Proposal:
+        time.sleep(0.02)
+        return Proposal.chain([(truth[at] + 1) % 40])
+
+    ran = decoded(world, oracle(truth, draft), request, Plan(patience=0.05, step_seconds=1, ahead=False), two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.notes == ["drafter oracle was late; the target did not wait"]
+    assert sum(r.draft_seconds for r in ran.trace.rounds) < 0.05 + 24 * 0.005
+    assert sum(waits) <= 0.05
+
+
 def test_a_lane_that_hangs_does_not_keep_the_next_request_from_drafting(
     tiny: Any, oracle: Any, decoded: Any, two: Lanes, gate: threading.Event
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy.stats import chisquare
 
 from eventspec.core import Proposal, Sampling
 from eventspec.engine.distribution import processed
-from eventspec.engine.verify import verify
+from eventspec.engine.verify import _draw, chance, verify
 
 V, LENGTH, DRAWS, ALPHA = 5, 3, 40_000, 1e-3
 START = V  # the row of both tables that stands before the first token
@@ -81,19 +82,17 @@ def greedy_tree_with_probs(last: int, rng: Rng) -> Proposal:
     return Proposal(chosen.tokens, chosen.parents, torch.from_numpy(Q[behind]))
 
 
-def p_value(
-    draft: Draft, sampling: Sampling, draws: int = DRAWS, seed: int = 0, rng_of: Callable[[int], Any] | None = None
-) -> float:
+def p_value(draft: Draft, sampling: Sampling, draws: int = DRAWS, seed: int = 0) -> float:
     """Draw sequences through the rule, round by round, and compare with their exact probabilities."""
-    rng = np.random.default_rng(seed) if rng_of is None else rng_of(seed)
-    drafting, counts = np.random.default_rng(seed + 1), np.zeros([V] * LENGTH)
+    rng, drafting = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+    counts = np.zeros([V] * LENGTH)
     for _ in range(draws):
         answer: list[int] = []
         while len(answer) < LENGTH:
             last = answer[-1] if answer else START
             proposed = draft(last, drafting)
             logits = TARGET[[last, *proposed.tokens]]
-            answer += verify(logits, proposed, sampling, answer, rng).tokens.tolist()
+            answer += verify(logits, proposed, sampling, answer, lambda position: rng).tokens.tolist()
         counts[tuple(answer[:LENGTH])] += 1
     expected = draws * np.array([exact(list(s), sampling) for s in itertools.product(range(V), repeat=LENGTH)])
     got = counts.reshape(-1)
@@ -128,22 +127,10 @@ def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sa
     assert p_value(draft, sampling) > ALPHA
 
 
-class Scaling:
-    """A generator that scales the weights it draws from, as a rule without renormalisation would have to."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self.random = self._rng.random
-
-    def choice(self, count: int, p: Any) -> int:
-        return int(self._rng.choice(count, p=p / p.sum()))
-
-
 def test_the_test_catches_a_residual_that_is_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = importlib.import_module("eventspec.engine.verify")
-    residual = rule._residual
-    monkeypatch.setattr(rule, "_residual", lambda p, token, q: residual(p, token, q) * (p.sum() - p[token]))
-    assert p_value(chosen_tree, PLAIN, DRAWS // 4, rng_of=Scaling) < ALPHA
+    monkeypatch.setattr(rule, "_residual", lambda p, q: left if (left := np.maximum(0.0, p - q)).any() else p)
+    assert p_value(drawn_tree(replace=True), PLAIN, DRAWS // 4) < ALPHA
 
 
 def test_the_test_catches_chosen_children_that_are_passed_off_as_drawn() -> None:
@@ -156,8 +143,35 @@ def test_nothing_is_left_only_by_rounding_and_then_p_itself_is_right(same: bool)
     p = processed(TARGET[0], [], PLAIN)
     q = p if same else np.nextafter(p, 1)
     drawn = Proposal(np.array([2]), np.array([-1]), torch.from_numpy(q[None]))
-    refusing = type("AlwaysOne", (Scaling,), {})(0)
-    refusing.random = lambda: 1.0
-    verdict = verify(TARGET[[0, 2]], drawn, PLAIN, [], refusing)
+    last = SimpleNamespace(random=lambda: 1.0)
+    verdict = verify(TARGET[[0, 2]], drawn, PLAIN, [], lambda position: last)  # type: ignore[arg-type, return-value]
     assert verdict.path.tolist() == []
     assert 0 <= verdict.tokens[0] < V
+
+
+def test_a_sampled_answer_does_not_depend_on_what_was_chosen_to_draft() -> None:
+    """The same seed gives the same tokens with a tree, with another tree and with none."""
+
+    def reversed_tree(last: int, rng: Rng) -> Proposal:
+        return proposal([(int(token), -1) for token in np.argsort(Q[last])[:3]], None)
+
+    def nothing(last: int, rng: Rng) -> Proposal:
+        return Proposal.empty()
+
+    for seed in range(200):
+        answers = []
+        for draft in (nothing, chosen_tree, reversed_tree):
+            answer: list[int] = []
+            while len(answer) < 6:
+                last = answer[-1] if answer else START
+                proposed = draft(last, np.random.default_rng(0))
+                verdict = verify(TARGET[[last, *proposed.tokens]], proposed, PROCESSED, answer, chance(seed))
+                answer += verdict.tokens.tolist()
+            answers.append(answer[:6])
+        assert answers[0] == answers[1] == answers[2]
+
+
+def test_a_drawn_token_always_has_a_share() -> None:
+    p = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
+    for u, token in ((0.0, 1), (0.2499, 1), (0.25, 3), (0.9999999999999999, 3), (1.0, 3)):
+        assert _draw(p, SimpleNamespace(random=lambda u=u: u)) == token  # type: ignore[arg-type]

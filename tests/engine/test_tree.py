@@ -188,7 +188,11 @@ def ints(*numbers: int) -> np.ndarray:
 
 
 def test_a_well_formed_proposal_passes_the_check_unchanged() -> None:
-    for proposal in (Proposal.empty(), Proposal.chain([3, 1]), Proposal(ints(1, 1, 2), ints(-1, -1, 1), torch.ones(3, 4))):
+    for proposal in (
+        Proposal.empty(),
+        Proposal.chain([3, 1]),
+        Proposal(ints(1, 1, 2), ints(-1, -1, 1), torch.full((3, 4), 0.25)),
+    ):
         assert check(proposal, Budget(3, levels=2)) is proposal
 
 
@@ -203,6 +207,9 @@ def test_a_well_formed_proposal_passes_the_check_unchanged() -> None:
         (Proposal(np.array([1.5]), ints(-1)), r"tokens are not int64 \[1\]"),
         (Proposal([1, 2], [-1, 0]), r"tokens are not int64 \[2\]"),  # type: ignore[arg-type]
         (Proposal(ints(1, 2), ints(-1, 0), torch.ones(1, 4)), "1 rows for 2 nodes"),
+        (Proposal(ints(1), ints(-1), torch.ones(1, 4)), "no distribution"),
+        (Proposal(ints(1), ints(-1), torch.tensor([[2.0, -1.0]])), "no distribution"),
+        (Proposal(ints(1), ints(-1), torch.tensor([[float("nan"), 1.0]])), "no distribution"),
         (Proposal.chain([1, 2, 3, 4]), "4 nodes, asked for at most 3"),
         (Proposal.chain([1, 2, 3]), "3 levels, asked for at most 2"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,19 @@ def test_a_stage_resumes_where_it_stopped(tmp_path: Path) -> None:
     before = model.weight.clone()
     run_stage(Stage("one", 0.2, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
     assert torch.equal(model.weight, before), "a finished stage trains no further"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's budget is wall time")
+def test_waiting_does_not_use_up_the_budget(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1)
+
+    def losses(batch: object, progress: float) -> dict[str, torch.Tensor]:
+        time.sleep(0.05)
+        return {"fit": model.weight.sum() ** 2}
+
+    began = time.monotonic()
+    run_stage(Stage("calm", 0.05, 1e-3, 1), model, itertools.repeat(None), losses, tmp_path, silent)
+    assert time.monotonic() - began > 0.2
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_state(tmp_path: Path) -> None:

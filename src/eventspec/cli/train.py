@@ -20,7 +20,9 @@ def _group() -> None:
 @train.command()
 def embedded(
     out: Annotated[Path, typer.Option(help="Rendered clips, checkpoints and the finished pair go here.")],
-    preset: Annotated[str, typer.Option(help="cpu (nano, about 2.5 h on 2 cores), gpu (base, 25 min) or smoke.")] = "cpu",
+    preset: Annotated[
+        str, typer.Option(help="cpu (nano, 2.5 h on 2 cores), gpu (base, 25 min), cpu-base (7 h) or smoke.")
+    ] = "cpu",
     resume: Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and its provenance.")] = False,
 ) -> None:

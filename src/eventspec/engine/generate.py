@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from eventspec.core import (
     Budget,
     Committed,
@@ -33,7 +31,7 @@ from eventspec.core import (
 from eventspec.engine.lanes import Lanes, Late, Pending
 from eventspec.engine.plan import NO_TAIL, Plan
 from eventspec.engine.tree import BadProposal, check, depths
-from eventspec.engine.verify import verify
+from eventspec.engine.verify import chance, verify
 
 Emit = Callable[[Update], None]
 Stopped = Callable[[Sequence[int], int], int | None]
@@ -51,18 +49,21 @@ class Outcome:
 class _Drafting:
     """One drafter during one request, on its own lane or inline; all its failures end here.
 
-    A draft that is late is not waited for: the target goes on, and the drafter catches up with what was committed meanwhile.
+    Waiting is paid from a credit that grows with what was accepted, so a drafter that is slow and wrong costs no more than the
+    plan's patience; one wait takes half of it at most, so that a drafter may be late once. A late draft is left: the target
+    goes on, and the drafter catches up with what was committed.
     """
 
     def __init__(self, drafter: Drafter, request: Request, lanes: Lanes, plan: Plan, trace: Trace) -> None:
         self.drafter, self.request, self.lanes, self.plan, self.trace = drafter, request, lanes, plan, trace
-        self.alone = drafter.concurrent and lanes.concurrent
+        self.overlaps = drafter.concurrent and lanes.concurrent
         self.session: DraftSession | None = None
         self.alive = True
         self.unseen: list[tuple[Verdict, Scores]] = []
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
         self._pending: Pending[Proposal] | None = None
         self._late = False  # what is pending was waited for once, and is not again
+        self._credit = plan.wait  # seconds the target may still wait
 
     def head_start(self, budget: Budget) -> bool:
         """Begin to encode and draft while the target does the same; whether a draft is there or may still come."""
@@ -89,6 +90,7 @@ class _Drafting:
         if not self.alive or budget is None or budget.nodes < 1:
             return Proposal.empty()
         self.unseen.append((verdict, scores))
+        self._credit = min(self.plan.wait, self._credit + len(verdict.path) * self.plan.worth * self.plan.step_seconds)
         self.enough = True
         if not self._late:
             self.collect()
@@ -108,7 +110,7 @@ class _Drafting:
     def go_on(self, left: int) -> None:
         """Let the drafter deepen its tree while the target verifies; what it foresaw rightly is there at once."""
         wanted = self.plan.ahead and self.plan.nodes > 0 and left > 2
-        if wanted and self.alone and self.alive and self._pending is None and self.session is not None:
+        if wanted and self.overlaps and self.alive and self._pending is None and self.session is not None:
             self.enough = False
             budget = Budget(self.plan.head_nodes, lambda: self.enough, self.plan.floor, levels=left)
             self._begin(lambda: self._propose(budget))
@@ -126,7 +128,7 @@ class _Drafting:
 
     def _leave_hanging_lane(self) -> bool:
         """Abandon the drafter's lane when what runs there is past the deadline; it may be an earlier request's work."""
-        if not self.alone or self.lanes.lane("drafter").busy_seconds <= self.plan.deadline:
+        if not self.drafter.concurrent or self.lanes.lane("drafter").busy_seconds <= self.plan.deadline:
             return False
         self.lanes.abandon("drafter")
         return True
@@ -135,8 +137,9 @@ class _Drafting:
         """The draft in the making, if it comes while the target is patient; else nothing, and the drafter catches up later."""
         if self._pending is None:
             return Proposal.empty()
+        began = self.trace.now()
         try:
-            proposal = self._pending.result(self.plan.wait)
+            proposal = self._pending.result(max(0.0, self._credit / 2))
         except Late:
             self._late = True
             self.trace.note(f"drafter {self.drafter.name} was late; the target did not wait")
@@ -144,6 +147,8 @@ class _Drafting:
         except Exception as error:
             self._give_up(f"failed: {type(error).__name__}: {error}")
             return Proposal.empty()
+        finally:
+            self._credit -= self.trace.now() - began
         self._pending = None
         return proposal
 
@@ -156,23 +161,29 @@ class _Drafting:
         began = self.trace.now()
         assert self.session is not None
         proposal = self.session.propose(budget)
-        self.trace.span("draft", "drafter", began)
+        self.trace.span("draft", "drafter" if self.drafter.concurrent else "target", began)
         return check(proposal, budget)
 
     def _begin(self, work: Callable[[], Proposal]) -> bool:
-        """Start it on the drafter's lane, or do it here; whether a draft is there or may still come."""
+        """Start it beside the target, or have it done first; whether a draft is there or may still come."""
         self._late = False
-        if self.alone:
+        if self.overlaps:
             self._pending = self.lanes.lane("drafter").start(work)
             return True
         self._pending = Pending()
         try:
-            proposal = work()
+            # A model of its own has a thread of its own also where it shares the device, because it may hang.
+            alone = self.drafter.concurrent
+            proposal = self.lanes.lane("drafter").start(work).result(self.plan.deadline) if alone else work()
             self._pending.set(proposal, None)
             return len(proposal) > 0
+        except Late:
+            self.lanes.abandon("drafter")
+            self._pending = None
+            self._give_up(f"did not answer within {self.plan.deadline:g} s")
         except Exception as error:
             self._pending.set(None, error)
-            return False
+        return False
 
     def _give_up(self, why: str) -> None:
         self.alive = False
@@ -260,12 +271,12 @@ def _rounds(
     session: TargetSession, drafting: _Drafting, display: _Display, stopped: Stopped, cancelled: Callable[[], bool]
 ) -> Outcome:
     plan, trace, sampling = drafting.plan, drafting.trace, drafting.request.sampling
-    rng, most = np.random.default_rng(sampling.seed), sampling.max_new_tokens
+    draws, most = chance(sampling.seed), sampling.max_new_tokens
     answer: list[int] = []
 
     def judged(proposal: Proposal) -> tuple[Scores, float, Verdict]:
         scores = session.score(proposal)
-        return scores, trace.now(), verify(scores.logits, proposal, sampling, answer, rng)
+        return scores, trace.now(), verify(scores.logits, proposal, sampling, answer, draws)
 
     proposal, first = drafting.collect(), True
     while True:

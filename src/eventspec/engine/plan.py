@@ -19,8 +19,8 @@ class Plan:
     head_nodes, nodes: most nodes of the head start and of a later round; 0 later nodes = draft only the head start;
     node_cost, level_cost: in target steps; worth: what one accepted node saves, in target steps (less than one, because a
     later round would have committed several with one forward); ahead: whether the drafter deepens its tree while the target
-    verifies; patience: target steps that the target waits for a draft that is in the making; step_seconds: how long a step
-    takes; deadline: seconds after which a drafter that does not come back is given up."""
+    verifies; patience: target steps that waiting for drafts may cost beyond what accepted ones save; step_seconds: how long
+    a step takes; deadline: seconds after which a drafter that does not come back is given up."""
 
     tail: int = 1
     head_nodes: int = 48
@@ -29,7 +29,7 @@ class Plan:
     level_cost: float = 0.35
     worth: float = 0.65
     ahead: bool = True
-    patience: float = 40.0
+    patience: float = 16.0
     step_seconds: float = 0.00125
     deadline: float = 5.0
 
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def wait(self) -> float:
-        """Seconds that the target waits for a draft."""
+        """Seconds that the target waits for drafts before any was accepted."""
         return self.patience * self.step_seconds
 
     def head_start(self, until: Callable[[], bool], show: Callable[[list[int]], None] | None, left: int) -> Budget:

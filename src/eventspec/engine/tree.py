@@ -59,8 +59,11 @@ def check(proposal: Proposal, budget: Budget) -> Proposal:
         raise BadProposal(f"token {tokens.min()} is no token")
     if (depth := max(depths(parents.tolist()), default=-1) + 1) > budget.levels:
         raise BadProposal(f"{depth} levels, asked for at most {budget.levels}")
-    if proposal.probs is not None and len(proposal.probs) != count:
-        raise BadProposal(f"probs have {len(proposal.probs)} rows for {count} nodes")
+    if (probs := proposal.probs) is not None:
+        if len(probs) != count:
+            raise BadProposal(f"probs have {len(probs)} rows for {count} nodes")
+        if not bool((probs >= 0).all() and ((probs.sum(-1) - 1).abs() < 1e-3).all()):
+            raise BadProposal("a row of probs is no distribution")
     return proposal
 
 

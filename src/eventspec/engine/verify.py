@@ -1,14 +1,17 @@
 """The one verification rule, for chains and trees, chosen and drawn children, greedy and sampled.
 
-From the root: a child x that was drawn from q is accepted with min(1, p(x) / q(x)), and after a refusal p becomes
-norm(max(0, p - q)). A chosen child has a one-hot q, so it is accepted with p(x) and a refusal sets p(x) = 0. When no child is
-left, the bonus token is drawn from what remains of p. The tokens that come out are distributed exactly as the target's own
-(Leviathan et al. 2023, section 2.3 and appendix A.1; for trees Miao et al. 2024, SpecInfer, section 4.3).
+Children that were chosen: the target draws its token from p, and the child that is this token, if there is one, is accepted.
+Children that were drawn from q: x is accepted with min(1, p(x) / q(x)), after a refusal p becomes norm(max(0, p - q)), and when
+no child is left the bonus token is drawn from what remains of p. The tokens that come out are distributed exactly as the
+target's own (Leviathan et al. 2023, section 2.3 and appendix A.1; for trees Miao et al. 2024, SpecInfer, section 4.3).
+
+What is drawn at a position depends on the seed and the position only. So where children are chosen, a sampled answer too is
+the target's own token by token, whatever was drafted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -17,11 +20,19 @@ from eventspec.core import Proposal, Sampling, Verdict
 from eventspec.engine.distribution import Row, plain_greedy, processed
 from eventspec.engine.tree import BadProposal
 
+Chance = Callable[[int], np.random.Generator]
+"""What a position of the answer is drawn with; never what a drafter draws from."""
 
-def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Sequence[int], rng: np.random.Generator) -> Verdict:
+
+def chance(seed: int) -> Chance:
+    """A generator of its own for every position, so that what is drawn there does not depend on how it was reached."""
+    return lambda position: np.random.default_rng((seed, position))
+
+
+def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Sequence[int], chance: Chance) -> Verdict:
     """Walk the proposal with the target's logits float [N+1, V]; `answer` int [A] are the tokens committed so far.
 
-    `rng` must not be the one a drafter draws from. BadProposal when `probs` are over another vocabulary.
+    BadProposal when `probs` are over another vocabulary.
     """
     if plain_greedy(sampling):
         return _follow(logits.argmax(-1).tolist(), proposal)
@@ -30,21 +41,35 @@ def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Seque
     children = _children(proposal)
     tokens, path, node = list(answer), list[int](), -1
     while True:
-        p = processed(logits[node + 1], tokens, sampling)
-        accepted = None
-        for child in children.get(node, ()):
-            token = int(proposal.tokens[child])
-            q = _drawn_from(proposal, child)
-            if rng.random() * (1.0 if q is None else float(q[token])) < p[token]:
-                accepted = child
-                break
-            p = _residual(p, token, q)
+        p, rng = processed(logits[node + 1], tokens, sampling), chance(len(tokens))
+        here = children.get(node, [])
+        if proposal.probs is None:
+            token = _draw(p, rng)
+            accepted = next((child for child in here if proposal.tokens[child] == token), None)
+        else:
+            token, accepted = _among_drawn(p, proposal, here, rng)
+        tokens.append(token)
         if accepted is None:
-            bonus = int(rng.choice(len(p), p=p))
-            return _verdict(path, [*tokens[len(answer) :], bonus])
-        tokens.append(int(proposal.tokens[accepted]))
+            return _verdict(path, tokens[len(answer) :])
         path.append(accepted)
         node = accepted
+
+
+def _among_drawn(p: Row, proposal: Proposal, children: list[int], rng: np.random.Generator) -> tuple[int, int | None]:
+    """The next token, and the child it is (None: none of them)."""
+    assert proposal.probs is not None
+    for child in children:
+        token, q = int(proposal.tokens[child]), proposal.probs[child].double().numpy(force=True)
+        if rng.random() * float(q[token]) < p[token]:
+            return token, child
+        p = _residual(p, q)
+    return _draw(p, rng), None
+
+
+def _draw(p: Row, rng: np.random.Generator) -> int:
+    """One token from p [V]: where a uniform number falls among the cumulated shares. A token without a share is never hit."""
+    upto = p.cumsum()
+    return int(min(np.searchsorted(upto, rng.random() * upto[-1], side="right"), np.flatnonzero(p)[-1]))
 
 
 def _follow(best: list[int], proposal: Proposal) -> Verdict:
@@ -71,17 +96,9 @@ def _children(proposal: Proposal) -> dict[int, list[int]]:
     return children
 
 
-def _drawn_from(proposal: Proposal, child: int) -> Row | None:
-    return None if proposal.probs is None else proposal.probs[child].double().numpy(force=True)
-
-
-def _residual(p: Row, token: int, q: Row | None) -> Row:
-    """What p becomes after the refusal of `token` (q None = it was chosen)."""
-    left = p.copy()
-    if q is None:
-        left[token] = 0.0
-    else:
-        left = np.maximum(0.0, p - q)
+def _residual(p: Row, q: Row) -> Row:
+    """What p becomes after the refusal of a token that was drawn from q."""
+    left = np.maximum(0.0, p - q)
     total = left.sum()
     # Only rounding can leave nothing (p = q exactly and a refusal cannot happen together): then p itself is the right answer.
     return left / total if total > 0 else p

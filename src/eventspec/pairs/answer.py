@@ -159,9 +159,8 @@ class Answering:
         if outcome is None:
             raise RuntimeError("this question failed when it ran; ask it again")
         rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
-        text = self.pair.vocabulary.decode(outcome.token_ids).strip()
-        for stop in request.sampling.stop_strings:
-            text = text.split(stop)[0]
+        text = self.pair.vocabulary.decode(outcome.token_ids)
+        text = text[: min((at for stop in request.sampling.stop_strings if (at := text.find(stop)) >= 0), default=None)].strip()
         sizes = (rows - visual, visual)
         target, plan = self.pair.target, self.pair.lanes.plan
         return Result(text, outcome.token_ids, self.method, target.lossless, outcome.finish_reason, *sizes, plan, self.trace)

@@ -1,4 +1,4 @@
-"""The recipe of the embedded pair: tokenizer, target (tower, four frames, eight frames), drafter (ground truth, then the
+"""The recipe of the embedded pair: tokenizer, target (tower, few frames, eight frames), drafter (ground truth, then the
 target's answers)."""
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def _preset(size: str, shards: int, minutes: tuple[float, float, float, float, f
 PRESETS = {
     "cpu": _preset("nano", 24, (10, 50, 50, 45, 20), 8, 3000),
     "gpu": _preset("base", 100, (3, 4, 8, 4, 4), 128, 20000),
+    "cpu-base": _preset("base", 24, (40, 160, 160, 150, 60), 8, 3000),
     "smoke": _preset("nano", 1, (0.05, 0.05, 0.05, 0.05, 0.05), 2, 4),
 }
 
@@ -86,13 +87,13 @@ def tokenizer_of(out: Path, clips: Clips) -> Tokenizer:
 
 
 def train_target(preset: Preset, out: Path, clips: Clips, report: Report) -> VideoLlava:
-    """Tower, then joint on four frames, then on eight."""
+    """Tower, then jointly on two to six frames, then on eight."""
     questions = Questions(tokenizer_of(out, clips))
     training = place(TargetTraining(SIZES[preset.size], questions, clips))
     stages = (
         (preset.tower, training.tower_losses),
-        (preset.four, lambda batch, progress: training.joint_losses(batch, 4, progress)),
-        (preset.eight, lambda batch, progress: training.joint_losses(batch, 8, progress)),
+        (preset.four, lambda batch, progress: training.joint_losses(batch, (2, 4, 6), progress)),
+        (preset.eight, lambda batch, progress: training.joint_losses(batch, (8,), progress)),
     )
     for number, (stage, losses) in enumerate(stages):
         done = Checkpoint(out / "target", stage.name).load(training, None)[0] >= stage.seconds

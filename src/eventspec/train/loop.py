@@ -1,8 +1,8 @@
-"""One training loop for every recipe: a wall-time budget, warm-up and cosine, checkpoints that resume, and a loss that may
+"""One training loop for every recipe: a time budget, warm-up and cosine, checkpoints that resume, and a loss that may
 not be NaN.
 
-The budget is trained seconds, added up over interruptions, so a run that is stopped and resumed ends where an unbroken one
-does.
+The budget is trained seconds, added up over interruptions: on a CPU the seconds this process really had of it, on a GPU wall
+time. So a run that is stopped, paused or crowded out ends where an unbroken one does.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from torch import Tensor, nn
 
 from eventspec.core import EventspecError
 
-_LONGEST_STEP = 10.0
-
 Report = Callable[[str, float, dict[str, float]], None]
 """Called with the stage's name, progress in [0, 1] and smoothed figures."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stretch of training: `seconds` of wall time at peak learning rate `rate`, for batches of `batch` recordings."""
+    """One stretch of training: `seconds` of it at peak learning rate `rate`, for batches of `batch` recordings."""
 
     name: str
     seconds: float
@@ -40,6 +38,11 @@ class Stage:
 
 class TrainingFailed(EventspecError):
     """The loss stopped being a number; the last good checkpoint is kept."""
+
+
+def trained_clock() -> float:
+    """Seconds that count as training: wall time on a GPU; on a CPU what the process got, a core's worth per intra-op thread."""
+    return time.monotonic() if torch.cuda.is_available() else time.process_time() / torch.get_num_threads()
 
 
 def learning_rate(progress: float, peak: float) -> float:
@@ -111,7 +114,7 @@ def run_stage(
     seconds, steps = checkpoint.load(model, optimiser)
     log = (folder / f"{stage.name}.jsonl").open("a")
     smooth: dict[str, float] = {}
-    saved, last = seconds, time.monotonic()
+    saved, last = seconds, trained_clock()
     for batch in batches:
         if seconds >= stage.seconds:
             break
@@ -129,9 +132,8 @@ def run_stage(
         optimiser.step()
         optimiser.zero_grad()
         steps += 1
-        now = time.monotonic()
-        # A process that was paused has not trained meanwhile.
-        seconds, last = seconds + min(now - last, _LONGEST_STEP), now
+        now = trained_clock()
+        seconds, last = seconds + now - last, now
         for name, part in parts.items():
             smooth[name] = 0.95 * smooth.get(name, float(part.detach())) + 0.05 * float(part.detach())
         if steps % 20 == 0:
@@ -142,6 +144,6 @@ def run_stage(
             log.flush()
         if seconds - saved > save_every:
             checkpoint.save(model, optimiser, seconds, steps)
-            saved, last = seconds, time.monotonic()
+            saved, last = seconds, trained_clock()
     checkpoint.save(model, optimiser, max(seconds, stage.seconds), steps)
     log.close()

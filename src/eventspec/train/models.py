@@ -60,10 +60,12 @@ class TargetTraining(nn.Module):
         frames = self.clips.column("frames", index)[:, chosen]
         return normalised(augment_frames(frames, self.rng)).to(next(self.parameters()).device)
 
-    def joint_losses(self, index: object, count: int, progress: float) -> dict[str, Tensor]:
-        """`count` of 8 frames at their true positions, questions packed behind them."""
+    def joint_losses(self, index: object, counts: tuple[int, ...], progress: float) -> dict[str, Tensor]:
+        """Some of 8 frames at their true positions, questions packed behind them. How many is drawn from `counts`: a model
+        that has only ever seen four starts anew when it is given eight."""
         assert isinstance(index, np.ndarray)
         model, size = self.model, self.model.config.vision.tokens
+        count = counts[int(self.rng.integers(len(counts)))]
         chosen = sorted(self.rng.permutation(8)[:count].tolist())
         facts = [self.clips.facts(int(i)) for i in index]
         before = self.questions.prefix()
