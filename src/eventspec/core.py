@@ -263,6 +263,9 @@ class Trace:
     """Rows of the target's prompt (`prompt`) and of its visual part (`visual`)."""
     forwards: dict[str, float] = field(default_factory=dict)
     """Seconds spent in model forwards, by lane."""
+    provisional: int = 0
+    retracted: int = 0
+    """Tokens that were shown before they were verified, and those of them that were withdrawn."""
     began: float = field(default_factory=time.perf_counter)
 
     def now(self) -> float:

@@ -59,9 +59,9 @@ def test_bench_compare_writes_rows_and_a_summary(capsys: pytest.CaptureFixture[s
     words = ("bench", "compare", "--questions", tmp_path / "made/qa.jsonl", "--limit", 4, "--out", rows, "--json")
     found = told(capsys, *words, *chosen)
     assert found["n"] == 4
-    assert set(found["methods"]) == set(methods)
-    assert all(figures["identical"] == 4 for figures in found["methods"].values())
-    assert len(rows.read_text().splitlines()) == 16
+    assert set(found["methods"]) == {*methods, "autoregressive, all cores"}
+    assert all(found["methods"][method]["identical"] == 4 for method in methods)
+    assert len(rows.read_text().splitlines()) == 20
 
 
 def test_demo_compares_every_method_on_both_recordings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

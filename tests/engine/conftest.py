@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -175,6 +176,14 @@ def decoded() -> Callable[..., Ran]:
 @pytest.fixture(scope="session")
 def reader() -> type[Reader]:
     return Reader
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What hangs waits here; opened at the end of the test at the latest."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 @pytest.fixture

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from eventspec.core import BadInput, Sampling
-from eventspec.experiments.compare import Question, Recordings, compare, read_questions, summary
+from eventspec.experiments.compare import Question, Recordings, compare, read_questions, ways_of
+from eventspec.experiments.figures import summary
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.pairs import load_pair
 from eventspec.pairs.pair import DATA
@@ -23,8 +25,16 @@ def row(method: str, total: float, first: float, ids: list[int], vision: list[in
         "text": "yes",
         "answer": "yes",
         "timing_ms": {"total": total, "first_committed": first, "first_provisional": None, "decode": total - first},
-        "speculation": {"rounds": 2, "accepted": len(ids) - 2, "drafted_levels": 4, "drafted": 9},
-        "overhead_share": 0.05,
+        "speculation": {
+            "rounds": 2,
+            "accepted": len(ids) - 2,
+            "drafted_levels": 4,
+            "drafted": 9,
+            "provisional": 5,
+            "retracted": 1,
+        },
+        "recording": "clip",
+        "rounds_ms": {"all": 10.0, "model": 9.0},
         "vision": vision,
         "first_difference": None,
     }
@@ -33,10 +43,12 @@ def row(method: str, total: float, first: float, ids: list[int], vision: list[in
 def test_speedups_and_ceilings_are_ratios_of_sums() -> None:
     base = [row("autoregressive", 100, 50, [1, 2]), row("autoregressive", 300, 50, [1, 2, 3, 4])]
     fast = [row("prior", 50, 50, [1, 2], [1, 2]), row("prior", 200, 50, [1, 2, 3, 4], [1, 1])]
-    found = summary([*base, *fast], ["autoregressive", "prior"], [], {})["methods"]["prior"]
+    found = summary([*base, *fast], ["autoregressive", "prior"], {})["methods"]["prior"]
     assert found["speedup"] == pytest.approx(400 / 250)
     assert found["ceiling"] == pytest.approx(400 / 100)
-    assert found["decode_speedup"] == pytest.approx(300 / 150)
+    assert found["acceptance_nodes"] == pytest.approx(2 / 18)
+    assert found["provisional_kept"] == pytest.approx(0.8)
+    assert found["overhead_share"] == pytest.approx(0.1)
     assert found["tau"] == pytest.approx(6 / 4)
     assert found["acceptance"] == pytest.approx(2 / 8)
     assert found["acceptance_vision"] == pytest.approx(2 / 3)
@@ -45,7 +57,7 @@ def test_speedups_and_ceilings_are_ratios_of_sums() -> None:
 
 def test_an_interval_of_a_ratio_holds_the_ratio() -> None:
     above, below = [10.0, 20, 30, 40], [5.0, 10, 20, 10]
-    interval = ratio_interval(above, below)
+    interval = ratio_interval(above, below, [1, 2, 3, 4])
     assert interval is not None
     ratio = ratio_of_sums(above, below)
     assert ratio is not None
@@ -53,55 +65,76 @@ def test_an_interval_of_a_ratio_holds_the_ratio() -> None:
     assert ratio_of_sums([], []) is None
 
 
-def test_compare_writes_a_row_for_every_question_and_method(tmp_path: Path) -> None:
+def test_samples_of_one_recording_do_not_make_an_interval_narrower() -> None:
+    rng = np.random.default_rng(0)
+    above, below = rng.uniform(1, 3, 40), np.ones(40)
+    alone = ratio_interval(above, below, range(40))
+    tenfold = ratio_interval(np.repeat(above, 10), np.repeat(below, 10), np.repeat(range(40), 10).tolist())
+    assert alone == pytest.approx(tenfold)
+    assert ratio_interval(above, below, ["one"] * 40) is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_compare_writes_a_row_for_every_question_and_way(temperature: float, tmp_path: Path) -> None:
     pair = load_pair("embedded", "two")
     asked = [
         Question("1", CLIPS / "street_scene", "Describe the scene.", "?"),
         Question("2", CLIPS / "davis346_traffic_1s", "How many road users are visible?", "?"),
     ]
     methods = ["autoregressive", "cross-modal", "prior"]
+    ways = ["autoregressive", "cross-modal", "cross-modal, shuffled events", "cross-modal, blank events", "prior"]
+    ways.append("autoregressive, all cores")
     out = tmp_path / "rows.jsonl"
-    found = compare(pair, asked, methods, Sampling(max_new_tokens=24), "real", out)
+    sampling = Sampling(max_new_tokens=24, temperature=temperature)
+    found = compare(pair, asked, methods, sampling, ["real", "shuffled", "blank"], out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(r["question_id"], r["method"]) for r in rows] == [(q.id, m) for q in asked for m in methods]
-    for method in methods:
-        assert found["methods"][method]["identical"] == 2
+    assert [(r["question_id"], r["method"]) for r in rows] == [(q.id, w) for q in asked for w in ways]
+    for way in ways:
+        assert found["methods"][way]["identical"] == 2
+    assert set(found["methods"]["cross-modal"]["against"]) == {*ways[2:5]}
     assert found["methods"]["autoregressive"]["acceptance_vision"] is None
     assert found["methods"]["prior"]["acceptance_vision"] == 0, "by definition: the prior is wrong where it is wrong"
     assert found["methods"]["autoregressive"]["speedup"] == 1
-    assert found["autoregressive_all_cores"]["total_ms"] > 0
     assert list(tmp_path.iterdir()) == [out]
 
 
 def test_shuffled_events_are_another_recordings_on_this_clock() -> None:
     asked = [Question(str(i), CLIPS / name, "?", "?") for i, name in enumerate(("street_scene", "davis346_traffic_1s"))]
-    own, other = Recordings(asked, "real"), Recordings(asked, "shuffled")
+    opened = Recordings(asked)
     for question in asked:
-        mixed = other.get(question.recording)
-        real = other.real(question.recording)
+        mixed = opened.get(question.recording, "shuffled")
+        real = opened.real(question.recording)
         assert mixed.events is not None
         assert real.events is not None
         assert len(mixed.events) != len(real.events)
         assert mixed.video is real.video
-        foreign = own.get(next(q.recording for q in asked if q is not question))
+        foreign = opened.get(next(q.recording for q in asked if q is not question))
         assert foreign.events is not None
         assert mixed.events.t[0] - real.span.start_us == foreign.events.t[0] - foreign.span.start_us
-    silent = Recordings(asked, "blank").get(asked[0].recording)
+    silent = opened.get(asked[0].recording, "blank")
     assert silent.events is not None
     assert len(silent.events) == 0
 
 
 def test_unknown_controls_and_lonely_recordings_are_refused() -> None:
     asked = [Question("1", CLIPS / "street_scene", "?", "?")]
-    with pytest.raises(BadInput, match="real, blank or shuffled"):
-        Recordings(asked, "loud")
+    with pytest.raises(BadInput, match="choose real, blank, shuffled"):
+        ways_of(load_pair("embedded", "two"), ["prior"], ["loud"])
     with pytest.raises(BadInput, match="two recordings"):
-        Recordings(asked, "shuffled")
+        Recordings(asked).get(asked[0].recording, "shuffled")
+
+
+def test_questions_are_spread_over_the_recordings(tmp_path: Path) -> None:
+    path = tmp_path / "qa.jsonl"
+    names = ["a", "a", "a", "b", "b", "c"]
+    lines = (json.dumps({"recording": name, "question": str(i), "answer": "?"}) for i, name in enumerate(names))
+    path.write_text("\n".join(lines))
+    assert [q.question for q in read_questions(path, 4)] == ["0", "3", "5", "1"]
+    assert len(read_questions(path, None)) == len(read_questions(path, 0)) == len(names)
 
 
 def test_question_files_name_the_line_that_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "qa.jsonl"
     path.write_text('{"recording": "a", "question": "b", "answer": "c"}\nnonsense\n')
-    assert [q.question for q in read_questions(path, 1)] == ["b"]
     with pytest.raises(BadInput, match="line 2"):
         read_questions(path, None)

@@ -22,7 +22,9 @@ def compare(
     out: Annotated[Path, typer.Option(help="Rows go here, one JSON line a sample and method.")],
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
-    events: Annotated[str, typer.Option(help="real, or a control: blank, shuffled (another clip's).")] = "real",
+    events: Annotated[
+        list[str] | None, typer.Option(help="real, or a control: blank, shuffled (another clip's). Repeat it for several.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -45,7 +47,15 @@ def compare(
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("comparing", total=len(asked))
-        found = run(ready, asked, methods, sampling, events, out, lambda done, total: bar.update(task, completed=done))
+        found = run(
+            ready,
+            asked,
+            methods,
+            sampling,
+            list(dict.fromkeys(events or ["real"])),
+            out,
+            lambda done, total: bar.update(task, completed=done),
+        )
     if as_json:
         typer.echo(json.dumps(found))
     else:
@@ -62,7 +72,8 @@ def _print(found: dict[str, Any]) -> None:
     for name in methods:
         made.add_column(name, justify="right")
     for figure in next(iter(methods.values())):
-        made.add_row(figure, *(_short(methods[name].get(figure)) for name in methods))
+        if figure != "against":
+            made.add_row(figure, *(_short(methods[name].get(figure)) for name in methods))
     Console().print(made)
 
 

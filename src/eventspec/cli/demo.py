@@ -130,7 +130,7 @@ def table(rows: list[tuple[Way, list[dict[str, Any]]]]) -> Any:
         "speedup",
         "ceiling",
         "tau",
-        "accepted/drafted",
+        "accepted/nodes",
         "identical",
     )
     for number, head in enumerate(heads):

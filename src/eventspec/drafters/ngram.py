@@ -35,6 +35,8 @@ class _Lookup:
             for at in range(len(text) - size - 1, -1, -1):
                 if text[at : at + size] == tail:
                     found = text[at + size : at + size + min(budget.nodes, budget.levels)]
+                    if budget.show is not None:
+                        budget.show(found)
                     return Proposal.chain(found, "ngram")
         return Proposal.empty("ngram")
 

@@ -122,6 +122,8 @@ class _PriorSession:
                 paths.update({new: [*paths[node], tree.tokens[new]] for new in range(before, len(tree))})
             tree.expand([node for node in chosen if node >= 0])
             chosen = tree.leaves(4, budget.floor, budget.levels, budget.nodes)
+        if budget.show is not None:
+            budget.show(tree.best_chain())
         return tree.proposal(budget, budget.floor, "prior")
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:

@@ -1,5 +1,4 @@
-"""What can be won: the ceiling of lossless methods, and the measured verify curve behind every budget (physics, sections 1
-to 5)."""
+"""What a step, a node and a level cost on this machine: the measured curves behind every budget (physics, sections 1 to 5)."""
 
 from __future__ import annotations
 
@@ -8,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from eventspec.core import Proposal, TargetSession
+import numpy as np
+import torch
+
+from eventspec.core import Budget, DraftSession, Proposal, Scores, TargetSession, Verdict
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,17 @@ def measure_verify(session: TargetSession, counts: Sequence[int] = (4, 8, 12), r
     return VerifyCurve(timed(1), tuple(counts), tuple(timed(k) for k in counts))
 
 
+def measure_draft(session: DraftSession, repeats: int = 12) -> float:
+    """Seconds in which a drafter reads one committed token and drafts one: what one more level of a draft costs."""
+    nothing, unused = np.empty(0, np.int64), Scores(torch.empty(0))
+
+    def step() -> None:
+        session.observe(Verdict(nothing, np.array([1], np.int64)), unused)
+        session.propose(Budget(nodes=1, levels=1))
+
+    return _median_seconds(step, repeats)
+
+
 def _median_seconds(work: Callable[[], object], repeats: int) -> float:
     work()
     taken = []
@@ -45,8 +58,3 @@ def _median_seconds(work: Callable[[], object], repeats: int) -> float:
         work()
         taken.append(time.perf_counter() - began)
     return median(taken)
-
-
-def ceiling(prefill: float, total: float) -> float:
-    """The largest speedup of a lossless method: total / (vision + prefill), because those must always be paid."""
-    return total / prefill

@@ -212,6 +212,7 @@ class _Display:
         self.trace.mark("first_provisional")
         self._withdraw_to(_common(self.shown, chain))
         if len(chain) > len(self.shown):
+            self.trace.provisional += len(chain) - len(self.shown)
             self.emit(Provisional(tuple(chain[len(self.shown) :])))
             self.shown = list(chain)
 
@@ -234,6 +235,7 @@ class _Display:
 
     def _withdraw_to(self, count: int) -> None:
         if len(self.shown) > count:
+            self.trace.retracted += len(self.shown) - count
             self.emit(Retracted(len(self.shown) - count))
             self.shown = self.shown[:count]
 

@@ -130,6 +130,17 @@ class Lanes:
         if lane is not None:
             lane.close()
 
+    def settle(self, seconds: float = 10.0) -> None:
+        """Wait until the lanes have nothing to do: a drafter may still be in the step that its request no longer needs. A lane
+        that needs longer is abandoned."""
+        with self._lock:
+            known = list(self._lanes.items())
+        for name, lane in known:
+            try:
+                lane.start(int).result(seconds)
+            except Late:
+                self.abandon(name)
+
     def close(self) -> None:
         """End the lanes' threads after what is queued; the next use starts fresh ones."""
         with self._lock:

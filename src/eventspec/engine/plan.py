@@ -1,8 +1,8 @@
 """Budgets: how long the pending tail is, how many nodes a draft may have, and when drafting stops paying.
 
 A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
-deeper costs `level_cost` target steps of drafting. Ratios are measured (engine.cost), so the same rule makes long drafts
-where verification is nearly free and short ones where it is not.
+deeper costs `level_cost` target steps of drafting. Both costs are measured (engine.cost, pairs.warm_up), so the same rule
+makes long drafts where verification is nearly free and short ones where it is not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""`bench compare`: the same questions with several methods, interleaved, one row a sample and method, and their summary."""
+"""`bench compare`: the same questions in several ways, interleaved, one row a question and way, and their summary.
+
+A way is a method with its events or a control's. Timings come first and for all questions; what is computed about an answer
+afterwards must not warm or cool a cache for the way that is timed next.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +19,13 @@ import torch
 
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
 from eventspec.events.disturb import blank
-from eventspec.experiments.statistics import mean, ratio_interval, ratio_of_sums
+from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Answering, Pair, answering
 from eventspec.recordings import Recording
 
-SHORT_TOKENS = 25
-TIE_GAP = 1e-4
-"""Top-2 logit gap below which a difference is a tie of float summation order (fp32)."""
-
-Row = dict[str, Any]
+EVENTS = ("real", "blank", "shuffled")
+SEES_EVENTS = ("cross-modal",)
+ALL_CORES = f"{BASE}, all cores"
 
 
 @dataclass(frozen=True)
@@ -36,36 +38,44 @@ class Question:
     answer: str
 
 
+@dataclass(frozen=True)
+class Way:
+    """A row of the table: a method, whose events its drafter sees, and the pair on the device plan it runs on."""
+
+    name: str
+    method: str
+    events: str
+    pair: Pair
+
+
 def read_questions(path: Path, limit: int | None) -> list[Question]:
-    """Questions of a qa.jsonl, recordings relative to its folder; BadInput names file and line of what is wrong."""
+    """Questions of a qa.jsonl, recordings relative to its folder; at most `limit`, spread over the recordings. BadInput names
+    file and line of what is wrong."""
     if not path.is_file():
         raise BadInput(f"{path} does not exist: make one with `eventspec scenes make`")
-    found = []
+    found: dict[Path, list[Question]] = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-            found.append(Question(f"{number:06d}", path.parent / row["recording"], row["question"], row["answer"]))
+            question = Question(f"{number:06d}", path.parent / row["recording"], row["question"], row["answer"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise BadInput(f"{path}, line {number}: not a question row ({error}); wanted recording, question, answer") from None
-        if limit and len(found) == limit:
-            break
+        found.setdefault(question.recording, []).append(question)
     if not found:
         raise BadInput(f"{path} holds no questions")
-    return found
+    # Turn by turn through the recordings: questions about one recording have much in common.
+    turns = max(map(len, found.values()))
+    spread = [questions[turn] for turn in range(turns) for questions in found.values() if turn < len(questions)]
+    return spread[: limit or None]
 
 
 class Recordings:
-    """Opened recordings by path, and what the control `events` makes of them."""
+    """Opened recordings by path, and what a control makes of their events."""
 
-    def __init__(self, questions: list[Question], events: str) -> None:
-        if events not in ("real", "blank", "shuffled"):
-            raise BadInput(f"events '{events}' is unknown: choose real, blank or shuffled")
-        self.events = events
+    def __init__(self, questions: list[Question]) -> None:
         self.paths = list(dict.fromkeys(q.recording for q in questions))
-        if events == "shuffled" and len(self.paths) < 2:
-            raise BadInput("shuffled events need at least two recordings")
         self._opened: dict[Path, Recording] = {}
 
     def real(self, path: Path) -> Recording:
@@ -74,17 +84,38 @@ class Recordings:
             self._opened[path] = Recording.open(path)
         return self._opened[path]
 
-    def get(self, path: Path) -> Recording:
+    def get(self, path: Path, events: str = "real") -> Recording:
         """The recording with its own events, none, or the next recording's."""
         own = self.real(path)
-        if self.events == "real" or own.events is None:
+        if events == "real" or own.events is None:
             return own
-        if self.events == "blank":
+        if events == "blank":
             return replace(own, events=blank(own.events))
+        if len(self.paths) < 2:
+            raise BadInput("shuffled events need at least two recordings")
         other = self.real(self.paths[(self.paths.index(path) + 1) % len(self.paths)])
         # Another recording's events on this one's clock: both windows begin at their own start.
-        events = None if other.events is None else other.events.shifted(own.span.start_us - other.span.start_us)
-        return replace(own, events=events)
+        return replace(
+            own,
+            events=None if other.events is None else other.events.shifted(own.span.start_us - other.span.start_us),
+        )
+
+
+def ways_of(pair: Pair, methods: list[str], events: list[str]) -> list[Way]:
+    """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores.
+    BadInput for what does not exist."""
+    for kind in events:
+        if kind not in EVENTS:
+            raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
+    ways = []
+    for method in methods:
+        pair.drafter(method)
+        ways.append(Way(method, method, events[0], pair))
+        if method in SEES_EVENTS:
+            ways += [Way(f"{method}, {kind} events", method, kind, pair) for kind in events[1:]]
+    if BASE in methods and pair.lanes.concurrent:
+        ways.append(Way(ALL_CORES, BASE, events[0], pair.on("one")))
+    return ways
 
 
 def compare(
@@ -92,60 +123,63 @@ def compare(
     questions: list[Question],
     methods: list[str],
     sampling: Sampling,
-    events: str,
+    events: list[str],
     out: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Run every question with every method, in rotating order, and write one row each; returns the summary."""
-    for method in methods:
-        pair.drafter(method)
-    recordings = Recordings(questions, events)
-    everywhere = pair.on("one") if pair.lanes.plan == "two" else None
-    for method in methods:  # warm: caches, threads and kernels of every path
-        _ask(pair, recordings, questions[0], method, sampling).result()
-    rows: list[Row] = []
-    whole: list[float] = []
+    """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary."""
+    ways, recordings = ways_of(pair, methods, events), Recordings(questions)
+    for way in ways:  # warm: caches, threads and kernels of every path
+        ask(way, recordings, questions[0], sampling).result()
+    rng, total = np.random.default_rng(0), 2 * len(questions)
+    table: list[dict[str, Row]] = []
+    for number, question in enumerate(questions):
+        found = {}
+        for place in rng.permutation(len(ways)):
+            way = ways[place]
+            found[way.name] = _timed(way, recordings, question, sampling)
+        table.append({way.name: found[way.name] for way in ways})
+        progress(number + 1, total)
     part = out.with_name(f".{out.name}.part")
     with part.open("w") as file:
-        for number, question in enumerate(questions):
-            turn = number % len(methods)
-            found = {m: _row(pair, recordings, question, m, sampling) for m in methods[turn:] + methods[:turn]}
-            if everywhere is not None:
-                asking = _ask(everywhere, recordings, question, "autoregressive", sampling)
-                asking.result()
-                whole.append(1e3 * asking.trace.marks["end"])
-            for method in methods:
-                row = found[method]
-                row["first_difference"] = _difference(pair, recordings, question, sampling, found.get("autoregressive"), row)
-                rows.append(row)
+        for number, (question, found) in enumerate(zip(questions, table, strict=True)):
+            for way in ways:
+                row = found[way.name]
+                row["vision"] = vision_acceptance(way, recordings, question, sampling, row["token_ids"])
+                row["first_difference"] = _difference(way, recordings, question, sampling, found.get(BASE), row)
                 file.write(json.dumps(row) + "\n")
-            progress(number + 1, len(questions))
+            progress(len(questions) + number + 1, total)
     part.rename(out)
-    if everywhere is not None:
-        everywhere.lanes.close()
-    return summary(rows, methods, whole, environment(pair, events))
+    for way in ways:
+        if way.pair is not pair:
+            way.pair.lanes.close()
+    return summary([row for found in table for row in found.values()], [way.name for way in ways], environment(pair, events))
 
 
-def _ask(pair: Pair, recordings: Recordings, question: Question, method: str, sampling: Sampling) -> Answering:
-    recording = recordings.get(question.recording)
-    return answering(pair, recording, question.question, method, None, sampling, events_may_lack=True)
+def ask(way: Way, recordings: Recordings, question: Question, sampling: Sampling) -> Answering:
+    """A question ready to run in one way."""
+    recording = recordings.get(question.recording, way.events)
+    return answering(way.pair, recording, question.question, way.method, None, sampling, events_may_lack=True)
 
 
-def _row(pair: Pair, recordings: Recordings, question: Question, method: str, sampling: Sampling) -> Row:
-    asking = _ask(pair, recordings, question, method, sampling)
+def _timed(way: Way, recordings: Recordings, question: Question, sampling: Sampling) -> Row:
+    asking = ask(way, recordings, question, sampling)
+    way.pair.lanes.settle()
     result = asking.result()
-    row: Row = {**result.as_json(), "question_id": question.id, "recording": question.recording.name}
-    row.update(question=question.question, answer=question.answer)
-    row["vision"] = vision_acceptance(pair, asking.request, method, result.token_ids)
+    row: Row = {**result.as_json(), "method": way.name, "events": way.events, "question_id": question.id}
+    row.update(recording=question.recording.name, question=question.question, answer=question.answer)
     return row
 
 
-def vision_acceptance(pair: Pair, request: Request, method: str, answer: list[int]) -> list[int] | None:
-    """[accepted, all] over the answer's tokens that the blind prior gets wrong: whether the drafter's first choice, given the
+def vision_acceptance(
+    way: Way, recordings: Recordings, question: Question, sampling: Sampling, answer: list[int]
+) -> list[int] | None:
+    """[right, all] over the answer's tokens that the blind prior gets wrong: whether the drafter's first choice, given the
     target's own tokens before, is the target's token. None for a method that drafts nothing."""
-    if method == "autoregressive":
+    if way.method == BASE:
         return None
-    seen, blind = _first_choices(pair, request, method, answer), _first_choices(pair, request, "prior", answer)
+    request = ask(way, recordings, question, sampling).request
+    seen, blind = (_first_choices(way.pair, request, method, answer) for method in (way.method, "prior"))
     visual = [i for i, token in enumerate(answer) if blind[i] != token]
     return [sum(seen[i] == answer[i] for i in visual), len(visual)]
 
@@ -165,75 +199,24 @@ def _first_choices(pair: Pair, request: Request, method: str, answer: list[int])
 
 @torch.inference_mode()
 def _difference(
-    pair: Pair, recordings: Recordings, question: Question, sampling: Sampling, base: Row | None, row: Row
+    way: Way, recordings: Recordings, question: Question, sampling: Sampling, base: Row | None, row: Row
 ) -> Row | None:
-    """Where a row leaves the baseline, and the target's top-2 logit gap there."""
+    """Where a row leaves the baseline, and the target's top-2 logit gap there; None where it does not, or without one."""
     if base is None or base["token_ids"] == row["token_ids"]:
         return None
     one, two = base["token_ids"], row["token_ids"]
     at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    request = _ask(pair, recordings, question, "autoregressive", sampling).request
-    logits = pair.target.prefill(request, 1, Trace()).score(Proposal.chain(one[:at])).logits[-1]
+    request = ask(way, recordings, question, sampling).request
+    logits = way.pair.target.prefill(request, 1, Trace()).score(Proposal.chain(one[:at])).logits[-1]
     top = logits.topk(2).values
     return {"position": at, "gap": float(top[0] - top[1])}
 
 
-# ----------------------------------------------------------------------------------------------------------------- summary
-def summary(rows: list[Row], methods: list[str], whole: list[float], where: dict[str, Any]) -> dict[str, Any]:
-    """The figures of every method against `autoregressive` (None where that was not run)."""
-    table = {m: [r for r in rows if r["method"] == m] for m in methods}
-    base = table.get("autoregressive")
-    figures = {m: _figures(table[m], base) for m in methods}
-    found: dict[str, Any] = {"n": len(next(iter(table.values()))), "environment": where, "methods": figures}
-    if base and whole:
-        totals = [r["timing_ms"]["total"] for r in base]
-        found["autoregressive_all_cores"] = {"total_ms": mean(whole), "speedup": ratio_of_sums(totals, whole)}
-    return found
-
-
-def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
-    def column(rows: list[Row], name: str) -> list[float]:
-        return [r["timing_ms"][name] for r in rows if r["timing_ms"][name] is not None]
-
-    short = [r for r in own if len(r["token_ids"]) <= SHORT_TOKENS]
-    spoken = [r["speculation"] for r in own]
-    vision = [r["vision"] for r in own if r["vision"] is not None]
-    total = column(own, "total")
-    figures: dict[str, Any] = {
-        "tau": ratio_of_sums([len(r["token_ids"]) for r in own], [s["rounds"] for s in spoken]),
-        "acceptance": ratio_of_sums([s["accepted"] for s in spoken], [s["drafted_levels"] for s in spoken]),
-        "acceptance_vision": ratio_of_sums([v[0] for v in vision], [v[1] for v in vision]) if vision else None,
-        "vision_share": ratio_of_sums([v[1] for v in vision], [len(r["token_ids"]) for r in own]) if vision else None,
-        "exact_match": mean([float(_same(r)) for r in own]),
-        "exact_match_short": mean([float(_same(r)) for r in short]),
-        "first_provisional_ms": mean(column(own, "first_provisional")),
-        "first_committed_ms": mean(column(own, "first_committed")),
-        "total_ms": mean(total),
-        "overhead_share": mean([r["overhead_share"] for r in own]),
-    }
-    if base:
-        whole, first = column(base, "total"), column(base, "first_committed")
-        ties = sum((r["first_difference"] or {}).get("gap", 1.0) < TIE_GAP for r in own)
-        figures |= {
-            "speedup": ratio_of_sums(whole, total),
-            "speedup_ci95": ratio_interval(whole, total),
-            "decode_speedup": ratio_of_sums(column(base, "decode"), column(own, "decode")),
-            "ceiling": ratio_of_sums(whole, first),
-            "identical": sum(r["first_difference"] is None for r in own),
-            "ties": ties,
-            "slower_share": mean([float(a > b) for a, b in zip(total, whole, strict=True)]),
-        }
-    return figures
-
-
-def _same(row: Row) -> bool:
-    return bool(row["text"].strip() == row["answer"].strip())
-
-
-def environment(pair: Pair, events: str) -> dict[str, Any]:
+def environment(pair: Pair, events: list[str]) -> dict[str, Any]:
     """What the figures depend on."""
     return {
         "pair": pair.name,
+        "pair_sha256": pair.fingerprint(),
         "events": events,
         "device_plan": pair.lanes.plan,
         "python": platform.python_version(),

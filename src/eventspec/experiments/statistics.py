@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -13,13 +13,18 @@ def ratio_of_sums(above: Sequence[float], below: Sequence[float]) -> float | Non
     return float(np.sum(above)) / total if total else None
 
 
-def ratio_interval(above: Sequence[float], below: Sequence[float], draws: int = 2000, seed: int = 0) -> list[float] | None:
-    """95 % bootstrap interval of the ratio of sums, resampling whole samples (pairs stay pairs)."""
-    if len(above) < 2 or not np.sum(below):
+def ratio_interval(
+    above: Sequence[float], below: Sequence[float], groups: Sequence[Hashable], draws: int = 2000, seed: int = 0
+) -> list[float] | None:
+    """95 % bootstrap interval of the ratio of sums, resampling whole groups: samples that share a recording are not
+    independent. None for fewer than two groups."""
+    place = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    if len(place) < 2 or not np.sum(below):
         return None
-    rng = np.random.default_rng(seed)
-    index = rng.integers(len(above), size=(draws, len(above)))
-    ratios = np.asarray(above, float)[index].sum(1) / np.asarray(below, float)[index].sum(1)
+    index = [place[group] for group in groups]
+    sums = [np.bincount(index, np.asarray(column, float)) for column in (above, below)]
+    drawn = np.random.default_rng(seed).integers(len(place), size=(draws, len(place)))
+    ratios = sums[0][drawn].sum(1) / sums[1][drawn].sum(1)
     return [float(x) for x in np.percentile(ratios, [2.5, 97.5])]
 
 

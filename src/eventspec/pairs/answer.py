@@ -52,9 +52,12 @@ class Result:
                 "drafted_levels": sum(r.depth for r in rounds),
                 "head_start_drafted": sum(r.proposed for r in head),
                 "head_start_accepted": sum(r.accepted for r in head),
+                "provisional": self.trace.provisional,
+                "retracted": self.trace.retracted,
                 "tau": round(self.trace.tau, 4),
                 "accepted_per_position": accepted_per_position(self.trace),
             },
+            "rounds_ms": rounds_ms(self.trace),
             "overhead_share": round(overhead_share(self.trace), 4),
             "notes": self.trace.notes,
             "device_plan": self.device_plan,
@@ -92,12 +95,21 @@ def accepted_per_position(trace: Trace) -> list[int]:
     return [sum(r.accepted > level for r in trace.rounds) for level in range(deepest)]
 
 
+def rounds_ms(trace: Trace) -> dict[str, float]:
+    """Milliseconds of the rounds, and of them in a model: the target's forwards and, while the target waits, the drafter's.
+
+    A first round that is a whole prefill (nothing could be drafted ahead) is left out: it would hide what the others cost.
+    """
+    rounds = [r for r in trace.rounds if r.proposed or not r.head_start]
+    drafting = sum(min(r.draft_seconds, r.draft_model_seconds) for r in rounds)
+    found = {"all": sum(r.seconds + r.draft_seconds for r in rounds), "model": sum(r.model_seconds for r in rounds) + drafting}
+    return {name: round(1e3 * seconds, 3) for name, seconds in found.items()}
+
+
 def overhead_share(trace: Trace) -> float:
-    """Share of the rounds' time in which no model ran: rule, cache, display and waiting, without the drafter's own forwards."""
-    spent = sum(r.seconds + r.draft_seconds for r in trace.rounds)
-    drafting = sum(min(r.draft_seconds, r.draft_model_seconds) for r in trace.rounds)
-    model = sum(r.model_seconds for r in trace.rounds) + drafting
-    return max(0.0, 1 - model / spent) if spent else 0.0
+    """Share of the rounds' time in which no model ran: rule, cache, display and waiting for nothing."""
+    found = rounds_ms(trace)
+    return max(0.0, 1 - found["model"] / found["all"]) if found["all"] else 0.0
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import numpy as np
 from eventspec.core import BadCheckpoint, BadInput, Budget, Drafter, Request, Sampling, Target, Trace
 from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior
 from eventspec.engine import Plan
-from eventspec.engine.cost import VerifyCurve, measure_verify
+from eventspec.engine.cost import VerifyCurve, measure_draft, measure_verify
 from eventspec.engine.lanes import Lanes, choose_plan
 from eventspec.events.stream import EventStream
 from eventspec.models.embedded import EOS, IMAGE_SIZE, drafter_rows, target_rows
@@ -39,6 +40,7 @@ class Pair:
     banned: tuple[int, ...] = ()
     budget: Plan = field(default_factory=Plan)
     lanes: Lanes = field(default_factory=lambda: Lanes(choose_plan("auto")))
+    folder: Path | None = None
 
     def drafter(self, method: str) -> Drafter:
         """The drafter of a method; BadInput when the method does not exist or this pair has no drafter for it."""
@@ -50,6 +52,15 @@ class Pair:
     def on(self, plan: str) -> Pair:
         """The same pair on another device plan, with lanes of its own; close them when done."""
         return replace(self, lanes=Lanes(choose_plan(plan)))
+
+    def fingerprint(self) -> str | None:
+        """SHA-256 over the files of the pair's folder (16 hex digits): figures name the weights they were measured with."""
+        if self.folder is None:
+            return None
+        digest = hashlib.sha256()
+        for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
+            digest.update(path.relative_to(self.folder).as_posix().encode() + b"\0" + path.read_bytes())
+        return digest.hexdigest()[:16]
 
     def sampling(self, sampling: Sampling) -> Sampling:
         """With the ids this pair never emits banned and its end token as a stop; BadInput for a banned id it does not have."""
@@ -116,6 +127,7 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         vocabulary=vocabulary,
         end=EOS,
         lanes=Lanes(choose_plan(device_plan)),
+        folder=folder,
     )
 
 
@@ -129,7 +141,10 @@ def _prior(path: Path) -> TextPrior:
 
 
 def warm_up(pair: Pair) -> Pair:
-    """Run everything once on both lanes, and fit the budgets to this machine's measured verify curve."""
+    """Run everything once on both lanes, and fit the budgets to what steps, nodes and levels cost on this machine.
+
+    Without it a pair uses the defaults of `engine.Plan`, which were measured on a two-core machine with the bundled pair.
+    """
     frames = np.zeros((8, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
     video = VideoClip(frames, np.arange(8, dtype=np.int64) * 125_000)
     request = Request("Warm up?", EventStream.empty(IMAGE_SIZE, IMAGE_SIZE), video, Sampling(max_new_tokens=8))
@@ -137,12 +152,16 @@ def warm_up(pair: Pair) -> Pair:
     def verifying() -> VerifyCurve:
         return measure_verify(pair.target.prefill(request, 1, Trace()))
 
-    def drafting() -> None:
+    def drafting() -> float | None:
+        slowest: float | None = None
         for drafter in (d for d in pair.drafters.values() if d.concurrent and not d.taps):
             session = drafter.open(request, None, Trace())
             for nodes in (4, 16):
                 session.propose(Budget(nodes))
+            slowest = max(slowest or 0.0, measure_draft(session))
+        return slowest
 
     curve = pair.lanes.lane("target").start(verifying).result()
-    pair.lanes.lane("drafter").start(drafting).result()
-    return replace(pair, budget=replace(pair.budget, node_cost=curve.node_cost, step_seconds=curve.one))
+    level = pair.lanes.lane("drafter").start(drafting).result()
+    level_cost = pair.budget.level_cost if level is None else level / curve.one
+    return replace(pair, budget=replace(pair.budget, node_cost=curve.node_cost, level_cost=level_cost, step_seconds=curve.one))

@@ -75,8 +75,8 @@ class Clips:
         self.refresh()
 
     def refresh(self) -> None:
-        """Pick up shards that were rendered since."""
-        for path in sorted(self.folder.glob("shard_*"))[len(self.shards) :]:
+        """Pick up shards that were rendered since, as far as they follow each other."""
+        while (path := self.folder / f"shard_{len(self.shards):04d}").exists():
             names = ("frames", "classes", "frame_labels", "window_labels")
             shard: dict[str, Any] = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in names}
             shard["facts"] = [facts_from_json(json.loads(line)) for line in (path / "facts.jsonl").read_text().splitlines()]

@@ -3,6 +3,7 @@ target's answers)."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -125,12 +126,20 @@ def answers_of_target(preset: Preset, out: Path, clips: Clips, workers: int) -> 
     parts = [
         list(range(at, min(at + 100, preset.answers, len(clips)))) for at in range(0, min(preset.answers, len(clips)), 100)
     ]
-    folder = out / "answers"
-    folder.mkdir(exist_ok=True)
+    folder = out / "answers" / _target_name(preset, out)  # another target gives other answers
+    folder.mkdir(parents=True, exist_ok=True)
     jobs = [(preset, out, numbers, folder / f"{numbers[0]:06d}.npz") for numbers in parts]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         pool.map(_answer_part, jobs, chunksize=1)
     return read_answers([path for *_, path in jobs])
+
+
+def _target_name(preset: Preset, out: Path) -> str:
+    """Names the trained target and its vocabulary by what is in their files."""
+    digest = hashlib.sha256()
+    for path in (Checkpoint(out / "target", preset.eight.name).path, out / "tokenizer.json"):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _answer_part(job: tuple[Preset, Path, list[int], Path]) -> None:
@@ -139,7 +148,7 @@ def _answer_part(job: tuple[Preset, Path, list[int], Path]) -> None:
     clips = Clips(out / "clips")
     questions = Questions(tokenizer_of(out, clips))
     training = TargetTraining(SIZES[preset.size], questions, clips)
-    Checkpoint(out / "target", preset.eight.name).load(training, None)
+    Checkpoint(out / "target", preset.eight.name).require(training)
     write_answers(training.model.eval(), questions, clips, numbers, path)
 
 
@@ -152,8 +161,8 @@ def export(preset: Preset, out: Path, folder: Path) -> Path:
         TargetTraining(SIZES[preset.size], questions, clips),
         DrafterTraining(SIZES[preset.size], questions, clips),
     )
-    Checkpoint(out / "target", preset.eight.name).load(target, None)
-    Checkpoint(out / "drafter", preset.distil.name).load(drafter, None)
+    Checkpoint(out / "target", preset.eight.name).require(target)
+    Checkpoint(out / "drafter", preset.distil.name).require(drafter)
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)

@@ -76,6 +76,12 @@ class Checkpoint:
         torch.save(state, part)
         part.rename(self.path)
 
+    def require(self, model: nn.Module) -> None:
+        """As `load`, for a stage that must have been trained; TrainingFailed when it was not."""
+        if not self.path.exists():
+            raise TrainingFailed(f"{self.path} is missing: that stage was not trained; run again with --resume")
+        self.load(model, None)
+
     def load(self, model: nn.Module, optimiser: torch.optim.Optimizer | None) -> tuple[float, int]:
         """Seconds and steps trained so far; (0, 0) when there is no checkpoint."""
         if not self.path.exists():

@@ -155,7 +155,8 @@ def through(language: Llama, before: list[int], visual: Tensor, packed: Packed, 
 
 
 def initialise(module: nn.Module) -> None:
-    """N(0, 0.02) for matrices, zero biases; output projections of a block scaled down by its depth (GPT-2)."""
+    """Normal matrices with the deviation of their width ** -0.5 (0.06 at most, half for the output projections of a block),
+    0.04 for embeddings; zero biases."""
     for name, parameter in module.named_parameters():
         if parameter.dim() > 1 or name.endswith("cls"):
             scale = 0.5 if name.endswith(("out.weight", "down.weight", "fc2.weight")) else 1.0

@@ -1,0 +1,82 @@
+"""The one definition of every figure of a comparison, from its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eventspec.experiments.statistics import mean, ratio_interval, ratio_of_sums
+
+BASE = "autoregressive"
+CONTROLS = ("prior", "ngram")
+SHORT_WORDS = 20
+"""A question is short when its right answer has at most so many words."""
+TIE_GAP = 1e-4
+"""Top-2 logit gap below which a difference is a tie of float summation order (fp32)."""
+
+Row = dict[str, Any]
+
+
+def summary(rows: list[Row], names: list[str], where: dict[str, Any]) -> dict[str, Any]:
+    """The figures of every way, against `autoregressive` where that was run."""
+    table = {name: [r for r in rows if r["method"] == name] for name in names}
+    base = table.get(BASE)
+    figures = {name: _figures(own, base) for name, own in table.items()}
+    for name, own in table.items():
+        if name not in (BASE, *CONTROLS) and "," not in name:
+            controls = [other for other in names if other in CONTROLS or other.startswith(f"{name}, ")]
+            figures[name]["against"] = {other: _times_as_fast(table[other], own) for other in controls}
+    first = next(iter(table.values()))
+    return {"n": len(first), "recordings": len({r["recording"] for r in first}), "environment": where, "methods": figures}
+
+
+def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
+    short = [r for r in own if len(r["answer"].split()) <= SHORT_WORDS]
+    spoken = [r["speculation"] for r in own]
+    vision = [r["vision"] for r in own if r["vision"] is not None]
+
+    def spoken_ratio(above: str, below: str) -> float | None:
+        return ratio_of_sums([s[above] for s in spoken], [s[below] for s in spoken])
+
+    kept = spoken_ratio("retracted", "provisional")
+    inside = ratio_of_sums([r["rounds_ms"]["model"] for r in own], [r["rounds_ms"]["all"] for r in own])
+    figures: dict[str, Any] = {
+        "tau": ratio_of_sums([len(r["token_ids"]) for r in own], [s["rounds"] for s in spoken]),
+        "acceptance": spoken_ratio("accepted", "drafted_levels"),
+        "acceptance_nodes": spoken_ratio("accepted", "drafted"),
+        "acceptance_vision": ratio_of_sums([v[0] for v in vision], [v[1] for v in vision]) if vision else None,
+        "vision_tokens": sum(v[1] for v in vision) if vision else None,
+        "vision_share": ratio_of_sums([v[1] for v in vision], [len(r["token_ids"]) for r in own]) if vision else None,
+        "exact_match": mean([float(_right(r)) for r in own]),
+        "exact_match_short": mean([float(_right(r)) for r in short]),
+        "first_provisional_ms": mean(_column(own, "first_provisional")),
+        "provisional_kept": None if kept is None else 1 - kept,
+        "first_committed_ms": mean(_column(own, "first_committed")),
+        "total_ms": mean(_column(own, "total")),
+        "overhead_share": None if inside is None else 1 - inside,
+    }
+    if base:
+        whole = _column(base, "total")
+        figures |= {
+            "speedup": ratio_of_sums(whole, _column(own, "total")),
+            "speedup_ci95": _times_as_fast(base, own)[1:],
+            "ceiling": ratio_of_sums(whole, _column(base, "first_committed")),
+            "identical": sum(r["first_difference"] is None for r in own),
+            "ties": sum((r["first_difference"] or {}).get("gap", 1.0) < TIE_GAP for r in own),
+            "slower_share": mean([float(a > b) for a, b in zip(_column(own, "total"), whole, strict=True)]),
+        }
+    return figures
+
+
+def _times_as_fast(others: list[Row], own: list[Row]) -> list[float | None]:
+    """How many times as fast `own` is, and the 95 % interval over recordings: [ratio, low, high]."""
+    above, below = _column(others, "total"), _column(own, "total")
+    low, high = ratio_interval(above, below, [r["recording"] for r in own]) or (None, None)
+    return [ratio_of_sums(above, below), low, high]
+
+
+def _column(rows: list[Row], stage: str) -> list[float]:
+    return [r["timing_ms"][stage] for r in rows if r["timing_ms"][stage] is not None]
+
+
+def _right(row: Row) -> bool:
+    return bool(row["text"].strip() == row["answer"].strip())
