@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from eventspec.core import BadInput
-from eventspec.events.formats import aedat4, eventgpt_npy, native_h5, npz
+from eventspec.events.formats import aedat4, dat, eventgpt_npy, native_h5, npz, prophesee_raw
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.stream import EventStream, Monotonic
 
-FORMATS: tuple[Format, ...] = (aedat4.FORMAT, eventgpt_npy.FORMAT, npz.FORMAT, native_h5.FORMAT)
+FORMATS: tuple[Format, ...] = (
+    aedat4.FORMAT,
+    eventgpt_npy.FORMAT,
+    npz.FORMAT,
+    native_h5.FORMAT,
+    prophesee_raw.FORMAT,
+    dat.FORMAT,
+)
 
 # What a person may have given us by mistake, so that the refusal can name it.
 KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
