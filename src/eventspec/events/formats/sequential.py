@@ -20,6 +20,7 @@ from eventspec.events.stored import StoredStream, held
 from eventspec.events.stream import EventStream, Monotonic, lags
 
 State = TypeVar("State")
+LONG_NOTE = "the file is long: its events stay in it, and are read and checked when they are asked for"
 
 
 class Columns(NamedTuple):
@@ -99,13 +100,6 @@ class Sequential(Generic[State]):
         self._finish()
         return self._marks[-1].first
 
-    def notes(self) -> tuple[str, ...]:
-        """What the policy for time changed in the blocks read so far."""
-        if not self.late:
-            return ()
-        done = "they are left as they are" if self._monotonic == "keep" else "each is lifted to the latest time before it"
-        return (f"{self.late} event times go back, by at most {self.largest_lag_us} us: {done}",)
-
     def _finish(self) -> None:
         if self._marks[-1].position < self._end:
             with opened(self._path) as file:
@@ -148,10 +142,16 @@ def _meet(span: Window, window: Window) -> bool:
 def event_file(name: str, source: Sequential[Any], notes: list[str], told: Callable[[Any], list[str]]) -> EventFile:
     """The file as a whole: in memory when it is short. ``told(state)`` says what the decoder had to leave out."""
     stream = held(source, source._end)
-    found = [*notes, *told(source.state), *source.notes()]
-    if isinstance(stream, StoredStream):
-        found.append("the file is long: its events stay in it, and are decoded and checked when they are asked for")
-    return EventFile(name, stream, tuple(found))
+    found = [*notes, *told(source.state), *order_notes(source.late, source.largest_lag_us, source.ordered)]
+    return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
+
+
+def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]:
+    """What the policy for time did to `late` events; nothing to tell when none was late."""
+    if not late:
+        return ()
+    done = "each is lifted to the latest time before it" if lifted else "they are left as they are"
+    return (f"{late} event times go back, by at most {largest_lag_us} us: {done}",)
 
 
 def opened(path: Path) -> BinaryIO:

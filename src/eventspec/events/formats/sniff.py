@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from eventspec.core import BadInput
-from eventspec.events.formats import aedat4, dat, eventgpt_npy, native_h5, npz, prophesee_raw
+from eventspec.events.formats import aedat4, dat, dsec_h5, eventgpt_npy, mvsec_h5, native_h5, nmnist, npz, prophesee_raw, text
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.stream import EventStream, Monotonic
 
@@ -13,9 +13,13 @@ FORMATS: tuple[Format, ...] = (
     aedat4.FORMAT,
     eventgpt_npy.FORMAT,
     npz.FORMAT,
+    dsec_h5.FORMAT,
+    mvsec_h5.FORMAT,
     native_h5.FORMAT,
     prophesee_raw.FORMAT,
     dat.FORMAT,
+    text.FORMAT,
+    nmnist.FORMAT,
 )
 
 # What a person may have given us by mistake, so that the refusal can name it.
