@@ -61,6 +61,20 @@ def write_h5(path: Path, **changes: Any) -> Path:
             (120836, 51836949776, 51836999775, 37456161, 35443430, 71873),
         ),
         ("eventgpt_npy/eventgpt_sample1.npy", "eventgpt-npy", (640, 480), (132268, 0, 49595, 40228180, 28830439, 64714)),
+        (
+            "prophesee/evt2_sparklers_gen3.raw",
+            "evt2",
+            (640, 480),
+            (521252, 913716224, 913812095, 128979953, 216346680, 185861),
+        ),
+        (
+            "prophesee/evt3_sample_small.raw",
+            "evt3",
+            (1280, 720),
+            (219596, 11718656, 11727457, 159113225, 85638051, 115532),
+        ),
+        ("prophesee/dat_ncars_tonic.dat", "dat", (304, 240), (2009, 0, 99952, 93457, 40463, 1350)),
+        ("nmnist/nmnist_sample.bin", "nmnist-bin", (34, 34), (4325, 654, 311175, 74457, 71931, 2145)),
     ],
 )
 def test_real_recordings_have_the_checksums_of_independent_readers(
@@ -77,7 +91,7 @@ def test_real_recordings_have_the_checksums_of_independent_readers(
     ("content", "words"),
     [
         (b"", "the file is empty (0 bytes)"),
-        (b"% evt 3.0\n% date x\n\0\1\2", "looks like a Prophesee RAW file"),
+        (b"% some 3.0\n% date x\n\0\1\2", "looks like a Prophesee RAW or DAT file"),
         (b"#!AER-DAT2.0\r\n", "looks like an AEDAT 2 file"),
         (b"\x89PNG\r\n\x1a\n", "looks like a PNG image"),
         (b"\0\0\0\x18ftypmp42", "looks like an MP4 video"),

@@ -13,6 +13,7 @@ from eventspec.events.stream import EventStream
 
 HELD_EVENTS = 1 << 23
 """Streams of at most this many events (109 MB) are held in memory; longer ones stay in their file."""
+LEAST_HELD = 1 << 20  # events that are held however small the file is
 
 
 class Source(Protocol):
@@ -104,7 +105,7 @@ def held(source: Source, file_bytes: int, known: int = 0) -> EventStream:
     Short is at most `HELD_EVENTS`, and at most one event a byte of the file (beyond a million of them): a small file that
     unpacks into much more than it stores is read in parts too. `known` is the number of events where the file states it.
     """
-    most = min(HELD_EVENTS, max(1 << 20, file_bytes))
+    most = min(HELD_EVENTS, max(LEAST_HELD, file_bytes))
     parts: list[EventStream] = []
     count = 0
     if known > most:

@@ -26,8 +26,6 @@ FORMATS: tuple[Format, ...] = (
 KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
     (b"#!AER-DAT2", "an AEDAT 2 file"),
     (b"#!AER-DAT3", "an AEDAT 3 file"),
-    (b"% Data file", "a Prophesee DAT file"),
-    (b"% evt", "a Prophesee RAW file"),
     (b"% ", "a Prophesee RAW or DAT file"),
     (b"Event Stream", "an Event Stream (.es) file"),
     (b"#ROSBAG", "a ROS bag"),
