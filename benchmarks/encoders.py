@@ -1,4 +1,4 @@
-"""Tiny encoders of every event format, for tests and benchmarks: columns x, y, t, p [E] in order of time to the file's bytes."""
+"""Tiny encoders of every event format, for tests and benchmarks: columns x, y, t, p [E] in order of time to a file's bytes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,9 @@ def mvsec(x: Numbers, y: Numbers, t: Numbers, p: Numbers, frames: int = 0) -> by
 def native(x: Numbers, y: Numbers, t: Numbers, p: Numbers) -> bytes:
     def fill(file: Any) -> None:
         for name, values, dtype in (("x", x, "u2"), ("y", y, "u2"), ("t", t, "i8"), ("p", p, "u1")):
-            file.create_dataset(name, data=np.asarray(values, dtype), chunks=(64,), compression="gzip")
+            file.create_dataset(
+                name, data=np.asarray(values, dtype), chunks=(max(1, min(len(t) // 20, 1 << 16)),), compression="gzip"
+            )
         file.attrs.update(width=640, height=480)
 
     return _h5(fill)

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import encoders
 import h5py
 import numpy as np
 import pytest
@@ -156,9 +157,22 @@ def test_wrong_columns_are_refused_with_field_and_index(tmp_path: Path, write: A
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize(("policy", "times"), [("clamp", [6, 6]), ("keep", [6, 5])])
-def test_the_policy_for_time_reaches_the_file(tmp_path: Path, policy: Monotonic, times: list[int]) -> None:
-    assert read_events(write_npz(tmp_path / "e.npz", t=[6, 5]), monotonic=policy).t.tolist() == times
+@pytest.mark.parametrize("policy", ["clamp", "keep"])
+@pytest.mark.parametrize("name", sorted(encoders.ENCODERS))
+def test_the_policy_for_time_reaches_every_format_and_is_noted(tmp_path: Path, policy: Monotonic, name: str) -> None:
+    x, y, p = [1] * 12, [2, 3] * 6, [1] * 12
+    t = [*range(100, 110), 106, 105]
+    (tmp_path / "e").write_bytes(encoders.ENCODERS[name](x, y, t, p))
+    if name == "nmnist-bin":  # its times are what it is recognised by
+        with pytest.raises(BadInput, match="looks like"):
+            open_events(tmp_path / "e", monotonic=policy)
+        return
+    found = open_events(tmp_path / "e", monotonic=policy)
+    lifted = [*range(100, 110), 109, 109] if policy == "clamp" else t
+    assert found.events is not None and found.events.t.tolist() == lifted
+    assert any("2 event times go back, by at most 4 us" in note for note in found.notes)
+    with pytest.raises(BadInput, match=r"t\[10\] is 106, before t\[9\] = 109"):
+        open_events(tmp_path / "e")
 
 
 def test_a_size_that_is_nowhere_must_be_given(tmp_path: Path) -> None:

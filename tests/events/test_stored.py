@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eventspec.core import Window
 from eventspec.events.formats import dat, evt2, evt3, hdf5, open_events, read_events
-from eventspec.events.formats.sequential import LONG_NOTE
+from eventspec.events.formats.family import LONG_NOTE
 from eventspec.events.stored import StoredStream
 from eventspec.events.stream import EventStream
 from eventspec.recordings import Recording

@@ -181,7 +181,7 @@ def _whole(values: ArrayLike, name: str, place: _Place) -> Column:
 
 
 def _coordinates(column: Column, name: str, side: int, side_name: str, place: _Place) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    if len(column) and (column.min() < 0 or column.max() >= side):
+    if len(column) and ((column.dtype.kind != "u" and column.min() < 0) or column.max() >= side):
         bad = (column < 0) | (column >= side)
         remedy = f"outside the sensor ({side_name} {side}); give the right sensor_size or mend the file"
         _refuse(place, name, bad, column, remedy)

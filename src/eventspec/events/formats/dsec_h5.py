@@ -40,15 +40,6 @@ def matches(path: Path, head: bytes) -> bool:
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     """Read the file; BadInput when it is damaged, needs a filter that is not installed, or holds columns that do not fit."""
-    notes: list[str] = []
-    with opened_h5(path) as file:
-        stated = stated_size(file["events"], path)
-        offset = "t_offset" in file
-    if stated is None and sensor_size is None:
-        stated = SENSORS["dsec"]
-        notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")
-    if not offset:
-        notes.append("times are taken as they stand: there is no t_offset")
 
     def table(file: Any) -> ColumnTable:
         columns = {name: dataset(file, place, path) for name, place in COLUMNS.items()}
@@ -56,7 +47,17 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         index = dataset(file, "ms_to_idx", path) if "ms_to_idx" in file else None
         return ColumnTable(columns, path, offset_us, index)
 
-    source = H5Source(path, settled_size(stated, sensor_size, str(path)), monotonic, table)
+    notes: list[str] = []
+    with opened_h5(path) as file:
+        count = table(file).count
+        stated = stated_size(file["events"], path)
+        offset = "t_offset" in file
+    if stated is None and sensor_size is None:
+        stated = SENSORS["dsec"]
+        notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")
+    if not offset:
+        notes.append("times are taken as they stand: there is no t_offset")
+    source = H5Source(path, settled_size(stated, sensor_size, str(path)), monotonic, table, count)
     return h5_file(NAME, source, path, tuple(notes))
 
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.family import EventFile, SensorSize
-from eventspec.events.formats.sequential import LONG_NOTE, Columns, order_notes
+from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
+from eventspec.events.formats.sequential import Columns
 from eventspec.events.stored import StoredStream, held
 from eventspec.events.stream import BLOCK, EventStream, Monotonic, lags
 
@@ -154,15 +154,13 @@ class ColumnTable:
 
 
 class H5Source:
-    """A `Source` over the table that ``table(file)`` finds in an open file."""
+    """A `Source` over the table of `count` events that ``table(file)`` finds in an open file."""
 
-    def __init__(self, path: Path, size: SensorSize, monotonic: Monotonic, table: Callable[[Any], Table]) -> None:
+    def __init__(self, path: Path, size: SensorSize, monotonic: Monotonic, table: Callable[[Any], Table], count: int) -> None:
         self.width, self.height = size
         self.ordered = monotonic != "keep"
-        self._path, self._monotonic, self._table = path, monotonic, table
+        self._path, self._monotonic, self._table, self._count = path, monotonic, table, count
         self.late, self.largest_lag_us = 0, 0
-        with opened_h5(path) as file:
-            self._count = table(file).count
 
     def __str__(self) -> str:
         return str(self._path)
@@ -204,7 +202,7 @@ class H5Source:
                 if self._monotonic != "raise" and window is None:
                     late, lag = lags(columns.t.astype(np.int64), latest)
                     self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
-                latest = max(latest, int(block.t.max()))
+                latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
                 part = block if window is None else block.slice(window)
                 if len(part):
                     yield part

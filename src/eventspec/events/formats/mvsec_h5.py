@@ -30,18 +30,19 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
     Raises BadInput when the file is damaged or its events do not fit the sensor (DAVIS346's 346x260).
     """
+
+    def table(file: Any) -> MatrixTable:
+        return MatrixTable(dataset(file, f"{found[0]}/events", path, 2), path)
+
     notes: list[str] = []
     with opened_h5(path) as file:
         found = [camera for camera in CAMERAS if f"{camera}/events" in file]
         if len(found) > 1:
             notes.append(f"two event cameras: only {found[0]} is read")
         frames, frame_times = _frames(file, found[0], path, notes)
+        count = table(file).count
     size = settled_size(None, sensor_size or SENSORS["davis346"], str(path))
-
-    def table(file: Any) -> MatrixTable:
-        return MatrixTable(dataset(file, f"{found[0]}/events", path, 2), path)
-
-    events = h5_file(NAME, H5Source(path, size, monotonic, table), path, tuple(notes))
+    events = h5_file(NAME, H5Source(path, size, monotonic, table, count), path, tuple(notes))
     return EventFile(NAME, events.events, events.notes, frames, frame_times)
 
 

@@ -33,14 +33,14 @@ def matches(path: Path, head: bytes) -> bool:
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     """Read the file; BadInput when it is damaged, points outside itself, or holds columns that do not fit."""
-    with opened_h5(path) as file:
-        stated = stated_size(file, path)
-        size = settled_size(stated, sensor_size, str(path))
 
     def table(file: Any) -> ColumnTable:
         return ColumnTable({name: dataset(file, name, path) for name in COLUMNS}, path)
 
-    return h5_file(NAME, H5Source(path, size, monotonic, table), path)
+    with opened_h5(path) as file:
+        count = table(file).count
+        size = settled_size(stated_size(file, path), sensor_size, str(path))
+    return h5_file(NAME, H5Source(path, size, monotonic, table, count), path)
 
 
 def write(path: Path, stream: EventStream) -> None:

@@ -15,12 +15,11 @@ from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.family import EventFile, SensorSize
+from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.stored import StoredStream, held
 from eventspec.events.stream import EventStream, Monotonic, lags
 
 State = TypeVar("State")
-LONG_NOTE = "the file is long: its events stay in it, and are read and checked when they are asked for"
 
 
 class Columns(NamedTuple):
@@ -144,14 +143,6 @@ def event_file(name: str, source: Sequential[Any], notes: list[str], told: Calla
     stream = held(source, source._end)
     found = [*notes, *told(source.state), *order_notes(source.late, source.largest_lag_us, source.ordered)]
     return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
-
-
-def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]:
-    """What the policy for time did to `late` events; nothing to tell when none was late."""
-    if not late:
-        return ()
-    done = "each is lifted to the latest time before it" if lifted else "they are left as they are"
-    return (f"{late} event times go back, by at most {largest_lag_us} us: {done}",)
 
 
 def opened(path: Path) -> BinaryIO:
