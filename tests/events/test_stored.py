@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import encoders
@@ -86,6 +87,16 @@ def test_a_recordings_window_reads_its_own_part_only(
     part = recording.slice(Window(3000, 3300)).events
     assert part is not None and not isinstance(part, StoredStream)
     assert 0 < len(part) <= sum(read) <= len(part) + 3 * 64
+
+
+def test_threads_may_slice_one_stream_at_once(tmp_path: Path, small: None) -> None:
+    whole = EventStream.checked(**encoders.street(EVENTS, 640, 480), width=640, height=480)
+    stream = read_events(encoders.write(tmp_path / "e", "evt3", EVENTS))
+    windows = [Window(start, start + 900) for start in range(0, 9000, 450)]
+    with ThreadPoolExecutor(4) as pool:
+        for window, part in zip(windows, pool.map(stream.slice, windows), strict=True):
+            equal(part, whole.slice(window))
+    assert len(stream) == EVENTS
 
 
 def test_a_small_file_that_unpacks_into_much_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

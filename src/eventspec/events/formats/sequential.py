@@ -7,6 +7,7 @@ larger pieces, so memory is bounded whatever the file's size.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ class Sequential(Generic[State]):
         self._path, self._monotonic, self._decode, self._end = path, monotonic, decode, end
         self._marks = [_Mark(start, state, 0, 0)]  # of every block seen so far, and of the next one
         self._spans: list[Window | None] = []  # of every block seen so far
+        self._growing = threading.Lock()
         self.late, self.largest_lag_us = 0, 0  # times that go back, in the blocks seen so far
 
     def __str__(self) -> str:
@@ -107,13 +109,35 @@ class Sequential(Generic[State]):
 
     def _block(self, file: BinaryIO, index: int, window: Window | None) -> EventStream | None:
         """Block `index`, decoded and checked; None when it is empty or certainly outside the window."""
-        known = index < len(self._spans)
-        span = self._spans[index] if known else None
-        if known and (span is None or (window is not None and not _meet(span, window))):
+        if index >= len(self._spans):
+            with self._growing:  # two threads may slice at once
+                if index == len(self._spans):
+                    return self._next(file) if self._marks[-1].position < self._end else None
+        span = self._spans[index]
+        if span is None or (window is not None and not _meet(span, window)):
             return None
         mark = self._marks[index]
+        return self._checked(self._decode(file, mark.position, mark.state).columns, mark)
+
+    def _next(self, file: BinaryIO) -> EventStream | None:
+        """The first block that was never read; it is remembered where the one after it begins."""
+        mark = self._marks[-1]
         columns, position, state = self._decode(file, mark.position, mark.state)
-        block = EventStream.checked(
+        if position <= mark.position:  # a walk must come to an end, also through a file that shrinks meanwhile
+            raise BadInput(f"{self._path}: cannot be read on at byte {position}: was it changed meanwhile?")
+        block = self._checked(columns, mark)
+        if self._monotonic != "raise":
+            late, lag = lags(columns.t, mark.latest)
+            self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+        span = block.span
+        latest = mark.latest if span is None else max(mark.latest, span.end_us - 1)
+        # In this order: whoever sees that the end is reached must find the last block known.
+        self._spans.append(span)
+        self._marks.append(_Mark(position, state, mark.first + len(block), latest))
+        return block if len(block) else None
+
+    def _checked(self, columns: Columns, mark: _Mark[State]) -> EventStream:
+        return EventStream.checked(
             *columns,
             self.width,
             self.height,
@@ -122,16 +146,6 @@ class Sequential(Generic[State]):
             first=mark.first,
             latest=mark.latest,
         )
-        if not known:
-            if position <= mark.position:  # a walk must come to an end, also through a file that shrinks meanwhile
-                raise BadInput(f"{self._path}: cannot be read on at byte {position}: was it changed meanwhile?")
-            if self._monotonic != "raise":
-                late, lag = lags(columns.t, mark.latest)
-                self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
-            self._spans.append(block.span)
-            latest = max(mark.latest, block.span.end_us - 1) if block.span is not None else mark.latest
-            self._marks.append(_Mark(position, state, mark.first + len(block), latest))
-        return block if len(block) else None
 
 
 def _meet(span: Window, window: Window) -> bool:
