@@ -155,6 +155,33 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, change: Any, w
     assert words in str(refused.value) and str(path) in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (48, 0x74, "asks for a driver of several files"),  # HDF5 would read a gigabyte for it
+        (40, 1 << 40, "it should have 1099511627776 bytes"),
+        (24, 512, "it should have"),
+        (8, 9, "superblock version 9"),
+        (13, 4, "width of addresses is unknown"),
+    ],
+)
+def test_a_superblock_that_no_single_file_has_is_refused_unopened(tmp_path: Path, place: int, value: int, words: str) -> None:
+    data = bytearray(encoders.dsec(**COLUMNS))
+    width = 8 if place >= 24 else 1
+    data[place : place + width] = value.to_bytes(8, "little")[:width]
+    (tmp_path / "e").write_bytes(data)
+    with pytest.raises(BadInput, match=words):
+        read_events(tmp_path / "e")
+
+
+@pytest.mark.parametrize("version", [("earliest", "v108"), ("v110", "v110"), ("v112", "v112"), "latest"])
+def test_files_of_every_version_of_hdf5_are_read(tmp_path: Path, version: Any) -> None:
+    with h5py.File(tmp_path / "e", "w", libver=version) as file:
+        for name in "xytp":
+            file[f"events/{name}"] = COLUMNS[name]
+    same(read_events(tmp_path / "e"), COLUMNS)
+
+
 # ------------------------------------------------------------------------------------------------------------------- MVSEC
 def test_unix_seconds_become_microseconds_to_the_last_one(tmp_path: Path) -> None:
     (tmp_path / "e").write_bytes(encoders.mvsec(**DAVIS, frames=3))

@@ -24,6 +24,7 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 CHUNK = 1 << 16  # events a chunk
 # Deflate cannot shrink data more than 1032:1, so a dataset that claims more than this was not written by anyone honest.
 LARGEST_RATIO = 1100
+UNDEFINED = (1 << 64) - 1  # an address that points nowhere
 LARGEST_CHUNK = 1 << 24  # bytes; more only in a file that is larger itself
 # Filters that h5py lacks and hdf5plugin brings.
 PLUGIN_FILTERS = {32001: "Blosc", 32004: "LZ4", 32008: "Bitshuffle", 32015: "Zstandard", 32026: "Blosc2"}
@@ -37,11 +38,29 @@ def opened_h5(path: Path) -> Iterator[Any]:
     import h5py
 
     try:
+        _check_start(path)
         with h5py.File(path, "r", rdcc_nbytes=1 << 23) as file:
             yield file
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, UnicodeError) as error:
         told = " ".join(str(error).split())[:120]
         raise BadInput(f"{path}: the HDF5 file is damaged or cut short ({told}): copy or write it again") from None
+
+
+def _check_start(path: Path) -> None:
+    """OSError for a superblock that no single file has: the library would follow it into gigabytes (found by fuzzing)."""
+    with path.open("rb") as file:
+        start = file.read(96)
+    if not start.startswith(MAGIC) or len(start) < 48:
+        raise OSError("the superblock is incomplete")
+    version = start[8]
+    if version > 3 or start[13 if version < 2 else 9] != 8:
+        raise OSError(f"superblock version {version} or its width of addresses is unknown")
+    first = {0: 24, 1: 28}.get(version, 12)
+    base, _, end, driver = (int.from_bytes(start[first + 8 * place : first + 8 * place + 8], "little") for place in range(4))
+    if base or end > path.stat().st_size:
+        raise OSError(f"it should have {end} bytes, and has {path.stat().st_size}")
+    if version < 2 and driver != UNDEFINED:
+        raise OSError("the superblock asks for a driver of several files")
 
 
 def holds(path: Path, names: tuple[str, ...]) -> bool | None:
