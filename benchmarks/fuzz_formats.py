@@ -1,6 +1,6 @@
 """Feeds damaged event files to the readers: every case must be read or refused in one line, quickly and in little memory.
 
-python benchmarks/fuzz_formats.py --cases 20000 [--recordings FOLDER] [--seed 1]    # prints one JSON object; exit 1 on a fault
+python benchmarks/fuzz_formats.py --cases 20000 [--recordings FOLDER] [--seed 1] [--only h5]  # prints one JSON object; exit 1 on a fault
 
 A case is the miniature file of one format, or a real recording, with bytes changed, cut, repeated or moved; its number and
 the seed say exactly which. The cases run in a process of their own, so that one that ends the process is counted and named.
@@ -52,8 +52,8 @@ TOKENS = (
 )
 
 
-def seeds(recordings: Path | None) -> list[tuple[str, bytes]]:
-    """(name, bytes) of what is to be damaged."""
+def seeds(recordings: Path | None, only: str = "") -> list[tuple[str, bytes]]:
+    """(name, bytes) of what is to be damaged; `only` those whose name contains it."""
     with tempfile.TemporaryDirectory() as folder:
         found = [
             (f"{name} {events}", encoders.write(Path(folder) / "e", name, events).read_bytes())
@@ -67,7 +67,7 @@ def seeds(recordings: Path | None) -> list[tuple[str, bytes]]:
             if path.is_file() and path.suffix in (".raw", ".dat", ".npy", ".bin", ".aedat4")
         )
         found += [(path.name, path.read_bytes()[:LARGEST_SEED]) for path in real]
-    return found
+    return [seed for seed in found if only in seed[0]]
 
 
 def damaged(data: bytes, other: bytes, rng: random.Random) -> bytes:
@@ -120,10 +120,9 @@ def examine(path: Path, rng: random.Random) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------- worker
-def run_cases(first: int, last: int, seed: int, recordings: Path | None) -> None:
+def run_cases(first: int, last: int, seed: int, files: list[tuple[str, bytes]]) -> None:
     """Cases [first, last): a JSON line before each one, and one after it."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-    files = seeds(recordings)
     ran: list[str] = []
     sys.addaudithook(lambda event, _: ran.append(event) if event in RUNS else None)
     with tempfile.TemporaryDirectory() as folder:
@@ -181,15 +180,15 @@ def say(line: dict[str, Any]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------- parent
-def fuzz(cases: int, seed: int, recordings: Path | None) -> dict[str, Any]:
+def fuzz(cases: int, seed: int, recordings: Path | None, only: str) -> dict[str, Any]:
     """Run every case in a child process, a new one after each crash."""
     outcomes: Counter[str] = Counter()
     faults: list[dict[str, Any]] = []
     slowest = largest = 0.0
     first = 0
-    names = [name for name, _ in seeds(recordings)]
+    names = [name for name, _ in seeds(recordings, only)]
     while first < cases:
-        words = [sys.executable, __file__, "--worker", str(first), str(cases), "--seed", str(seed)]
+        words = [sys.executable, __file__, "--worker", str(first), str(cases), "--seed", str(seed), "--only", only]
         words += ["--recordings", str(recordings)] if recordings is not None else []
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None and child.stderr is not None
@@ -226,12 +225,13 @@ def main() -> None:
     options.add_argument("--cases", type=int, default=20_000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--recordings", type=Path)
+    options.add_argument("--only", default="", help="only files whose name contains this, say h5")
     options.add_argument("--worker", type=int, nargs=2, metavar=("FIRST", "LAST"), help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.worker:
-        run_cases(*given.worker, given.seed, given.recordings)
+        run_cases(*given.worker, given.seed, seeds(given.recordings, given.only))
         return
-    found = fuzz(given.cases, given.seed, given.recordings)
+    found = fuzz(given.cases, given.seed, given.recordings, given.only)
     print(json.dumps({**found, "faults": found["faults"][:50]}, indent=1))
     sys.exit(1 if found["faults"] else 0)
 
