@@ -1,6 +1,8 @@
 """Feeds damaged event files to the readers: every case must be read or refused in one line, quickly and in little memory.
 
-python benchmarks/fuzz_formats.py --cases 20000 [--recordings FOLDER] [--seed 1] [--only h5]  # prints one JSON object; exit 1 on a fault
+python benchmarks/fuzz_formats.py --cases 20000 [--recordings FOLDER] [--seed 1] [--only h5]
+
+Prints one JSON object; the exit code is 1 when there was a fault.
 
 A case is the miniature file of one format, or a real recording, with bytes changed, cut, repeated or moved; its number and
 the seed say exactly which. The cases run in a process of their own, so that one that ends the process is counted and named.
