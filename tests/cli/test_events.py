@@ -93,6 +93,52 @@ def test_convert_writes_the_cut_as_its_suffix_says(clip: Path, tmp_path: Path, n
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["clip", name])
 
 
+@pytest.mark.parametrize("name", ["out.h5", "out.HDF5"])
+def test_convert_writes_dsecs_layout(clip: Path, tmp_path: Path, name: str) -> None:
+    assert run("convert", clip, tmp_path / name).exit_code == 0
+    facts = summary(Recording.open(tmp_path / name))
+    assert facts == {**summary(Recording.open(clip)), "format": "dsec-h5", "frames": 0}
+
+
+def test_convert_writes_aedat4_where_dv_processing_is_installed(clip: Path, tmp_path: Path) -> None:
+    try:
+        import dv_processing  # noqa: F401
+    except ImportError:
+        done = run("convert", clip, tmp_path / "out.aedat4")
+        assert isinstance(done.exception, BadInput) and "pip install 'eventspec[inivation]'" in str(done.exception)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["clip"]
+        return
+    assert run("convert", clip, tmp_path / "out.aedat4").exit_code == 0
+    assert summary(Recording.open(tmp_path / "out.aedat4")) == {**summary(Recording.open(clip)), "format": "aedat4"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clip", "out.aedat4"]
+
+
+@with_shared
+@pytest.mark.parametrize(
+    ("file", "size", "events", "note"),
+    [
+        ("prophesee/evt3_sample_small.raw", (1280, 720), 219596, "taken from the header's sensor, gen4"),
+        ("prophesee/dat_ncars_tonic.dat", (304, 240), 2009, "(ATIS) is assumed"),
+        ("nmnist/nmnist_sample.bin", (34, 34), 4325, "(nmnist) is assumed"),
+    ],
+)
+def test_info_needs_no_options_for_files_that_name_their_sensor(
+    file: str, size: tuple[int, int], events: int, note: str
+) -> None:
+    done = run("info", SHARED / "recordings" / file, "--json")
+    facts = json.loads(done.stdout)
+    assert (facts["width"], facts["height"], facts["events"]) == (*size, events) and note in done.stderr
+
+
+def test_the_policy_for_time_is_an_option_of_every_command(tmp_path: Path) -> None:
+    (tmp_path / "e.txt").write_text("640 480\n5 1 2 1\n4 1 2 1\n")
+    refused = run("info", tmp_path / "e.txt")
+    assert isinstance(refused.exception, BadInput) and "--monotonic clamp" in str(refused.exception)
+    done = run("info", tmp_path / "e.txt", "--json", "--monotonic", "clamp")
+    assert json.loads(done.stdout)["first_us"] == 5 and "1 event times go back, by at most 1 us" in done.stderr
+    assert run("convert", tmp_path / "e.txt", tmp_path / "e.h5", "--monotonic", "clamp").exit_code == 0
+
+
 def test_convert_to_names_the_kind_whatever_the_suffix(clip: Path, tmp_path: Path) -> None:
     assert run("convert", clip, tmp_path / "e.dat", "--to", "npz").exit_code == 0
     assert summary(Recording.open(tmp_path / "e.dat"))["format"] == "npz"

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import encoders
 import h5py
 import numpy as np
 import pytest
@@ -61,6 +62,20 @@ def write_h5(path: Path, **changes: Any) -> Path:
             (120836, 51836949776, 51836999775, 37456161, 35443430, 71873),
         ),
         ("eventgpt_npy/eventgpt_sample1.npy", "eventgpt-npy", (640, 480), (132268, 0, 49595, 40228180, 28830439, 64714)),
+        (
+            "prophesee/evt2_sparklers_gen3.raw",
+            "evt2",
+            (640, 480),
+            (521252, 913716224, 913812095, 128979953, 216346680, 185861),
+        ),
+        (
+            "prophesee/evt3_sample_small.raw",
+            "evt3",
+            (1280, 720),
+            (219596, 11718656, 11727457, 159113225, 85638051, 115532),
+        ),
+        ("prophesee/dat_ncars_tonic.dat", "dat", (304, 240), (2009, 0, 99952, 93457, 40463, 1350)),
+        ("nmnist/nmnist_sample.bin", "nmnist-bin", (34, 34), (4325, 654, 311175, 74457, 71931, 2145)),
     ],
 )
 def test_real_recordings_have_the_checksums_of_independent_readers(
@@ -77,7 +92,7 @@ def test_real_recordings_have_the_checksums_of_independent_readers(
     ("content", "words"),
     [
         (b"", "the file is empty (0 bytes)"),
-        (b"% evt 3.0\n% date x\n\0\1\2", "looks like a Prophesee RAW file"),
+        (b"% some 3.0\n% date x\n\0\1\2", "looks like a Prophesee RAW or DAT file"),
         (b"#!AER-DAT2.0\r\n", "looks like an AEDAT 2 file"),
         (b"\x89PNG\r\n\x1a\n", "looks like a PNG image"),
         (b"\0\0\0\x18ftypmp42", "looks like an MP4 video"),
@@ -142,9 +157,22 @@ def test_wrong_columns_are_refused_with_field_and_index(tmp_path: Path, write: A
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize(("policy", "times"), [("clamp", [6, 6]), ("keep", [6, 5])])
-def test_the_policy_for_time_reaches_the_file(tmp_path: Path, policy: Monotonic, times: list[int]) -> None:
-    assert read_events(write_npz(tmp_path / "e.npz", t=[6, 5]), monotonic=policy).t.tolist() == times
+@pytest.mark.parametrize("policy", ["clamp", "keep"])
+@pytest.mark.parametrize("name", sorted(encoders.ENCODERS))
+def test_the_policy_for_time_reaches_every_format_and_is_noted(tmp_path: Path, policy: Monotonic, name: str) -> None:
+    x, y, p = [1] * 12, [2, 3] * 6, [1] * 12
+    t = [*range(100, 110), 106, 105]
+    (tmp_path / "e").write_bytes(encoders.ENCODERS[name](x, y, t, p))
+    if name == "nmnist-bin":  # its times are what it is recognised by
+        with pytest.raises(BadInput, match="looks like"):
+            open_events(tmp_path / "e", monotonic=policy)
+        return
+    found = open_events(tmp_path / "e", monotonic=policy)
+    lifted = [*range(100, 110), 109, 109] if policy == "clamp" else t
+    assert found.events is not None and found.events.t.tolist() == lifted
+    assert any("2 event times go back, by at most 4 us" in note for note in found.notes)
+    with pytest.raises(BadInput, match=r"t\[10\] is 106, before t\[9\] = 109"):
+        open_events(tmp_path / "e")
 
 
 def test_a_size_that_is_nowhere_must_be_given(tmp_path: Path) -> None:

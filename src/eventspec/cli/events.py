@@ -13,6 +13,9 @@ import typer
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
 
+Kind = Literal["native", "npz", "dsec", "aedat4"]
+KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat4": "aedat4"}
+
 app = typer.Typer(help="Look into event recordings, convert them, draw them.", no_args_is_help=True)
 
 Source = Annotated[Path, typer.Argument(help="Event file, video, image folder or native recording folder.", show_default=False)]
@@ -47,28 +50,30 @@ def info(
 @app.command()
 def convert(
     file: Source,
-    out: Annotated[Path, typer.Argument(help="Folder to make, or a file ending in .npz.", show_default=False)],
-    to: Annotated[Literal["native", "npz"] | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
+    out: Annotated[
+        Path, typer.Argument(help="Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4.", show_default=False)
+    ],
+    to: Annotated[Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
     start_us: Start = None,
     end_us: End = None,
     sensor: Sensor = None,
     monotonic: Order = "raise",
     source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
 ) -> None:
-    """Write a recording, or a cut of it, as a native folder (events and frames) or an .npz file (events only)."""
+    """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, .npz or .h5 with events only."""
     from eventspec.core import BadInput
     from eventspec.recordings import write_native
 
-    kind = to or ("npz" if out.suffix == ".npz" else "native")
+    kind = to or KINDS.get(out.suffix.lower(), "native")
     if out.exists():
         raise BadInput(f"{out}: exists already: choose another name, or remove it first")
     recording = cut(_opened(file, sensor, monotonic), start_us, end_us)
-    if kind == "npz":
-        _write_npz(out, recording)
-    else:
+    if kind == "native":
         write_native(out, replace(recording, name=out.name), source or file.name)
-    counts = f"{len(recording.events or ())} events and {len(recording.video or ())} frames"
-    typer.echo(f"{out}: {counts if kind == 'native' else counts.split(' and ')[0]}")
+    else:
+        _write_file(out, kind, recording)
+    counts = f"{len(recording.events if recording.events is not None else ())} events and {len(recording.video or ())} frames"
+    typer.echo(f"{out}: {counts if kind in ('native', 'aedat4') else counts.split(' and ')[0]}")
 
 
 @app.command()
@@ -104,20 +109,28 @@ def render(
 
 
 def summary(recording: Recording) -> dict[str, str | int | None]:
-    """The facts of ``events info``. Sums are independent of the order of events; times are None without events."""
+    """The facts of ``events info``, block by block, so that a long file is never whole in memory.
+
+    Sums are independent of the order of events; times are None without events.
+    """
     events, video = recording.events, recording.video
     sized = events if events is not None else video
+    facts = {"events": 0, "sum_x": 0, "sum_y": 0, "on": 0}
+    for block in events.blocks() if events is not None else ():
+        facts["events"] += len(block)
+        for name, column in (("sum_x", block.x), ("sum_y", block.y), ("on", block.p)):
+            facts[name] += int(column.sum(dtype="int64"))
     span = events.span if events is not None else None
     return {
         "format": recording.source_format,
         "width": sized.width if sized is not None else None,
         "height": sized.height if sized is not None else None,
-        "events": len(events) if events is not None else 0,
+        "events": facts["events"],
         "first_us": span.start_us if span is not None else None,
         "last_us": span.end_us - 1 if span is not None else None,
-        "sum_x": int(events.x.sum(dtype="int64")) if events is not None else 0,
-        "sum_y": int(events.y.sum(dtype="int64")) if events is not None else 0,
-        "on": int(events.p.sum(dtype="int64")) if events is not None else 0,
+        "sum_x": facts["sum_x"],
+        "sum_y": facts["sum_y"],
+        "on": facts["on"],
         "frames": len(video) if video is not None else 0,
     }
 
@@ -146,14 +159,19 @@ def _opened(file: Path, sensor: str | None, monotonic: Literal["raise", "clamp",
     return recording
 
 
-def _write_npz(out: Path, recording: Recording) -> None:
+def _write_file(out: Path, kind: Kind, recording: Recording) -> None:
     from eventspec.core import BadInput
-    from eventspec.events.formats import npz
+    from eventspec.events.formats import aedat4_writer, dsec_h5, npz
 
-    if recording.events is None:
-        raise BadInput(f"{recording.name}: holds no event stream, and an .npz keeps only events: convert to a native folder")
-    events = recording.events
-    _whole(out, lambda partial: npz.write(partial, events))
+    events, video = recording.events, recording.video
+    if kind == "aedat4" and (events is not None or video is not None):
+        frames = (video.frames, video.times_us) if video is not None else (None, None)
+        _whole(out, lambda partial: aedat4_writer.write(partial, events, *frames))
+        return
+    if events is None:
+        raise BadInput(f"{recording.name}: holds no event stream, and {out.name} keeps only events: convert to a native folder")
+    write = npz.write if kind == "npz" else dsec_h5.write
+    _whole(out, lambda partial: write(partial, events))
 
 
 def _write_images(out: Path, images: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
@@ -16,6 +17,7 @@ Monotonic = Literal["raise", "clamp", "keep"]
 Column = np.ndarray[Any, np.dtype[Any]]
 Places = slice | np.ndarray[Any, np.dtype[np.int64]]
 LARGEST_SIDE = 65536  # coordinates are uint16
+BLOCK = 1 << 17  # events in one block where a long stream is walked: they fit in a core's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,31 +63,46 @@ class EventStream:
         *,
         source: str = "file",
         monotonic: Monotonic = "raise",
+        first: int = 0,
+        latest: int = 0,
     ) -> EventStream:
         """Columns from outside (any numeric dtype, [E] each) as a stream; arrays of the right dtype are not copied.
 
-        Polarity may be bool, {0, 1} or {-1, 1}. Raises BadInput, one line with `source`, the field, the first bad index
-        and the remedy, for unequal lengths, NaN, negative or fractional values, events outside the sensor, and (unless
-        `monotonic` says otherwise) a time before its predecessor.
+        Polarity may be bool, {0, 1} or {-1, 1}. For one block of a longer file, `first` is the index of its first event in
+        the file and `latest` the latest time (us) before it. Raises BadInput, one line with `source`, the field, the first
+        bad index and the remedy, for unequal lengths, NaN, negative or fractional values, events outside the sensor, and
+        (unless `monotonic` says otherwise) a time before its predecessor.
         """
         if monotonic not in get_args(Monotonic):
             raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
         _check_sensor(width, height, source)
-        columns = {name: _whole(values, name, source) for name, values in (("x", x), ("y", y), ("t", t), ("p", p))}
+        place = _Place(source, first)
+        columns = {name: _whole(values, name, place) for name, values in (("x", x), ("y", y), ("t", t), ("p", p))}
         counts = {name: len(values) for name, values in columns.items()}
         if len(set(counts.values())) > 1:
             lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise BadInput(f"{source}: the columns differ in length ({lengths}): every event needs x, y, t and p")
-        times, ordered = _ordered(_times(columns["t"], source), source, monotonic)
+        times, ordered = _ordered(_times(columns["t"], place), place, monotonic, latest)
         return cls(
-            _coordinates(columns["x"], "x", width, "width", source),
-            _coordinates(columns["y"], "y", height, "height", source),
+            _coordinates(columns["x"], "x", width, "width", place),
+            _coordinates(columns["y"], "y", height, "height", place),
             times,
-            _polarity(columns["p"], source),
+            _polarity(columns["p"], place),
             int(width),
             int(height),
             ordered,
         )
+
+    @classmethod
+    def joined(cls, parts: Iterable[EventStream], width: int, height: int) -> EventStream:
+        """The parts, in the order given, as one stream; each column is copied once."""
+        rows = list(parts)
+        if not rows:
+            return cls.empty(width, height)
+        if len(rows) == 1:
+            return rows[0]
+        x, y, t, p = (np.concatenate([getattr(part, name) for part in rows]) for name in ("x", "y", "t", "p"))
+        return cls(x, y, t, p, width, height, all(part.ordered for part in rows))
 
     @property
     def span(self) -> Window | None:
@@ -102,6 +119,11 @@ class EventStream:
             return self.take(np.flatnonzero((self.t >= window.start_us) & (self.t < window.end_us)))
         first, last = np.searchsorted(self.t, [window.start_us, window.end_us], side="left")
         return self.take(slice(int(first), int(last)))
+
+    def blocks(self) -> Iterator[EventStream]:
+        """The whole stream in pieces of at most `BLOCK` events, in order: views of the same memory."""
+        for start in range(0, len(self), BLOCK):
+            yield self.take(slice(start, start + BLOCK))
 
     def take(self, places: Places) -> EventStream:
         """The events at these rising places: views for a slice, copies for an index array."""
@@ -120,77 +142,100 @@ def _check_sensor(width: int, height: int, source: str) -> None:
             raise BadInput(f"{source}: {name} is {side!r}: give the sensor size in whole pixels, 1 to {LARGEST_SIDE}")
 
 
-def _refuse(source: str, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
+@dataclass(frozen=True)
+class _Place:
+    """Where columns come from: the file, and the index of their first event in it."""
+
+    source: str
+    first: int
+
+    def __str__(self) -> str:
+        return self.source
+
+
+def _refuse(place: _Place, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
     """Raise for the first event where the bool column `bad` is true."""
     index = int(np.argmax(bad))
-    raise BadInput(f"{source}: {name}[{index}] is {values[index]}: {remedy}")
+    raise BadInput(f"{place}: {name}[{place.first + index}] is {values[index]}: {remedy}")
 
 
-def _whole(values: ArrayLike, name: str, source: str) -> Column:
+def _whole(values: ArrayLike, name: str, place: _Place) -> Column:
     """One column [E] as bool or integers; floats pass when every value is a whole number."""
     try:
         column = np.asarray(values)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"{source}: {name} is not a list of numbers ({error})") from None
+        raise BadInput(f"{place}: {name} is not a list of numbers ({error})") from None
     if column.ndim != 1:
-        raise BadInput(f"{source}: {name} has shape {column.shape}: it must be one column, one value an event")
+        raise BadInput(f"{place}: {name} has shape {column.shape}: it must be one column, one value an event")
     if not len(column):
         return np.empty(0, np.int64)
     if column.dtype.kind in "biu":
         return column
     if column.dtype.kind != "f":
-        raise BadInput(f"{source}: {name} holds {column.dtype}, not numbers: store it as whole numbers")
+        raise BadInput(f"{place}: {name} holds {column.dtype}, not numbers: store it as whole numbers")
     remedy = "times must be whole microseconds (seconds need a conversion)" if name == "t" else "it must be a whole number"
     bad = ~np.isfinite(column) | (column != np.floor(column)) | (np.abs(column) >= 2.0**63)
     if bad.any():
-        _refuse(source, name, bad, column, remedy)
+        _refuse(place, name, bad, column, remedy)
     return column.astype(np.int64)
 
 
-def _coordinates(column: Column, name: str, side: int, side_name: str, source: str) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    if len(column) and (column.min() < 0 or column.max() >= side):
+def _coordinates(column: Column, name: str, side: int, side_name: str, place: _Place) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    if len(column) and ((column.dtype.kind != "u" and column.min() < 0) or column.max() >= side):
         bad = (column < 0) | (column >= side)
         remedy = f"outside the sensor ({side_name} {side}); give the right sensor_size or mend the file"
-        _refuse(source, name, bad, column, remedy)
+        _refuse(place, name, bad, column, remedy)
     return column.astype(np.uint16, copy=False)
 
 
-def _times(column: Column, source: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _times(column: Column, place: _Place) -> np.ndarray[Any, np.dtype[np.int64]]:
     if len(column) and column.min() < 0:
-        _refuse(source, "t", column < 0, column, "times count microseconds from 0 upwards; add an offset to all of them")
+        _refuse(place, "t", column < 0, column, "times count microseconds from 0 upwards; add an offset to all of them")
     longest = np.iinfo(np.int64).max
     if len(column) and column.max() > longest:
-        _refuse(source, "t", column > longest, column, "larger than int64 microseconds can be; the file is damaged")
+        _refuse(place, "t", column > longest, column, "larger than int64 microseconds can be; the file is damaged")
     return column.astype(np.int64, copy=False)
 
 
 def _ordered(
-    times: np.ndarray[Any, np.dtype[np.int64]], source: str, monotonic: Monotonic
+    times: np.ndarray[Any, np.dtype[np.int64]], place: _Place, monotonic: Monotonic, latest: int
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
-    """The times under the policy, and whether they are non-decreasing now."""
+    """The times under the policy, and whether they are non-decreasing now; `latest` is the time before the first."""
     back = times[1:] < times[:-1]
-    if not back.any():
+    late = len(times) > 0 and bool(times[0] < latest)
+    if not late and not back.any():
         return times, True
     if monotonic == "keep":
         return times, False
     if monotonic == "clamp":
-        return np.maximum.accumulate(times), True
-    index = int(np.argmax(back)) + 1
+        return np.maximum(np.maximum.accumulate(times), latest), True
+    index = 0 if late else int(np.argmax(back)) + 1
+    before = latest if late else times[index - 1]
     raise BadInput(
-        f"{source}: t[{index}] is {times[index]}, before t[{index - 1}] = {times[index - 1]}: "
-        f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep"'
+        f"{place}: t[{place.first + index}] is {times[index]}, before t[{place.first + index - 1}] = {before}: "
+        f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep" (command line: --monotonic clamp)'
     )
 
 
-def _polarity(column: Column, source: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def lags(times: np.ndarray[Any, np.dtype[np.int64]], latest: int = 0) -> tuple[int, int]:
+    """How many times [E] are before the latest one so far, and by how many microseconds at most; `latest` came before."""
+    if not len(times) or (times[0] >= latest and not (times[1:] < times[:-1]).any()):
+        return 0, 0
+    lag = np.maximum(np.maximum.accumulate(times), latest) - times
+    return int(np.count_nonzero(lag)), int(lag.max())
+
+
+def _polarity(column: Column, place: _Place) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """{0, 1}, {-1, 1} or bool as uint8 {0, 1}."""
     if column.dtype == np.bool_:
         return column.view(np.uint8)
+    if column.dtype == np.uint8 and (not len(column) or column.max() <= 1):
+        return column
     signed = len(column) > 0 and column.min() < 0
     bad = (column != 1) & (column != (-1 if signed else 0))
     if bad.any():
         wanted = "-1 or 1 beside the negative ones" if signed else "0 or 1, or -1 or 1"
-        _refuse(source, "p", bad, column, f"polarity must be {wanted}")
+        _refuse(place, "p", bad, column, f"polarity must be {wanted}")
     if signed:
         return (column > 0).view(np.uint8)
     return column.astype(np.uint8, copy=False)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize
+from eventspec.events.formats.family import EventFile, Format, SensorSize, policy_notes
 from eventspec.events.formats.npz import npy_header
 from eventspec.events.stream import EventStream, Monotonic
 
@@ -77,9 +77,12 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     width, height = sensor_size or DSEC_SIZE
     x, y, t, p = (columns[name] for name in COLUMNS)
     stream = EventStream.checked(x, y, t, p, width, height, source=str(path), monotonic=monotonic)
-    notes: tuple[str, ...] = ()
+    notes = policy_notes(t, monotonic)
     if sensor_size is None:
-        notes = (f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits",)
+        notes = (
+            *notes,
+            f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits",
+        )
     return EventFile(NAME, stream, notes)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import EventStream, Monotonic, lags
 
 SensorSize = tuple[int, int]
 """(width, height) in pixels."""
@@ -46,6 +46,7 @@ class Format:
 
 
 HEAD_BYTES = 4096
+LONG_NOTE = "the file is long: its events stay in it, and are read and checked when they are asked for"
 
 
 def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: str) -> SensorSize:
@@ -63,3 +64,18 @@ def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: st
     size = stated if stated is not None else asked
     assert size is not None
     return size
+
+
+def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]:
+    """What the policy for time did to `late` events; nothing to tell when none was late."""
+    if not late:
+        return ()
+    done = "each is lifted to the latest time before it" if lifted else "they are left as they are"
+    return (f"{late} event times go back, by at most {largest_lag_us} us: {done}",)
+
+
+def policy_notes(times: np.ndarray[Any, np.dtype[Any]], monotonic: Monotonic) -> tuple[str, ...]:
+    """What the policy did to these times [E] of whole microseconds, which `EventStream.checked` has accepted."""
+    if monotonic == "raise":
+        return ()
+    return order_notes(*lags(np.asarray(times).astype(np.int64)), lifted=monotonic == "clamp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,11 +12,23 @@ from typing import IO, Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
+from eventspec.events.formats.family import EventFile, Format, SensorSize, policy_notes, settled_size
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "npz"
 COLUMNS = ("x", "y", "t", "p")
+# What zipfile and zlib raise on damaged archives; names that are no text are ValueErrors.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    ValueError,
+    struct.error,
+    KeyError,
+)
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -26,7 +39,7 @@ def matches(path: Path, head: bytes) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return all(name.endswith(".npy") for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError):
+    except DAMAGE:
         return path.suffix == ".npz"  # torn: let `read` say so
 
 
@@ -41,13 +54,14 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
                 raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: an events archive has x, y, t and p")
             columns = {name: _member(archive, name, path) for name in COLUMNS}
             sides = {name: _side(_member(archive, name, path), name, path) for name in ("width", "height") if name in names}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise BadInput(f"{path}: the archive is damaged or cut short ({error}): copy or write it again") from None
+    except DAMAGE as error:
+        told = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path}: the archive is damaged or cut short ({told}): copy or write it again") from None
     stated = (sides["width"], sides["height"]) if len(sides) == 2 else None
     width, height = settled_size(stated, sensor_size, str(path))
     x, y, t, p = (columns[name] for name in COLUMNS)
     stream = EventStream.checked(x, y, t, p, width, height, source=str(path), monotonic=monotonic)
-    return EventFile(NAME, stream)
+    return EventFile(NAME, stream, policy_notes(t, monotonic))
 
 
 def write(path: Path, stream: EventStream) -> None:
@@ -76,12 +90,13 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     """Shape, dtype and length in bytes of a .npy header; ValueError when it is not one. No data is read."""
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-    else:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"numpy format version {version[0]}.{version[1]}")
+    parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        shape, _, dtype = parse(file)
+    except Exception as error:  # numpy runs a damaged header through Python's tokenizer, which has errors of its own
+        raise ValueError(" ".join(str(error).split())[:100]) from None
     return shape, dtype, file.tell()
 
 

@@ -9,13 +9,17 @@ from eventspec.events.formats.family import SensorSize
 
 SENSORS: dict[str, SensorSize] = {
     "nmnist": (34, 34),
+    "ncaltech101": (240, 180),
     "dvs128": (128, 128),
     "davis240": (240, 180),
     "davis346": (346, 260),
     "dvxplorer": (640, 480),
     "dsec": (640, 480),
+    "atis": (304, 240),
     "gen3": (640, 480),
     "gen4": (1280, 720),
+    "imx636": (1280, 720),
+    "genx320": (320, 320),
     "evk3": (1280, 720),
     "evk4": (1280, 720),
 }

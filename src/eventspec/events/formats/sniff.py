@@ -5,18 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from eventspec.core import BadInput
-from eventspec.events.formats import aedat4, eventgpt_npy, native_h5, npz
+from eventspec.events.formats import aedat4, dat, dsec_h5, eventgpt_npy, mvsec_h5, native_h5, nmnist, npz, prophesee_raw, text
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.stream import EventStream, Monotonic
 
-FORMATS: tuple[Format, ...] = (aedat4.FORMAT, eventgpt_npy.FORMAT, npz.FORMAT, native_h5.FORMAT)
+FORMATS: tuple[Format, ...] = (
+    aedat4.FORMAT,
+    eventgpt_npy.FORMAT,
+    npz.FORMAT,
+    dsec_h5.FORMAT,
+    mvsec_h5.FORMAT,
+    native_h5.FORMAT,
+    prophesee_raw.FORMAT,
+    dat.FORMAT,
+    text.FORMAT,
+    nmnist.FORMAT,
+)
 
 # What a person may have given us by mistake, so that the refusal can name it.
 KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
     (b"#!AER-DAT2", "an AEDAT 2 file"),
     (b"#!AER-DAT3", "an AEDAT 3 file"),
-    (b"% Data file", "a Prophesee DAT file"),
-    (b"% evt", "a Prophesee RAW file"),
     (b"% ", "a Prophesee RAW or DAT file"),
     (b"Event Stream", "an Event Stream (.es) file"),
     (b"#ROSBAG", "a ROS bag"),

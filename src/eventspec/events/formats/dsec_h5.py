@@ -1,0 +1,106 @@
+"""DSEC's events.h5: events/{x, y, t, p}, t_offset (us, added to t) and ms_to_idx, where each millisecond begins.
+
+The data set's files are packed with Blosc, which h5py reads once the package hdf5plugin is there. They state no sensor size:
+it is DSEC's 640x480 unless the caller, or the attributes that our writer adds, say otherwise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
+from eventspec.events.formats.hdf5 import (
+    MAGIC,
+    ColumnTable,
+    H5Source,
+    dataset,
+    h5_file,
+    holds,
+    number,
+    opened_h5,
+    stated_size,
+    write_columns,
+)
+from eventspec.events.formats.sensors import SENSORS
+from eventspec.events.stream import EventStream, Monotonic
+
+NAME = "dsec-h5"
+COLUMNS = {name: f"events/{name}" for name in ("x", "y", "t", "p")}
+DTYPES = {"p": "<u1", "t": "<u4", "x": "<u2", "y": "<u2"}
+LONGEST_US = 1 << 32  # t is 32 bits wide: 71.6 minutes
+
+
+def matches(path: Path, head: bytes) -> bool:
+    return head.startswith(MAGIC) and bool(holds(path, tuple(COLUMNS.values())))
+
+
+def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+    """Read the file; BadInput when it is damaged, needs a filter that is not installed, or holds columns that do not fit."""
+
+    def table(file: Any) -> ColumnTable:
+        columns = {name: dataset(file, place, path) for name, place in COLUMNS.items()}
+        offset_us = number(dataset(file, "t_offset", path, 0)[()], "t_offset", path) if "t_offset" in file else 0
+        index = dataset(file, "ms_to_idx", path) if "ms_to_idx" in file else None
+        return ColumnTable(columns, path, offset_us, index)
+
+    notes: list[str] = []
+    with opened_h5(path) as file:
+        count = table(file).count
+        stated = stated_size(file["events"], path)
+        offset = "t_offset" in file
+    if stated is None and sensor_size is None:
+        stated = SENSORS["dsec"]
+        notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")
+    if not offset:
+        notes.append("times are taken as they stand: there is no t_offset")
+    source = H5Source(path, settled_size(stated, sensor_size, str(path)), monotonic, table, count)
+    return h5_file(NAME, source, path, tuple(notes))
+
+
+def write(path: Path, stream: EventStream) -> None:
+    """Write the stream in this layout, with Blosc when hdf5plugin is there and deflate when not.
+
+    The caller chooses and renames the path. BadInput when the events last longer than t can say, or are not in order.
+    """
+    import h5py
+
+    span = stream.span
+    offset_us = span.start_us if span is not None else 0
+    if not stream.ordered:
+        raise BadInput("DSEC's layout needs events in order of time: read them with --monotonic clamp")
+    if span is not None and span.duration_us > LONGEST_US:
+        raise BadInput(f"the events last {span.duration_us} us, DSEC's layout has room for {LONGEST_US}: write cuts of it")
+    with h5py.File(path, "w", track_order=False) as file:
+        group = file.create_group("events")
+        count = write_columns(group, stream, DTYPES, offset_us, **_packing())
+        group.attrs["width"], group.attrs["height"] = np.int64(stream.width), np.int64(stream.height)
+        file.create_dataset("t_offset", data=np.int64(offset_us), track_times=False)
+        index = _index(group["t"], span.duration_us if span is not None else 0, count)
+        file.create_dataset("ms_to_idx", data=index, track_times=False)
+
+
+def _index(times: Any, duration_us: int, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """For each millisecond up to the last event's: the first event at or after its beginning."""
+    milliseconds = np.arange((duration_us + 999) // 1000, dtype=np.int64) * 1000
+    places = np.zeros(len(milliseconds), np.uint64)
+    step = 1 << 20
+    for start in range(0, count, step):
+        block = times[start : start + step]
+        # Events before each millisecond, counted block by block.
+        places += np.searchsorted(block, milliseconds).astype(np.uint64)
+    return places
+
+
+def _packing() -> dict[str, Any]:
+    try:
+        import hdf5plugin
+    except ImportError:
+        return {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+    return dict(hdf5plugin.Blosc(cname="zstd", clevel=5, shuffle=hdf5plugin.Blosc.SHUFFLE))
+
+
+FORMAT = Format(NAME, "DSEC events.h5", matches, read)

@@ -1,0 +1,281 @@
+"""What the HDF5 families share: safe opening, checked datasets, reading rows by time, and writing columns.
+
+A dataset may claim anything: it must lie in the file itself, in chunks no larger than the file's size warrants, and unpack to
+no more than deflate could have packed. Rows are read block by block, and a window is found by its times.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from eventspec.core import BadInput, Window
+from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
+from eventspec.events.formats.sequential import Columns
+from eventspec.events.stored import StoredStream, held
+from eventspec.events.stream import BLOCK, EventStream, Monotonic, lags
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+CHUNK = 1 << 16  # events a chunk
+# Deflate cannot shrink data more than 1032:1, so a dataset that claims more than this was not written by anyone honest.
+LARGEST_RATIO = 1100
+UNDEFINED = (1 << 64) - 1  # an address that points nowhere
+LARGEST_CHUNK = 1 << 24  # bytes; more only in a file that is larger itself
+# Filters that h5py lacks and hdf5plugin brings.
+PLUGIN_FILTERS = {32001: "Blosc", 32004: "LZ4", 32008: "Bitshuffle", 32015: "Zstandard", 32026: "Blosc2"}
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@contextmanager
+def opened_h5(path: Path) -> Iterator[Any]:
+    """The h5py file, open for reading; whatever h5py says about damage inside becomes one BadInput."""
+    import h5py
+
+    try:
+        _check_start(path)
+        with h5py.File(path, "r", rdcc_nbytes=1 << 23) as file:
+            yield file
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, UnicodeError) as error:
+        told = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path}: the HDF5 file is damaged or cut short ({told}): copy or write it again") from None
+
+
+def _check_start(path: Path) -> None:
+    """OSError for a superblock that no single file has: the library would follow it into gigabytes (found by fuzzing)."""
+    with path.open("rb") as file:
+        start = file.read(96)
+    if not start.startswith(MAGIC) or len(start) < 48:
+        raise OSError("the superblock is incomplete")
+    version = start[8]
+    if version > 3 or start[13 if version < 2 else 9] != 8:
+        raise OSError(f"superblock version {version} or its width of addresses is unknown")
+    first = {0: 24, 1: 28}.get(version, 12)
+    base, _, end, driver = (int.from_bytes(start[first + 8 * place : first + 8 * place + 8], "little") for place in range(4))
+    if base or end > path.stat().st_size:
+        raise OSError(f"it should have {end} bytes, and has {path.stat().st_size}")
+    if version < 2 and driver != UNDEFINED:
+        raise OSError("the superblock asks for a driver of several files")
+
+
+def holds(path: Path, names: tuple[str, ...]) -> bool | None:
+    """Whether the file has all these datasets; None when it is HDF5 but cannot be opened."""
+    try:
+        with opened_h5(path) as file:
+            return all(name in file for name in names)
+    except BadInput:
+        return None
+
+
+def dataset(file: Any, name: str, path: Path, axes: int = 1) -> Any:
+    """The h5py dataset `name` of numbers with that many axes; BadInput when it points elsewhere or claims too much."""
+    import h5py
+
+    place = file
+    for part in name.split("/"):
+        link = place.get(part, getlink=True) if isinstance(place, h5py.Group) else None
+        place = place[part] if isinstance(link, h5py.HardLink) else None
+    if not isinstance(place, h5py.Dataset) or place.external or place.is_virtual:
+        raise BadInput(f"{path}: {name} is not a dataset stored in the file itself: write every column as a plain dataset")
+    if place.dtype.kind not in "biuf" or place.ndim != axes:
+        raise BadInput(f"{path}: {name} is {place.dtype} of shape {place.shape}: it must be {axes}-dimensional numbers")
+    size, stored = path.stat().st_size, place.id.get_storage_size()
+    if place.nbytes > LARGEST_RATIO * size + CHUNK * 8:
+        raise BadInput(f"{path}: {name} claims {place.nbytes} bytes but stores {stored}: write it again")
+    if place.chunks is not None and np.prod(place.chunks, dtype=float) * place.dtype.itemsize > max(LARGEST_CHUNK, size):
+        raise BadInput(f"{path}: {name} is stored in chunks of {place.chunks}: write it again in chunks of {CHUNK} events")
+    _need_filters(place, name, path)
+    return place
+
+
+def number(value: Any, name: str, path: Path) -> int:
+    """One whole number, from an attribute or a dataset's value."""
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "iu":
+        raise BadInput(f"{path}: {name} is not one whole number: store it as an integer")
+    return int(array.reshape(-1)[0])
+
+
+def stated_size(place: Any, path: Path) -> SensorSize | None:
+    """The attributes width and height of a file or group, when it has both."""
+    if "width" not in place.attrs or "height" not in place.attrs:
+        return None
+    width, height = (number(place.attrs[name], f"attribute {name}", path) for name in ("width", "height"))
+    return width, height
+
+
+def _need_filters(place: Any, name: str, path: Path) -> None:
+    import h5py
+
+    plan = place.id.get_create_plist()
+    for code in (plan.get_filter(step)[0] for step in range(plan.get_nfilters())):
+        if h5py.h5z.filter_avail(code):
+            continue
+        with suppress(ImportError):
+            importlib.import_module("hdf5plugin")  # registers its filters
+        if not h5py.h5z.filter_avail(code):
+            words = f"{PLUGIN_FILTERS.get(code, 'a filter')} (filter {code})"
+            raise BadInput(f"{path}: {name} is compressed with {words}: install hdf5plugin (pip install 'eventspec[dsec]')")
+
+
+# ------------------------------------------------------------------------------------------------------------------- reading
+class Table(Protocol):
+    """The events of an open file, unchecked."""
+
+    @property
+    def count(self) -> int: ...
+
+    def rows(self, first: int, last: int) -> Columns:
+        """Events [first, last)."""
+        ...
+
+    def times(self, first: int, last: int) -> Array:
+        """Their times alone, in us."""
+        ...
+
+    def near(self, time_us: int) -> tuple[int, int]:
+        """Places between which the first event at or after a time is said to be; (0, count) when nothing is known."""
+        ...
+
+
+class ColumnTable:
+    """One dataset for each of x, y, t and p; `offset_us` is added to t, and `index` is DSEC's ms_to_idx."""
+
+    def __init__(self, columns: Mapping[str, Any], path: Path, offset_us: int = 0, index: Any = None) -> None:
+        self._columns, self._offset_us, self._index = columns, offset_us, index
+        self.count = len(columns["t"])
+        if any(len(column) != self.count for column in columns.values()):
+            lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
+            raise BadInput(f"{path}: the columns differ in length ({lengths}): every event needs x, y, t and p")
+        if offset_us and columns["t"].dtype.kind not in "iu":
+            raise BadInput(f"{path}: t holds {columns['t'].dtype}: beside a t_offset it must be whole microseconds")
+
+    def rows(self, first: int, last: int) -> Columns:
+        x, y, p = (self._columns[name][first:last] for name in ("x", "y", "p"))
+        return Columns(x, y, self.times(first, last), p)
+
+    def times(self, first: int, last: int) -> Array:
+        raw: Array = self._columns["t"][first:last]
+        return raw.astype(np.int64) + np.int64(self._offset_us) if self._offset_us else raw
+
+    def near(self, time_us: int) -> tuple[int, int]:
+        millisecond = (time_us - self._offset_us) // 1000
+        if self._index is None or not 0 <= millisecond < len(self._index):
+            return 0, self.count
+        found = [int(place) for place in self._index[millisecond : millisecond + 2]] + [self.count]
+        low, high = found[0], found[1]
+        return (low, high) if 0 <= low <= high <= self.count else (0, self.count)
+
+
+class H5Source:
+    """A `Source` over the table of `count` events that ``table(file)`` finds in an open file."""
+
+    def __init__(self, path: Path, size: SensorSize, monotonic: Monotonic, table: Callable[[Any], Table], count: int) -> None:
+        self.width, self.height = size
+        self.ordered = monotonic != "keep"
+        self._path, self._monotonic, self._table, self._count = path, monotonic, table, count
+        self.late, self.largest_lag_us = 0, 0
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def count(self) -> int:
+        return self._count
+
+    def span(self) -> Window | None:
+        if not self._count:
+            return None
+        if self._monotonic == "raise":
+            with opened_h5(self._path) as file:
+                table = self._table(file)
+                first, last = int(table.times(0, 1)[0]), int(table.times(self._count - 1, self._count)[0])
+            if first < 0 or last < first:
+                raise BadInput(f"{self._path}: t goes from {first} to {last}: sort the file, or read it with --monotonic clamp")
+            return Window(first, last + 1)
+        spans = [span for block in self.blocks() if (span := block.span) is not None]
+        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+
+    def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
+        """Checked events. Where times must not go back, a window is found by search, and nothing else is read."""
+        with opened_h5(self._path) as file:
+            table = self._table(file)
+            first, last, latest = 0, self._count, 0
+            if window is not None and self._monotonic == "raise":
+                first, last = (_place(table, time) for time in (window.start_us, window.end_us))
+            for start in range(first, last, BLOCK):
+                columns = table.rows(start, min(start + BLOCK, last))
+                block = EventStream.checked(
+                    *columns,
+                    self.width,
+                    self.height,
+                    source=str(self._path),
+                    monotonic=self._monotonic,
+                    first=start,
+                    latest=latest,
+                )
+                if self._monotonic != "raise" and window is None:
+                    late, lag = lags(columns.t.astype(np.int64), latest)
+                    self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+                latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
+                part = block if window is None else block.slice(window)
+                if len(part):
+                    yield part
+
+
+def _place(table: Table, time_us: int) -> int:
+    """The first event at or after a time. What the file's index says is only believed when the times there agree."""
+    low, high = table.near(time_us)
+    if high - low <= CHUNK:
+        start = max(low - 1, 0)
+        times = table.times(start, min(high + 1, table.count))
+        starts_before = low == 0 or bool(times[0] < time_us)
+        ends_after = high == table.count or bool(times[-1] >= time_us)
+        if starts_before and ends_after:
+            return start + int(np.searchsorted(times, time_us))
+        low, high = 0, table.count
+    while high - low > CHUNK:
+        middle = (low + high) // 2
+        if table.times(middle, middle + 1)[0] < time_us:
+            low = middle + 1
+        else:
+            high = middle
+    return low + int(np.searchsorted(table.times(low, high), time_us))
+
+
+def h5_file(name: str, source: H5Source, path: Path, notes: tuple[str, ...] = ()) -> EventFile:
+    """The file as a whole: in memory when it is short."""
+    stream = held(source, path.stat().st_size, source.count())
+    found = [*notes, *order_notes(source.late, source.largest_lag_us, source.ordered)]
+    return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
+
+
+# ------------------------------------------------------------------------------------------------------------------- writing
+def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], offset_us: int, **packing: Any) -> int:
+    """Append the stream's columns to new datasets of an h5py file or group, block by block; the number of events.
+
+    `dtypes`: "x", "y", "t", "p" -> dtype; `offset_us` is subtracted from t; `packing`: arguments of create_dataset.
+    """
+    columns = {
+        name: place.create_dataset(
+            name,
+            (0,),
+            dtype,
+            maxshape=(None,),
+            chunks=(CHUNK,),
+            track_times=False,  # creation times would make every file different
+            **packing,
+        )
+        for name, dtype in dtypes.items()
+    }
+    count = 0
+    for block in stream.blocks():
+        for name, column in columns.items():
+            column.resize((count + len(block),))
+            column[count:] = block.t - offset_us if name == "t" else getattr(block, name)
+        count += len(block)
+    return count

@@ -1,0 +1,98 @@
+"""MVSEC's data.hdf5: davis/left/events float64 [E, 4] of x, y, Unix seconds and polarity -1 or 1, and grey frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
+from eventspec.events.formats.hdf5 import MAGIC, H5Source, dataset, h5_file, holds, opened_h5
+from eventspec.events.formats.sensors import SENSORS
+from eventspec.events.formats.sequential import Columns
+from eventspec.events.stream import Monotonic
+
+NAME = "mvsec-hdf5"
+CAMERAS = ("davis/left", "davis/right")
+LARGEST_FRAMES = 1 << 28  # bytes of grey frames that are read; a longer drive is for a reader that streams frames
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def matches(path: Path, head: bytes) -> bool:
+    return head.startswith(MAGIC) and any(holds(path, (f"{camera}/events",)) for camera in CAMERAS)
+
+
+def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+    """Read the left camera, or the right one where it is alone; frames that would not fit in memory are left out with a note.
+
+    Raises BadInput when the file is damaged or its events do not fit the sensor (DAVIS346's 346x260).
+    """
+
+    def table(file: Any) -> MatrixTable:
+        return MatrixTable(dataset(file, f"{found[0]}/events", path, 2), path)
+
+    notes: list[str] = []
+    with opened_h5(path) as file:
+        found = [camera for camera in CAMERAS if f"{camera}/events" in file]
+        if len(found) > 1:
+            notes.append(f"two event cameras: only {found[0]} is read")
+        frames, frame_times = _frames(file, found[0], path, notes)
+        count = table(file).count
+    size = settled_size(None, sensor_size or SENSORS["davis346"], str(path))
+    events = h5_file(NAME, H5Source(path, size, monotonic, table, count), path, tuple(notes))
+    return EventFile(NAME, events.events, events.notes, frames, frame_times)
+
+
+class MatrixTable:
+    """Events as the rows x, y, seconds, polarity of one matrix. Differences from the first time keep their full precision."""
+
+    def __init__(self, matrix: Any, path: Path) -> None:
+        if matrix.shape[1] != 4 or matrix.dtype.kind != "f":
+            raise BadInput(f"{path}: events is {matrix.dtype} of shape {matrix.shape}: MVSEC's is float64 with 4 columns")
+        self._matrix, self._path = matrix, path
+        self.count = len(matrix)
+        self._zero = float(matrix[0, 2]) if self.count else 0.0
+
+    def rows(self, first: int, last: int) -> Columns:
+        x, y, t, p = self._matrix[first:last].T
+        return Columns(x, y, _microseconds(t, self._zero, first, self._path), p)
+
+    def times(self, first: int, last: int) -> Array:
+        return _microseconds(self._matrix[first:last, 2], self._zero, first, self._path)
+
+    def near(self, time_us: int) -> tuple[int, int]:
+        return 0, self.count
+
+
+def _microseconds(seconds: Array, zero: float, first: int, path: Path) -> Array:
+    """Unix seconds float64 [E] as microseconds int64; `first` is the place of the first one in the file."""
+    bad = ~((seconds >= 0) & (seconds < 1e12))
+    if bad.any() or not 0 <= zero < 1e12:
+        index = int(np.argmax(bad)) if bad.any() else -first
+        raise BadInput(f"{path}: time {first + index} is {seconds[index] if bad.any() else zero} s: mend or remove the event")
+    return np.int64(round(zero * 1e6)) + np.rint((seconds - zero) * 1e6).astype(np.int64)
+
+
+def _frames(file: Any, camera: str, path: Path, notes: list[str]) -> tuple[Array | None, Array | None]:
+    """The camera's frames as uint8 [K, H, W, 3] and their times int64 [K], in order; (None, None) without."""
+    if f"{camera}/image_raw" not in file or f"{camera}/image_raw_ts" not in file:
+        return None, None
+    images, seconds = dataset(file, f"{camera}/image_raw", path, 3), dataset(file, f"{camera}/image_raw_ts", path)
+    if images.dtype != np.uint8 or len(images) != len(seconds):
+        raise BadInput(
+            f"{path}: image_raw is {images.dtype} of shape {images.shape} with {len(seconds)} times: they must match"
+        )
+    if images.nbytes > min(LARGEST_FRAMES, 20 * path.stat().st_size):
+        notes.append(f"{len(images)} grey frames are left out: they are {images.nbytes} bytes; cut the recording first")
+        return None, None
+    if not len(images):
+        return None, None
+    times = _microseconds(seconds[...].astype(np.float64), float(seconds[0]), 0, path)
+    order = np.argsort(times, kind="stable")
+    return np.repeat(images[...][order][..., None], 3, axis=3), times[order]
+
+
+FORMAT = Format(NAME, "MVSEC data.hdf5", matches, read)

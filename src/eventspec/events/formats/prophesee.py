@@ -1,0 +1,108 @@
+"""What Prophesee's files share: the ASCII header of lines ``% keyword value``, and what it says about the sensor.
+
+The header ends at ``% end``, or at the first line that does not begin with "% " or is not printable: the first bytes of
+the events may be anything, a per cent sign included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from eventspec.core import BadInput
+from eventspec.events.formats.family import SensorSize, settled_size
+from eventspec.events.formats.sensors import SENSORS
+
+LARGEST_HEADER = 1 << 16  # bytes
+LINE = re.compile(rb"% ?([\x20-\x7e\t]*)\r?\n")
+
+# What a header's plugin or sensor name says about the sensor when it states no geometry.
+GENERATIONS: tuple[tuple[str, str], ...] = (
+    ("genx320", "genx320"),
+    ("imx636", "imx636"),
+    ("imx646", "imx636"),
+    ("gen41", "gen4"),
+    ("gen4", "gen4"),
+    ("gen31", "gen3"),
+    ("gen3", "gen3"),
+)
+SENSOR_GENERATIONS = {"3.0": "gen3", "3.1": "gen3", "4.0": "gen4", "4.1": "gen4", "4.2": "imx636", "320.0": "genx320"}
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fields of the header, keywords in lower case, and the byte where it ends."""
+
+    fields: dict[str, str]
+    end: int
+
+    @property
+    def sensor(self) -> str | None:
+        """The name of the sensor (a key of `SENSORS`), where the header says which one it is."""
+        for key in ("sensor_name", "plugin_name"):
+            value = self.fields.get(key, "").lower()
+            for part, name in GENERATIONS:
+                if part in value:
+                    return name
+        generation = self.fields.get("sensor_generation", self.fields.get("generation", ""))
+        return SENSOR_GENERATIONS.get(generation)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """``% format EVT3;height=720;width=1280`` as {"": "EVT3", "height": "720", "width": "1280"}."""
+        name, *options = self.fields.get("format", "").split(";")
+        pairs = (option.partition("=") for option in options)
+        return {"": name.strip(), **{key.strip().lower(): value.strip() for key, _, value in pairs}}
+
+    @property
+    def geometry(self) -> SensorSize | None:
+        """Width and height where the header states both, in any of its three ways."""
+        match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", self.fields.get("geometry", ""))
+        if match is not None:
+            return int(match[1]), int(match[2])
+        for fields in (self.options, self.fields):
+            width, height = fields.get("width", ""), fields.get("height", "")
+            if re.fullmatch(r"[0-9]{1,5}", width) and re.fullmatch(r"[0-9]{1,5}", height):
+                return int(width), int(height)
+        return None
+
+    def size(self, path: Path, asked: SensorSize | None, notes: list[str]) -> SensorSize:
+        """The sensor size: stated, else the caller's, else the one of the sensor that the header names (with a note)."""
+        if self.geometry is not None or asked is not None or self.sensor is None:
+            return settled_size(self.geometry, asked, str(path))
+        width, height = SENSORS[self.sensor]
+        notes.append(f"sensor size {width}x{height} is taken from the header's sensor, {self.sensor}: it states no geometry")
+        return width, height
+
+
+def header(data: bytes) -> Header:
+    """The header at the start of `data`; without one, no fields and end 0."""
+    fields: dict[str, str] = {}
+    end = 0
+    for words, after in _lines(data):
+        end = after
+        key, _, value = words.partition(" ")
+        if key.lower() == "end":
+            break
+        if words.startswith("Data file containing"):
+            key, value = "contains", words.removeprefix("Data file containing")
+        fields.setdefault(key.lower(), value.strip())
+    return Header(fields, end)
+
+
+def read_header(path: Path) -> Header:
+    """The header of a file; BadInput when it does not end within `LARGEST_HEADER` bytes."""
+    with path.open("rb") as file:
+        found = header(file.read(LARGEST_HEADER))
+    if found.end > LARGEST_HEADER - 256:
+        raise BadInput(f"{path}: the header is longer than {LARGEST_HEADER} bytes: get the original file")
+    return found
+
+
+def _lines(data: bytes) -> Iterator[tuple[str, int]]:
+    position = 0
+    while match := LINE.match(data, position):
+        position = match.end()
+        yield match[1].decode("ascii").strip(), position

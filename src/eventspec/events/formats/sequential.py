@@ -1,0 +1,186 @@
+"""Files that are decoded from front to back, block by block: what every such family shares.
+
+A family gives one step: file, position and decoder state in, the block's columns and the next position and state out. The
+state before each block is remembered, so that a later slice decodes only the blocks it needs. Nothing is ever decoded in
+larger pieces, so memory is bounded whatever the file's size.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from eventspec.core import BadInput, Window
+from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
+from eventspec.events.stored import StoredStream, held
+from eventspec.events.stream import EventStream, Monotonic, lags
+
+State = TypeVar("State")
+
+
+class Columns(NamedTuple):
+    """Events of one block as they stand in the file, unchecked: [E] each, t int64 microseconds."""
+
+    x: np.ndarray[Any, np.dtype[Any]]
+    y: np.ndarray[Any, np.dtype[Any]]
+    t: np.ndarray[Any, np.dtype[np.int64]]
+    p: np.ndarray[Any, np.dtype[Any]]
+
+
+class Step(NamedTuple, Generic[State]):
+    """One decoded block, where the next one begins, and the decoder's state there."""
+
+    columns: Columns
+    position: int
+    state: State
+
+
+Decode = Callable[[BinaryIO, int, State], Step[State]]
+
+
+@dataclass(frozen=True)
+class _Mark(Generic[State]):
+    """The beginning of a block: its byte, the decoder's state, its first event's index and the latest time before it."""
+
+    position: int
+    state: State
+    first: int
+    latest: int
+
+
+class Sequential(Generic[State]):
+    """A `Source` over a file of `end` bytes whose events begin at byte `start`."""
+
+    def __init__(
+        self, path: Path, size: SensorSize, monotonic: Monotonic, decode: Decode[State], start: int, end: int, state: State
+    ) -> None:
+        self.width, self.height = size
+        self.ordered = monotonic != "keep"
+        self._path, self._monotonic, self._decode, self._end = path, monotonic, decode, end
+        self._marks = [_Mark(start, state, 0, 0)]  # of every block seen so far, and of the next one
+        self._spans: list[Window | None] = []  # of every block seen so far
+        self._growing = threading.Lock()
+        self.late, self.largest_lag_us = 0, 0  # times that go back, in the blocks seen so far
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    @property
+    def state(self) -> State:
+        """The decoder's state after everything read so far."""
+        return self._marks[-1].state
+
+    def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
+        """Checked events; blocks that are known to lie outside the window are not decoded again."""
+        with opened(self._path) as file:
+            index = 0
+            while index < len(self._spans) or self._marks[-1].position < self._end:
+                block = self._block(file, index, window)
+                index += 1
+                if block is None:
+                    continue
+                if window is not None and self.ordered and block.t[0] >= window.end_us:
+                    return  # everything after it is later still
+                part = block if window is None else block.slice(window)
+                if len(part):
+                    yield part
+
+    def span(self) -> Window | None:
+        self._finish()
+        spans = [span for span in self._spans if span is not None]
+        if not spans:
+            return None
+        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+
+    def count(self) -> int:
+        self._finish()
+        return self._marks[-1].first
+
+    def _finish(self) -> None:
+        if self._marks[-1].position < self._end:
+            with opened(self._path) as file:
+                while self._marks[-1].position < self._end:
+                    self._block(file, len(self._spans), None)
+
+    def _block(self, file: BinaryIO, index: int, window: Window | None) -> EventStream | None:
+        """Block `index`, decoded and checked; None when it is empty or certainly outside the window."""
+        if index >= len(self._spans):
+            with self._growing:  # two threads may slice at once
+                if index == len(self._spans):
+                    return self._next(file) if self._marks[-1].position < self._end else None
+        span = self._spans[index]
+        if span is None or (window is not None and not _meet(span, window)):
+            return None
+        mark = self._marks[index]
+        return self._checked(self._decode(file, mark.position, mark.state).columns, mark)
+
+    def _next(self, file: BinaryIO) -> EventStream | None:
+        """The first block that was never read; it is remembered where the one after it begins."""
+        mark = self._marks[-1]
+        columns, position, state = self._decode(file, mark.position, mark.state)
+        if position <= mark.position:  # a walk must come to an end, also through a file that shrinks meanwhile
+            raise BadInput(f"{self._path}: cannot be read on at byte {position}: was it changed meanwhile?")
+        block = self._checked(columns, mark)
+        if self._monotonic != "raise":
+            late, lag = lags(columns.t, mark.latest)
+            self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+        span = block.span
+        latest = mark.latest if span is None else max(mark.latest, span.end_us - 1)
+        # In this order: whoever sees that the end is reached must find the last block known.
+        self._spans.append(span)
+        self._marks.append(_Mark(position, state, mark.first + len(block), latest))
+        return block if len(block) else None
+
+    def _checked(self, columns: Columns, mark: _Mark[State]) -> EventStream:
+        return EventStream.checked(
+            *columns,
+            self.width,
+            self.height,
+            source=str(self._path),
+            monotonic=self._monotonic,
+            first=mark.first,
+            latest=mark.latest,
+        )
+
+
+def _meet(span: Window, window: Window) -> bool:
+    return span.start_us < window.end_us and window.start_us < span.end_us
+
+
+def event_file(name: str, source: Sequential[Any], notes: list[str], told: Callable[[Any], list[str]]) -> EventFile:
+    """The file as a whole: in memory when it is short. ``told(state)`` says what the decoder had to leave out."""
+    stream = held(source, source._end)
+    found = [*notes, *told(source.state), *order_notes(source.late, source.largest_lag_us, source.ordered)]
+    return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
+
+
+def opened(path: Path) -> BinaryIO:
+    """The file, open for reading; BadInput when it is gone."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}): was it moved meanwhile?") from None
+
+
+def words(file: BinaryIO, position: int, dtype: str, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """At most `count` whole words of `dtype` from byte `position` on."""
+    file.seek(position)
+    size = np.dtype(dtype).itemsize
+    data = file.read(count * size)
+    return np.frombuffer(data, dtype, len(data) // size)
+
+
+def whole_words(path: Path, start: int, size: int, notes: list[str]) -> int:
+    """The byte after the last whole word of `size` bytes; a note tells what is cut off. BadInput when there is no word."""
+    end = path.stat().st_size
+    rest = (end - start) % size
+    if end - start < size:
+        raise BadInput(f"{path}: ends at byte {end}, before its first event: copy or record it again")
+    if rest:
+        notes.append(f"the file is cut inside a word: its last {rest} of {end - start} bytes of events are lost")
+    return end - rest

@@ -1,0 +1,187 @@
+"""Events as text: one line each, columns by commas, semicolons, tabs or spaces, with or without a header.
+
+A header names the columns in any order, with a unit where it has one (``t_us``, ``time [s]``); other columns are passed
+over. Without a header the order is t x y p. Times with fractions are seconds; whole numbers are microseconds, or nanoseconds
+where they are too large for any clock in microseconds. A first line of two whole numbers is the sensor's size.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from eventspec.core import BadInput
+from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
+from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, event_file
+from eventspec.events.stream import Monotonic
+
+NAME = "text"
+BLOCK_BYTES = 1 << 21
+LONGEST_LINE = 1000
+NANOSECONDS_FROM = 1e17  # as microseconds this would be the year 5138
+NAMES = {
+    "t": ("t", "ts", "time", "times", "timestamp", "timestamps"),
+    "x": ("x", "xs", "x_pos", "col", "column"),
+    "y": ("y", "ys", "y_pos", "row"),
+    "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
+}
+UNITS = {"s": 1e6, "sec": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "microseconds": 1.0, "ns": 1e-3}
+NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|True|False|true|false")
+HEADER = re.compile(r"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])(s|sec|seconds|ms|us|µs|microseconds|ns)[\])]?)?")
+GAPS = re.compile(r"[,;\t]\s*|(?<=[\w\])])\s+(?=[a-z])")
+COMMENTS = re.compile(rb"(?m)^[ \t]*[#%].*\n?")
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Layout(NamedTuple):
+    """separator: of the columns, None for white space; order: places of t, x, y, p in a line; scale: us in one unit of time;
+    start: byte of the first event; size: of the sensor, if stated; header: whether one named the columns; why: the unit."""
+
+    separator: bytes | None
+    order: tuple[int, int, int, int]
+    scale: float
+    start: int
+    size: SensorSize | None
+    header: bool
+    why: str
+
+
+def matches(path: Path, head: bytes) -> bool:
+    return layout(head) is not None
+
+
+def layout(head: bytes) -> Layout | None:
+    """How the columns lie, from the file's first bytes; None when it is no text of events."""
+    if b"\0" in head:
+        return None
+    start, size, names, scale = 0, None, None, 0.0
+    for line in head.splitlines(keepends=True):
+        words = line.strip().lstrip(b"#%").strip()
+        ends = line.endswith(b"\n") or start + len(line) == len(head) < HEAD_BYTES  # the last line may be cut by `head`
+        if words and names is None and (found := _header(words)):
+            names, scale = found
+        elif words and not line.lstrip().startswith((b"#", b"%")):
+            separator = _separator(words)
+            cells = words.split(separator)
+            if not all(NUMBER.fullmatch(cell.strip()) for cell in cells) or not ends:
+                return None
+            if len(cells) == 2 and size is None and all(cell.strip().isdigit() for cell in cells):
+                size = int(cells[0]), int(cells[1])
+            elif len(cells) == 4 or (names is not None and len(cells) > max(names)):
+                order = names or (0, 1, 2, 3)
+                scale, why = (scale, "the header says so") if scale else _unit(head[start:], separator, order[0])
+                return Layout(separator, order, scale, start, size, names is not None, why)
+            else:
+                return None
+        start += len(line)
+    return None
+
+
+def _header(line: bytes) -> tuple[tuple[int, int, int, int], float] | None:
+    """Places of t, x, y and p, and us in one unit of time (0 when not stated); None when the line does not name them all."""
+    text = line.decode("utf-8", errors="replace").lower()
+    places: dict[str, int] = {}
+    scale = 0.0
+    for place, cell in enumerate(GAPS.split(text)):
+        match = HEADER.fullmatch(cell.strip().strip("\"'"))
+        column = next((key for key, names in NAMES.items() if match is not None and match[1] in names), None)
+        if column is None or match is None or column in places:
+            continue
+        places[column] = place
+        if column == "t" and match[2]:
+            scale = UNITS[match[2]]
+    if len(places) < 4:
+        return None
+    return (places["t"], places["x"], places["y"], places["p"]), scale
+
+
+def _separator(line: bytes) -> bytes | None:
+    return next((sign for sign in (b",", b";") if sign in line), None)
+
+
+def _unit(lines: bytes, separator: bytes | None, place: int) -> tuple[float, str]:
+    """us in one unit of the times in these lines, which the header does not tell, and why they are taken for it."""
+    cells = (line.split(separator) for line in lines.splitlines()[:-1] or [lines])
+    words = [row[place].strip() for row in cells if len(row) > place]
+    times = np.array([float(word) for word in words if NUMBER.fullmatch(word) and not word.isalpha()])
+    if (times != np.floor(times)).any():
+        return 1e6, "they have fractions: seconds are assumed"
+    if len(times) and times.max() >= NANOSECONDS_FROM:
+        return 1e-3, "they are whole numbers too large for microseconds: nanoseconds are assumed"
+    return 1.0, "they are whole numbers: microseconds are assumed"
+
+
+def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+    """Read the file; a last line that is cut is left out with a note, and notes tell which order and unit were assumed.
+
+    Raises BadInput for a line that is no event, no sensor size anywhere, or events that do not fit the sensor.
+    """
+    with path.open("rb") as file:
+        found = layout(file.read(HEAD_BYTES))
+    if found is None:  # `matches` saw another file
+        raise BadInput(f"{path}: holds no lines of t, x, y and p any more: was it changed meanwhile?")
+    notes = [] if found.header else ["the columns are taken for t x y p: there is no header"]
+    notes.append(f"times are in units of {found.scale:g} us: {found.why}")
+    size = settled_size(found.size, sensor_size, str(path))
+    end = path.stat().st_size
+    source = Sequential(path, size, monotonic, decoder(path, found, end), found.start, end, 0)
+    return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
+
+
+def decoder(path: Path, found: Layout, end: int) -> Decode[int]:
+    """The decoder of one layout; its state is the length of a cut last line, 0 until there."""
+
+    def decode(file: BinaryIO, position: int, _: int) -> Step[int]:
+        file.seek(position)
+        data = file.read(BLOCK_BYTES)
+        lines = data[: data.rfind(b"\n") + 1] if position + len(data) < end else data
+        if not lines:
+            raise BadInput(f"{path}: byte {position} begins a line of more than {BLOCK_BYTES} bytes: this is no event text")
+        cut = 0
+        if position + len(lines) == end and not lines.endswith(b"\n"):
+            last = lines[lines.rfind(b"\n") + 1 :]
+            if not _is_event(last, found):
+                cut, lines = len(last), lines[: len(lines) - len(last)]
+        return Step(_columns(lines, position, path, found), position + len(lines) + cut, cut)
+
+    return decode
+
+
+def _is_event(line: bytes, found: Layout) -> bool:
+    cells = line.strip().split(found.separator)
+    return len(cells) > max(found.order) and all(NUMBER.fullmatch(cells[place].strip()) for place in found.order)
+
+
+def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
+    """The events of whole lines. Times in seconds are rounded to the nearest microsecond."""
+    for word, number in ((b"True", b"1"), (b"False", b"0"), (b"true", b"1"), (b"false", b"0")):
+        lines = lines.replace(word, number)
+    if b"#" in lines or b"%" in lines:
+        lines = COMMENTS.sub(b"", lines)
+    if not lines.strip():
+        return Columns(*(np.empty(0, np.int64) for _ in range(4)))
+    separator = found.separator.decode() if found.separator else None
+    try:
+        table = np.loadtxt(io.BytesIO(lines), np.float64, None, separator, usecols=found.order, ndmin=2, encoding="latin-1")
+    except (ValueError, IndexError) as error:
+        told = " ".join(str(error).split("\n")[0].split())[:120]
+        raise BadInput(f"{path}: after byte {position}, a line is no event ({told}): mend or remove it") from None
+    if not np.isfinite(table).all():
+        row = int(np.argmin(np.isfinite(table).all(axis=1)))
+        raise BadInput(f"{path}: after byte {position}, event {row} has a value that is no number: mend or remove the line")
+    t, x, y, p = table.T
+    us = np.rint(t * found.scale)
+    if found.scale == 1.0 and (us != t).any():
+        told = f"time {t[int(np.argmax(us != t))]:g} has a fraction, and times are in microseconds: {found.why}"
+        raise BadInput(f"{path}: after byte {position}, {told}; name the unit in a header, such as t_s,x,y,p")
+    if len(us) and np.abs(us).max() >= 2.0**62:
+        raise BadInput(f"{path}: after byte {position}, a time is {us[np.abs(us).argmax()]:g} us: give times in seconds or us")
+    return Columns(x, y, us.astype(np.int64), p)
+
+
+FORMAT = Format(NAME, "text with t x y p", matches, read)

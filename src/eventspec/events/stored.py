@@ -1,0 +1,118 @@
+"""An event stream that stays in its file: a slice reads its own part only. It knows no file format, only a `Source`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from eventspec.core import Window
+from eventspec.events.stream import EventStream
+
+HELD_EVENTS = 1 << 23
+"""Streams of at most this many events (109 MB) are held in memory; longer ones stay in their file."""
+LEAST_HELD = 1 << 20  # events that are held however small the file is
+
+
+class Source(Protocol):
+    """A file of events that is read in parts. What it yields is checked; BadInput where a part cannot be used."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def ordered(self) -> bool: ...
+
+    def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
+        """The events in order, or those of one window, in pieces of bounded size, none of them empty."""
+        ...
+
+    def span(self) -> Window | None:
+        """The smallest window that holds every event; it may need a walk through the file the first time."""
+        ...
+
+    def count(self) -> int:
+        """How many events there are; it may need a walk through the file the first time."""
+        ...
+
+
+class StoredStream(EventStream):
+    """An `EventStream` whose events stay in the file until they are asked for.
+
+    `slice` reads its part and gives a plain stream, `blocks` walks through everything in bounded memory. The columns x, y,
+    t, p load the whole file, once: ask for a slice instead where you can. Events are checked when they are read.
+    """
+
+    _source: Source
+    _shift_us: int
+
+    def __init__(self, source: Source, shift_us: int = 0) -> None:
+        # The record is frozen, and its columns are properties here, so its own few values go in directly.
+        vars(self).update(_source=source, _shift_us=shift_us, width=source.width, height=source.height, ordered=source.ordered)
+
+    def __len__(self) -> int:
+        return self._source.count()
+
+    def __repr__(self) -> str:
+        return f"StoredStream({self.width}x{self.height}, in {self._source})"
+
+    @property
+    def x(self) -> np.ndarray[Any, np.dtype[np.uint16]]:
+        return self._whole.x
+
+    @property
+    def y(self) -> np.ndarray[Any, np.dtype[np.uint16]]:
+        return self._whole.y
+
+    @property
+    def t(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return self._whole.t
+
+    @property
+    def p(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self._whole.p
+
+    @property
+    def span(self) -> Window | None:
+        found = self._source.span()
+        return None if found is None else Window(found.start_us + self._shift_us, found.end_us + self._shift_us)
+
+    def slice(self, window: Window) -> EventStream:
+        """Events with ``start_us <= t < end_us``, read from the file."""
+        own = Window(window.start_us - self._shift_us, window.end_us - self._shift_us)
+        part = EventStream.joined(self._source.blocks(own), self.width, self.height)
+        return part.shifted(self._shift_us) if self._shift_us else part
+
+    def blocks(self) -> Iterator[EventStream]:
+        """The whole stream, block by block, never more than one of them in memory."""
+        for block in self._source.blocks():
+            yield block.shifted(self._shift_us) if self._shift_us else block
+
+    def shifted(self, delta_us: int) -> EventStream:
+        return StoredStream(self._source, self._shift_us + delta_us)
+
+    @cached_property
+    def _whole(self) -> EventStream:
+        return EventStream.joined(self.blocks(), self.width, self.height)
+
+
+def held(source: Source, file_bytes: int, known: int = 0) -> EventStream:
+    """The stream in memory when it is short, and in its file when it is long.
+
+    Short is at most `HELD_EVENTS`, and at most one event a byte of the file (beyond a million of them): a small file that
+    unpacks into much more than it stores is read in parts too. `known` is the number of events where the file states it.
+    """
+    most = min(HELD_EVENTS, max(LEAST_HELD, file_bytes))
+    parts: list[EventStream] = []
+    count = 0
+    if known > most:
+        return StoredStream(source)
+    for block in source.blocks():
+        parts.append(block)
+        count += len(block)
+        if count > most:
+            return StoredStream(source)
+    return EventStream.joined(parts, source.width, source.height)
