@@ -48,11 +48,11 @@ def _llama(width: int, inner: int, layers: int, heads: int) -> LlamaConfig:
 
 SIZES = {
     "nano": Size(
-        VideoLlavaConfig(_clip(160, 4, 4), _llama(192, 448, 8, 4), vision_layer=-1, video_token=VIDEO),
+        VideoLlavaConfig(_clip(160, 4, 4), _llama(192, 448, 8, 4), vision_layer=-1, video_token=VIDEO, image_token=IMAGE),
         EventGptConfig(_clip(128, 4, 4), _llama(192, 512, 3, 3)),
     ),
     "base": Size(
-        VideoLlavaConfig(_clip(256, 6, 4), _llama(384, 1024, 8, 6), vision_layer=-1, video_token=VIDEO),
+        VideoLlavaConfig(_clip(256, 6, 4), _llama(384, 1024, 8, 6), vision_layer=-1, video_token=VIDEO, image_token=IMAGE),
         EventGptConfig(_clip(256, 4, 4), _llama(320, 864, 3, 5)),
     ),
 }
@@ -143,7 +143,7 @@ def drafter_rows(model: EventGpt, encode: Callable[[str], list[int]]) -> Rows:
             raise BadInput("the recording has no events: the event drafter has nothing to see")
         began = trace.now()
         classes = torch.from_numpy(red_blue_classes(request.events, model.config.images))
-        visual = model.encode(pixels_from_classes(classes).to(model.adaptor.weight))[0]
+        visual = model.encode(pixels_from_classes(classes).to(model.projector.linear_1.weight))[0]
         trace.span("vision", lane, began)
         before, after = drafter_prompt(request.prompt).split("<event>")
         return splice(model.language, [BOS, *encode(before)], visual, encode(after))
