@@ -7,11 +7,11 @@ needs the module's own size and no second copy.
 from __future__ import annotations
 
 import json
+import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,26 +25,24 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
 
 
-class Shard(ABC):
-    """One file of tensors."""
+class Shard(Protocol):
+    """One file of tensors: their shapes and dtypes (None: no dtype that a weight may have) by name."""
 
     path: Path
     shapes: dict[str, list[int]]
-    dtypes: dict[str, torch.dtype | None]  # None: no dtype a weight may have
+    dtypes: dict[str, torch.dtype | None]
 
-    @abstractmethod
     def read(self, name: str, place: Tensor) -> None:
         """Copy a tensor into `place`, converting it."""
 
     def mapped(self, name: str) -> Tensor | None:
         """The tensor as memory of the file itself; None where that cannot be."""
-        return None
 
     def close(self) -> None:
-        """Forget what is no longer needed."""
+        """Keep no tensor that nobody took."""
 
 
-class SafetensorsShard(Shard):
+class SafetensorsShard:
     """A .safetensors file. The library checks the header (sizes, overlaps, holes); the data are then read at their offsets."""
 
     def __init__(self, path: Path) -> None:
@@ -60,16 +58,16 @@ class SafetensorsShard(Shard):
         self._start = {name: 8 + size + header[name]["data_offsets"][0] for name in names}
         self.shapes = {name: header[name]["shape"] for name in names}
         self.dtypes = {name: DTYPES.get(header[name]["dtype"]) for name in names}
-        self._storage: torch.UntypedStorage | None = None
+        self._storage: Any = None
 
     def read(self, name: str, place: Tensor) -> None:
         dtype = self.dtypes[name]
         direct = place.dtype == dtype and place.is_contiguous()
         into = place if direct else torch.empty(place.shape, dtype=dtype)
-        view = memoryview(into.reshape(-1).view(torch.uint8).numpy())
+        view: Any = into.reshape(-1).view(torch.uint8).numpy()
         with self.path.open("rb") as file:
             file.seek(self._start[name])
-            count = file.readinto(view)  # type: ignore[attr-defined]
+            count = file.readinto(view)
         if count != len(view):
             raise BadCheckpoint(f"{self.path}: the file ends inside tensor {name}: fetch it again")
         if not direct:
@@ -81,11 +79,20 @@ class SafetensorsShard(Shard):
             return None
         if self._storage is None:
             self._storage = torch.UntypedStorage.from_file(str(self.path), False, self.path.stat().st_size)
-        empty = torch.empty(0, dtype=dtype)
-        return empty.set_(self._storage, self._start[name] // dtype.itemsize, self.shapes[name])  # type: ignore[arg-type]
+        flat = torch.empty(0, dtype=dtype)
+        shape = torch.Size(self.shapes[name])
+        flat.set_(self._storage, self._start[name] // dtype.itemsize, shape, _strides(shape))
+        return flat
+
+    def close(self) -> None:
+        self._storage = None
 
 
-class BinShard(Shard):
+def _strides(shape: torch.Size) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+class BinShard:
     """A file of torch.save, read with weights_only=True: nothing in it is executed."""
 
     def __init__(self, path: Path) -> None:
@@ -112,6 +119,9 @@ class BinShard(Shard):
     def read(self, name: str, place: Tensor) -> None:
         place.copy_(self._tensors[name])
 
+    def mapped(self, name: str) -> Tensor | None:
+        return None
+
     def close(self) -> None:
         self._tensors = {}
 
@@ -122,7 +132,7 @@ class Checkpoint:
     def __init__(self, folder: Path, rename: Callable[[str], str] = str) -> None:
         paths = _shards(folder)
         self.where = paths[0] if len(paths) == 1 else folder
-        self.shards = [BinShard(path) if path.suffix == ".bin" else SafetensorsShard(path) for path in paths]
+        self.shards: list[Shard] = [BinShard(path) if path.suffix == ".bin" else SafetensorsShard(path) for path in paths]
         self.at: dict[str, tuple[Shard, str]] = {}
         for shard in self.shards:
             for theirs in shard.shapes:
