@@ -157,6 +157,16 @@ class Checkpoint:
             )
         return dtype
 
+    @property
+    def parameters(self) -> int:
+        """Numbers in all tensors."""
+        return sum(math.prod(self.shape(name)) for name in self.at)
+
+    @property
+    def dtype_names(self) -> list[str]:
+        """The dtypes that occur."""
+        return sorted({str(dtype).removeprefix("torch.") for shard in self.shards for dtype in shard.dtypes.values()})
+
     def check(self, module: nn.Module, sources: Sources, tolerated: Callable[[str], bool], assumed: Iterable[str] = ()) -> None:
         """BadCheckpoint unless these are the module's tensors, all of them and, but for the `tolerated`, no others.
 
