@@ -75,7 +75,11 @@ class EventPixels:
 
     def __call__(self, images: list[Picture]) -> Tensor:
         """uint8 [H, W, 3] each -> float32 [images, 3, S, S], rounded to bfloat16 as upstream always does."""
-        return torch.stack([pillow_pixels(image, self.size, self.mean, self.std) for image in images]).bfloat16().float()
+        return torch.stack([self.exact(image) for image in images]).bfloat16().float()
+
+    def exact(self, image: Picture) -> Tensor:
+        """uint8 [H, W, 3] -> float32 [3, S, S] before the rounding."""
+        return pillow_pixels(image, self.size, self.mean, self.std)
 
 
 def event_images(events: EventSlice, images: int, compat: bool) -> list[Picture]:
