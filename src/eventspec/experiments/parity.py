@@ -1,8 +1,8 @@
 """How far our models are from the tensors that the published code computed: a folder of goldens in, differences out.
 
 The folder's layout: checkpoint/, meta.json with its `cases`, and for every case the recording (`events_CASE.npy` or
-`video_CASE.npz`) and the tensors in npz files. Nothing is masked here but embedding rows that no checkpoint holds: upstream says
-media placeholders too.
+`video_CASE.npz`) and the tensors in npz files. Nothing is masked here but embedding rows that no checkpoint holds: upstream
+says media placeholders too.
 """
 
 from __future__ import annotations
