@@ -1,5 +1,4 @@
-"""Drafters with another tokenizer: proposals are the target's ids whatever the texts, the drafter hears the text, and the answer
-stays the target's own."""
+"""Drafters with another tokenizer: proposals are in the target's ids, the drafter hears the text, the answer is the same."""
 
 from __future__ import annotations
 
