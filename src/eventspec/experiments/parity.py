@@ -7,6 +7,7 @@ says media placeholders too.
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from eventspec.models import configuration as fields
 from eventspec.models import eventgpt_prompt as event_prompt
 from eventspec.models import video_llava_prompt as video_prompt
 from eventspec.models.eventgpt import MODEL_TYPE as EVENTGPT
-from eventspec.models.eventgpt import EventGpt, load_eventgpt
+from eventspec.models.eventgpt import EventGpt, load_eventgpt, open_eventgpt
+from eventspec.models.folder import special_id
 from eventspec.models.pixels import frame_pixels
 from eventspec.models.session import LanguageTarget, splice
 from eventspec.models.video_llava import VideoLlava, load_video_llava
@@ -81,7 +83,8 @@ def _eventgpt(folder: Path, cases: dict[str, Any], found: Parity) -> None:
     checkpoint = folder / "checkpoint"
     vocabulary = event_prompt.eventgpt_vocabulary(checkpoint)
     data = fields.read_json(checkpoint / "config.json")
-    trained = min(vocabulary.size, int(data["vocab_size"]))
+    trained = min(vocabulary.size, open_eventgpt(checkpoint)[0].language.vocab_size)
+    bos = special_id(checkpoint, data, "bos_token_id", 1)
     for dtype, suffix in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
         model = load_eventgpt(checkpoint, dtype, rows=vocabulary.size)
         pixels = event_prompt.EventPixels(checkpoint, model.config.vision.image_size)
@@ -94,8 +97,8 @@ def _eventgpt(folder: Path, cases: dict[str, Any], found: Parity) -> None:
             seen = pixels(images)
             if suffix == "float32":
                 found.add(case, _arrays(folder / f"images_{case}.npz"), _image_values(images, seen, pixels))
-            ids = event_prompt.prompt_ids(vocabulary, _query(facts, "query"), int(data.get("bos_token_id", 1)))
-            golden = _cut(_arrays(path), trained)
+            ids = event_prompt.prompt_ids(vocabulary, _query(facts, "query"), bos)
+            golden = _cut(_arrays(path, "generated_ids"), trained)
             values, same = _event_values(model, seen, ids, golden, trained)
             found.add(case if suffix == "float32" else f"{case}/{suffix}", golden, values)
             if suffix == "float32":  # in bfloat16 near ties are decided by the order of sums
@@ -154,11 +157,13 @@ def _video_llava(folder: Path, cases: dict[str, Any], found: Parity) -> None:
     checkpoint = folder / "checkpoint"
     model = load_video_llava(checkpoint)
     vocabulary = video_prompt.video_llava_vocabulary(checkpoint, model.config)
+    data = fields.read_json(checkpoint / "config.json")
+    bos = special_id(checkpoint, {**data, **fields.part(data, "text_config", {})}, "bos_token_id", 1)
     for case, facts in cases.items():
-        frames = _arrays(folder / f"video_{case}.npz")["frames"]
+        frames = _arrays(folder / f"video_{case}.npz", "frames")["frames"]
         question = _query(facts, "query") if "query" in facts else _question(_query(facts, "prompt"), vocabulary)
-        golden = _arrays(folder / f"golden_{case}.npz")
-        values, same = _video_values(model, frames, video_prompt.prompt_ids(vocabulary, question, 1), golden)
+        golden = _arrays(folder / f"golden_{case}.npz", "generated_ids")
+        values, same = _video_values(model, frames, video_prompt.prompt_ids(vocabulary, question, bos), golden)
         found.add(case, golden, values)
         found.greedy_identical &= same
 
@@ -181,7 +186,7 @@ def _video_values(
     ends = [0, len(frames) - 1]
     prompt = splice(model.language, before, features.flatten(0, 1), after)
     whole = _prompt_values(model.language, prompt)
-    tail = len(golden["logits_tail"])
+    tail = len(golden.get("logits_tail", prompt))
     video = [model.config.video_token] * (len(frames) * model.config.vision.tokens)
     values: Values = {
         "input_ids": np.array([[*before, *video, *after]]),
@@ -243,12 +248,15 @@ def _cut(golden: Arrays, trained: int) -> Arrays:
     return {name: array[..., :trained] if name in wide else array for name, array in golden.items()}
 
 
-def _arrays(path: Path) -> Arrays:
+def _arrays(path: Path, *needed: str) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
+            found = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise BadInput(f"{path} cannot be read as npz ({error}): copy the goldens again") from None
+    if missing := [name for name in needed if name not in found]:
+        raise BadInput(f"{path} has no array {missing[0]}: copy the goldens again")
+    return found
 
 
 def _query(facts: dict[str, Any], name: str) -> str:

@@ -45,10 +45,14 @@ def require(data: Fields, name: str, holds: bool, wanted: str) -> None:
         raise BadField(f"{name} is {data.get(name)!r}, wanted {wanted}")
 
 
+LARGEST = {"num_hidden_layers": 1 << 10, "max_position_embeddings": 1 << 21}
+"""Bounds of fields that cost time or memory before any weight is looked at; the others must stay below 2^24."""
+
+
 def whole(data: Fields, name: str) -> int:
-    """A field that must be a positive whole number."""
-    value = data.get(name)
-    require(data, name, type(value) is int and value > 0, "a positive whole number")
+    """A field that must be a positive whole number, and no absurd one."""
+    value, most = data.get(name), LARGEST.get(name, 1 << 24)
+    require(data, name, type(value) is int and 0 < value <= most, f"a whole number, 1 to {most}")
     return int(data[name])
 
 

@@ -89,9 +89,9 @@ def _load_eventgpt(folder: Path, how: Loading) -> VisionLanguage:
     vocabulary = event_prompt.eventgpt_vocabulary(folder)
     model = eventgpt.load_eventgpt(folder, how.dtype, how.device, rows=vocabulary.size)
     pixels = event_prompt.EventPixels(folder, model.config.vision.image_size)
-    rows = event_prompt.eventgpt_rows(model, vocabulary, pixels, _special(folder, data, "bos_token_id", 1), how.compat)
+    rows = event_prompt.eventgpt_rows(model, vocabulary, pixels, special_id(folder, data, "bos_token_id", 1), how.compat)
     banned = tuple(range(vocabulary.text_size, vocabulary.size))
-    end = _special(folder, data, "eos_token_id", 2)
+    end = special_id(folder, data, "eos_token_id", 2)
     return VisionLanguage("EventGPT", model.language, rows, vocabulary, end, banned, "events")
 
 
@@ -118,14 +118,14 @@ def _load_video_llava(folder: Path, how: Loading) -> VisionLanguage:
     model = video_llava.load_video_llava(folder, how.dtype, how.device, needed if beyond else None)
     text = {**data, **fields.part(data, "text_config", {})}
     cache = FeatureCache(how.feature_bytes) if how.feature_bytes else None
-    rows = video_prompt.video_llava_rows(model, vocabulary, _special(folder, text, "bos_token_id", 1), frames, cache)
+    rows = video_prompt.video_llava_rows(model, vocabulary, special_id(folder, text, "bos_token_id", 1), frames, cache)
     note = f"{frames} frames lie beyond the context of {trained}: times are meaningful, answers are not"
     return VisionLanguage(
         "Video-LLaVA",
         model.language,
         rows,
         vocabulary,
-        _special(folder, text, "eos_token_id", 2),
+        special_id(folder, text, "eos_token_id", 2),
         video_prompt.banned_ids(vocabulary, config),
         "frames",
         (note,) if beyond else (),
@@ -149,7 +149,7 @@ def _describe_video_llava(folder: Path) -> dict[str, Any]:
 
 
 # -------------------------------------------------------------------------------------------------------------------- both
-def _special(folder: Path, data: fields.Fields, name: str, default: int) -> int:
+def special_id(folder: Path, data: fields.Fields, name: str, default: int) -> int:
     """A special token's id from config.json; of several the first."""
     value = data.get(name, default)
     value = value[0] if isinstance(value, list) and value else default if value is None else value
