@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from eventspec.core import BadCheckpoint
 from eventspec.models.configuration import read_json
@@ -23,6 +25,23 @@ from eventspec.models.weights import Sources
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+
+
+class _NoFirstValues(TorchFunctionMode):
+    """Skips torch.nn.init: on the meta device its random numbers mean nothing, and asking for them imports torch's compiler
+    (1.0 s on one core)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Modules made here have shapes and no numbers."""
+    with torch.device("meta"), _NoFirstValues():
+        yield
 
 
 class Shard(Protocol):

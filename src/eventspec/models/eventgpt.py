@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.models.checkpoint import Checkpoint
+from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.nn.linear import Linear
 
@@ -153,7 +153,7 @@ def open_eventgpt(folder: Path) -> tuple[EventGptConfig, Checkpoint, EventGpt]:
         config = eventgpt_config(data, _tower_sizes(folder, data))
     except fields.BadField as error:
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
-    with torch.device("meta"):
+    with without_memory():
         model = EventGpt(config)
     checkpoint, wanted = Checkpoint(folder, released_name), sources(config)
     tied = config.language.tie_word_embeddings

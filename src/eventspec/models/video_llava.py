@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.models.checkpoint import Checkpoint
+from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 
 MODEL_TYPE = "video_llava"
@@ -164,7 +164,7 @@ def load_video_llava(
     config, checkpoint, model = open_video_llava(folder)
     if context is not None:
         config = replace(config, language=replace(config.language, max_position_embeddings=context))
-        with torch.device("meta"):
+        with without_memory():
             model = VideoLlava(config)
     kept = dtype or checkpoint.dtype("language_model.model.embed_tokens.weight")
     checkpoint.fill(model, sources(config), kept)
@@ -180,7 +180,7 @@ def open_video_llava(folder: Path) -> tuple[VideoLlavaConfig, Checkpoint, VideoL
         config = video_llava_config(data)
     except fields.BadField as error:
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
-    with torch.device("meta"):
+    with without_memory():
         model = VideoLlava(config)
     tied = config.language.tie_word_embeddings
     checkpoint = Checkpoint(folder, hub_name)
