@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,7 +134,9 @@ class BinShard:
     def _load(self) -> object:
         with self.path.open("rb") as file:
             zipped = file.read(2) == b"PK"  # the older format cannot be mapped
-        return torch.load(self.path, map_location="cpu", weights_only=True, mmap=zipped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch finds odd is refused below, or is read
+            return torch.load(self.path, map_location="cpu", weights_only=True, mmap=zipped)
 
     def read(self, name: str, place: Tensor) -> None:
         place.copy_(self._tensors[name])
