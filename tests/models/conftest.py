@@ -31,7 +31,7 @@ def randomised(model: torch.nn.Module, seed: int) -> None:
 
 def video_llava(tied: bool, layer: int = -1) -> VideoLlava:
     language = LlamaConfig(60, 48, 64, 2, 4, 2, max_position_embeddings=256, tie_word_embeddings=tied)
-    model = VideoLlava(VideoLlavaConfig(CLIP, language, frames=2, vision_layer=layer, video_token=VIDEO))
+    model = VideoLlava(VideoLlavaConfig(CLIP, language, frames=2, vision_layer=layer, video_token=VIDEO, image_token=IMAGE))
     randomised(model, 1)
     return model
 

@@ -6,23 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.models.embedded import (
-    CLIP_MEAN,
-    CLIP_STD,
-    IMAGE_SIZE,
-    PALETTE,
-    fit,
-    normalised,
-    pixels_from_classes,
-    pixels_from_frames,
-)
+from eventspec.models.embedded import IMAGE_SIZE, PALETTE, pixels_from_classes, pixels_from_frames
+from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, fit, normalised
 
 
 @pytest.mark.parametrize("size", [(112, 112), (64, 90), (260, 346), (480, 640), (346, 260)])
 def test_pixels_of_classes_are_those_of_the_red_and_blue_picture(size: tuple[int, int]) -> None:
     classes = np.random.default_rng(0).integers(0, 3, (2, *size)).astype(np.uint8)
     picture = torch.from_numpy(PALETTE[classes]).permute(0, 3, 1, 2)
-    assert torch.equal(pixels_from_classes(torch.from_numpy(classes)), normalised(fit(picture)))
+    assert torch.equal(pixels_from_classes(torch.from_numpy(classes)), normalised(fit(picture, IMAGE_SIZE)))
 
 
 @pytest.mark.parametrize("size", [(112, 112), (112, 200), (480, 640), (113, 112), (1, 1), (30, 1000)])
@@ -35,7 +27,7 @@ def test_any_frame_becomes_a_square_of_the_towers_size(size: tuple[int, int]) ->
 def test_the_crop_is_from_the_middle() -> None:
     frame = np.zeros((1, 112, 336, 3), np.uint8)
     frame[:, :, 112:224] = 255
-    assert (fit(torch.from_numpy(frame).permute(0, 3, 1, 2)) == 255).all()
+    assert (fit(torch.from_numpy(frame).permute(0, 3, 1, 2), IMAGE_SIZE) == 255).all()
 
 
 def test_scaling_takes_clips_mean_and_deviation() -> None:

@@ -4,19 +4,41 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    import torch
+
+    from eventspec.models.folder import Loading
+    from eventspec.pairs import Pair as LoadedPair
 
 Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
 DevicePlan = Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Target = Annotated[Path | None, typer.Option(help="A checkpoint folder that answers, instead of a pair.")]
+Drafter = Annotated[Path | None, typer.Option(help="The checkpoint folder that drafts for --target.")]
+Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
+Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]
+Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
+Compat = Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")]
+Dtype = Annotated[str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, or auto (as stored).")]
+Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 
 
 def generate(
     recording: Annotated[Path, typer.Option(help="AEDAT4, npy, npz, native folder, mp4 or image folder.")],
     prompt: Annotated[str, typer.Option(help="The question.")],
     pair: Pair = "embedded",
+    target: Target = None,
+    drafter: Drafter = None,
+    vocabulary: Ways = "auto",
+    frames: Frames = None,
+    allow_extrapolation: Beyond = False,
+    compat: Compat = False,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
     method: Annotated[str, typer.Option(help="autoregressive, cross-modal, ngram or prior.")] = "cross-modal",
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -35,7 +57,8 @@ def generate(
 ) -> None:
     """Ask one question about one recording; the answer is exactly the target's own."""
     from eventspec.core import Sampling
-    from eventspec.pairs import answering, check_method, load_pair, window_of
+    from eventspec.models.folder import Loading
+    from eventspec.pairs import answering, check_method, window_of
     from eventspec.recordings import Recording
 
     check_method(method)
@@ -43,7 +66,10 @@ def generate(
         temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()), seed=seed
     )
     opened = Recording.open(recording)
-    asking = answering(load_pair(pair, device_plan), opened, prompt, method, window_of(opened, start_us, end_us), sampling)
+    how = Loading(_dtype(dtype), device, frames, allow_extrapolation, compat)
+    folders = (pair, target, drafter)
+    loaded = _load(folders, method, vocabulary, how, device_plan)
+    asking = answering(loaded, opened, prompt, method, window_of(opened, start_us, end_us), sampling)
     if provisional and not as_json:
         from eventspec.cli.show import show_live
 
@@ -57,3 +83,31 @@ def generate(
         typer.echo(result.text)
     for note in result.trace.notes if not as_json else ():
         typer.echo(f"note: {note}", err=True)
+
+
+def _load(
+    folders: tuple[str, Path | None, Path | None], method: str, vocabulary: str, how: Loading, device_plan: str
+) -> LoadedPair:
+    from eventspec.core import BadInput
+    from eventspec.models.folder import Loading
+    from eventspec.pairs import load_folders, load_pair
+
+    pair, target, drafter = folders
+    if target is not None:
+        return load_folders(target, drafter, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
+    if drafter is not None or vocabulary != "auto" or how != Loading():
+        told = "--drafter, --vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+        raise BadInput(f"{told} are for checkpoint folders: give --target FOLDER as well")
+    return load_pair(pair, device_plan)
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    """The torch dtype of a name; None for auto."""
+    import torch
+
+    from eventspec.core import BadInput
+
+    known = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in known:
+        raise BadInput(f"dtype '{name}' is unknown: choose one of {', '.join(known)}")
+    return known[name]

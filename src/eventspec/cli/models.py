@@ -36,10 +36,28 @@ def list_pairs(as_json: Annotated[bool, typer.Option("--json", help="Print one J
 
 @models.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="The folder of a pair.toml.")],
+    folder: Annotated[Path, typer.Argument(help="A checkpoint folder, or the folder of a pair.toml.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Load a pair's folder and say what it is; exit 2 names the first thing it lacks."""
+    """Say what a checkpoint or pair folder is; exit 2 names the first thing it lacks."""
+    from eventspec.core import BadInput
+    from eventspec.models.folder import describe, is_checkpoint
+
+    if (folder / "pair.toml").is_file() or not folder.exists():
+        told = _describe_pair(folder)
+    elif is_checkpoint(folder):
+        told = describe(folder)
+    else:
+        raise BadInput(f"{folder} has neither config.json nor pair.toml: give the folder of a checkpoint or of a pair")
+    if as_json:
+        typer.echo(json.dumps(told))
+        return
+    for name, value in told.items():
+        shown = ", ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, dict) else value
+        typer.echo(f"{name:<14} {shown}")
+
+
+def _describe_pair(folder: Path) -> dict[str, Any]:
     from eventspec.pairs import load_pair
 
     pair = load_pair(folder)
@@ -53,8 +71,24 @@ def check(
     provenance = folder / "provenance.json"
     if provenance.is_file():
         told["provenance"] = json.loads(provenance.read_text())
+    return told
+
+
+@models.command()
+def parity(
+    folder: Annotated[Path, typer.Argument(help="A folder of goldens: checkpoint/, meta.json and the tensors.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare our model with tensors of the published code; exit 1 when a greedy answer differs."""
+    from eventspec.experiments.parity import parity as measure
+
+    found = measure(folder)
     if as_json:
-        typer.echo(json.dumps(told))
-        return
-    for name, value in told.items():
-        typer.echo(f"{name:<12} {value}")
+        names = ("tensors", "greedy_identical", "not_compared")
+        typer.echo(json.dumps({name: getattr(found, name) for name in names}))
+    else:
+        for name, apart in found.tensors.items():
+            typer.echo(f"{name:<56} {'exact' if apart['exact'] else format(apart['max_abs'], '.2e')}")
+        typer.echo(f"greedy answers identical: {'yes' if found.greedy_identical else 'no'}")
+    if not found.greedy_identical:
+        raise typer.Exit(1)

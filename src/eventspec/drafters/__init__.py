@@ -1,8 +1,10 @@
-"""Who proposes tokens: nobody, the prompt's own n-grams, a text prior, an independent language model."""
+"""Who proposes tokens: nobody, the prompt's own n-grams, a text prior, an independent language model, one with another
+tokenizer."""
 
 from eventspec.drafters.language_model import LanguageDrafter
 from eventspec.drafters.ngram import NgramDrafter
 from eventspec.drafters.nothing import Nothing
 from eventspec.drafters.prior import PriorDrafter, TextPrior
+from eventspec.drafters.retokenized import Retokenized
 
-__all__ = ["LanguageDrafter", "NgramDrafter", "Nothing", "PriorDrafter", "TextPrior"]
+__all__ = ["LanguageDrafter", "NgramDrafter", "Nothing", "PriorDrafter", "Retokenized", "TextPrior"]

@@ -28,13 +28,14 @@ Children = list[tuple[int, float]]
 
 
 class LanguageDrafter:
-    """`rows` makes the drafter's own prompt, `language` reads it, `end` is its end-of-text id."""
+    """`rows` makes the drafter's own prompt, `language` reads it, `end` is its end-of-text id; ids from `limit` on are never
+    drafted (rows without a token, tokens that the target does not share)."""
 
     taps: tuple[int, ...] = ()
     concurrent = True
 
-    def __init__(self, name: str, language: Llama, rows: Rows, end: int) -> None:
-        self.name, self.language, self.rows, self.end = name, language, rows, end
+    def __init__(self, name: str, language: Llama, rows: Rows, end: int, limit: int | None = None) -> None:
+        self.name, self.language, self.rows, self.end, self.limit = name, language, rows, end, limit
 
     def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
         """Vision encoding and prefill of the drafter."""
@@ -50,7 +51,7 @@ class LanguageDraft:
 
     def __init__(self, drafter: LanguageDrafter, prompt: Tensor, most: int, trace: Trace) -> None:
         self.trace = trace
-        self.language, self.end, self.name = drafter.language, drafter.end, drafter.name
+        self.language, self.end, self.name, self.limit = drafter.language, drafter.end, drafter.name, drafter.limit
         context = self.language.config.max_position_embeddings
         self.cache = self.language.new_cache(min(context, len(prompt) + most + 2) + _TREE_ROWS)
         self.base = 0  # rows of the cache that are committed; the tree's rows lie behind them
@@ -148,7 +149,7 @@ class LanguageDraft:
         began = self.trace.now()
         hidden, _ = self.language.step(rows, self.cache, positions, mask)
         logits = self.language.logits(hidden if mask is not None else hidden[-1:])
-        shares, tokens = logits.float().softmax(-1).topk(_CHILDREN)
+        shares, tokens = logits[..., : self.limit].float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)
         return [[pair for pair in zip(t, s, strict=True) if pair[1] >= _SMALLEST] for t, s in found]

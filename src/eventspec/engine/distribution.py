@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from eventspec.core import Sampling
@@ -18,8 +19,15 @@ Row = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def plain_greedy(sampling: Sampling) -> bool:
-    """Whether the choice depends on nothing but the argmax of the raw logits."""
-    return sampling.temperature == 0 and sampling.repetition_penalty == 1 and not sampling.banned_ids
+    """Whether the choice depends on nothing but the argmax of the `allowed` logits."""
+    return sampling.temperature == 0 and sampling.repetition_penalty == 1
+
+
+def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits float [..., V] with those of banned tokens at minus infinity; the same tensor when none is banned."""
+    if not sampling.banned_ids:
+        return logits
+    return logits.index_fill(-1, torch.tensor(sampling.banned_ids, device=logits.device), -torch.inf)
 
 
 def processed(logits: Tensor, path: Sequence[int], sampling: Sampling) -> Row:

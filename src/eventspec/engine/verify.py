@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from eventspec.core import Proposal, Sampling, Verdict
-from eventspec.engine.distribution import Row, plain_greedy, processed
+from eventspec.engine.distribution import Row, allowed, plain_greedy, processed
 from eventspec.engine.tree import BadProposal
 
 Chance = Callable[[int], np.random.Generator]
@@ -35,7 +35,7 @@ def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Seque
     BadProposal when `probs` are over another vocabulary.
     """
     if plain_greedy(sampling):
-        return _follow(logits.argmax(-1).tolist(), proposal)
+        return _follow(allowed(logits, sampling).argmax(-1).tolist(), proposal)
     if proposal.probs is not None and proposal.probs.shape != (len(proposal), logits.shape[-1]):
         raise BadProposal(f"probs are {list(proposal.probs.shape)}, wanted {[len(proposal), logits.shape[-1]]}")
     children = _children(proposal)

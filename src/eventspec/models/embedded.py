@@ -11,23 +11,21 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from eventspec.core import BadInput, Request, Trace
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
-from eventspec.models.session import Rows
+from eventspec.models.pixels import fit, frame_pixels, normalised
+from eventspec.models.session import Rows, splice
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
-from eventspec.nn import ClipConfig, Llama, LlamaConfig
+from eventspec.nn import ClipConfig, LlamaConfig
 from eventspec.video.sampling import uniform_indices
 
 PAD, BOS, EOS, IMAGE, VIDEO, EVENT = range(6)
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<image>", "<video>", "<event>")
 VOCABULARY = 480
 IMAGE_SIZE = 112
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 @dataclass(frozen=True)
@@ -48,41 +46,19 @@ def _llama(width: int, inner: int, layers: int, heads: int) -> LlamaConfig:
 
 SIZES = {
     "nano": Size(
-        VideoLlavaConfig(_clip(160, 4, 4), _llama(192, 448, 8, 4), vision_layer=-1, video_token=VIDEO),
+        VideoLlavaConfig(_clip(160, 4, 4), _llama(192, 448, 8, 4), vision_layer=-1, video_token=VIDEO, image_token=IMAGE),
         EventGptConfig(_clip(128, 4, 4), _llama(192, 512, 3, 3)),
     ),
     "base": Size(
-        VideoLlavaConfig(_clip(256, 6, 4), _llama(384, 1024, 8, 6), vision_layer=-1, video_token=VIDEO),
+        VideoLlavaConfig(_clip(256, 6, 4), _llama(384, 1024, 8, 6), vision_layer=-1, video_token=VIDEO, image_token=IMAGE),
         EventGptConfig(_clip(256, 4, 4), _llama(320, 864, 3, 5)),
     ),
 }
 
 
 def pixels_from_frames(frames: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    """uint8 [K, H, W, 3] -> float32 [K, 3, 112, 112]: shortest edge by antialiased bicubic, centre crop, CLIP's mean and
-    deviation."""
-    return normalised(fit(torch.from_numpy(frames).permute(0, 3, 1, 2)))
-
-
-def fit(images: Tensor, size: int = IMAGE_SIZE) -> Tensor:
-    """uint8 [K, C, H, W] -> uint8 [K, C, size, size]; a no-op at the right size."""
-    height, width = images.shape[-2:]
-    if (height, width) == (size, size):
-        return images
-    short = min(height, width)
-    shape = (int(size * height / short), int(size * width / short))
-    resized = F.interpolate(images.contiguous(), shape, mode="bicubic", antialias=True)
-    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
-    return resized[..., top : top + size, left : left + size]
-
-
-_SCALE = torch.tensor([1 / (255 * s) for s in CLIP_STD])[:, None, None]
-_SHIFT = torch.tensor([-m / s for m, s in zip(CLIP_MEAN, CLIP_STD, strict=True)])[:, None, None]
-
-
-def normalised(images: Tensor) -> Tensor:
-    """uint8 or float [K, 3, H, W] in 0..255 -> float32, CLIP's mean and deviation."""
-    return torch.addcmul(_SHIFT.to(images.device), images.float(), _SCALE.to(images.device))
+    """uint8 [K, H, W, 3] RGB -> float32 [K, 3, 112, 112]."""
+    return frame_pixels(frames, IMAGE_SIZE)
 
 
 # Event classes 0 none, 1 OFF, 2 ON as white, blue, red (EventGPT's picture), normalised once: the drafter's hot path is
@@ -97,7 +73,7 @@ def pixels_from_classes(classes: Tensor) -> Tensor:
         flat = _PALETTE.to(classes.device).index_select(1, classes.flatten().int())
         return flat.view(3, *classes.shape).transpose(0, 1)
     picture = torch.from_numpy(PALETTE)[classes.long()].permute(0, 3, 1, 2)
-    return normalised(fit(picture))
+    return normalised(fit(picture, IMAGE_SIZE))
 
 
 def target_prompt(question: str) -> str:
@@ -111,13 +87,6 @@ def drafter_prompt(question: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- prompt rows
-def splice(language: Llama, before: list[int], visual: Tensor, after: list[int]) -> Tensor:
-    """Text ids, visual rows [T, D], text ids -> prompt rows [T', D]."""
-    ids = torch.tensor(before + after, device=visual.device)
-    text = language.embed(ids).to(visual.dtype)
-    return torch.cat((text[: len(before)], visual, text[len(before) :]))
-
-
 def target_rows(model: VideoLlava, encode: Callable[[str], list[int]]) -> Rows:
     """Eight frames spread over the window, encoded and spliced into the target's prompt."""
 
@@ -143,7 +112,7 @@ def drafter_rows(model: EventGpt, encode: Callable[[str], list[int]]) -> Rows:
             raise BadInput("the recording has no events: the event drafter has nothing to see")
         began = trace.now()
         classes = torch.from_numpy(red_blue_classes(request.events, model.config.images))
-        visual = model.encode(pixels_from_classes(classes).to(model.adaptor.weight))[0]
+        visual = model.encode(pixels_from_classes(classes).to(model.projector.linear_1.weight))[0]
         trace.span("vision", lane, began)
         before, after = drafter_prompt(request.prompt).split("<event>")
         return splice(model.language, [BOS, *encode(before)], visual, encode(after))

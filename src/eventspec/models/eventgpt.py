@@ -7,25 +7,39 @@ spatial ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.core import BadCheckpoint
+from eventspec.models import configuration as fields
 from eventspec.models import weights
+from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.nn.linear import Linear
+
+MODEL_TYPE = "EventChat_llama"
+RELEASED_WIDTH = 1024
+"""Width of the tower where config.json has no `mm_hidden_size`."""
+KNOWN_TOWERS = {
+    "clip-vit-large-patch14-336": ClipConfig(1024, 4096, 24, 16, 336, 14),
+    "clip-vit-large-patch14": ClipConfig(1024, 4096, 24, 16, 224, 14),
+}
+"""Towers whose sizes are known by name: with their weights in the checkpoint, their folder is not needed."""
 
 
 @dataclass(frozen=True)
 class EventGptConfig:
-    """Sizes; `images` is the number of equal-count slices of a window."""
+    """Sizes; `images` is the number of equal-count slices of a window; without `adapted` there is no adaptor."""
 
     vision: ClipConfig
     language: LlamaConfig
     images: int = 5
+    adapted: bool = True
 
     @property
     def event_tokens(self) -> int:
@@ -41,25 +55,48 @@ class EventGpt(nn.Module):
         self.config = config
         self.tower = ClipViT(config.vision)
         self.projector = Projector(config.vision.hidden_size, config.language.hidden_size)
-        self.adaptor = Linear(config.language.hidden_size, config.language.hidden_size)
+        width = config.language.hidden_size
+        self.adaptor: Linear | nn.Identity = Linear(width, width) if config.adapted else nn.Identity()
         self.language = Llama(config.language)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Event images float [B * images, 3, S, S] -> event rows [B, event_tokens, D], temporal means first."""
-        features = self.adaptor(self.projector(self.tower(pixels)))
+        return self.pooled(self.adaptor(self.projector(self.tower(pixels))))
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """Adapted features float [B * images, tokens, D] -> event rows [B, event_tokens, D]; means in the features' dtype."""
         features = features.unflatten(0, (-1, self.config.images))
         return torch.cat((features.mean(2), features.mean(1)), 1)
 
 
 def sources(config: EventGptConfig) -> weights.Sources:
     """Tensor names of the released checkpoints."""
+    adaptor = weights.linear_sources("adaptor", "model.feature_adaptor") if config.adapted else {}
     return {
-        **weights.clip_sources(config.vision, "tower.", "model.visual_tower.visual_tower.vision_model."),
+        **weights.clip_sources(config.vision, "tower.", TOWER),
         **weights.linear_sources("projector.linear_1", "model.visual_projector.0"),
         **weights.linear_sources("projector.linear_2", "model.visual_projector.2"),
-        **weights.linear_sources("adaptor", "model.feature_adaptor"),
-        **weights.llama_sources(config.language, "language.", "model.", "lm_head.weight"),
+        **adaptor,
+        **weights.llama_sources(config.language, "language.", "model.", HEAD),
     }
+
+
+TOWER = "model.visual_tower.visual_tower.vision_model."
+HEAD = "lm_head.weight"
+
+
+def released_name(name: str) -> str:
+    """A tensor's name as transformers 4.x wrote it; 5.x has no `vision_model.` in the tower."""
+    short = TOWER.removesuffix("vision_model.")
+    if name.startswith(short) and not name.startswith(TOWER):
+        return TOWER + name.removeprefix(short)
+    return name
+
+
+def _tolerated(name: str) -> bool:
+    """Computed buffers of older versions, and parts of the training code that inference never calls."""
+    unused = ("model.query_embedder", "model.attention_layers.")
+    return name.endswith((".position_ids", ".rotary_emb.inv_freq")) or name.startswith(unused)
 
 
 def save_eventgpt(model: EventGpt, folder: Path, tokens: dict[str, int]) -> None:
@@ -69,28 +106,133 @@ def save_eventgpt(model: EventGpt, folder: Path, tokens: dict[str, int]) -> None
     weights.save(model, folder / "model.safetensors", sources(config))
     data = {
         "architectures": ["EventChatModel"],
-        "model_type": "EventChat_llama",
+        "model_type": MODEL_TYPE,
         "dtype": "float16",
-        **weights.llama_json(config.language),
+        **fields.llama_json(config.language),
         "mm_visual_tower": "clip",
         "mm_hidden_size": config.vision.hidden_size,
-        "event_feature_adaptor": True,
+        **({"event_feature_adaptor": True} if config.adapted else {}),
         "event_images": config.images,
         **tokens,
     }
-    (folder / "config.json").write_text(weights.pretty(data))
-    clip = {"model_type": "clip_vision_model", **weights.clip_json(config.vision)}
-    (folder / "clip/config.json").write_text(weights.pretty(clip))
+    (folder / "config.json").write_text(fields.pretty(data))
+    clip = {"model_type": "clip_vision_model", **fields.clip_json(config.vision)}
+    (folder / "clip/config.json").write_text(fields.pretty(clip))
 
 
-def load_eventgpt(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> EventGpt:
-    """The model of a folder with config.json, clip/config.json and model.safetensors; BadCheckpoint says what does not fit."""
-    data = weights.read_json(folder / "config.json")
-    vision = weights.read_json(folder / "clip/config.json")
-    try:
-        config = EventGptConfig(weights.clip_config(vision), weights.llama_config(data), data["event_images"])
-    except (KeyError, TypeError) as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: field {error} is missing or wrong") from None
-    model = EventGpt(config)
-    weights.load(model, folder / "model.safetensors", sources(config), dtype)
+# ----------------------------------------------------------------------------------------------------------------- loading
+def load_eventgpt(
+    folder: Path, dtype: torch.dtype | None = torch.float32, device: str = "cpu", rows: int | None = None
+) -> EventGpt:
+    """The model of a checkpoint folder; BadCheckpoint says what is missing, unknown, not supported or does not fit.
+
+    dtype None keeps the file's. `rows` is the size of the tokenizer: like upstream, embedding and head are cut to it or get
+    further rows (upstream's are random, ours are zero: never let them be said).
+    """
+    config, checkpoint, model = open_eventgpt(folder)
+    kept = dtype or checkpoint.dtype("model.embed_tokens.weight")
+    wanted = sources(config)
+    if not _has_tower(checkpoint):
+        tower = clip_folder(folder, fields.read_json(folder / "config.json"))
+        assert tower is not None  # open_eventgpt checked it
+        ours = weights.clip_sources(config.vision, "tower.", "vision_model.")
+        Checkpoint(tower, _clip_name).fill(model, ours, kept)
+        wanted = {name: parts for name, parts in wanted.items() if not name.startswith("tower.")}
+    checkpoint.fill(model, wanted, kept)
+    if config.language.tie_word_embeddings:
+        model.language.head.weight = model.language.embed.weight
+    if rows is not None and rows != config.language.vocab_size:
+        _resize(model, rows)
     return model.to(device).requires_grad_(False).eval()
+
+
+def open_eventgpt(folder: Path) -> tuple[EventGptConfig, Checkpoint, EventGpt]:
+    """The config, the checked tensors and a module without memory; nothing of the weights is read yet."""
+    data = fields.read_json(folder / "config.json")
+    try:
+        config = eventgpt_config(data, _tower_sizes(folder, data))
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+    with without_memory():
+        model = EventGpt(config)
+    checkpoint, wanted = Checkpoint(folder, released_name), sources(config)
+    tied = config.language.tie_word_embeddings
+    if not _has_tower(checkpoint):
+        _check_clip_folder(folder, data, config, model)
+        wanted = {name: parts for name, parts in wanted.items() if not name.startswith("tower.")}
+    tolerated: Callable[[str], bool] = lambda name: _tolerated(name) or (tied and name == HEAD)  # noqa: E731
+    checkpoint.check(model, wanted, tolerated, fields.assumed(data, fields.LLAMA_DEFAULTS))
+    return config, checkpoint, model
+
+
+def eventgpt_config(data: fields.Fields, vision: ClipConfig) -> EventGptConfig:
+    """The sizes of a config.json around a tower; BadField names what cannot be or is not supported."""
+    fields.require(data, "model_type", data.get("model_type") == MODEL_TYPE, repr(MODEL_TYPE))
+    absent = "use_event_qformer" not in data  # its mere presence builds one
+    fields.require(data, "use_event_qformer", absent, "no such field: the query former's code was never published")
+    width = data.get("mm_hidden_size", RELEASED_WIDTH)
+    fields.require(
+        {"mm_hidden_size": width}, "mm_hidden_size", width == vision.hidden_size, f"the tower's {vision.hidden_size}"
+    )
+    images = fields.whole({"event_images": 5, **data}, "event_images")
+    # The adaptor is there when the field is, even as false: that is how the released code asks.
+    return EventGptConfig(vision, fields.llama_config(data), images, "event_feature_adaptor" in data)
+
+
+def _has_tower(checkpoint: Checkpoint) -> bool:
+    return any(name.startswith(TOWER) for name in checkpoint.at)
+
+
+def clip_folder(folder: Path, data: fields.Fields) -> Path | None:
+    """The folder that `mm_visual_tower` names: as it says, or of that name in the checkpoint's folder or beside it."""
+    value = str(data.get("mm_visual_tower", ""))
+    name = Path(value).name
+    for place in (folder / value, folder.parent / value, folder / name, folder.parent / name):
+        if name and (place / "config.json").is_file():
+            return place
+    return None
+
+
+def _tower_sizes(folder: Path, data: fields.Fields) -> ClipConfig:
+    tower = data.get("mm_visual_tower")
+    fields.require(data, "mm_visual_tower", isinstance(tower, str) and tower != "", "the name of a CLIP folder")
+    place, name = clip_folder(folder, data), Path(str(tower)).name
+    if place is None and name in KNOWN_TOWERS:
+        return KNOWN_TOWERS[name]
+    path = (place or folder / name) / "config.json"
+    clip = fields.read_json(path) if place else None
+    if clip is None:
+        raise BadCheckpoint(f"{path} is missing: mm_visual_tower is {tower!r}, put that CLIP folder in {folder} or beside it")
+    try:
+        return fields.clip_config(fields.part(clip, "vision_config", clip))
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{path}: {error}") from None
+
+
+def _clip_name(name: str) -> str:
+    """A tower's tensor in a CLIP folder, with or without `vision_model.`."""
+    tower = ("embeddings.", "encoder.", "pre_layrnorm.", "post_layernorm.")
+    return f"vision_model.{name}" if name.startswith(tower) else name
+
+
+def _check_clip_folder(folder: Path, data: fields.Fields, config: EventGptConfig, model: EventGpt) -> None:
+    place = clip_folder(folder, data)
+    if place is None:
+        raise BadCheckpoint(f"{folder} holds no tower: put the CLIP folder {data['mm_visual_tower']!r} in it or beside it")
+    ours = weights.clip_sources(config.vision, "tower.", "vision_model.")
+    whole = ("text_model.", "visual_projection.", "text_projection.", "logit_scale")  # a whole CLIP, not only its tower
+    Checkpoint(place, _clip_name).check(model, ours, lambda name: _tolerated(name) or name.startswith(whole))
+
+
+def _resize(model: EventGpt, rows: int) -> None:
+    """Embedding and head with as many rows as the tokenizer has ids."""
+    language = model.language
+    tied, old = language.config.tie_word_embeddings, language.config.vocab_size
+    for layer in (language.embed,) if tied else (language.embed, language.head):
+        weight = layer.weight
+        weight = weight[:rows] if rows < old else F.pad(weight, (0, 0, 0, rows - old))
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+    if tied:
+        language.head.weight = language.embed.weight
+    language.config = replace(language.config, vocab_size=rows)
+    model.config = replace(model.config, language=language.config)

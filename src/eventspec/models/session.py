@@ -16,6 +16,13 @@ Rows = Callable[[Request, Trace, str], Tensor]
 """(request, trace, lane) -> the prompt as float rows [T, D], visual rows in place; vision encoding happens here."""
 
 
+def splice(language: Llama, before: list[int], visual: Tensor, after: list[int]) -> Tensor:
+    """Text ids, visual rows [T, D], text ids -> prompt rows [T', D]."""
+    ids = torch.tensor(before + after, device=visual.device)
+    text = language.embed(ids).to(visual.dtype)
+    return torch.cat((text[: len(before)], visual, text[len(before) :]))
+
+
 class LanguageTarget:
     """A vision-language model that verifies: `rows` makes its prompt, `language` reads it."""
 

@@ -5,7 +5,8 @@ No temporal attention: frames are encoded independently, so encoding them one by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.core import BadCheckpoint
+from eventspec.models import configuration as fields
 from eventspec.models import weights
+from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
+
+MODEL_TYPE = "video_llava"
+DEFAULT_ROWS = 2056
+"""transformers' default for `video_seq_length`: 8 frames of 257 rows."""
+DEFAULT_VISION = {
+    **{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
+    **{"image_size": 224, "patch_size": 14},
+}
+"""The tower of a config without `vision_config`."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,7 @@ class VideoLlavaConfig:
     frames: int = 8
     vision_layer: int = -2
     video_token: int = 32001
+    image_token: int = 32000
 
     @property
     def visual_tokens(self) -> int:
@@ -55,8 +68,31 @@ def sources(config: VideoLlavaConfig) -> weights.Sources:
         **weights.clip_sources(config.vision, "tower.", "video_tower.vision_model."),
         **weights.linear_sources("projector.linear_1", "multi_modal_projector.linear_1"),
         **weights.linear_sources("projector.linear_2", "multi_modal_projector.linear_2"),
-        **weights.llama_sources(config.language, "language.", "language_model.model.", "language_model.lm_head.weight"),
+        **weights.llama_sources(config.language, "language.", "language_model.model.", HEAD),
     }
+
+
+HEAD = "language_model.lm_head.weight"
+_TOWERS = re.compile(r"(video|image)_tower\.(?!vision_model\.)")
+
+
+def hub_name(name: str) -> str:
+    """A tensor's name in the hub's layout, from any of the three that transformers has written.
+
+    4.x: video_tower.vision_model.*, language_model.model.*; in memory in 5.x: model.video_tower.*, model.language_model.*,
+    lm_head.weight; written by 5.x: video_tower.* beside language_model.model.*.
+    """
+    name = re.sub(r"^model\.(?=video_tower\.|image_tower\.|multi_modal_projector\.|language_model\.)", "", name)
+    if name == "lm_head.weight":
+        return HEAD
+    if name.startswith("language_model.") and not name.startswith(("language_model.model.", "language_model.lm_head.")):
+        return name.replace("language_model.", "language_model.model.", 1)
+    return _TOWERS.sub(r"\1_tower.vision_model.", name, count=1)
+
+
+def _tolerated(name: str) -> bool:
+    """The image tower is never used for video and stays unread; buffers that older versions saved are computed."""
+    return name.startswith("image_tower.") or name.endswith((".position_ids", ".rotary_emb.inv_freq"))
 
 
 def save_video_llava(model: VideoLlava, folder: Path, tokens: dict[str, int]) -> None:
@@ -65,17 +101,17 @@ def save_video_llava(model: VideoLlava, folder: Path, tokens: dict[str, int]) ->
     # transformers builds an image tower as well; a copy of the video tower keeps its loading silent and its result defined.
     copies = {"video_tower.": "image_tower."}
     weights.save(model, folder / "model.safetensors", sources(model.config), copies)
-    (folder / "config.json").write_text(weights.pretty(_config_json(model.config, tokens)))
+    (folder / "config.json").write_text(fields.pretty(_config_json(model.config, tokens)))
 
 
 def _config_json(config: VideoLlavaConfig, tokens: dict[str, int]) -> dict[str, Any]:
     return {
         "architectures": ["VideoLlavaForConditionalGeneration"],
-        "model_type": "video_llava",
+        "model_type": MODEL_TYPE,
         "dtype": "float16",
-        "vision_config": {"model_type": "clip_vision_model", **weights.clip_json(config.vision)},
-        "text_config": {"model_type": "llama", **weights.llama_json(config.language), **tokens},
-        "image_token_index": tokens["image_token_id"],
+        "vision_config": {"model_type": "clip_vision_model", **fields.clip_json(config.vision)},
+        "text_config": {"model_type": "llama", **fields.llama_json(config.language), **tokens},
+        "image_token_index": config.image_token,
         "video_token_index": config.video_token,
         "vision_feature_layer": config.vision_layer,
         "vision_feature_select_strategy": "default",
@@ -88,20 +124,67 @@ def _config_json(config: VideoLlavaConfig, tokens: dict[str, int]) -> dict[str, 
     }
 
 
-def load_video_llava(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> VideoLlava:
-    """The model of a folder with config.json and model.safetensors; BadCheckpoint says what is missing or does not fit."""
-    data = weights.read_json(folder / "config.json")
-    try:
-        vision, text = data["vision_config"], data["text_config"]
-        config = VideoLlavaConfig(
-            weights.clip_config(vision),
-            weights.llama_config(text),
-            frames=data["video_seq_length"] // ((vision["image_size"] // vision["patch_size"]) ** 2 + 1),
-            vision_layer=data["vision_feature_layer"],
-            video_token=data["video_token_index"],
-        )
-    except (KeyError, TypeError) as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: field {error} is missing or wrong") from None
-    model = VideoLlava(config)
-    weights.load(model, folder / "model.safetensors", sources(config), dtype)
+def video_llava_config(data: fields.Fields) -> VideoLlavaConfig:
+    """The sizes of a config.json; BadField names what cannot be or is not supported."""
+    fields.require(data, "model_type", data.get("model_type") == MODEL_TYPE, repr(MODEL_TYPE))
+    vision = fields.clip_config(fields.part(data, "vision_config", DEFAULT_VISION))
+    text = fields.part(data, "text_config", {})
+    if data.get("tie_word_embeddings") is True:
+        text["tie_word_embeddings"] = True
+    language = fields.llama_config(text)
+    for name, only in (
+        ("vision_feature_select_strategy", "default"),
+        ("projector_hidden_act", "gelu"),
+        ("multimodal_projector_bias", True),
+    ):
+        fields.require(data, name, data.get(name, only) == only, f"{only!r}: nothing else is supported")
+    ids = {name: data.get(name, default) for name, default in (("video_token_index", 32001), ("image_token_index", 32000))}
+    for name, value in ids.items():
+        fields.require(ids, name, type(value) is int and value >= 0, "a token id")
+    layer, layers = data.get("vision_feature_layer", -2), vision.num_hidden_layers
+    fits = type(layer) is int and -layers - 1 <= layer <= layers
+    fields.require(data, "vision_feature_layer", fits, f"one whole number, {-layers - 1} to {layers}")
+    rows = data.get("video_seq_length", DEFAULT_ROWS)
+    # The field does not bind: a config of another tower may still carry the default.
+    frames, odd = divmod(rows, vision.tokens) if type(rows) is int and rows > 0 else (0, 1)
+    if rows == DEFAULT_ROWS and odd:
+        frames, odd = 8, 0
+    fields.require(data, "video_seq_length", not odd, f"a multiple of the tower's {vision.tokens} rows a frame")
+    below = layer if layer < 0 else layer - layers - 1
+    return VideoLlavaConfig(vision, language, frames, below, ids["video_token_index"], ids["image_token_index"])
+
+
+def load_video_llava(
+    folder: Path, dtype: torch.dtype | None = torch.float32, device: str = "cpu", context: int | None = None
+) -> VideoLlava:
+    """The model of a checkpoint folder; BadCheckpoint says what is missing, unknown, not supported or does not fit.
+
+    dtype None keeps the file's. `context` replaces the config's number of positions (extrapolation).
+    """
+    config, checkpoint, model = open_video_llava(folder)
+    if context is not None:
+        config = replace(config, language=replace(config.language, max_position_embeddings=context))
+        with without_memory():
+            model = VideoLlava(config)
+    kept = dtype or checkpoint.dtype("language_model.model.embed_tokens.weight")
+    checkpoint.fill(model, sources(config), kept)
+    if config.language.tie_word_embeddings:
+        model.language.head.weight = model.language.embed.weight
     return model.to(device).requires_grad_(False).eval()
+
+
+def open_video_llava(folder: Path) -> tuple[VideoLlavaConfig, Checkpoint, VideoLlava]:
+    """The config, the checked tensors and a module without memory; nothing of the weights is read yet."""
+    data = fields.read_json(folder / "config.json")
+    try:
+        config = video_llava_config(data)
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+    with without_memory():
+        model = VideoLlava(config)
+    tied = config.language.tie_word_embeddings
+    checkpoint = Checkpoint(folder, hub_name)
+    text, vision = data.get("text_config", {}), data.get("vision_config", fields.CLIP_DEFAULTS)
+    assumed = [*fields.assumed(text, fields.LLAMA_DEFAULTS), *fields.assumed(vision, fields.CLIP_DEFAULTS)]
+    checkpoint.check(model, sources(config), lambda name: _tolerated(name) or (tied and name == HEAD), assumed)
+    return config, checkpoint, model

@@ -44,8 +44,9 @@ class LlamaConfig:
 def rope_tables(config: LlamaConfig, length: int) -> tuple[Tensor, Tensor]:
     """cos and signed sin, float32 [length, 1, head_dim]: rotating is ``x * cos + roll(x, head_dim / 2) * sin``."""
     half = config.head_dim // 2
-    frequency = config.rope_theta ** (-torch.arange(half, dtype=torch.float32) / half)
-    angle = torch.arange(length, dtype=torch.float32)[:, None] * frequency
+    # On the CPU even where modules are made without memory (the meta device): no checkpoint holds these numbers.
+    frequency = config.rope_theta ** (-torch.arange(half, dtype=torch.float32, device="cpu") / half)
+    angle = torch.arange(length, dtype=torch.float32, device="cpu")[:, None] * frequency
     cos, sin = angle.cos(), angle.sin()
     # rotate_half(x) is (-x2, x1), i.e. roll(x) with its first half negated; the sign lives in the table.
     return torch.cat((cos, cos), 1)[:, None], torch.cat((-sin, sin), 1)[:, None]

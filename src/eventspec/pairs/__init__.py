@@ -1,11 +1,13 @@
 """A target with its drafters on named devices, and the methods that can be run with them."""
 
 from eventspec.pairs.answer import Answering, Result, answering, generate, stream, window_of
+from eventspec.pairs.folders import VOCABULARY_WAYS, load_folders
 from eventspec.pairs.methods import METHODS, check_method
 from eventspec.pairs.pair import Pair, bundled, load_pair, warm_up
 
 __all__ = [
     "METHODS",
+    "VOCABULARY_WAYS",
     "Answering",
     "Pair",
     "Result",
@@ -13,6 +15,7 @@ __all__ = [
     "bundled",
     "check_method",
     "generate",
+    "load_folders",
     "load_pair",
     "stream",
     "warm_up",

@@ -128,11 +128,14 @@ def prepare(
     if not prompt.strip():
         raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
     view = recording.slice(window)
-    if view.video is None or len(view.video.frames) == 0:
+    if pair.sees == "frames" and (view.video is None or len(view.video.frames) == 0):
         raise BadInput(
             f"{recording.name} has no RGB frames: method {method} needs them for the target (see `eventspec events info`)"
         )
-    if method == "cross-modal" and (view.events is None or (len(view.events) == 0 and not events_may_lack)):
+    eventless = view.events is None or (len(view.events) == 0 and not events_may_lack)
+    if pair.sees == "events" and eventless:
+        raise BadInput(f"{recording.name} has no events: the target is an event model and sees nothing else")
+    if method == "cross-modal" and eventless:
         raise BadInput(f"{recording.name} has no events: method {method} needs them for the drafter; use another method")
     return Request(prompt, view.events, view.video, pair.sampling(sampling))
 
@@ -184,6 +187,8 @@ class Answering:
         pair, request = self.pair, self.request
         stopped = stop_rule(request.sampling.stop_ids, request.sampling.stop_strings, pair.vocabulary.decode)
         self.trace.restart()
+        for note in pair.notes.get(self.method, ()):
+            self.trace.note(note)
         common = (pair.target, self.drafter, request, pair.budget, pair.lanes, self.trace, stopped)
         self._outcome = run(*common, emit, lambda: self._cancelled)
         self.trace.mark("end")

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,8 @@ DATA = Path(__file__).parent.parent / "data"
 
 @dataclass
 class Pair:
-    """A target and its drafters by method name. `plan` is the device plan: two, one, or auto."""
+    """A target and its drafters by method name. `banned` are ids that no method says, `notes` what the trace says of a method,
+    `sees` is what the target cannot do without."""
 
     name: str
     target: Target
@@ -41,6 +42,8 @@ class Pair:
     budget: Plan = field(default_factory=Plan)
     lanes: Lanes = field(default_factory=lambda: Lanes(choose_plan("auto")))
     folder: Path | None = None
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sees: Literal["frames", "events"] = "frames"
 
     def drafter(self, method: str) -> Drafter:
         """The drafter of a method; BadInput when the method does not exist or this pair has no drafter for it."""

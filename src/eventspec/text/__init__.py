@@ -1,6 +1,6 @@
-"""Token ids and text: the vocabulary of a checkpoint, and when an answer ends."""
+"""Token ids and text: the vocabulary of a checkpoint, whether two share their ids, and when an answer ends."""
 
 from eventspec.text.stopping import stop_rule
-from eventspec.text.vocabulary import Vocabulary
+from eventspec.text.vocabulary import Vocabulary, first_difference
 
-__all__ = ["Vocabulary", "stop_rule"]
+__all__ = ["Vocabulary", "first_difference", "stop_rule"]

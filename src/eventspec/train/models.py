@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eventspec.models.embedded import Size, normalised, pixels_from_classes
+from eventspec.models.embedded import Size, pixels_from_classes
 from eventspec.models.eventgpt import EventGpt
+from eventspec.models.pixels import normalised
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama
 from eventspec.train.data import Branch, Clips, Packed, Questions, augment_events, augment_frames, pack

@@ -1,0 +1,197 @@
+"""A drafter with another tokenizer: its drafts reach the target in the target's ids, the answer reaches it in its own.
+
+Two ways. `retokenize` goes through text: a drafted path is spelled and spelled again by the target's tokenizer, and the drafter
+hears whole words of what was committed. `intersect` goes token by token over the pieces that both vocabularies have. The
+engine sees proposals in the target's ids only, so both are lossless. What was drawn in one vocabulary has no probability in the
+other: every proposal counts as chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eventspec.core import BadInput, Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.text import Vocabulary
+
+WAYS = ("retokenize", "intersect")
+_STRETCH = 4
+"""How many drafter tokens one target token may need on the long run: room in the drafter's cache, nothing else."""
+_REMEMBERED = 4096
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A vocabulary, and the id with which its model ends an answer."""
+
+    vocabulary: Vocabulary
+    end: int
+
+
+class Retokenized:
+    """`inner` drafts in the ids of `theirs`; the proposals are in the ids of `ours`. BadInput for a drafter that reads the
+    target's layers: it shares the target's vocabulary by nature."""
+
+    taps: tuple[int, ...] = ()
+
+    def __init__(self, inner: Drafter, theirs: Speaker, ours: Speaker, way: str) -> None:
+        if inner.taps:
+            raise BadInput(f"drafter {inner.name} reads the target's layers: it cannot have another vocabulary")
+        if way not in WAYS:
+            raise BadInput(f"vocabulary way '{way}' is unknown: choose one of {', '.join(WAYS)}")
+        self.inner, self.theirs, self.ours, self.way = inner, theirs, ours, way
+        self.name, self.concurrent = inner.name, inner.concurrent
+        self.to_ours, self.to_theirs = shared_ids(theirs, ours) if way == "intersect" else ({}, {})
+
+    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
+        """As `core.Drafter.open`."""
+        most = _STRETCH * request.sampling.max_new_tokens + 32
+        stretched = replace(request, sampling=replace(request.sampling, max_new_tokens=most))
+        inner = self.inner.open(stretched, target, trace)
+        if self.way == "intersect":
+            return SharedDraft(inner, self)
+        return TextDraft(inner, self)
+
+
+def shared_ids(theirs: Speaker, ours: Speaker) -> tuple[dict[int, int], dict[int, int]]:
+    """Their id -> our id and back, for pieces that spell the same; the same piece comes before another of that spelling."""
+    return _onto(theirs, ours), _onto(ours, theirs)
+
+
+def _onto(source: Speaker, goal: Speaker) -> dict[int, int]:
+    spelled: dict[bytes, int] = {}
+    for token, text in reversed(list(enumerate(goal.vocabulary.spelling))):
+        spelled[text] = token
+    found: dict[int, int] = {}
+    for token, text in enumerate(source.vocabulary.spelling):
+        same = goal.vocabulary.id_of(source.vocabulary.piece(token) or "")
+        if same is not None and text and goal.vocabulary.spelling[same] == text:
+            found[token] = same
+        elif text and text in spelled:
+            found[token] = spelled[text]
+    return {**found, source.end: goal.end}
+
+
+class SharedDraft:
+    """Token by token: a draft ends where the target has no such piece; what the drafter lacks it hears spelled."""
+
+    def __init__(self, inner: DraftSession, pair: Retokenized) -> None:
+        self.inner, self.pair = inner, pair
+
+    def propose(self, budget: Budget) -> Proposal:
+        """As `core.DraftSession.propose`."""
+        show = budget.show
+        inner = budget if show is None else replace(budget, show=lambda chain: show(self._ours(chain)))
+        proposal = self.inner.propose(inner)
+        return _merged((self._ours(path) for path in _paths(proposal)), budget, proposal.origin)
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        """As `core.DraftSession.observe`."""
+        ids: list[int] = []
+        ours, theirs = self.pair.ours.vocabulary, self.pair.theirs.vocabulary
+        for token in verdict.tokens.tolist():
+            known = self.pair.to_theirs.get(token)
+            ids += theirs.respell(ours.spell([token])) if known is None else [known]
+        _tell(self.inner, ids, scores)
+
+    def _ours(self, path: list[int]) -> list[int]:
+        ids = []
+        for token in path:
+            if token not in self.pair.to_ours:
+                break
+            ids.append(self.pair.to_ours[token])
+        return ids
+
+
+class TextDraft:
+    """Through text. The drafter is told whole words, in its own canonical tokens; the rest of a word that the target has begun
+    is `pending`, and only drafts that go on from there are of use. When none does, the drafter is told what is pending."""
+
+    def __init__(self, inner: DraftSession, pair: Retokenized) -> None:
+        self.inner, self.ours, self.theirs = inner, pair.ours, pair.theirs
+        self.pending = b""
+        self._spelled: dict[bytes, list[int]] = {}
+        self._scores: Scores | None = None  # of the latest verdict
+
+    def propose(self, budget: Budget) -> Proposal:
+        """As `core.DraftSession.propose`."""
+        proposal = self._propose(budget)
+        if not len(proposal) and self.pending and self._scores is not None:
+            _tell(self.inner, self.theirs.vocabulary.respell(self.pending), self._scores)
+            self.pending = b""
+            proposal = self._propose(budget)
+        return proposal
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        """As `core.DraftSession.observe`."""
+        self.pending += self.ours.vocabulary.spell(verdict.tokens.tolist())
+        self._scores = scores
+        # A word is whole once the next one begins; its leading space belongs to it.
+        cut = max(self.pending.rfind(b" "), self.pending.rfind(b"\n"))
+        if cut > 0:
+            _tell(self.inner, self.theirs.vocabulary.respell(self.pending[:cut]), scores)
+            self.pending = self.pending[cut:]
+
+    def _propose(self, budget: Budget) -> Proposal:
+        ahead = len(self.theirs.vocabulary.respell(self.pending)) if self.pending else 0
+        show = budget.show
+        told = None if show is None else lambda chain: show(self._continued(chain))
+        inner = replace(budget, nodes=budget.nodes + ahead, levels=budget.levels + ahead, show=told)
+        proposal = self.inner.propose(inner)
+        return _merged((self._continued(path) for path in _paths(proposal)), budget, proposal.origin)
+
+    def _continued(self, path: list[int]) -> list[int]:
+        """The target's ids for what a drafted path says behind the pending text; none when it says otherwise."""
+        ends = self.theirs.end in path
+        said = self.theirs.vocabulary.spell(path[: path.index(self.theirs.end)] if ends else path)
+        if not said.startswith(self.pending):
+            return []
+        text = said[len(self.pending) :]
+        if text not in self._spelled:
+            if len(self._spelled) >= _REMEMBERED:
+                self._spelled.clear()
+            self._spelled[text] = self.ours.vocabulary.respell(text)
+        ids = self._spelled[text]
+        return [*ids, self.ours.end] if ends and self.ours.vocabulary.spell(ids) == text else ids
+
+
+def _tell(session: DraftSession, ids: list[int], scores: Scores) -> None:
+    """Commit ids that no proposal foresaw; sessions go by the tokens."""
+    if ids:
+        session.observe(Verdict(np.empty(0, np.int64), np.array(ids, np.int64)), scores)
+
+
+def _paths(proposal: Proposal) -> list[list[int]]:
+    """Token ids from the root to every leaf; of siblings the first child, the drafter's best, comes first."""
+    parents = proposal.parents.tolist()
+    inner = set(parents)
+    paths = []
+    for leaf in range(len(parents)):
+        if leaf in inner:
+            continue
+        nodes, node = [], leaf
+        while node >= 0:
+            nodes.append(node)
+            node = parents[node]
+        paths.append(nodes[::-1])
+    return [[int(proposal.tokens[node]) for node in path] for path in sorted(paths)]
+
+
+def _merged(paths: Iterable[list[int]], budget: Budget, origin: str) -> Proposal:
+    """One tree of all paths, within the budget."""
+    place: dict[tuple[int, int], int] = {}
+    tokens: list[int] = []
+    parents: list[int] = []
+    for path in paths:
+        node = -1
+        for token in path[: budget.levels]:
+            if (node, token) not in place:
+                if len(tokens) >= budget.nodes:
+                    break
+                place[node, token] = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+            node = place[node, token]
+    return Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), origin=origin)

@@ -1,0 +1,270 @@
+"""How far our models are from the tensors that the published code computed: a folder of goldens in, differences out.
+
+The folder's layout: checkpoint/, meta.json with its `cases`, and for every case the recording (`events_CASE.npy` or
+`video_CASE.npz`) and the tensors in npz files. Nothing is masked here but embedding rows that no checkpoint holds: upstream
+says media placeholders too.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eventspec.core import BadCheckpoint, BadInput, EventSlice, Request, Sampling, Trace
+from eventspec.drafters import Nothing
+from eventspec.engine import Plan, run
+from eventspec.engine.lanes import Lanes
+from eventspec.events.formats import open_events
+from eventspec.events.stream import LARGEST_SIDE
+from eventspec.models import configuration as fields
+from eventspec.models import eventgpt_prompt as event_prompt
+from eventspec.models import video_llava_prompt as video_prompt
+from eventspec.models.eventgpt import MODEL_TYPE as EVENTGPT
+from eventspec.models.eventgpt import EventGpt, load_eventgpt, open_eventgpt
+from eventspec.models.folder import special_id
+from eventspec.models.pixels import frame_pixels
+from eventspec.models.session import LanguageTarget, splice
+from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.nn import Llama
+from eventspec.text import Vocabulary, stop_rule
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Values = dict[str, Tensor | np.ndarray[Any, Any]]
+IMAGE_PLACE = -200
+"""The id that upstream's EventGPT writes where the event rows go."""
+
+
+@dataclass
+class Parity:
+    """Largest difference of every tensor, by `CASE/NAME`; whether all greedy answers are the same."""
+
+    tensors: dict[str, dict[str, float | bool]] = field(default_factory=dict)
+    greedy_identical: bool = True
+    not_compared: list[str] = field(default_factory=list)
+
+    def add(self, case: str, golden: Arrays, ours: Values) -> None:
+        """Compare what both have; golden tensors that we have nothing for are listed, not passed over."""
+        for name, wanted in golden.items():
+            if name not in ours:
+                self.not_compared.append(f"{case}/{name}")
+                continue
+            value = ours[name]
+            got = value.float().numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
+            if got.shape != wanted.shape:
+                raise BadCheckpoint(
+                    f"{case}/{name}: ours is {list(got.shape)}, the golden {list(wanted.shape)}: not this model"
+                )
+            apart = float(np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max(initial=0.0))
+            self.tensors[f"{case}/{name}"] = {"max_abs": apart, "exact": apart == 0.0}
+
+
+def parity(folder: Path) -> Parity:
+    """Run every case of a golden folder; BadInput or BadCheckpoint when it is none, or its checkpoint cannot be read."""
+    if not (folder / "meta.json").is_file() or not (folder / "checkpoint").is_dir():
+        raise BadInput(f"{folder} is no folder of goldens: it needs meta.json and checkpoint/")
+    cases = fields.read_json(folder / "meta.json").get("cases")
+    if not isinstance(cases, dict) or not cases or not all(isinstance(case, dict) for case in cases.values()):
+        raise BadInput(f"{folder / 'meta.json'}: `cases` is no table of cases")
+    kind = fields.read_json(folder / "checkpoint/config.json").get("model_type")
+    found = Parity()
+    with torch.inference_mode():
+        (_eventgpt if kind == EVENTGPT else _video_llava)(folder, cases, found)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------- EventGPT
+def _eventgpt(folder: Path, cases: dict[str, Any], found: Parity) -> None:
+    checkpoint = folder / "checkpoint"
+    vocabulary = event_prompt.eventgpt_vocabulary(checkpoint)
+    data = fields.read_json(checkpoint / "config.json")
+    trained = min(vocabulary.size, open_eventgpt(checkpoint)[0].language.vocab_size)
+    bos = special_id(checkpoint, data, "bos_token_id", 1)
+    for dtype, suffix in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+        model = load_eventgpt(checkpoint, dtype, rows=vocabulary.size)
+        pixels = event_prompt.EventPixels(checkpoint, model.config.vision.image_size)
+        for case, facts in cases.items():
+            path = folder / f"golden_{case}_{suffix}.npz"
+            if suffix != "float32" and not path.is_file():
+                continue
+            events = _events(folder / f"events_{case}.npy")
+            images = event_prompt.event_images(events, model.config.images, compat=True)
+            seen = pixels(images)
+            if suffix == "float32":
+                found.add(case, _arrays(folder / f"images_{case}.npz"), _image_values(images, seen, pixels))
+            ids = event_prompt.prompt_ids(vocabulary, _query(facts, "query"), bos)
+            golden = _cut(_arrays(path, "generated_ids"), trained)
+            values, same = _event_values(model, seen, ids, golden, trained)
+            found.add(case if suffix == "float32" else f"{case}/{suffix}", golden, values)
+            if suffix == "float32":  # in bfloat16 near ties are decided by the order of sums
+                found.greedy_identical &= same
+
+
+def _events(path: Path) -> EventSlice:
+    """The events of a case in the file's order, on a sensor that just holds them: upstream knows no sensor size."""
+    stream = open_events(path, (LARGEST_SIDE, LARGEST_SIDE), "keep").events
+    if stream is None:
+        raise BadInput(f"{path}: holds no events")
+    width, height = event_prompt.widest(stream)
+    return replace(stream, width=width, height=height)
+
+
+def _image_values(images: list[Any], seen: Tensor, pixels: event_prompt.EventPixels) -> Values:
+    return {
+        **{f"image_{place}": image for place, image in enumerate(images)},
+        "pixel_values_bf16_bits": seen.bfloat16().view(torch.int16).numpy().view(np.uint16),
+        "pixel_values_f32_image0": pixels.exact(images[0])[:, ::8, ::8],
+    }
+
+
+def _event_values(
+    model: EventGpt, seen: Tensor, ids: tuple[list[int], list[int]], golden: Arrays, trained: int
+) -> tuple[Values, bool]:
+    """Everything that a golden file may hold; `generated_ids` there begins with a BOS that nobody generated."""
+    before, after = ids
+    hidden = torch.cat([model.tower(image[None].to(model.projector.linear_1.weight)) for image in seen])
+    projected = model.projector(hidden)
+    adapted = model.adaptor(projected)
+    aggregated = model.pooled(adapted)[0]
+    prompt = splice(model.language, before, aggregated, after)[: event_prompt.COMPAT_ROWS]
+    values: Values = {
+        "input_ids": np.array([[*before, IMAGE_PLACE, *after]]),
+        "clip_last_hidden": hidden,
+        "projected": projected[:1],
+        "adapted": adapted[:1],
+        "aggregated": aggregated,
+        "inputs_embeds": prompt[None],
+        **_prompt_values(model.language, prompt),
+    }
+    values["logits"] = _tensor(values["logits"])[:, :trained]
+    values["logits_last"] = _tensor(values["logits"])[-1]
+    wanted = golden["generated_ids"].tolist()[1:]
+    answer = _greedy(model.language, prompt, len(wanted), range(trained, model.language.config.vocab_size))
+    values["generated_ids"] = np.array([golden["generated_ids"][0], *answer])
+    values.update(_scores(model.language, prompt, wanted, trained))
+    if answer != wanted:
+        del values["generated_ids"]  # told by greedy_identical; differences of ids mean nothing
+    return values, answer == wanted
+
+
+# ------------------------------------------------------------------------------------------------------------- Video-LLaVA
+def _video_llava(folder: Path, cases: dict[str, Any], found: Parity) -> None:
+    checkpoint = folder / "checkpoint"
+    model = load_video_llava(checkpoint)
+    vocabulary = video_prompt.video_llava_vocabulary(checkpoint, model.config)
+    data = fields.read_json(checkpoint / "config.json")
+    bos = special_id(checkpoint, {**data, **fields.part(data, "text_config", {})}, "bos_token_id", 1)
+    for case, facts in cases.items():
+        frames = _arrays(folder / f"video_{case}.npz", "frames")["frames"]
+        question = _query(facts, "query") if "query" in facts else _question(_query(facts, "prompt"), vocabulary)
+        golden = _arrays(folder / f"golden_{case}.npz", "generated_ids")
+        values, same = _video_values(model, frames, video_prompt.prompt_ids(vocabulary, question, bos), golden)
+        found.add(case, golden, values)
+        found.greedy_identical &= same
+
+
+def _question(prompt: str, vocabulary: Vocabulary) -> str:
+    """What was asked, out of the whole prompt."""
+    before, after = video_prompt.prompt("\0").split("\0")
+    if not prompt.startswith(before) or not prompt.endswith(after):
+        raise BadInput(f"meta.json: prompt {prompt!r} is not of the form {before + '...' + after!r}")
+    return prompt[len(before) : len(prompt) - len(after)]
+
+
+def _video_values(
+    model: VideoLlava, frames: np.ndarray[Any, Any], ids: tuple[list[int], list[int]], golden: Arrays
+) -> tuple[Values, bool]:
+    before, after = ids
+    pixels = frame_pixels(frames, model.config.vision.image_size)
+    hidden = torch.cat([model.tower(frame[None], model.config.vision_layer) for frame in pixels])
+    features = model.projector(hidden)
+    ends = [0, len(frames) - 1]
+    prompt = splice(model.language, before, features.flatten(0, 1), after)
+    whole = _prompt_values(model.language, prompt)
+    tail = len(golden.get("logits_tail", prompt))
+    video = [model.config.video_token] * (len(frames) * model.config.vision.tokens)
+    values: Values = {
+        "input_ids": np.array([[*before, *video, *after]]),
+        "attention_mask": np.ones((1, len(prompt)), np.int64),
+        "pixel_values_videos_f16_frame0_and_last": pixels[ends].half(),
+        "tower_hidden_minus2": hidden[ends],
+        "video_features": features[ends],
+        "video_features_mean": features.mean(1),
+        "logits_tail": _tensor(whole["logits"])[-tail:],
+        "hidden_final_tail": _tensor(whole["final_norm_hidden"])[-tail:],
+        "hidden_before_last_layer_tail": _tensor(whole["hidden_before_last_layer"])[-tail:],
+    }
+    wanted = golden["generated_ids"].tolist()
+    answer = _greedy(model.language, prompt, len(wanted))
+    if answer == wanted:
+        values["generated_ids"] = np.array(answer)
+    values.update(_scores(model.language, prompt, wanted, model.language.config.vocab_size))
+    return values, answer == wanted
+
+
+# -------------------------------------------------------------------------------------------------------------------- both
+def _prompt_values(language: Llama, prompt: Tensor) -> Values:
+    """One forward over a whole prompt [T, D]: logits, states before and after the last layer, the first layer's cache."""
+    cache = language.new_cache(len(prompt))
+    hidden, tapped = language.step(prompt, cache, taps=(language.config.num_hidden_layers - 1,))
+    return {
+        "logits": language.logits(hidden),
+        "final_norm_hidden": language.normed(hidden),
+        "hidden_before_last_layer": tapped[0],
+        "last_pre_layer_hidden": tapped[0][-32:],
+        "key_layer0": cache.keys[0][:, len(prompt) - 8 :],
+        "value_layer0": cache.values[0][:, len(prompt) - 8 :],
+    }
+
+
+def _greedy(language: Llama, prompt: Tensor, most: int, banned: range = range(0)) -> list[int]:
+    """The engine's own greedy answer to prompt rows [T, D], without an end."""
+    target = LanguageTarget(language, lambda request, trace, lane: prompt)
+    request = Request("", None, None, Sampling(max_new_tokens=most, banned_ids=tuple(banned)))
+    return run(target, Nothing(), request, Plan(), Lanes("one"), Trace(), stop_rule(())).token_ids
+
+
+def _scores(language: Llama, prompt: Tensor, wanted: list[int], trained: int) -> Values:
+    """The logits behind the prompt and behind each golden token but the last, read one by one; and their top-2 gaps."""
+    cache = language.new_cache(len(prompt) + len(wanted))
+    rows, found = prompt, []
+    for token in wanted:
+        hidden, _ = language.step(rows, cache)
+        found.append(language.logits(hidden[-1:])[0, :trained])
+        cache.keep(len(rows), [])
+        rows = language.embed(torch.tensor([token]))
+    best = torch.stack(found).float().topk(2).values
+    return {"generated_scores": torch.stack(found), "generated_margin": best[:, 0] - best[:, 1]}
+
+
+def _cut(golden: Arrays, trained: int) -> Arrays:
+    """Without the columns of rows that upstream drew at random."""
+    wide = ("logits", "logits_last", "generated_scores")
+    return {name: array[..., :trained] if name in wide else array for name, array in golden.items()}
+
+
+def _arrays(path: Path, *needed: str) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{path} cannot be read as npz ({error}): copy the goldens again") from None
+    if missing := [name for name in needed if name not in found]:
+        raise BadInput(f"{path} has no array {missing[0]}: copy the goldens again")
+    return found
+
+
+def _query(facts: dict[str, Any], name: str) -> str:
+    if not isinstance(facts.get(name), str):
+        raise BadInput(f"meta.json: a case has no {name}: copy the goldens again")
+    return str(facts[name])
+
+
+def _tensor(value: Tensor | np.ndarray[Any, Any]) -> Tensor:
+    assert isinstance(value, Tensor)
+    return value

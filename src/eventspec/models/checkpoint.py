@@ -1,0 +1,276 @@
+"""The tensors of a checkpoint folder: safetensors or torch's .bin, whole or sharded, read without trusting them.
+
+Memory: a tensor that is used as it is stored is mapped, not read; the others are read straight into their place. So loading
+needs the module's own size and no second copy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from eventspec.core import BadCheckpoint
+from eventspec.models.configuration import read_json
+from eventspec.models.weights import Sources
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+
+
+class _NoFirstValues(TorchFunctionMode):
+    """Skips torch.nn.init: on the meta device its random numbers mean nothing, and asking for them imports torch's compiler
+    (1.0 s on one core)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Modules made here have shapes and no numbers."""
+    with torch.device("meta"), _NoFirstValues():
+        yield
+
+
+class Shard(Protocol):
+    """One file of tensors: their shapes and dtypes (None: no dtype that a weight may have) by name."""
+
+    path: Path
+    shapes: dict[str, list[int]]
+    dtypes: dict[str, torch.dtype | None]
+
+    def read(self, name: str, place: Tensor) -> None:
+        """Copy a tensor into `place`, converting it."""
+
+    def mapped(self, name: str) -> Tensor | None:
+        """The tensor as memory of the file itself; None where that cannot be."""
+
+    def close(self) -> None:
+        """Keep no tensor that nobody took."""
+
+
+class SafetensorsShard:
+    """A .safetensors file. The library checks the header (sizes, overlaps, holes); the data are then read at their offsets."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+            with path.open("rb") as raw:
+                size = int.from_bytes(raw.read(8), "little")
+                header: dict[str, Any] = json.loads(raw.read(size))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise BadCheckpoint(f"{path} cannot be read as safetensors ({error}): fetch or train it again") from None
+        self._start = {name: 8 + size + header[name]["data_offsets"][0] for name in names}
+        self.shapes = {name: header[name]["shape"] for name in names}
+        self.dtypes = {name: DTYPES.get(header[name]["dtype"]) for name in names}
+        self._storage: Any = None
+
+    def read(self, name: str, place: Tensor) -> None:
+        dtype = self.dtypes[name]
+        direct = place.dtype == dtype and place.is_contiguous()
+        into = place if direct else torch.empty(place.shape, dtype=dtype)
+        view: Any = into.reshape(-1).view(torch.uint8).numpy()
+        with self.path.open("rb") as file:
+            file.seek(self._start[name])
+            count = file.readinto(view)
+        if count != len(view):
+            raise BadCheckpoint(f"{self.path}: the file ends inside tensor {name}: fetch it again")
+        if not direct:
+            place.copy_(into)
+
+    def mapped(self, name: str) -> Tensor | None:
+        dtype = self.dtypes[name]
+        if dtype is None or self._start[name] % dtype.itemsize:
+            return None
+        if self._storage is None:
+            self._storage = torch.UntypedStorage.from_file(str(self.path), False, self.path.stat().st_size)
+        flat = torch.empty(0, dtype=dtype)
+        shape = torch.Size(self.shapes[name])
+        flat.set_(self._storage, self._start[name] // dtype.itemsize, shape, _strides(shape))
+        return flat
+
+    def close(self) -> None:
+        self._storage = None
+
+
+def _strides(shape: torch.Size) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+class BinShard:
+    """A file of torch.save, read with weights_only=True: nothing in it is executed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            found = self._load()
+        except Exception as error:  # a damaged pickle or zip raises nearly anything
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise BadCheckpoint(
+                f"{path} cannot be read as torch weights ({why}): fetch it again, best as safetensors"
+            ) from None
+        if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+            raise BadCheckpoint(f"{path} is no table of tensors: give the file that save_pretrained wrote")
+        self._tensors: dict[str, Tensor] = found
+        known = set(DTYPES.values())
+        self.shapes = {name: list(tensor.shape) for name, tensor in found.items()}
+        self.dtypes = {name: tensor.dtype if tensor.dtype in known else None for name, tensor in found.items()}
+
+    def _load(self) -> object:
+        with self.path.open("rb") as file:
+            zipped = file.read(2) == b"PK"  # the older format cannot be mapped
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch finds odd is refused below, or is read
+            return torch.load(self.path, map_location="cpu", weights_only=True, mmap=zipped)
+
+    def read(self, name: str, place: Tensor) -> None:
+        place.copy_(self._tensors[name])
+
+    def mapped(self, name: str) -> Tensor | None:
+        return None
+
+    def close(self) -> None:
+        self._tensors = {}
+
+
+class Checkpoint:
+    """All tensors of a folder under one layout's names; `rename` turns every variant of a name into that layout's."""
+
+    def __init__(self, folder: Path, rename: Callable[[str], str] = str) -> None:
+        paths = _shards(folder)
+        self.where = paths[0] if len(paths) == 1 else folder
+        self.shards: list[Shard] = [BinShard(path) if path.suffix == ".bin" else SafetensorsShard(path) for path in paths]
+        self.at: dict[str, tuple[Shard, str]] = {}
+        for shard in self.shards:
+            for theirs in shard.shapes:
+                name = rename(theirs)
+                if name in self.at:
+                    raise BadCheckpoint(f"{shard.path}: tensor {theirs} is there twice: the folder mixes two checkpoints")
+                self.at[name] = (shard, theirs)
+
+    def shape(self, name: str) -> list[int]:
+        """The shape of a tensor."""
+        shard, theirs = self.at[name]
+        return shard.shapes[theirs]
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The dtype of a tensor; BadCheckpoint for those of quantised checkpoints."""
+        shard, theirs = self.at[name]
+        dtype = shard.dtypes[theirs]
+        if dtype is None:
+            raise BadCheckpoint(
+                f"{shard.path}: tensor {theirs} is not of a floating dtype: quantised checkpoints cannot be read, "
+                "give the one in float16, bfloat16 or float32"
+            )
+        return dtype
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in all tensors."""
+        return sum(math.prod(self.shape(name)) for name in self.at)
+
+    @property
+    def dtype_names(self) -> list[str]:
+        """The dtypes that occur."""
+        return sorted({str(dtype).removeprefix("torch.") for shard in self.shards for dtype in shard.dtypes.values()})
+
+    def check(self, module: nn.Module, sources: Sources, tolerated: Callable[[str], bool], assumed: Iterable[str] = ()) -> None:
+        """BadCheckpoint unless these are the module's tensors, all of them and, but for the `tolerated`, no others.
+
+        `assumed` are fields that the config left to defaults: named where a shape differs, because they may be why.
+        """
+        wanted = {name for parts in sources.values() for name, _ in parts}
+        if missing := sorted(wanted - self.at.keys()):
+            raise BadCheckpoint(f"{self.where}: {_some(missing)} missing: the checkpoint is incomplete, fetch it again")
+        if left := sorted(name for name in self.at.keys() - wanted if not tolerated(name)):
+            there = [self.at[name][1] for name in left]
+            raise BadCheckpoint(f"{self.where}: {_some(there)} unknown: this is another architecture or a variant of it")
+        why = f" ({', '.join(assumed)} not in config.json, so transformers' default)" if assumed else ""
+        own = dict(module.named_parameters())
+        for name, parts in sources.items():
+            for part, rows in parts:
+                shape, asked = self.shape(part), [rows or len(own[name]), *own[name].shape[1:]]
+                if shape != asked:
+                    path, theirs = self.at[part][0].path, self.at[part][1]
+                    raise BadCheckpoint(f"{path}: tensor {theirs} is {shape}, config.json asks for {asked}{why}")
+                self.dtype(part)
+
+    def fill(self, module: nn.Module, sources: Sources, dtype: torch.dtype) -> None:
+        """Put the tensors into a module of the meta device, after `check`; those stored as `dtype` and alone are mapped."""
+        own = dict(module.named_parameters())
+        for name, parts in sources.items():
+            tensor = None
+            if len(parts) == 1 and self.dtype(parts[0][0]) == dtype:
+                shard, theirs = self.at[parts[0][0]]
+                tensor = shard.mapped(theirs)
+            if tensor is None:
+                tensor = torch.empty(own[name].shape, dtype=dtype)
+                first = 0
+                for part, rows in parts:
+                    shard, theirs = self.at[part]
+                    shard.read(theirs, tensor[first : first + rows] if rows else tensor)
+                    first += rows
+            owner, _, last = name.rpartition(".")
+            setattr(module.get_submodule(owner), last, nn.Parameter(tensor, requires_grad=False))
+        for shard in self.shards:
+            shard.close()
+
+
+def _some(names: list[str]) -> str:
+    """`tensor a is`, or the first of several and how many there are."""
+    if len(names) == 1:
+        return f"tensor {names[0]} is"
+    return f"tensors {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({len(names)} in all) are"
+
+
+def _shards(folder: Path) -> list[Path]:
+    """The weight files of a folder: safetensors before .bin, by index, whole, or numbered without an index."""
+    for whole in (SAFETENSORS, BIN):
+        index = folder / f"{whole}.index.json"
+        if index.is_file():
+            return _indexed(index)
+        if (folder / whole).is_file():
+            return [folder / whole]
+        stem, kind = whole.split(".")
+        if numbered := sorted(folder.glob(f"{stem}-*-of-*.{kind}")):
+            return _all_numbered(numbered)
+    raise BadCheckpoint(f"{folder / SAFETENSORS} is missing, as is {BIN}, and there are no shards: copy the weights there")
+
+
+def _indexed(index: Path) -> list[Path]:
+    table = read_json(index).get("weight_map")
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise BadCheckpoint(f"{index}: weight_map is no table of tensor names and files: fetch it again")
+    paths = []
+    for name in sorted(set(table.values())):
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise BadCheckpoint(f"{index}: weight_map names {name!r}, which is no file in the folder: fetch it again")
+        if not (index.parent / name).is_file():
+            raise BadCheckpoint(f"{index.parent / name} is missing, {index.name} names it: fetch that shard")
+        paths.append(index.parent / name)
+    return paths
+
+
+def _all_numbered(paths: list[Path]) -> list[Path]:
+    """Shards without an index say how many they are."""
+    places = [re.fullmatch(r"(.*)-(\d+)-of-(\d+)\.\w+", path.name) for path in paths]
+    there = {int(place[2]) for place in places if place}
+    total = max((int(place[3]) for place in places if place), default=0)
+    if absent := sorted(set(range(1, total + 1)) - there):
+        raise BadCheckpoint(f"{paths[0].parent}: shard {absent[0]} of {total} is missing: fetch it")
+    return paths

@@ -1,0 +1,161 @@
+"""config.json -> sizes of our modules: transformers' defaults for what a hub config omits, and a refusal for what we lack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from eventspec.core import BadCheckpoint
+from eventspec.nn import ClipConfig, LlamaConfig
+
+Fields = dict[str, Any]
+
+LLAMA_DEFAULTS: Fields = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+CLIP_DEFAULTS: Fields = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 32,
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "quick_gelu",
+}
+
+
+class BadField(ValueError):
+    """A field of a config that cannot be, or asks for what our modules do not do."""
+
+
+def require(data: Fields, name: str, holds: bool, wanted: str) -> None:
+    """BadField that names the field, its value and what would do, unless it `holds`."""
+    if not holds:
+        raise BadField(f"{name} is {data.get(name)!r}, wanted {wanted}")
+
+
+LARGEST = {"num_hidden_layers": 1 << 10, "max_position_embeddings": 1 << 21}
+"""Bounds of fields that cost time or memory before any weight is looked at; the others must stay below 2^24."""
+
+
+def whole(data: Fields, name: str) -> int:
+    """A field that must be a positive whole number, and no absurd one."""
+    value, most = data.get(name), LARGEST.get(name, 1 << 24)
+    require(data, name, type(value) is int and 0 < value <= most, f"a whole number, 1 to {most}")
+    return int(data[name])
+
+
+def part(data: Fields, name: str, default: Fields) -> Fields:
+    """A field that is an object itself; `default` where it is absent."""
+    value = data.get(name, default)
+    require(data, name, isinstance(value, dict), "an object")
+    return dict(value)
+
+
+def assumed(data: Fields, defaults: Iterable[str]) -> list[str]:
+    """The fields among `defaults` that a config leaves to transformers' defaults."""
+    return [name for name in defaults if name not in data]
+
+
+def read_json(path: Path) -> Fields:
+    """A JSON object of a checkpoint folder; BadCheckpoint names the file when it is missing or broken."""
+    if not path.is_file():
+        raise BadCheckpoint(f"{path} is missing: the folder is not a complete checkpoint")
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadCheckpoint(f"{path} is not valid JSON ({error}): fetch it again") from None
+    if not isinstance(data, dict):
+        raise BadCheckpoint(f"{path} must hold one JSON object: fetch it again")
+    return data
+
+
+def pretty(data: Fields) -> str:
+    """JSON as config files have it."""
+    return json.dumps(data, indent=2) + "\n"
+
+
+def clip_json(config: ClipConfig) -> Fields:
+    """A tower's sizes in transformers' words."""
+    return {**asdict(config), "projection_dim": config.hidden_size}
+
+
+def llama_json(config: LlamaConfig) -> Fields:
+    """A decoder's sizes in transformers' words."""
+    return {**asdict(config), "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+
+
+def clip_config(data: Fields) -> ClipConfig:
+    """A tower's sizes from a CLIPVisionConfig; BadField names what cannot be."""
+    data = {**CLIP_DEFAULTS, **data}
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
+    sizes = {name: whole(data, name) for name in names}
+    heads, patch = sizes["num_attention_heads"], sizes["patch_size"]
+    require(data, "num_attention_heads", sizes["hidden_size"] % heads == 0, f"a divisor of {sizes['hidden_size']}")
+    require(data, "patch_size", sizes["image_size"] % patch == 0, f"a divisor of {sizes['image_size']}")
+    require(data, "layer_norm_eps", _is_number(data["layer_norm_eps"]), "a number")
+    require(data, "hidden_act", data["hidden_act"] in ("gelu", "quick_gelu"), "gelu or quick_gelu")
+    require(data, "num_channels", data.get("num_channels", 3) == 3, "3")
+    return ClipConfig(**sizes, layer_norm_eps=data["layer_norm_eps"], hidden_act=data["hidden_act"])
+
+
+def llama_config(data: Fields) -> LlamaConfig:
+    """A decoder's sizes from a LlamaConfig; BadField names what cannot be, or what our decoder does not do."""
+    data = {**LLAMA_DEFAULTS, **data}
+    names = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "max_position_embeddings",
+    )
+    sizes = {name: whole(data, name) for name in names}
+    heads, width = sizes["num_attention_heads"], sizes["hidden_size"]
+    if data.get("num_key_value_heads") is None:
+        data["num_key_value_heads"] = heads
+    groups = whole(data, "num_key_value_heads")
+    require(data, "num_attention_heads", width % (2 * heads) == 0, f"heads of even size: 2 x it divides {width}")
+    require(data, "num_key_value_heads", heads % groups == 0, f"a divisor of {heads}")
+    require(data, "head_dim", data.get("head_dim") in (None, width // heads), f"{width // heads}")
+    require(data, "rms_norm_eps", _is_number(data["rms_norm_eps"]), "a number")
+    require(data, "tie_word_embeddings", isinstance(data["tie_word_embeddings"], bool), "true or false")
+    for name, only in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu"), ("partial_rotary_factor", 1.0)):
+        require(data, name, data.get(name, only) == only, f"{only!r}: our decoder does nothing else")
+    return LlamaConfig(
+        **sizes,
+        num_key_value_heads=groups,
+        rms_norm_eps=data["rms_norm_eps"],
+        rope_theta=_rope_theta(data),
+        tie_word_embeddings=data["tie_word_embeddings"],
+    )
+
+
+def _rope_theta(data: Fields) -> float:
+    """The base of the rotary embedding: `rope_theta`, or `rope_parameters` (transformers 5); scaled variants are refused."""
+    theta = data.get("rope_theta")
+    for name in ("rope_parameters", "rope_scaling"):
+        block = data.get(name)
+        if block is None:
+            continue
+        plain = isinstance(block, dict) and block.get("rope_type", block.get("type", "default")) == "default"
+        require(data, name, plain, "null or rope_type 'default': our decoder scales no positions")
+        theta = block.get("rope_theta", theta) if theta is None else theta
+    theta = 10000.0 if theta is None else theta
+    require({"rope_theta": theta}, "rope_theta", _is_number(theta) and theta > 0, "a positive number")
+    return float(theta)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool)

@@ -1,0 +1,187 @@
+"""A checkpoint folder of any architecture we know: what it is, and the model with its prompt, tokenizer and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from eventspec.core import BadCheckpoint
+from eventspec.models import configuration as fields
+from eventspec.models import eventgpt, video_llava
+from eventspec.models import eventgpt_prompt as event_prompt
+from eventspec.models import video_llava_prompt as video_prompt
+from eventspec.models.checkpoint import Checkpoint
+from eventspec.models.features import FeatureCache
+from eventspec.models.session import Rows
+from eventspec.nn import Llama
+from eventspec.text import Vocabulary
+
+ANSWER_ROWS = 4096
+"""Positions kept for text where the context is extrapolated."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a folder is loaded. dtype None keeps the file's; frames None takes config.json's number; `compat` and
+    `feature_bytes` (size of the frame cache, 0 = none) concern one architecture each."""
+
+    dtype: torch.dtype | None = torch.float32
+    device: str = "cpu"
+    frames: int | None = None
+    allow_extrapolation: bool = False
+    compat: bool = False
+    feature_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class VisionLanguage:
+    """A loaded checkpoint: what reads, how a request becomes its prompt, and which ids mean what."""
+
+    name: str
+    language: Llama
+    rows: Rows
+    vocabulary: Vocabulary
+    end: int
+    banned: tuple[int, ...]
+    sees: Literal["frames", "events"]
+    notes: tuple[str, ...] = ()
+
+
+def load_folder(folder: Path, how: Loading | None = None) -> VisionLanguage:
+    """The model of a checkpoint folder; BadCheckpoint, one line, for what is missing, unknown or does not fit."""
+    return _architecture(folder).load(folder, how or Loading())
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What a checkpoint folder holds, for people and programs. Everything but the weights' values is checked."""
+    return _architecture(folder).describe(folder)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether the folder looks like a checkpoint at all."""
+    return (folder / "config.json").is_file()
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    load: Callable[[Path, Loading], VisionLanguage]
+    describe: Callable[[Path], dict[str, Any]] = field(repr=False)
+
+
+def _architecture(folder: Path) -> _Architecture:
+    if not folder.is_dir():
+        raise BadCheckpoint(f"{folder} is no folder: give the folder of a checkpoint, with its config.json")
+    data = fields.read_json(folder / "config.json")
+    found = data.get("model_type")
+    if not isinstance(found, str) or found not in _KNOWN:
+        known = ", ".join(_KNOWN)
+        raise BadCheckpoint(f"{folder / 'config.json'}: model_type is {found!r}: the architectures known here are {known}")
+    return _KNOWN[found]
+
+
+# ---------------------------------------------------------------------------------------------------------------- EventGPT
+def _load_eventgpt(folder: Path, how: Loading) -> VisionLanguage:
+    data = fields.read_json(folder / "config.json")
+    vocabulary = event_prompt.eventgpt_vocabulary(folder)
+    model = eventgpt.load_eventgpt(folder, how.dtype, how.device, rows=vocabulary.size)
+    pixels = event_prompt.EventPixels(folder, model.config.vision.image_size)
+    rows = event_prompt.eventgpt_rows(model, vocabulary, pixels, special_id(folder, data, "bos_token_id", 1), how.compat)
+    banned = tuple(range(vocabulary.text_size, vocabulary.size))
+    end = special_id(folder, data, "eos_token_id", 2)
+    return VisionLanguage("EventGPT", model.language, rows, vocabulary, end, banned, "events")
+
+
+def _describe_eventgpt(folder: Path) -> dict[str, Any]:
+    config, checkpoint, _ = eventgpt.open_eventgpt(folder)
+    vocabulary = event_prompt.eventgpt_vocabulary(folder)
+    event_prompt.EventPixels(folder, config.vision.image_size)
+    sees = {"event_images": config.images, "visual_rows": config.event_tokens, "image_size": config.vision.image_size}
+    banned = vocabulary.size - vocabulary.text_size
+    return _description("EventGPT", eventgpt.MODEL_TYPE, checkpoint, vocabulary, config.language.vocab_size, banned, sees)
+
+
+# ------------------------------------------------------------------------------------------------------------- Video-LLaVA
+def _load_video_llava(folder: Path, how: Loading) -> VisionLanguage:
+    data = fields.read_json(folder / "config.json")
+    config, _, _ = video_llava.open_video_llava(folder)
+    frames = config.frames if how.frames is None else how.frames
+    video_prompt.check_frames(frames, config, how.allow_extrapolation)
+    video_prompt.check_processing(folder, config)
+    vocabulary = video_prompt.video_llava_vocabulary(folder, config)
+    trained = config.language.max_position_embeddings
+    needed = frames * config.vision.tokens + ANSWER_ROWS
+    beyond = frames > video_prompt.most_frames(config)
+    model = video_llava.load_video_llava(folder, how.dtype, how.device, needed if beyond else None)
+    text = {**data, **fields.part(data, "text_config", {})}
+    cache = FeatureCache(how.feature_bytes) if how.feature_bytes else None
+    rows = video_prompt.video_llava_rows(model, vocabulary, special_id(folder, text, "bos_token_id", 1), frames, cache)
+    note = f"{frames} frames lie beyond the context of {trained}: times are meaningful, answers are not"
+    return VisionLanguage(
+        "Video-LLaVA",
+        model.language,
+        rows,
+        vocabulary,
+        special_id(folder, text, "eos_token_id", 2),
+        video_prompt.banned_ids(vocabulary, config),
+        "frames",
+        (note,) if beyond else (),
+    )
+
+
+def _describe_video_llava(folder: Path) -> dict[str, Any]:
+    config, checkpoint, _ = video_llava.open_video_llava(folder)
+    video_prompt.check_processing(folder, config)
+    vocabulary = video_prompt.video_llava_vocabulary(folder, config)
+    sees = {
+        "frames": config.frames,
+        "most_frames": video_prompt.most_frames(config),
+        "rows_per_frame": config.vision.tokens,
+        "image_size": config.vision.image_size,
+        "image_tower": "skipped" if any(name.startswith("image_tower.") for name in checkpoint.at) else "absent",
+    }
+    banned = len(video_prompt.banned_ids(vocabulary, config))
+    rows = config.language.vocab_size
+    return _description("Video-LLaVA", video_llava.MODEL_TYPE, checkpoint, vocabulary, rows, banned, sees)
+
+
+# -------------------------------------------------------------------------------------------------------------------- both
+def special_id(folder: Path, data: fields.Fields, name: str, default: int) -> int:
+    """A special token's id from config.json; of several the first."""
+    value = data.get(name, default)
+    value = value[0] if isinstance(value, list) and value else default if value is None else value
+    if type(value) is not int or value < 0:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {name} is {data.get(name)!r}, wanted a token id")
+    return value
+
+
+def _description(
+    name: str, model_type: str, checkpoint: Checkpoint, vocabulary: Vocabulary, rows: int, banned: int, sees: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "architecture": name,
+        "model_type": model_type,
+        "weights": {
+            "files": [shard.path.name for shard in checkpoint.shards],
+            "bytes": sum(shard.path.stat().st_size for shard in checkpoint.shards),
+            "tensors": len(checkpoint.at),
+            "parameters": checkpoint.parameters,
+            "dtypes": checkpoint.dtype_names,
+        },
+        "sees": sees,
+        "vocabulary": vocabulary.size,
+        "text_pieces": vocabulary.text_size,
+        "embedding_rows": rows,
+        "banned_ids": banned,
+        "fingerprint": vocabulary.fingerprint(),
+        "lossless": True,
+    }
+
+
+_KNOWN = {
+    eventgpt.MODEL_TYPE: _Architecture(_load_eventgpt, _describe_eventgpt),
+    video_llava.MODEL_TYPE: _Architecture(_load_video_llava, _describe_video_llava),
+}

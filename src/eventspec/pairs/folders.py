@@ -1,0 +1,103 @@
+"""A pair of two checkpoint folders: a target, a drafter that may have another tokenizer, and how their ids meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from eventspec.core import BadInput, Drafter
+from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, Retokenized
+from eventspec.drafters.retokenized import WAYS, Speaker
+from eventspec.engine import Plan
+from eventspec.engine.lanes import Lanes, choose_plan
+from eventspec.models.folder import Loading, VisionLanguage, load_folder
+from eventspec.models.session import LanguageTarget
+from eventspec.pairs.methods import check_method
+from eventspec.pairs.pair import Pair
+from eventspec.text import first_difference
+
+VOCABULARY_WAYS = ("auto", "same", *WAYS)
+WEIGHT_BYTES_PER_SECOND = {"cpu": 1e10, "cuda": 2e12}
+"""What a decoding step reads its weights at, roughly; waiting times only, no result depends on it."""
+
+
+def load_folders(
+    target: Path,
+    drafter: Path | None = None,
+    *,
+    method: str = "cross-modal",
+    vocabulary: str = "auto",
+    how: Loading | None = None,
+    device_plan: str = "auto",
+) -> Pair:
+    """The pair of a target's and a drafter's checkpoint folder, ready for `method`; the drafter is loaded only if it is used.
+
+    vocabulary: `auto` shares ids where all text pieces agree and re-encodes drafts where not; `same` refuses what differs;
+    `retokenize` and `intersect` are `drafters.retokenized`'s ways. Raises BadInput and BadCheckpoint, one line each.
+    """
+    check_method(method)
+    if vocabulary not in VOCABULARY_WAYS:
+        raise BadInput(f"vocabulary '{vocabulary}' is unknown: choose one of {', '.join(VOCABULARY_WAYS)}")
+    how = how or Loading()
+    plan = choose_plan(device_plan, how.device, how.device)
+    answering = load_folder(target, how)
+    encode = answering.vocabulary.encode
+    drafters: dict[str, Drafter] = {
+        "autoregressive": Nothing(),
+        "ngram": NgramDrafter(lambda question: encode(f"\n{question} ASSISTANT:")),
+    }
+    notes = dict.fromkeys(("autoregressive", "ngram", "cross-modal"), answering.notes)
+    if method == "cross-modal":
+        if drafter is None:
+            raise BadInput("method cross-modal needs a drafter: give --drafter FOLDER, or --method autoregressive")
+        drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False))
+        drafters[method], note = joined(answering, drafting, vocabulary, f"{drafter}", f"{target}")
+        notes[method] = (*answering.notes, note)
+    return Pair(
+        name=target.resolve().name,
+        target=LanguageTarget(answering.language, answering.rows),
+        drafters=drafters,
+        vocabulary=answering.vocabulary,
+        end=answering.end,
+        banned=answering.banned,
+        budget=_budget(answering, how),
+        lanes=Lanes(plan, how.device, how.device),
+        notes=notes,
+        sees=answering.sees,
+    )
+
+
+def joined(target: VisionLanguage, drafter: VisionLanguage, way: str, *names: str) -> tuple[Drafter, str]:
+    """A drafter whose proposals are in the target's ids, and one sentence on how; `names` are the two folders, for errors.
+
+    `same` raises BadInput that names the first differing id with both pieces.
+    """
+    theirs, ours = drafter.vocabulary, target.vocabulary
+    pieces = min(theirs.text_size, ours.text_size)
+    plain = LanguageDrafter("cross-modal", drafter.language, drafter.rows, drafter.end, theirs.text_size)
+    different = first_difference(theirs, ours)
+    if different is None and drafter.end == target.end and way in ("auto", "same"):
+        extent = "all" if theirs.text_size == ours.text_size else "the first"
+        shared = LanguageDrafter("cross-modal", drafter.language, drafter.rows, drafter.end, pieces)
+        return shared, f"vocabulary: both tokenizers agree on {extent} {pieces} text pieces, ids are shared"
+    where = "they agree, but this way was asked for"
+    if different is not None:
+        where = f"id {different[0]} is {different[1]!r} for the drafter and {different[2]!r} for the target"
+    elif drafter.end != target.end:
+        where = f"an answer ends with id {drafter.end} for the drafter and with id {target.end} for the target"
+    if way == "same":
+        raise BadInput(
+            f"the tokenizers of {names[0]} and {names[1]} differ: {where}; choose --vocabulary auto, retokenize or intersect"
+        )
+    chosen = "retokenize" if way == "auto" else way
+    wrapped = Retokenized(plain, Speaker(theirs, drafter.end), Speaker(ours, target.end), chosen)
+    how = "drafts are spelled and encoded again" if chosen == "retokenize" else f"{len(wrapped.to_ours)} pieces are shared"
+    return wrapped, f"vocabulary: {chosen}, {how} ({where})"
+
+
+def _budget(target: VisionLanguage, how: Loading) -> Plan:
+    """The usual budget with waiting times for a model of this size: a decoding step reads every weight once."""
+    weights = sum(parameter.nbytes for parameter in target.language.parameters())
+    step = weights / WEIGHT_BYTES_PER_SECOND["cuda" if how.device.startswith("cuda") else "cpu"]
+    usual = Plan()
+    return replace(usual, step_seconds=max(usual.step_seconds, step), deadline=max(usual.deadline, 400 * step))

@@ -1,0 +1,83 @@
+"""Checkpoint folders on the command line: generate, models check, and refusals of one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from eventspec.cli import run
+from eventspec.pairs.pair import DATA
+
+if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
+    from conftest import Folders
+
+REAL = str(DATA / "clips/davis346_traffic_1s")
+ASK = ["generate", "--recording", REAL, "--prompt", "is the car on the way", "--max-new-tokens", "12"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
+    assert run([str(word) for word in (*words, "--json")]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    code = run([str(word) for word in words])
+    said = capsys.readouterr()
+    assert (code, said.out, said.err.count("\n")) == (2, "", 1), said.err
+    return said.err
+
+
+def test_a_drafter_folder_changes_no_token_of_a_target_folder(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
+    pair = (*ASK, "--target", folders.other, "--drafter", folders.eventgpt, "--frames", 4)
+    plain = told(capsys, *pair, "--method", "autoregressive")
+    assert plain["usage"] == {"prompt_tokens": plain["usage"]["prompt_tokens"], "visual_tokens": 20, "completion_tokens": 12}  # type: ignore[index]
+    for way in ("auto", "retokenize", "intersect"):
+        drafted = told(capsys, *pair, "--method", "cross-modal", "--vocabulary", way)
+        assert drafted["token_ids"] == plain["token_ids"]
+        assert "vocabulary: " in str(drafted["notes"])
+    said = refused(capsys, *pair, "--method", "cross-modal", "--vocabulary", "same")
+    assert "id 260 is 't' for the drafter and 'e' for the target" in said
+
+
+def test_low_precision_and_stored_precision_run(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
+    for dtype in ("auto", "bfloat16"):
+        found = told(capsys, *ASK, "--target", folders.video_llava, "--method", "autoregressive", "--dtype", dtype)
+        assert found["finish_reason"] in ("length", "stop")
+
+
+def test_check_tells_both_layouts(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
+    found = told(capsys, "models", "check", folders.eventgpt)
+    assert (found["architecture"], found["vocabulary"], found["banned_ids"]) == ("EventGPT", 284, 2)
+    found = told(capsys, "models", "check", folders.video_llava)
+    assert (found["architecture"], found["vocabulary"], found["embedding_rows"]) == ("Video-LLaVA", 285, 295)
+    assert run(["models", "check", str(folders.video_llava)]) == 0
+    assert "image_tower skipped" in capsys.readouterr().out
+
+
+def test_what_cannot_be_used_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], folders: Folders, tmp_path: Path
+) -> None:
+    assert "neither config.json nor pair.toml" in refused(capsys, "models", "check", tmp_path)
+    assert "--target" in refused(capsys, *ASK, "--drafter", folders.eventgpt)
+    assert "--target" in refused(capsys, *ASK, "--frames", 4)
+    assert "dtype 'int4' is unknown" in refused(capsys, *ASK, "--target", folders.video_llava, "--dtype", "int4")
+    alone = (*ASK, "--method", "autoregressive", "--target")
+    assert "at most 102 frames" in refused(capsys, *alone, folders.video_llava, "--frames", 200)
+    copy = Path(shutil.copytree(folders.video_llava, tmp_path / "copy"))
+    (copy / "model.safetensors").write_bytes(b"\0" * 100)
+    assert "model.safetensors" in refused(capsys, *alone, copy)
+    assert "model.safetensors" in refused(capsys, "models", "check", copy)
+    (copy / "config.json").write_text('{"model_type": "llava_onevision"}')
+    assert "model_type is 'llava_onevision'" in refused(capsys, "models", "check", copy)
+    assert "no drafter for method prior" in refused(capsys, *ASK, "--target", folders.video_llava, "--method", "prior")
