@@ -5,12 +5,15 @@ The tree is the fenced block with a line `src/eventspec/`; below it, one indente
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from eventspec.pairs import load_pair
 
 PLAIN = "src/eventspec/\n  core.py  types\n  cli/  words\n    doctor.py  facts\ntests/\n  house/\n"
 DRAWN = "├── src/eventspec/\n│   ├── core.py  types\n│   └── cli/     words\n└── tests/\n"
@@ -55,6 +58,11 @@ def test_the_file_tree_lists_the_rooms_that_exist(root: Path) -> None:
 def test_a_tree_is_read_in_either_style(tree: str) -> None:
     assert rooms_in(f"# Title\n```sh\nmake demo\n```\n\n```\n{tree}```\n") == {"core.py", "cli/"}
     assert rooms_in("# Title\n```\nmake demo\n```\n") == set()
+
+
+def test_the_results_were_measured_with_the_pair_that_ships(root: Path) -> None:
+    where = json.loads((root / "benchmarks/results/main-job.json").read_text())["environment"]
+    assert where["pair_sha256"] == load_pair(where["pair"]).fingerprint(), "the pair has changed: measure the main job again"
 
 
 def test_the_figures_are_what_the_results_say(root: Path) -> None:

@@ -24,7 +24,7 @@ from eventspec.video.sampling import uniform_indices
 
 PAD, BOS, EOS, IMAGE, VIDEO, EVENT = range(6)
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<image>", "<video>", "<event>")
-VOCABULARY = 480
+VOCABULARY = 576
 IMAGE_SIZE = 112
 
 

@@ -23,7 +23,23 @@ class QA:
     answer: str
 
 
-NUMBERS = ("no", "one", "two", "three", "four")
+NUMBERS = ("Nobody", "One", "Two", "Three", "Four")
+EGO = {
+    "stopped": "standing still",
+    "slow": "driving slowly",
+    "fast": "driving fast",
+    "turning left": "turning left",
+    "turning right": "turning right",
+}
+LIGHT = {"day": "by day", "dusk": "at dusk", "night": "at night"}
+DOING = {
+    "parked": "parked",
+    "standing": "standing",
+    "oncoming": "coming toward us",
+    "leading": "going our way",
+    "crossing left": "crossing to the left",
+    "crossing right": "crossing to the right",
+}
 
 
 def _thing(user: RoadUser) -> str:
@@ -31,222 +47,177 @@ def _thing(user: RoadUser) -> str:
 
 
 def _place(user: RoadUser) -> str:
-    metres = f"{user.distance_m} m"
-    return f"{metres} ahead" if user.side == "ahead" else f"{metres} away on the {user.side}"
+    return f"{user.distance_m} m ahead" if user.side == "ahead" else f"{user.distance_m} m to the {user.side}"
 
 
 def _doing(user: RoadUser) -> str:
-    if user.action == "leading":
-        return "riding ahead of us" if user.kind == "cyclist" else "driving ahead of us"
-    words = {
-        "parked": "parked",
-        "standing": "standing still",
-        "oncoming": "coming toward us",
-        "crossing left": "crossing to the left",
-        "crossing right": "crossing to the right",
-    }
-    return words[user.action]
+    return DOING[user.action]
+
+
+def _user(user: RoadUser) -> str:
+    return f"{_thing(user)} {_doing(user)} {_place(user)}"
+
+
+def _terse(user: RoadUser) -> str:
+    return f"{_thing(user)} {user.action} {user.distance_m} m {user.side}"
 
 
 def _crossing(facts: Facts) -> RoadUser | None:
     return next((u for u in facts.users if u.action.startswith("crossing")), None)
 
 
+def _signal_and_zebra(facts: Facts) -> str:
+    return f"{'no' if facts.signal == 'none' else facts.signal} light, {'zebra' if facts.junction else 'no zebra'}"
+
+
 # ------------------------------------------------------------------------------------------------------------ short answers
-LIGHT = {"day": "by day", "dusk": "at dusk", "night": "at night"}
-EGO_DOES = {
-    "stopped": "we stand still",
-    "slow": "we roll slowly along",
-    "fast": "we drive fast",
-    "turning left": "we turn left",
-    "turning right": "we turn right",
-}
-
-
 def _ego(facts: Facts) -> str:
-    moving = {"stopped": "Standing still", "slow": "Driving slowly", "fast": "Driving fast"}
-    doing = moving.get(facts.ego, facts.ego.capitalize())
-    return f"{doing} {LIGHT[facts.light]}."
+    return f"{EGO[facts.ego].capitalize()} {LIGHT[facts.light]}"
 
 
-def _light(facts: Facts) -> str:
-    words = {"day": "Bright day", "dusk": "Dusk", "night": "Night"}
-    return f"{words[facts.light]}, {EGO_DOES[facts.ego]}."
+def _moving(facts: Facts) -> str:
+    return f"We are {EGO[facts.ego]} {LIGHT[facts.light]}."
 
 
 def _signal(facts: Facts) -> str:
-    if facts.signal == "none":
-        return "A zebra crossing, but no light." if facts.junction else "No light."
-    return f"{facts.signal.capitalize()}, before a zebra crossing." if facts.junction else f"{facts.signal.capitalize()}."
+    return f"{_signal_and_zebra(facts).capitalize()}."
 
 
 def _count(facts: Facts) -> str:
-    if not facts.users:
-        return "None."
-    kinds = [user.kind for user in facts.users]
-    if len(kinds) <= 2:
-        return f"{NUMBERS[len(kinds)].capitalize()}: {', '.join(kinds)}."
-    return f"{NUMBERS[len(kinds)].capitalize()}, first a {kinds[0]}."
+    return f"{NUMBERS[len(facts.users)]}: {', '.join(u.kind for u in facts.users)}." if facts.users else f"{NUMBERS[0]}."
 
 
 def _colour(facts: Facts) -> str:
     car = next((user for user in facts.users if user.kind == "car"), None)
-    return f"{str(car.colour).capitalize()}." if car else "No car."
+    return f"{str(car.colour).capitalize()}, {_doing(car)} {_place(car)}." if car else "No car."
 
 
 def _side(facts: Facts) -> str:
-    return f"{facts.users[0].side.capitalize()}, a {facts.users[0].kind}." if facts.users else "Nowhere."
+    return f"{facts.users[0].side.capitalize()}, a {_thing(facts.users[0])}." if facts.users else f"{NUMBERS[0]}."
 
 
 def _distance(facts: Facts) -> str:
     if not facts.users:
-        return "Nobody is here."
-    return f"{facts.users[0].distance_m} m."
+        return f"{NUMBERS[0]}."
+    return f"{facts.users[0].distance_m} m, a {facts.users[0].kind} {_doing(facts.users[0])}."
 
 
 def _nearest(facts: Facts) -> str:
-    if not facts.users:
-        return "Nobody."
-    user = facts.users[0]
-    return f"A {_thing(user)} {_place(user)}, {_doing(user)}."
+    return f"A {_user(facts.users[0])}." if facts.users else f"{NUMBERS[0]}."
 
 
 def _is_crossing(facts: Facts) -> str:
+    """Who crosses and where; if nobody does, who is nearest and what that one does instead."""
     user = _crossing(facts)
-    if user is None:
-        return "No, nobody."
-    return f"Yes, a {_thing(user)} {_place(user)} goes {user.action.split()[-1]}."
+    if user is not None:
+        return f"Yes, a {_thing(user)} {_place(user)}."
+    if facts.users:
+        return f"No, a {_user(facts.users[0])}."
+    return "No, nobody."
 
 
 def _safe(facts: Facts) -> str:
     user = _crossing(facts)
     if user is not None and user.distance_m <= 10:
-        return f"No, a {user.kind} is crossing {user.distance_m} m from us."
+        return f"No, a {_user(user)}."
     if facts.signal == "red":
         return "No, red light."
-    close = next((u for u in facts.users if u.side == "ahead" and u.distance_m <= 10), None)
-    if close is not None:
-        return f"With care, {close.kind} {_place(close)}."
-    return "Yes."
+    if facts.users:
+        return f"Yes, a {_user(facts.users[0])}."
+    return "Yes, nobody."
 
 
 # ------------------------------------------------------------------------------------------------------------- long answers
-def _opening(facts: Facts) -> str:
-    return f"{LIGHT[facts.light].capitalize()} {EGO_DOES[facts.ego]}"
+def _list(users: tuple[RoadUser, ...]) -> str:
+    return "; ".join(_user(u) for u in users) if users else NUMBERS[0].lower()
 
 
 def _caption(facts: Facts) -> str:
-    """Order and articles follow the scene: the nearest in a sentence of its own, a repeated kind as `another`."""
-    parts = [_opening(facts) + (" toward a zebra crossing" if facts.junction else "")]
-    parts[0] += f", the light is {facts.signal}." if facts.signal != "none" else "."
-    if not facts.users:
-        parts.append("The street is empty.")
+    """Order and articles follow the scene: who stands is told place first, a repeated kind is `another`."""
+    parts = [f"{_ego(facts)}, {_signal_and_zebra(facts)}."]
     seen: set[str] = set()
     for user in facts.users:
-        article = "Another" if user.kind in seen else "A"
+        article = "another" if user.kind in seen else "a"
         seen.add(user.kind)
         if user.action in ("parked", "standing"):
-            parts.append(f"{_place(user).capitalize()} {article.lower()} {_thing(user)} is {_doing(user)}.")
+            parts.append(f"{_place(user).capitalize()} {article} {_thing(user)} is {_doing(user)}.")
         else:
-            parts.append(f"{article} {_thing(user)} is {_doing(user)}, {_place(user)}.")
-    return " ".join(parts)
-
-
-def _report(users: tuple[RoadUser, ...]) -> str:
-    if not users:
-        return "Nobody."
-    return "; ".join(f"{_thing(u)} {u.distance_m} m {u.side}, {_doing(u)}" for u in users) + "."
+            parts.append(f"{article.capitalize()} {_thing(user)} is {_doing(user)}, {_place(user)}.")
+    return " ".join(parts) if facts.users else f"{parts[0]} The street is empty."
 
 
 def _near_to_far(facts: Facts) -> str:
-    return _report(facts.users)
+    return _list(facts.users).capitalize() + "."
 
 
 def _left_to_right(facts: Facts) -> str:
-    return _report(tuple(sorted(facts.users, key=lambda u: SIDES.index(u.side))))
+    return _list(tuple(sorted(facts.users, key=lambda u: SIDES.index(u.side)))).capitalize() + "."
 
 
 def _far_to_near(facts: Facts) -> str:
-    return _report(facts.users[::-1])
+    return _list(facts.users[::-1]).capitalize() + "."
 
 
 def _summary(facts: Facts) -> str:
     if not facts.users:
-        return f"{_opening(facts)} through an empty street."
+        return f"{_ego(facts)} on an empty street, {_signal_and_zebra(facts)}."
     near = facts.users[0]
-    if len(facts.users) == 1:
-        return f"{_opening(facts)}, a {_thing(near)} is {_doing(near)}."
-    others = ", ".join(f"{_thing(u)} {u.side}" for u in facts.users[1:])
-    return f"{_opening(facts)} among {NUMBERS[len(facts.users)]}: a {_thing(near)} {_doing(near)}, {others}."
+    others = "".join(f", a {_thing(u)} {_doing(u)}" for u in facts.users[1:])
+    return f"{_ego(facts)} near a {_user(near)}{others}, {_signal_and_zebra(facts)}."
 
 
 def _hazard(facts: Facts) -> str:
-    crossing = _crossing(facts)
-    if crossing is not None:
-        return f"Brake for the {_thing(crossing)} {_place(crossing)}, it is {_doing(crossing)}."
-    if facts.signal == "red":
-        return "Stop at the red light."
-    if not facts.users:
-        return f"Nothing, {EGO_DOES[facts.ego]} on an empty street."
-    near = facts.users[0]
-    if near.action == "oncoming":
-        return f"Keep right, a {_thing(near)} comes toward us {_place(near)}."
-    return f"Mind the {_thing(near)} {_doing(near)} {_place(near)}."
+    """What to do about whom; then what else there is, the nearest first."""
+    first = _crossing(facts) or (facts.users[0] if facts.users else None)
+    if first is None:
+        return f"{'Wait at the red light' if facts.signal == 'red' else 'Drive on'}, {EGO[facts.ego]} {LIGHT[facts.light]}."
+    if first.action.startswith("crossing"):
+        deed = "Brake for"
+    elif facts.signal == "red":
+        deed = "Stop behind" if first.action == "leading" else "Stop, mind"
+    else:
+        deed = {"leading": "Follow", "oncoming": "Let by", "parked": "Pass", "standing": "Mind"}[first.action]
+    others = [u for u in facts.users if u is not first]
+    return f"{deed} the {_user(first)}" + "".join(f"; mind a {_user(u)}" for u in others) + f"; {_ego(facts).lower()}."
 
 
 def _dispatch(facts: Facts) -> str:
-    """A radio call: everything about everybody, then our own state."""
-    own = f"{facts.ego}, {facts.light}, light {facts.signal}, {'zebra' if facts.junction else 'no zebra'}"
-    if not facts.users:
-        return f"Street empty; {own}."
-    return f"{NUMBERS[len(facts.users)].capitalize()} seen: {_report(facts.users)[:-1]}; {own}."
+    """A radio call in few words: everything about everybody, then our own state."""
+    seen = "".join(f"; {_terse(u)}" for u in facts.users)
+    return f"{NUMBERS[len(facts.users)]} seen{seen}; {_signal_and_zebra(facts)}; {_ego(facts).lower()}."
 
 
 def _statement(facts: Facts) -> str:
-    """A witness's statement, in the past tense, the farthest first."""
-    light = {"day": "It was day", "dusk": "It was dusk", "night": "It was night"}[facts.light]
-    ego = {
-        "stopped": "we were standing still",
-        "slow": "we were rolling slowly along",
-        "fast": "we were driving fast",
-        "turning left": "we were turning left",
-        "turning right": "we were turning right",
-    }[facts.ego]
-    parts = [f"{light} and {ego}."]
+    """A witness's statement, in the past tense, our own state first and the farthest road user next."""
+    parts = [f"We were {EGO[facts.ego]} {LIGHT[facts.light]}."]
     for user in facts.users[::-1]:
         parts.append(f"A {_thing(user)} was {_doing(user)} {_place(user)}.")
-    if not facts.users:
-        parts.append("Nobody was there.")
-    parts.append("We saw no light." if facts.signal == "none" else f"The light was {facts.signal}.")
-    return " ".join(parts)
+    return " ".join([*parts, f"{_signal_and_zebra(facts).capitalize()}."])
 
 
 def _around(facts: Facts) -> str:
-    """Side by side, empty sides last."""
+    """Side by side from left to right, the nearest first; empty sides are left out."""
     parts: list[str] = []
-    empty: list[str] = []
-    for side, words in (("left", "On the left"), ("ahead", "Ahead of us"), ("right", "On the right")):
+    for side in SIDES:
         users = [u for u in facts.users if u.side == side]
         if users:
-            parts.append(f"{words}: " + ", ".join(f"a {_thing(u)} {_doing(u)} at {u.distance_m} m" for u in users) + ".")
-        else:
-            empty.append(side)
-    return " ".join([*parts, f"Nobody is {', '.join(empty)}."] if empty else parts)
+            told = ", ".join(f"a {_thing(u)} {_doing(u)} at {u.distance_m} m" for u in users)
+            parts.append(f"{side.capitalize()}: {told}.")
+    return " ".join([*(parts or [f"{NUMBERS[0]}."]), f"{_signal_and_zebra(facts).capitalize()}."])
 
 
 def _explain(facts: Facts) -> str:
-    """A decision and its reasons, the strongest first."""
-    reasons = [f"a {u.kind} is {_doing(u)} {_place(u)}" for u in facts.users if u.action.startswith("crossing")]
-    stop = any(u.action.startswith("crossing") and u.distance_m <= 10 for u in facts.users) or facts.signal == "red"
-    if facts.signal == "red":
-        reasons.append("the light is red")
-    reasons += [f"a {u.kind} is {_doing(u)} {_place(u)}" for u in facts.users if not u.action.startswith("crossing")]
-    if facts.signal == "green":
-        reasons.append("the light is green")
-    if not facts.users:
+    """A decision and its reasons: who crosses, the light, then everybody else."""
+    crossing = [u for u in facts.users if u.action.startswith("crossing")]
+    others = [u for u in facts.users if not u.action.startswith("crossing")]
+    stop = facts.signal == "red" or any(u.distance_m <= 10 for u in crossing)
+    reasons = [f"a {_user(u)}" for u in crossing]
+    if facts.signal != "none":
+        reasons.append(f"the light is {facts.signal}")
+    reasons += [f"a {_user(u)}" for u in others]
+    if not reasons:
         reasons.append("the street is empty")
-    decision = "We have to stop" if stop else "We go on with care" if facts.users else "We go on"
-    return f"{decision}: {', and '.join(reasons)}; now {EGO_DOES[facts.ego]} {LIGHT[facts.light]}."
+    return f"{'Stop' if stop else 'Go on'}, {EGO[facts.ego]} {LIGHT[facts.light]}: {', '.join(reasons)}."
 
 
 @dataclass(frozen=True)
@@ -260,8 +231,7 @@ def _same(answer: Callable[[Facts], str], *questions: str) -> tuple[tuple[str, C
 
 
 FORMS = (
-    _Form("ego", _same(_ego, "What is our vehicle doing?", "How are we moving?")),
-    _Form("light", _same(_light, "What time of day is it?", "How bright is it outside?")),
+    _Form("ego", _same(_moving, "What is our vehicle doing?", "How are we moving?")),
     _Form("signal", _same(_signal, "What does the traffic light show?", "Is there a traffic light?")),
     _Form("count", _same(_count, "How many road users are visible?", "How many others are on the street?")),
     _Form("colour", _same(_colour, "What colour is the closest car?", "Which colour has the nearest car?")),

@@ -65,7 +65,7 @@ def _preset(size: str, shards: int, minutes: tuple[float, float, float, float, f
 
 
 PRESETS = {
-    "cpu": _preset("nano", 24, (10, 50, 50, 45, 20), 8, 3000),
+    "cpu": _preset("nano", 24, (10, 45, 50, 95, 20), 8, 3000),
     "gpu": _preset("base", 100, (3, 4, 8, 4, 4), 128, 20000),
     "cpu-base": _preset("base", 24, (40, 160, 160, 150, 60), 8, 3000),
     "smoke": _preset("nano", 1, (0.05, 0.05, 0.05, 0.05, 0.05), 2, 4),
