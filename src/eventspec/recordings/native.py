@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from eventspec.core import BadInput
+from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import native_h5, read_events
 from eventspec.events.stream import EventStream, Monotonic
-from eventspec.video.clip import Frames, VideoClip
+from eventspec.video.clip import VideoClip
 from eventspec.video.decode import open_video
 from eventspec.video.images import read_image_folder
 
@@ -66,7 +66,7 @@ def write_native(folder: Path, recording: Recording, source: str | None = None) 
         shutil.rmtree(partial, ignore_errors=True)  # gone already when it was renamed
 
 
-def _write_frames(folder: Path, frames: Frames) -> None:
+def _write_frames(folder: Path, frames: FrameRows) -> None:
     from PIL import Image
 
     folder.mkdir()
