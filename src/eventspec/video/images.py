@@ -27,8 +27,11 @@ def image_paths(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _parts(path)])
 
 
-def read_image_folder(folder: Path | str, fps: float | None = None, times_us: list[int] | None = None) -> VideoFile:
-    """Images in order of name. Times: `times_us`, else ``timestamps.txt`` (one int64 us a line), else `fps` (default 20).
+def read_image_folder(
+    folder: Path | str, fps: float | None = None, times_us: list[int] | None = None, times_file: Path | None = None
+) -> VideoFile:
+    """Images in order of name. Times: `times_us`, else `times_file` or ``timestamps.txt`` (one int64 us a line), else `fps`
+    (default 20).
 
     A short clip is decoded now; the images of a long one stay in their files and a note says so.
 
@@ -40,7 +43,7 @@ def read_image_folder(folder: Path | str, fps: float | None = None, times_us: li
     paths = image_paths(folder)
     if not paths:
         raise BadInput(f"{folder}: has no png or jpg images: give a folder of frames")
-    times, notes = _times(folder, len(paths), fps, times_us)
+    times, notes = _times(folder, len(paths), fps, times_us, times_file or folder / TIMES_FILE)
     width, height = _one_size(paths)
     frames = held_frames(lambda place: read_image(paths[place]), len(paths), height, width)
     if isinstance(frames, StoredFrames):
@@ -89,10 +92,9 @@ def _parts(path: Path) -> list[str]:
 
 
 def _times(
-    folder: Path, frames: int, fps: float | None, times_us: list[int] | None
+    folder: Path, frames: int, fps: float | None, times_us: list[int] | None, listed: Path
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...]]:
     """int64 [K] microseconds and a note on where they come from."""
-    listed = folder / TIMES_FILE
     if times_us is not None:
         times, place = times_us, "times_us"
     elif fps is None and listed.is_file():
