@@ -18,7 +18,9 @@ KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat
 
 app = typer.Typer(help="Look into event recordings, convert them, draw them; make events from video.", no_args_is_help=True)
 
-Source = Annotated[Path, typer.Argument(help="Event file, video, image folder or native recording folder.", show_default=False)]
+Source = Annotated[
+    Path, typer.Argument(help="Event file, video, image folder, DSEC sequence or native recording folder.", show_default=False)
+]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
 Order = Annotated[
     Literal["raise", "clamp", "keep"],
