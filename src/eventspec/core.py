@@ -111,11 +111,26 @@ class EventSlice(Protocol):
     def height(self) -> int: ...
 
 
-class FrameSlice(Protocol):
-    """Frames of one window: uint8 [K, H, W, 3] RGB and int64 [K] times; see ``eventspec.video.clip.VideoClip``."""
+class FrameRows(Protocol):
+    """Frames uint8 [K, H, W, 3] RGB: an array, or ``eventspec.video.stored.StoredFrames``, which are read when asked for.
+
+    Index by an array of places for those frames as an array; ``np.asarray`` would read all of them.
+    """
 
     @property
-    def frames(self) -> np.ndarray[Any, np.dtype[np.uint8]]: ...
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[np.uint8]: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Any: ...
+    def __getitem__(self, places: Any, /) -> Any: ...
+
+
+class FrameSlice(Protocol):
+    """Frames of one window and int64 [K] times; see ``eventspec.video.clip.VideoClip``."""
+
+    @property
+    def frames(self) -> FrameRows: ...
     @property
     def times_us(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
 

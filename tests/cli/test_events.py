@@ -178,3 +178,61 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     done = run(*(word.replace("CLIP", str(clip)).replace("TMP", str(tmp_path)) for word in words))
     assert isinstance(done.exception, BadInput) and told in str(done.exception) and "\n" not in str(done.exception)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+# --------------------------------------------------------------------------------------------------------------- simulate
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    """Six images of a white square that moves to the right, without times."""
+    (tmp_path / "film").mkdir()
+    for index in range(6):
+        frame = np.full((16, 32, 3), 60, np.uint8)
+        frame[4:12, 4 + 3 * index : 12 + 3 * index] = 230
+        Image.fromarray(frame).save(tmp_path / f"film/{index}.png")
+    return tmp_path / "film"
+
+
+def test_simulate_makes_a_recording_with_frames_and_events(film: Path, tmp_path: Path) -> None:
+    done = run("simulate", film, "--out", tmp_path / "made", "--fps", "50", "--noise-hz", "0")
+    assert done.exit_code == 0, done.exception
+    made = Recording.open(tmp_path / "made")
+    assert made.events is not None and made.video is not None and (made.events.width, made.events.height) == (32, 16)
+    assert made.video.times_us.tolist() == [0, 20_000, 40_000, 60_000, 80_000, 100_000]
+    assert done.stdout == f"{tmp_path / 'made'}: {len(made.events)} events and 6 frames\n"
+    front, back = (made.events.x[made.events.p == p] for p in (1, 0))
+    assert min(len(front), len(back)) > 400 and front.mean() > back.mean() + 6 and made.events.y.min() == 4
+    assert "note: the events are simulated, not measured: threshold 0.25" in done.stderr
+    assert any("frames are 20 ms apart" in note for note in made.notes)  # kept in recording.toml
+
+
+def test_simulate_is_seeded_and_writes_what_the_suffix_says(film: Path, tmp_path: Path) -> None:
+    for name, seed in (("a.npz", "3"), ("b.npz", "3"), ("c.npz", "4"), ("d.h5", "3")):
+        assert run("simulate", film, "--out", tmp_path / name, "--seed", seed, "--subframes", "2").exit_code == 0
+    facts = [summary(Recording.open(tmp_path / name)) for name in ("a.npz", "b.npz", "c.npz", "d.h5")]
+    assert facts[0] == facts[1] != facts[2] and facts[3] == {**facts[0], "format": "dsec-h5"}
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_simulate_replaces_the_events_of_a_recording_and_may_cut_it(clip: Path, tmp_path: Path) -> None:
+    done = run("simulate", clip, "--out", tmp_path / "made", "--noise-hz", "0", "--end-us", "1700")
+    assert done.exit_code == 0 and "the recording's own 7 events are left out" in done.stderr
+    facts = summary(Recording.open(tmp_path / "made"))
+    assert (facts["events"], facts["frames"], facts["width"]) == (0, 3, 16)  # black frames
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("CLIP/events.h5", "--out", "TMP/new"), "holds no frames: give a video, a folder of images"),
+        (("CLIP", "--out", "CLIP"), "exists already"),
+        (("CLIP", "--out", "TMP/new", "--end-us", "1001"), "1 frames with times of their own: events need at least two"),
+        (("CLIP", "--out", "TMP/new", "--threshold", "0"), "threshold is 0.0: it must be 0.05 to 10.0"),
+        (("none.mp4", "--out", "TMP/new"), "none.mp4: no such file"),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
+    clip: Path, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    done = run("simulate", *(word.replace("CLIP", str(clip)).replace("TMP", str(tmp_path)) for word in words))
+    assert isinstance(done.exception, BadInput) and told in str(done.exception) and "\n" not in str(done.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["clip"]

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from eventspec.core import BadInput
-from eventspec.scenes.clip import SPLITS, SceneClip, film, make_clip, split_seed
+from eventspec.scenes.clip import PIXELS, SPLITS, SceneClip, film, make_clip, split_seed
 from eventspec.scenes.facts import ACTIONS, COLOURS, DISTANCES_M, KINDS
 from eventspec.scenes.labels import KIND_GREEN, KIND_RED, KIND_ZEBRA
-from eventspec.scenes.sensor import NOISE_HZ
 from eventspec.scenes.world import Ego, Mover, World
 
 MIDDLE = 2
@@ -93,7 +92,7 @@ def test_an_empty_street_works() -> None:
 
 
 def test_a_parked_car_is_invisible_to_events_while_we_stand_and_a_moving_one_is_not() -> None:
-    noise = NOISE_HZ * 112 * 112
+    noise = PIXELS.noise_hz * 112 * 112
     parked = film(street(STOPPED, PARKED), NOISE)
     assert [user.action for user in parked.facts.users] == ["parked"]
     assert len(parked.t) < noise + 5 * noise**0.5

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from eventspec import __version__
-from eventspec.cli import bench, demo, doctor, events, generate, models, scenes, train
+from eventspec.cli import bench, dataset, demo, doctor, events, generate, models, scenes, train
 
 app = typer.Typer(
     name="eventspec",
@@ -44,6 +44,7 @@ app.command()(demo.demo)
 app.command()(generate.generate)
 app.add_typer(models.models, name="models")
 app.add_typer(events.app, name="events")
+app.add_typer(dataset.app, name="dataset")
 app.add_typer(scenes.scenes, name="scenes")
 app.add_typer(train.train, name="train")
 app.add_typer(bench.bench, name="bench")

@@ -1,4 +1,4 @@
-"""``eventspec events``: look into recordings, convert them, draw them."""
+"""``eventspec events``: look into recordings, convert them, draw them, and make events from video."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 Kind = Literal["native", "npz", "dsec", "aedat4"]
 KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat4": "aedat4"}
 
-app = typer.Typer(help="Look into event recordings, convert them, draw them.", no_args_is_help=True)
+app = typer.Typer(help="Look into event recordings, convert them, draw them; make events from video.", no_args_is_help=True)
 
-Source = Annotated[Path, typer.Argument(help="Event file, video, image folder or native recording folder.", show_default=False)]
+Source = Annotated[
+    Path, typer.Argument(help="Event file, video, image folder, DSEC sequence or native recording folder.", show_default=False)
+]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
 Order = Annotated[
     Literal["raise", "clamp", "keep"],
@@ -61,19 +63,9 @@ def convert(
     source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
 ) -> None:
     """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, .npz or .h5 with events only."""
-    from eventspec.core import BadInput
-    from eventspec.recordings import write_native
-
     kind = to or KINDS.get(out.suffix.lower(), "native")
-    if out.exists():
-        raise BadInput(f"{out}: exists already: choose another name, or remove it first")
-    recording = cut(_opened(file, sensor, monotonic), start_us, end_us)
-    if kind == "native":
-        write_native(out, replace(recording, name=out.name), source or file.name)
-    else:
-        _write_file(out, kind, recording)
-    counts = f"{len(recording.events if recording.events is not None else ())} events and {len(recording.video or ())} frames"
-    typer.echo(f"{out}: {counts if kind in ('native', 'aedat4') else counts.split(' and ')[0]}")
+    _must_be_new(out)
+    _write(out, kind, cut(_opened(file, sensor, monotonic), start_us, end_us), source or file.name)
 
 
 @app.command()
@@ -95,8 +87,7 @@ def render(
     from eventspec.core import BadInput
     from eventspec.events.pictures import montage, pictures
 
-    if out.exists():
-        raise BadInput(f"{out}: exists already: choose another name, or remove it first")
+    _must_be_new(out)
     recording = cut(_opened(file, sensor, monotonic), start_us, end_us)
     if recording.events is None:
         raise BadInput(f"{file}: holds no event stream: give a recording with events")
@@ -106,6 +97,50 @@ def render(
     else:
         _write_images(out, list(images))
     typer.echo(f"{out}: {windows} {'image' if windows == 1 else 'images'} of {len(recording.events)} events")
+
+
+@app.command()
+def simulate(
+    video: Annotated[Path, typer.Argument(help="Video, image folder, or any recording with frames.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4.", show_default=False)],
+    threshold: Annotated[float, typer.Option(help="Change of log light that makes an event; higher gives fewer.")] = 0.25,
+    spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
+    noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,
+    refractory_us: Annotated[int, typer.Option(help="Least time between two events of a pixel.")] = 500,
+    subframes: Annotated[int, typer.Option(help="Blend frames linearly in so many steps (coarse videos); 1 = not.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 0,
+    fps: Annotated[float | None, typer.Option(help="Frames a second of image folders without timestamps.txt.")] = None,
+    start_us: Start = None,
+    end_us: End = None,
+) -> None:
+    """Make events from frames, as an event camera in their place might have seen them; frames and events go into OUT."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from eventspec.core import BadInput
+    from eventspec.events import simulate as model
+
+    _must_be_new(out)
+    pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
+    recording = cut(_opened(video, None, "raise", fps), start_us, end_us)
+    clip = recording.video
+    if clip is None or not len(clip):
+        raise BadInput(f"{video}: holds no frames: give a video, a folder of images or a recording with frames")
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=len(clip))
+        events, notes = model.simulate(
+            clip.frames, clip.times_us, pixels, seed, subframes, lambda done: bar.update(task, completed=done)
+        )
+    if recording.events is not None:
+        notes = (*notes, f"the recording's own {len(recording.events)} events are left out")
+    _tell(notes)
+    made = replace(
+        recording,
+        events=events,
+        notes=(*recording.notes, *notes),
+        source_format=f"{recording.source_format}+simulated",
+    )
+    _write(out, KINDS.get(out.suffix.lower(), "native"), made, video.name)
 
 
 def summary(recording: Recording) -> dict[str, str | int | None]:
@@ -148,15 +183,40 @@ def cut(recording: Recording, start_us: int | None, end_us: int | None) -> Recor
 
 
 # ------------------------------------------------------------------------------------------------------------------ parts
-def _opened(file: Path, sensor: str | None, monotonic: Literal["raise", "clamp", "keep"]) -> Recording:
+def _must_be_new(out: Path) -> None:
+    from eventspec.core import BadInput
+
+    if out.exists():
+        raise BadInput(f"{out}: exists already: choose another name, or remove it first")
+
+
+def _opened(
+    file: Path, sensor: str | None, monotonic: Literal["raise", "clamp", "keep"], fps: float | None = None
+) -> Recording:
     """The recording; what its reader assumed or lost goes to stderr, so that stdout stays one JSON object."""
     from eventspec.events.formats import parse_sensor_size
     from eventspec.recordings import Recording
 
-    recording = Recording.open(file, parse_sensor_size(sensor) if sensor else None, monotonic)
-    for note in recording.notes:
-        typer.echo(f"note: {note}", err=True)
+    recording = Recording.open(file, parse_sensor_size(sensor) if sensor else None, monotonic, fps)
+    _tell(recording.notes)
     return recording
+
+
+def _tell(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+def _write(out: Path, kind: Kind, recording: Recording, source: str) -> None:
+    """Write the recording and say what is in it now."""
+    from eventspec.recordings import write_native
+
+    if kind == "native":
+        write_native(out, replace(recording, name=out.name), source)
+    else:
+        _write_file(out, kind, recording)
+    counts = f"{len(recording.events if recording.events is not None else ())} events and {len(recording.video or ())} frames"
+    typer.echo(f"{out}: {counts if kind in ('native', 'aedat4') else counts.split(' and ')[0]}")
 
 
 def _write_file(out: Path, kind: Kind, recording: Recording) -> None:

@@ -28,14 +28,8 @@ def make(
     from rich.console import Console
     from rich.progress import Progress
 
-    try:
-        from eventspec.scenes.writer import write_scenes
-    except ModuleNotFoundError as error:
-        from eventspec.core import BadInput
+    from eventspec.scenes.writer import write_scenes
 
-        if error.name != "numba":
-            raise
-        raise BadInput(f"{error.name} is not installed: pip install 'eventspec[scenes]'") from None
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("rendering", total=clips)
         write_scenes(out, clips, split, seed, lambda done: bar.update(task, completed=done))

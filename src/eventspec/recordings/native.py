@@ -6,15 +6,16 @@ import json
 import os
 import shutil
 import tomllib
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eventspec.core import BadInput
+from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import native_h5, read_events
 from eventspec.events.stream import EventStream, Monotonic
-from eventspec.video.clip import Frames, VideoClip
+from eventspec.recordings.parts import Parts, inside
+from eventspec.video.clip import VideoClip
 from eventspec.video.decode import open_video
 from eventspec.video.images import read_image_folder
 
@@ -26,15 +27,6 @@ VERSION = 1
 TOML_NAME = "recording.toml"
 EVENTS_NAME = "events.h5"
 FRAMES_NAME = "frames"
-
-
-class NativeParts(NamedTuple):
-    """What a native folder holds."""
-
-    name: str
-    events: EventStream | None
-    video: VideoClip | None
-    notes: tuple[str, ...]
 
 
 # ---------------------------------------------------------------------------------------------------------------- writing
@@ -66,7 +58,7 @@ def write_native(folder: Path, recording: Recording, source: str | None = None) 
         shutil.rmtree(partial, ignore_errors=True)  # gone already when it was renamed
 
 
-def _write_frames(folder: Path, frames: Frames) -> None:
+def _write_frames(folder: Path, frames: FrameRows) -> None:
     from PIL import Image
 
     folder.mkdir()
@@ -96,7 +88,7 @@ def _string(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------- reading
-def read_native(folder: Path, monotonic: Monotonic = "raise") -> NativeParts:
+def read_native(folder: Path, monotonic: Monotonic = "raise") -> Parts:
     """Read a native folder. BadInput for a damaged recording.toml, a path that leaves the folder, or files that do not fit."""
     description = folder / TOML_NAME
     content = _content(description)
@@ -115,7 +107,7 @@ def read_native(folder: Path, monotonic: Monotonic = "raise") -> NativeParts:
     if events is None and video is None:
         raise BadInput(f"{description}: has neither [events] nor [video]: a recording needs one of them")
     name = content.get("name")
-    return NativeParts(name if isinstance(name, str) and name else folder.resolve().name, events, video, tuple(notes))
+    return Parts(name if isinstance(name, str) and name else folder.resolve().name, events, video, tuple(notes))
 
 
 def _content(description: Path) -> dict[str, Any]:
@@ -165,10 +157,8 @@ def _inside(folder: Path, value: object, name: str) -> Path:
     description = folder / TOML_NAME
     if not isinstance(value, str) or not value:
         raise BadInput(f"{description}: {name} is {value!r}: write the name of a file in the folder")
-    posix, windows = PurePosixPath(value), PureWindowsPath(value)
-    leaves = posix.is_absolute() or bool(windows.drive or windows.root) or ".." in (*posix.parts, *windows.parts)
-    path = folder / value
-    if leaves or "\0" in value or not path.resolve().is_relative_to(folder.resolve()):
+    path = inside(folder, value)
+    if path is None:
         raise BadInput(f"{description}: {name} is {value!r}, which leaves the folder: name a file inside it")
     if not path.exists():
         raise BadInput(f"{description}: {name} names {value!r}, which is not there: copy the whole folder again")

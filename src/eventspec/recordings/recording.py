@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats import EventFile, SensorSize, open_events, recognised
+from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised
 from eventspec.events.stream import EventStream, Monotonic
-from eventspec.recordings import native
+from eventspec.recordings import dsec, mvsec, native
+from eventspec.recordings.parts import meeting_notes, words
 from eventspec.video.clip import VideoClip
 from eventspec.video.decode import VideoFile, looks_like_video, open_video
 from eventspec.video.images import image_paths, read_image_folder
 
 OWN_ZERO_US = 1_000_000  # a clock that starts within its first second is taken for one that was reset at the start
-LEAST_OVERLAP = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Recording:
     """What a camera pair saw. Either part may be missing.
 
     notes: what the readers assumed or lost, one sentence each; source_format: "aedat4", "eventgpt-npy", "npz", "native-h5",
-    "native", "video", "images", or two of them joined by "+".
+    "native", "dsec", "video", "images", or two of them joined by "+".
     """
 
     name: str
@@ -39,7 +39,7 @@ class Recording:
         monotonic: Monotonic = "raise",
         fps: float | None = None,
     ) -> Recording:
-        """Open an event file, a video, a folder of images, or a native folder; which one is seen from its content.
+        """Open an event file, a video, a folder of images, a DSEC sequence, or a native folder; seen from its content.
 
         `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times.
         Raises BadInput, one line, for anything that cannot be read.
@@ -49,11 +49,16 @@ class Recording:
             path = path.parent
         if path.is_dir():
             if (path / native.TOML_NAME).is_file():
-                return cls(**native.read_native(path, monotonic)._asdict(), source_format="native")
+                return cls(*native.read_native(path, monotonic), source_format="native")
+            if dsec.is_sequence(path):
+                return cls(*dsec.read_sequence(path, sensor_size, monotonic), source_format="dsec")
             if image_paths(path):
                 return _of_video(path, "images", read_image_folder(path, fps))
-            raise BadInput(f"{path}: the folder has neither {native.TOML_NAME} nor png or jpg images: give a recording")
-        if recognised(path) is None and path.is_file() and looks_like_video(path):
+            raise BadInput(f"{path}: {_not_one(path)}")
+        family = recognised(path)
+        if family is mvsec_h5.FORMAT:
+            return cls(*mvsec.read_data(path, sensor_size, monotonic), source_format=family.name)
+        if family is None and looks_like_video(path):
             return _of_video(path, "video", open_video(path))
         return _of_events(path, open_events(path, sensor_size, monotonic))
 
@@ -101,18 +106,22 @@ class Recording:
         span = self.span
         if window.start_us >= span.end_us or window.end_us <= span.start_us:
             raise BadInput(
-                f"{self.name}: the window {_words(window)} is outside the recording {_words(span)}: choose one inside it"
+                f"{self.name}: the window {words(window)} is outside the recording {words(span)}: choose one inside it"
             )
         notes = self.notes
         if window.start_us < span.start_us or window.end_us > span.end_us:
-            notes = (*notes, f"the window {_words(window)} reaches beyond the recording {_words(span)}")
+            notes = (*notes, f"the window {words(window)} reaches beyond the recording {words(span)}")
         events = self.events.slice(window) if self.events is not None else None
         video = self.video.slice(window) if self.video is not None else None
         return replace(self, events=events, video=video, notes=notes)
 
 
-def _words(window: Window) -> str:
-    return f"[{window.start_us}, {window.end_us}) us"
+def _not_one(folder: Path) -> str:
+    """What a folder is that is no recording; a data set is told by its first sequence."""
+    sequence = next(dsec.sequences(folder, depth=2), None)
+    if sequence is not None:
+        return f"is a folder of DSEC sequences: open one of them, such as {sequence.relative_to(folder)}"
+    return f"the folder has neither {native.TOML_NAME} nor png or jpg images: give a recording"
 
 
 def _of_events(path: Path, found: EventFile) -> Recording:
@@ -132,20 +141,12 @@ def _on_one_clock(stream: EventStream, clip: VideoClip, source: str) -> tuple[Ev
     events, frames = stream.span, clip.span
     if events is None or frames is None:
         return stream, clip, ()
-    overlap = min(events.end_us, frames.end_us) - max(events.start_us, frames.start_us)
-    if overlap > 0:
-        share = overlap / min(events.duration_us, frames.duration_us)
-        if share < LEAST_OVERLAP:
-            return stream, clip, (f"events and frames share only {share:.0%} of the shorter of the two",)
-        return stream, clip, ()
+    apart = min(events.end_us, frames.end_us) <= max(events.start_us, frames.start_us)
     delta = events.start_us - frames.start_us
-    if frames.start_us < OWN_ZERO_US:
+    if apart and frames.start_us < OWN_ZERO_US:
         moved = f"the frames are moved by {delta} us, so that both start together: their clock starts at its own zero"
         return stream, clip.shifted(delta), (moved,)
-    if events.start_us < OWN_ZERO_US:
+    if apart and events.start_us < OWN_ZERO_US:
         moved = f"the events are moved by {-delta} us, so that both start together: their clock starts at its own zero"
         return stream.shifted(-delta), clip, (moved,)
-    raise BadInput(
-        f"{source}: events {_words(events)} and frames {_words(frames)} do not overlap: give files of one recording, "
-        "or write both on one clock"
-    )
+    return stream, clip, meeting_notes(stream, clip, source)

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.simulate import EventSensor, PixelModel
 from eventspec.scenes.facts import ACTIONS, COLOURS, DISTANCES_M, KINDS, Facts, RoadUser
 from eventspec.scenes.labels import PIXELS_LAMP, PIXELS_USER, PIXELS_ZEBRA, label_planes, pixel_counts
 from eventspec.scenes.render import Camera, build_stage, develop, render
-from eventspec.scenes.sensor import sense
 from eventspec.scenes.shapes import OWNER_GREEN, OWNER_RED, OWNER_USER, OWNER_ZEBRA
 from eventspec.scenes.world import CLIP_S, SIDE_BORDERS, World, make_world, side_share
 
 FRAMES, WINDOWS, SUBFRAMES = 8, 5, 100
 CLIP_US = int(CLIP_S * 1_000_000)
+PIXELS = PixelModel(threshold=0.25, spread=0.02, noise_hz=0.1, refractory_us=500, floor=0.03)  # published clips depend on it
 SPLITS = ("train", "calibration", "test")
 _RANGE = 1 << 40
 
@@ -59,7 +60,9 @@ def film(world: World, noise: np.random.SeedSequence, seed: int = 0) -> SceneCli
     times = [CLIP_S * k / SUBFRAMES for k in range(SUBFRAMES + 1)] + [us / 1e6 for us in frame_us]
     frame_at = list(range(SUBFRAMES + 1, SUBFRAMES + 1 + FRAMES))
     shots = render(world, stage, camera, times, frame_at, frame_at + window_at)
-    x, y, t, p = sense(shots.luma[: SUBFRAMES + 1], CLIP_US, np.random.default_rng(sensor))
+    pictures = shots.luma[: SUBFRAMES + 1]
+    eye = EventSensor(pictures.shape[2], pictures.shape[1], PIXELS, np.random.default_rng(sensor))
+    seen = eye.see(pictures, 0, CLIP_US)
     looks = np.array([_codes(m.kind, m.action, m.colour, m.distance_m) for m in world.movers], np.int8).reshape(-1, 4)
     labels = label_planes(shots.ids, looks, camera.samples)
     middle = shots.ids[FRAMES + WINDOWS // 2]
@@ -67,10 +70,10 @@ def film(world: World, noise: np.random.SeedSequence, seed: int = 0) -> SceneCli
         seed,
         develop(shots.rgb, stage.light, np.random.default_rng(grain)),
         np.array(frame_us, np.int64),
-        x,
-        y,
-        t,
-        p,
+        seen.x,
+        seen.y,
+        seen.t,
+        seen.p,
         _facts(world, pixel_counts(middle, camera.samples)),
         labels[:FRAMES],
         labels[FRAMES:],

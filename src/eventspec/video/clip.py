@@ -7,20 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from eventspec.core import BadInput, Window
+from eventspec.core import BadInput, FrameRows, Window
 
-Frames = np.ndarray[Any, np.dtype[np.uint8]]
 Times = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
 class VideoClip:
-    """frames uint8 [K, H, W, 3] RGB; times_us int64 [K], non-decreasing microseconds.
+    """frames uint8 [K, H, W, 3] RGB, in memory or in their files (`stored`); times_us int64 [K], non-decreasing microseconds.
 
     The plain constructor trusts its arguments; use `VideoClip.checked` for anything that comes from outside.
     """
 
-    frames: Frames
+    frames: FrameRows
     times_us: Times
 
     def __len__(self) -> int:
@@ -30,10 +29,10 @@ class VideoClip:
         return f"VideoClip({len(self)} frames, {self.width}x{self.height}, span={self.span})"
 
     @classmethod
-    def checked(cls, frames: np.ndarray[Any, np.dtype[Any]], times_us: Any, *, source: str = "video") -> VideoClip:
+    def checked(cls, frames: FrameRows, times_us: Any, *, source: str = "video") -> VideoClip:
         """Frames and times from outside as a clip; BadInput for another shape or dtype, or times that go back."""
         times = np.asarray(times_us)
-        if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
+        if len(frames.shape) != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
             raise BadInput(f"{source}: frames are {frames.dtype} {frames.shape}: they must be uint8 [frames, height, width, 3]")
         if times.shape != (len(frames),) or (len(times) and times.dtype.kind not in "iu"):
             raise BadInput(
@@ -60,7 +59,7 @@ class VideoClip:
         return Window(int(self.times_us[0]), int(self.times_us[-1]) + 1) if len(self) else None
 
     def slice(self, window: Window) -> VideoClip:
-        """Frames with ``start_us <= time < end_us``: views of the same memory."""
+        """Frames with ``start_us <= time < end_us``: views of the same memory, or frames of the same files."""
         first, last = np.searchsorted(self.times_us, [window.start_us, window.end_us], side="left")
         return VideoClip(self.frames[first:last], self.times_us[first:last])
 

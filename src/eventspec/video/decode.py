@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.video.clip import Frames, VideoClip
+from eventspec.video.clip import VideoClip
+from eventspec.video.stored import LARGEST_BYTES, Frames
 
-LARGEST_BYTES = 4 << 30  # decoded RGB; half a minute of 1080p at 24 frames a second
 MICROSECONDS = 1_000_000
 VIDEO_STARTS = (b"\x1a\x45\xdf\xa3", b"RIFF", b"OggS", b"FLV\x01", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3")
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".mpg", ".mpeg", ".ogv", ".flv", ".wmv"})

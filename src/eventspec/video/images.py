@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.video.clip import Frames, VideoClip
+from eventspec.video.clip import VideoClip
 from eventspec.video.decode import VideoFile
+from eventspec.video.stored import Frames, StoredFrames, held_frames
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 TIMES_FILE = "timestamps.txt"
+LONG_NOTE = "the clip is long: its images stay in their files, and are decoded when they are asked for"
 DEFAULT_FPS = 20.0  # the rate of DSEC's images
 
 
@@ -23,8 +27,13 @@ def image_paths(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _parts(path)])
 
 
-def read_image_folder(folder: Path | str, fps: float | None = None, times_us: list[int] | None = None) -> VideoFile:
-    """Images in order of name. Times: `times_us`, else ``timestamps.txt`` (one int64 us a line), else `fps` (default 20).
+def read_image_folder(
+    folder: Path | str, fps: float | None = None, times_us: list[int] | None = None, times_file: Path | None = None
+) -> VideoFile:
+    """Images in order of name. Times: `times_us`, else `times_file` or ``timestamps.txt`` (one int64 us a line), else `fps`
+    (default 20).
+
+    A short clip is decoded now; the images of a long one stay in their files and a note says so.
 
     Raises BadInput for a folder without images, unreadable or differently sized images, or times that do not fit.
     """
@@ -34,27 +43,46 @@ def read_image_folder(folder: Path | str, fps: float | None = None, times_us: li
     paths = image_paths(folder)
     if not paths:
         raise BadInput(f"{folder}: has no png or jpg images: give a folder of frames")
-    times, notes = _times(folder, len(paths), fps, times_us)
-    frames = [read_image(path) for path in paths]
-    for path, frame in zip(paths, frames, strict=True):
-        if frame.shape != frames[0].shape:
-            raise BadInput(
-                f"{path}: is {frame.shape[1]}x{frame.shape[0]} but {paths[0].name} is "
-                f"{frames[0].shape[1]}x{frames[0].shape[0]}: frames of one clip have one size"
-            )
-    return VideoFile(VideoClip.checked(np.stack(frames), times, source=str(folder)), notes)
+    times, notes = _times(folder, len(paths), fps, times_us, times_file or folder / TIMES_FILE)
+    width, height = _one_size(paths)
+    frames = held_frames(lambda place: read_image(paths[place]), len(paths), height, width)
+    if isinstance(frames, StoredFrames):
+        notes = (*notes, LONG_NOTE)
+    return VideoFile(VideoClip.checked(frames, times, source=str(folder)), notes)
 
 
 def read_image(path: Path) -> Frames:
     """One image as uint8 [H, W, 3] RGB; 16-bit grey keeps its upper 8 bits. BadInput when it cannot be read."""
+    with _opened(path) as image:
+        if image.mode.startswith("I"):
+            grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+            return np.repeat(grey[..., None], 3, axis=2)
+        return np.array(image.convert("RGB"))
+
+
+def _one_size(paths: list[Path]) -> tuple[int, int]:
+    """Width and height of all the images, which their first bytes tell; BadInput names the first one of another size."""
+    first: tuple[int, int] | None = None
+    for path in paths:
+        with _opened(path) as image:
+            size: tuple[int, int] = image.size
+        first = first or size
+        if size != first:
+            raise BadInput(
+                f"{path}: is {size[0]}x{size[1]} but {paths[0].name} is {first[0]}x{first[1]}: frames of one clip have one size"
+            )
+    assert first is not None
+    return first
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The PIL image, whose pixels are decoded when they are used; whatever PIL says becomes one BadInput."""
     from PIL import Image
 
     try:
         with Image.open(path, formats=("PNG", "JPEG")) as image:
-            if image.mode.startswith("I"):
-                grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
-                return np.repeat(grey[..., None], 3, axis=2)
-            return np.asarray(image.convert("RGB"))
+            yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadInput(f"{path}: not a readable image ({' '.join(str(error).split())[:100]}): write it again") from None
 
@@ -64,10 +92,9 @@ def _parts(path: Path) -> list[str]:
 
 
 def _times(
-    folder: Path, frames: int, fps: float | None, times_us: list[int] | None
+    folder: Path, frames: int, fps: float | None, times_us: list[int] | None, listed: Path
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...]]:
     """int64 [K] microseconds and a note on where they come from."""
-    listed = folder / TIMES_FILE
     if times_us is not None:
         times, place = times_us, "times_us"
     elif fps is None and listed.is_file():

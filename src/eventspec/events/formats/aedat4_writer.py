@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eventspec.core import BadInput
+from eventspec.core import BadInput, FrameRows
 from eventspec.events.stream import EventStream
 
 NAME = "aedat4"
@@ -19,7 +19,7 @@ NAME = "aedat4"
 def write(
     path: Path,
     stream: EventStream | None,
-    frames: np.ndarray[Any, np.dtype[np.uint8]] | None = None,
+    frames: FrameRows | None = None,
     frame_times_us: np.ndarray[Any, np.dtype[np.int64]] | None = None,
 ) -> None:
     """Write events and frames (uint8 [K, H, W, 3] RGB with int64 [K]); the caller chooses and renames the path.

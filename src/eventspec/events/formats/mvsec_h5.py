@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from eventspec.events.stream import Monotonic
 
 NAME = "mvsec-hdf5"
 CAMERAS = ("davis/left", "davis/right")
-LARGEST_FRAMES = 1 << 28  # bytes of grey frames that are read; a longer drive is for a reader that streams frames
+LARGEST_FRAMES = 1 << 28  # bytes of grey frames that are read; a recording (`recordings.mvsec`) leaves more in the file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +27,23 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the left camera, or the right one where it is alone; frames that would not fit in memory are left out with a note.
+    """Events and frames of one camera; frames that would not fit in memory are left out with a note.
+
+    Raises BadInput when the file is damaged or its columns do not fit.
+    """
+    found, camera = read_events(path, sensor_size, monotonic)
+    grey = grey_frames(path, camera)
+    if grey is None or not len(grey.times_us):
+        return found
+    size = len(grey.times_us) * grey.height * grey.width
+    if size > min(LARGEST_FRAMES, 20 * path.stat().st_size):
+        told = f"{len(grey.times_us)} grey frames are left out: they are {size} bytes; open the file as a recording"
+        return replace(found, notes=(*found.notes, told))
+    return replace(found, frames=grey.whole(), frame_times_us=grey.times_us)
+
+
+def read_events(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> tuple[EventFile, str]:
+    """The events of the left camera, or of the right one where it is alone, without frames; and the camera's group.
 
     Raises BadInput when the file is damaged or its events do not fit the sensor (DAVIS346's 346x260).
     """
@@ -39,11 +56,49 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         found = [camera for camera in CAMERAS if f"{camera}/events" in file]
         if len(found) > 1:
             notes.append(f"two event cameras: only {found[0]} is read")
-        frames, frame_times = _frames(file, found[0], path, notes)
         count = table(file).count
     size = settled_size(None, sensor_size or SENSORS["davis346"], str(path))
-    events = h5_file(NAME, H5Source(path, size, monotonic, table, count), path, tuple(notes))
-    return EventFile(NAME, events.events, events.notes, frames, frame_times)
+    return h5_file(NAME, H5Source(path, size, monotonic, table, count), path, tuple(notes)), found[0]
+
+
+@dataclass(frozen=True, eq=False)
+class GreyFrames:
+    """A camera's frames, which stay in the file. times_us int64 [K], in order; places int64 [K]: where each is in `name`."""
+
+    path: Path
+    name: str
+    times_us: Array
+    places: Array
+    height: int
+    width: int
+
+    def read(self, index: int) -> Array:
+        """One frame uint8 [H, W, 3]."""
+        with opened_h5(self.path) as file:
+            return np.repeat(dataset(file, self.name, self.path, 3)[self.places[index]][..., None], 3, axis=2)
+
+    def whole(self) -> Array:
+        """All of them, uint8 [K, H, W, 3]."""
+        with opened_h5(self.path) as file:
+            return np.repeat(dataset(file, self.name, self.path, 3)[...][self.places][..., None], 3, axis=3)
+
+
+def grey_frames(path: Path, camera: str) -> GreyFrames | None:
+    """The camera's frames, None without; BadInput when they and their times do not match."""
+    name = f"{camera}/image_raw"
+    with opened_h5(path) as file:
+        if name not in file or f"{name}_ts" not in file:
+            return None
+        images, seconds = dataset(file, name, path, 3), dataset(file, f"{name}_ts", path)
+        if images.dtype != np.uint8 or len(images) != len(seconds):
+            raise BadInput(
+                f"{path}: image_raw is {images.dtype} of shape {images.shape} with {len(seconds)} times: they must match"
+            )
+        _, height, width = images.shape
+        zero = float(seconds[0]) if len(seconds) else 0.0
+        times = _microseconds(seconds[...].astype(np.float64), zero, 0, path)
+    order = np.argsort(times, kind="stable")
+    return GreyFrames(path, name, times[order], order, height, width)
 
 
 class MatrixTable:
@@ -74,25 +129,6 @@ def _microseconds(seconds: Array, zero: float, first: int, path: Path) -> Array:
         index = int(np.argmax(bad)) if bad.any() else -first
         raise BadInput(f"{path}: time {first + index} is {seconds[index] if bad.any() else zero} s: mend or remove the event")
     return np.int64(round(zero * 1e6)) + np.rint((seconds - zero) * 1e6).astype(np.int64)
-
-
-def _frames(file: Any, camera: str, path: Path, notes: list[str]) -> tuple[Array | None, Array | None]:
-    """The camera's frames as uint8 [K, H, W, 3] and their times int64 [K], in order; (None, None) without."""
-    if f"{camera}/image_raw" not in file or f"{camera}/image_raw_ts" not in file:
-        return None, None
-    images, seconds = dataset(file, f"{camera}/image_raw", path, 3), dataset(file, f"{camera}/image_raw_ts", path)
-    if images.dtype != np.uint8 or len(images) != len(seconds):
-        raise BadInput(
-            f"{path}: image_raw is {images.dtype} of shape {images.shape} with {len(seconds)} times: they must match"
-        )
-    if images.nbytes > min(LARGEST_FRAMES, 20 * path.stat().st_size):
-        notes.append(f"{len(images)} grey frames are left out: they are {images.nbytes} bytes; cut the recording first")
-        return None, None
-    if not len(images):
-        return None, None
-    times = _microseconds(seconds[...].astype(np.float64), float(seconds[0]), 0, path)
-    order = np.argsort(times, kind="stable")
-    return np.repeat(images[...][order][..., None], 3, axis=3), times[order]
 
 
 FORMAT = Format(NAME, "MVSEC data.hdf5", matches, read)

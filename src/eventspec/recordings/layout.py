@@ -1,0 +1,147 @@
+"""What every data set's layout provides: how to recognise a folder, what is in it, and its questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eventspec.core import BadInput
+from eventspec.recordings.parts import Parts
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question about one recording, which `Recording.open` opens."""
+
+    recording: Path
+    kind: str
+    question: str
+    answer: str
+    id: str
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The rows whose recordings are there; what is missing for the others, and what to know of the recordings."""
+
+    rows: tuple[Row, ...]
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that is there: a sequence, a file, a split; facts: what it holds, by name."""
+
+    name: str
+    facts: dict[str, int | None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a folder holds of a data set. missing: what is not there; wrong: what is there and cannot be used."""
+
+    parts: tuple[Part, ...]
+    missing: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One data set: its name on the command line, its title, the expected tree, and its functions.
+
+    ``matches(path)`` looks at names and beginnings only; ``inspect(path)`` opens what it finds and never raises for what is
+    wrong inside; ``questions(path, recordings, split)`` raises BadInput for files it cannot use. `recordings`: a folder with
+    the recordings where they are not in the data set's own. None for a data set without questions.
+    """
+
+    name: str
+    title: str
+    tree: str
+    matches: Callable[[Path], bool]
+    inspect: Callable[[Path], Report]
+    questions: Callable[[Path, Path | None, str | None], Questions] | None = None
+
+
+def opened(
+    paths: Iterable[Path], root: Path, read: Callable[[Path], Parts], lacks: Callable[[Path], list[str]], nothing: str
+) -> Report:
+    """The report on recordings below a root: each is opened; long files are not read to the end.
+
+    ``lacks(path)`` names what a recording should have beside what it has; `nothing` is said when there are no recordings.
+    """
+    parts: list[Part] = []
+    missing: list[str] = []
+    wrong: list[str] = []
+    for path in paths:
+        name = relative(path, root)
+        try:
+            missing += [f"{name}/{absent}" for absent in lacks(path)]
+            _, events, video, _ = read(path)
+        except BadInput as error:
+            wrong.append(str(error))
+            parts.append(Part(name, {}))
+            continue
+        span = events.span if events is not None else None
+        facts = {
+            "events": len(events) if events is not None else None,
+            "frames": len(video) if video is not None else None,
+            "first_us": span.start_us if span is not None else None,
+            "last_us": span.end_us - 1 if span is not None else None,
+        }
+        parts.append(Part(name, facts))
+    return Report(tuple(parts), tuple(missing) if parts else (nothing,), tuple(wrong))
+
+
+def folders(path: Path, depth: int) -> Iterator[Path]:
+    """The folder itself and those below it, `depth` levels down, in order of name; hidden ones and links are left out."""
+    yield path
+    if depth:
+        for child in listed(path):
+            if child.is_dir() and not child.is_symlink():
+                yield from folders(child, depth - 1)
+
+
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder, by name, without hidden files; BadInput when it cannot be listed."""
+    try:
+        return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be listed ({error.strerror}): check the path and its permissions") from None
+
+
+def relative(path: Path, root: Path) -> str:
+    """The path as it reads below the root; the name of the root for the root itself."""
+    return root.resolve().name if path == root else path.relative_to(root).as_posix()
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """A JSON file that is a list of objects; BadInput, with the first bad record, for anything else."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        told = " ".join(str(error).split())[:100]
+        raise BadInput(f"{path}: is not readable JSON ({told}): download or write it again") from None
+    if not isinstance(content, list) or not content:
+        raise BadInput(f"{path}: is not a JSON list of records, or an empty one: give the data set's own file")
+    for index, record in enumerate(content):
+        if not isinstance(record, dict):
+            raise BadInput(f"{path}: record {index} is {shown(record)}, not an object: download or write the file again")
+    return content
+
+
+def text_of(record: dict[str, Any], field: str, place: str) -> str:
+    """A field that must be text and not empty; BadInput names the place, the field and what is there."""
+    value = record.get(field)
+    if not isinstance(value, str) or not value.strip():
+        raise BadInput(f"{place}: {field} is {shown(value)}: it must be text")
+    return value
+
+
+def shown(value: object) -> str:
+    """A value as messages show it, on one short line."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,0 +1,75 @@
+"""MVSEC: one data.hdf5 a drive or flight, with the events and grey frames of a DAVIS346 pair. One camera is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eventspec.core import BadInput
+from eventspec.events.formats import SensorSize, mvsec_h5, recognised
+from eventspec.events.formats.hdf5 import holds
+from eventspec.events.stream import Monotonic
+from eventspec.recordings.layout import Layout, Report, folders, listed, opened
+from eventspec.recordings.parts import Parts, meeting_notes
+from eventspec.video.clip import VideoClip
+from eventspec.video.images import LONG_NOTE
+from eventspec.video.stored import StoredFrames, held_frames
+
+NAME = "mvsec"
+SUFFIXES = frozenset({".hdf5", ".h5"})
+TREE = """\
+MVSEC/                               one folder, or one for each scene, or one file alone
+  <sequence>_data.hdf5               e.g. indoor_flying1, outdoor_day1, outdoor_night1, motorcycle1
+    davis/left/events                float64 [E, 4]: x, y, Unix seconds, polarity -1 or 1
+    davis/left/image_raw             uint8 [K, 260, 346], and
+    davis/left/image_raw_ts          float64 [K] Unix seconds: both missing in some right cameras
+  (not read: <sequence>_gt.hdf5, .bag files, calibration, imu, velodyne, visensor)"""
+
+
+def data_files(path: Path) -> list[Path]:
+    """The data files at or below a path, known by their content, in order of name."""
+    if not path.is_dir():
+        return [path] if path.is_file() and _is_data(path) else []
+    found = (child for folder in folders(path, 1) for child in listed(folder))
+    return [child for child in found if child.suffix.lower() in SUFFIXES and child.is_file() and _is_data(child)]
+
+
+def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Parts:
+    """Events and frames of a data file. Both stay in it where they are long.
+
+    BadInput when the file is damaged, its columns do not fit, or events and frames do not meet.
+    """
+    found, camera = mvsec_h5.read_events(path, sensor_size, monotonic)
+    notes, video = found.notes, None
+    grey = mvsec_h5.grey_frames(path, camera)
+    if grey is None:
+        notes = (*notes, f"{camera} has no image_raw with image_raw_ts: the recording has events only")
+    else:
+        frames = held_frames(grey.read, len(grey.times_us), grey.height, grey.width)
+        video = VideoClip.checked(frames, grey.times_us, source=str(path))
+        if isinstance(frames, StoredFrames):
+            notes = (*notes, LONG_NOTE)
+    return Parts(path.stem, found.events, video, (*notes, *meeting_notes(found.events, video, str(path))))
+
+
+def inspect(path: Path) -> Report:
+    """Every data file at or below the path, opened."""
+    return opened(data_files(path), path, read_data, _lacks, "<sequence>_data.hdf5")
+
+
+def _lacks(path: Path) -> list[str]:
+    camera = next(camera for camera in mvsec_h5.CAMERAS if holds(path, (f"{camera}/events",)))
+    return [name for name in (f"{camera}/image_raw", f"{camera}/image_raw_ts") if not holds(path, (name,))]
+
+
+def _is_data(path: Path) -> bool:
+    try:
+        return recognised(path) is mvsec_h5.FORMAT
+    except BadInput:  # empty or unreadable
+        return False
+
+
+def _matches(path: Path) -> bool:
+    return bool(data_files(path))
+
+
+LAYOUT = Layout(NAME, "MVSEC", TREE, _matches, inspect)

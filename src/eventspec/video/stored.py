@@ -1,0 +1,99 @@
+"""Frames that stay in their files: an index reads only the frames it names. It knows no file format, only a function."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput
+
+HELD_BYTES = 1 << 27
+"""Clips of at most this many bytes (28 frames of DSEC) are held in memory; of longer ones, so much of what was read last is."""
+LARGEST_BYTES = 4 << 30  # decoded RGB at once; half a minute of 1080p at 24 frames a second
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
+ReadFrame = Callable[[int], Frames]
+"""The frame at a place, uint8 [H, W, 3] RGB; BadInput when it cannot be read."""
+
+
+class StoredFrames:
+    """Frames uint8 [K, H, W, 3] RGB that are read when they are asked for.
+
+    A number gives one frame and an index array gives those frames, both as arrays; a slice gives stored frames again.
+    ``np.asarray`` reads everything. Threads may read at once.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, read: ReadFrame, count: int, height: int, width: int) -> None:
+        self._shelf, self._places = _Shelf(read, (height, width, 3)), range(count)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return f"StoredFrames({self.shape})"
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (len(self._places), *self._shelf.shape)
+
+    def __iter__(self) -> Iterator[Frames]:
+        return (self._shelf.frame(place) for place in self._places)
+
+    def __getitem__(self, places: Any) -> Any:
+        if isinstance(places, slice):
+            part = StoredFrames.__new__(StoredFrames)
+            part._shelf, part._places = self._shelf, self._places[places]
+            return part
+        if isinstance(places, int | np.integer):
+            return self._shelf.frame(self._places[int(places)])
+        if isinstance(places, tuple):
+            raise TypeError("stored frames have one index: take the frames first, then their pixels")
+        return self._stacked(np.array(self._places, np.int64)[places].tolist())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Frames:
+        return self._stacked(list(self._places)).astype(dtype or self.dtype, copy=False)
+
+    def _stacked(self, places: list[int]) -> Frames:
+        wanted = len(places) * int(np.prod(self._shelf.shape))
+        if wanted > LARGEST_BYTES:
+            raise BadInput(f"{len(places)} frames are {wanted >> 20} MiB, more than {LARGEST_BYTES >> 20}: choose a window")
+        found = np.empty((len(places), *self._shelf.shape), np.uint8)
+        for row, place in zip(found, places, strict=True):
+            row[...] = self._shelf.frame(place)
+        return found
+
+
+class _Shelf:
+    """The frames read last, at most `HELD_BYTES` of them and at least one."""
+
+    def __init__(self, read: ReadFrame, shape: tuple[int, int, int]) -> None:
+        self.shape = shape
+        self._read, self._lock = read, Lock()
+        self._kept: OrderedDict[int, Frames] = OrderedDict()
+
+    def frame(self, place: int) -> Frames:
+        with self._lock:
+            if place in self._kept:
+                self._kept.move_to_end(place)
+                return self._kept[place]
+        frame = self._read(place)  # outside the lock: decoding is long, and two threads may do it at once
+        if frame.shape != self.shape:
+            raise BadInput(f"frame {place} is {frame.shape}, was {self.shape}: its file has changed; open the recording again")
+        frame.flags.writeable = False  # everyone gets the same one
+        with self._lock:
+            self._kept[place] = frame
+            while len(self._kept) > max(1, HELD_BYTES // frame.nbytes):
+                self._kept.popitem(last=False)
+        return frame
+
+
+def held_frames(read: ReadFrame, count: int, height: int, width: int) -> Frames | StoredFrames:
+    """The frames in memory when they are few, and in their files when they are many."""
+    stored = StoredFrames(read, count, height, width)
+    return np.asarray(stored) if count * height * width * 3 <= HELD_BYTES else stored
