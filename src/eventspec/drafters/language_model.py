@@ -1,11 +1,15 @@
 """An independent language model as a drafter: it sees its own view of the recording, knows nothing of the target, and
 starts at once.
 
-It grows one draft tree, best leaf first. What it grew survives a verdict that followed the tree, so proposing again goes
-on from there: while the target verifies, drafting never has to stop.
+It grows one draft tree, best leaf first. Where a cheap guesser is sure how a leaf goes on, the guess is read in the same
+forward: if the model agrees, the next levels are known already. Guesses change how fast the tree grows, never what is in it.
+What it grew survives a verdict that followed the tree, so proposing again goes on from there: while the target verifies,
+drafting never has to stop.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -18,6 +22,8 @@ from eventspec.nn import Llama
 
 _WIDTH = 4
 _CHILDREN = 6
+_AHEAD = 6
+"""Guessed tokens that are read in one forward, at most."""
 _TREE_ROWS = 512
 _SMALLEST = 1e-3
 """Tokens below this share are not even remembered. A share, not a path's probability: an unlikely path that is committed
@@ -25,23 +31,28 @@ becomes the root, and then what follows it is likely."""
 
 Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
+Guess = Callable[[str, Sequence[int]], list[int]]
+"""(question, answer so far) -> the tokens that are likely to follow, at best a few; [] where that is not clear."""
 
 
 class LanguageDrafter:
     """`rows` makes the drafter's own prompt, `language` reads it, `end` is its end-of-text id; ids from `limit` on are never
-    drafted (rows without a token, tokens that the target does not share)."""
+    drafted (rows without a token, tokens that the target does not share); `guess` is read ahead."""
 
     taps: tuple[int, ...] = ()
     concurrent = True
 
-    def __init__(self, name: str, language: Llama, rows: Rows, end: int, limit: int | None = None) -> None:
+    def __init__(
+        self, name: str, language: Llama, rows: Rows, end: int, limit: int | None = None, guess: Guess | None = None
+    ) -> None:
         self.name, self.language, self.rows, self.end, self.limit = name, language, rows, end, limit
+        self.guess = guess or (lambda question, answer: [])
 
     def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
         """Vision encoding and prefill of the drafter."""
         prompt = self.rows(request, trace, "drafter")
         began = trace.now()
-        session = LanguageDraft(self, prompt, request.sampling.max_new_tokens, trace)
+        session = LanguageDraft(self, prompt, request, trace)
         trace.span("prefill", "drafter", began)
         return session
 
@@ -49,11 +60,12 @@ class LanguageDrafter:
 class LanguageDraft:
     """The drafter's cache, its tree, and the committed tokens it has not read yet."""
 
-    def __init__(self, drafter: LanguageDrafter, prompt: Tensor, most: int, trace: Trace) -> None:
+    def __init__(self, drafter: LanguageDrafter, prompt: Tensor, request: Request, trace: Trace) -> None:
         self.trace = trace
         self.language, self.end, self.name, self.limit = drafter.language, drafter.end, drafter.name, drafter.limit
-        context = self.language.config.max_position_embeddings
-        self.cache = self.language.new_cache(min(context, len(prompt) + most + 2) + _TREE_ROWS)
+        self.guess, self.question, self.answer = drafter.guess, request.prompt, list[int]()
+        self.context, most = self.language.config.max_position_embeddings, request.sampling.max_new_tokens
+        self.cache = self.language.new_cache(min(self.context, len(prompt) + most + 2) + _TREE_ROWS)
         self.base = 0  # rows of the cache that are committed; the tree's rows lie behind them
         self.tree = DraftTree()
         self.sees = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
@@ -69,7 +81,7 @@ class LanguageDraft:
         floor = max(budget.floor, _SMALLEST)
         if budget.show is not None and len(self.tree):
             budget.show(self.tree.best_chain())
-        while not budget.until() and len(self.tree.expanded) + _WIDTH <= _TREE_ROWS:
+        while not budget.until() and len(self.tree.expanded) + _WIDTH + _AHEAD <= _TREE_ROWS:
             leaves = self.tree.leaves(_WIDTH, floor, budget.levels, budget.nodes)
             if not leaves or sum(self.tree.values[node] for node in leaves) < budget.mass:
                 break
@@ -81,6 +93,7 @@ class LanguageDraft:
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """Walk down the own tree as far as it foresaw what was committed; keep those rows and what hangs below."""
         tokens = verdict.tokens.tolist()
+        self.answer += tokens
         if self.unread:
             self.unread += tokens
             return
@@ -112,43 +125,77 @@ class LanguageDraft:
 
     def _read(self) -> None:
         """Feed the committed tokens that the tree did not foresee; the tree starts anew from them."""
+        ahead: list[int] = []
+        after: list[Children] = []
         if self.unread:
             self.cache.length = self.base
-            rows = self.language.embed(torch.tensor(self.unread, device=self.language.embed.weight.device))
-            self.root = self._forward(rows)[0]
-            self.cache.keep(len(rows), [])
-            self.base += len(rows)
+            ahead = self._guessed([], self.base + len(self.unread))
+            text = torch.tensor(self.unread + ahead, device=self.language.embed.weight.device)
+            self.root, *after = self._forward(self.language.embed(text), behind=len(self.unread) - 1)
+            self.cache.keep(len(self.unread), [])
+            self.base += len(self.unread)
             self.unread = []
             self.tree, self.row_of = DraftTree(), {}
         if self.root is not None:
             self.tree.grow(-1, self.root, 0.0, self.end)
             self.root = None
+            # The guess was read right behind what was committed: its rows lie where the tree's first rows belong.
+            for row in range(len(ahead)):
+                self.sees[row] = np.arange(_TREE_ROWS) <= row
+            self._agree(-1, ahead, after, 0)
+
+    def _guessed(self, path: list[int], position: int) -> list[int]:
+        """What is likely to follow the answer and `path`, for rows from `position` on."""
+        return self.guess(self.question, self.answer + path)[: max(0, min(_AHEAD, self.context - position))]
+
+    def _agree(self, node: int, ahead: list[int], after: list[Children], row: int) -> None:
+        """Take over from a guess behind `node`, whose rows begin at `row`, as far as the tree has its tokens."""
+        for token, children in zip(ahead, after, strict=True):
+            child = self.tree.child(node, token)
+            if child is None or token == self.end:
+                return
+            self.row_of[child] = row
+            self.tree.grow(child, children, 0.0, self.end)
+            self.tree.expand([child])
+            node, row = child, row + 1
 
     def _expand(self, leaves: list[int]) -> None:
         tree, rows = self.tree, len(self.tree.expanded)
-        width = rows + len(leaves)
+        best = max(leaves, key=lambda leaf: tree.values[leaf])
+        tip = self.base + tree.levels[best] + 1
+        ahead = self._guessed(tree.path(best), tip)
+        width = rows + len(leaves) + len(ahead)
         for row, leaf in enumerate(leaves, rows):
             parent = tree.parents[leaf]
             self.sees[row] = self.sees[self.row_of[parent]] if parent >= 0 else False
             self.sees[row, row] = True
             self.row_of[leaf] = row
-        visible = np.ones((len(leaves), self.base + width), bool)
+        behind = self.row_of[best]
+        for row in range(rows + len(leaves), width):
+            self.sees[row] = self.sees[behind]
+            self.sees[row, row] = True
+            behind = row
+        visible = np.ones((width - rows, self.base + width), bool)
         visible[:, self.base :] = self.sees[rows:width, :width]
-        levels = [self.base + tree.levels[leaf] for leaf in leaves]
-        placed = torch.tensor([[tree.tokens[leaf] for leaf in leaves], levels], device=self.language.embed.weight.device)
+        levels = [self.base + tree.levels[leaf] for leaf in leaves] + list(range(tip, tip + len(ahead)))
+        tokens = [tree.tokens[leaf] for leaf in leaves] + ahead
+        placed = torch.tensor([tokens, levels], device=self.language.embed.weight.device)
         self.cache.length = self.base + rows
         mask = torch.from_numpy(visible).to(placed.device)
-        known = self._forward(self.language.embed(placed[0]), placed[1], mask)
+        known = self._forward(self.language.embed(placed[0]), placed[1], mask, behind=0)
         self.cache.length = self.base
-        for leaf, children in zip(leaves, known, strict=True):
+        for leaf, children in zip(leaves, known, strict=False):
             tree.grow(leaf, children, 0.0, self.end)
         tree.expand(leaves)
+        self._agree(best, ahead, known[len(leaves) :], rows + len(leaves))
 
-    def _forward(self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> list[Children]:
-        """Read rows [T, D]; the likeliest next tokens behind every one (behind the last, without a tree's mask)."""
+    def _forward(
+        self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, behind: int = -1
+    ) -> list[Children]:
+        """Read rows [T, D]; the likeliest next tokens after each from row `behind` on."""
         began = self.trace.now()
         hidden, _ = self.language.step(rows, self.cache, positions, mask)
-        logits = self.language.logits(hidden if mask is not None else hidden[-1:])
+        logits = self.language.logits(hidden[behind:])
         shares, tokens = logits[..., : self.limit].float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)

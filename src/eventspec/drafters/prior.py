@@ -44,6 +44,18 @@ class TextPrior:
                     return [(token, count / total) for token, count in found.most_common(most)]
         return []
 
+    def sure_of(self, question: str, before: Sequence[int], most: int = 6, least: float = 0.4) -> list[int]:
+        """The tokens that follow with at least the probability `least` together, `most` of them at most."""
+        found: list[int] = []
+        share = 1.0
+        while len(found) < most:
+            known = self.following(question, [*before, *found], 1)
+            share *= known[0][1] if known else 0.0
+            if share < least or known[0][0] < 0:
+                break
+            found.append(known[0][0])
+        return found
+
     def pruned(self, least: int = 4, difference: float = 0.03) -> TextPrior:
         """Without contexts that were seen fewer than `least` times, or that say what the next shorter kept one says: the same
         likeliest token, its share within `difference`."""

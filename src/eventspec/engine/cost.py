@@ -24,19 +24,25 @@ class VerifyCurve:
 
     @property
     def node_cost(self) -> float:
-        """What one more node costs, in target steps, from one token to the longest that was timed."""
-        return max(0.0, (self.seconds[-1] / self.one - 1) / (self.counts[-1] - 1))
+        """What one more node costs, in target steps: the slope over the lengths that were timed. A single token may take
+        another path through the kernels than several, so it is the unit and not a point of the slope."""
+        slope = (self.seconds[-1] - self.seconds[0]) / (self.counts[-1] - self.counts[0])
+        return max(0.0, slope / self.one)
 
 
 def measure_verify(session: TargetSession, counts: Sequence[int] = (4, 8, 12), repeats: int = 25) -> VerifyCurve:
-    """Time a session's forwards over chains of k tokens; nothing is committed. The prefill must be done."""
+    """Time a session's forwards over chains of k tokens; nothing is committed. The prefill must be done.
 
-    def timed(count: int) -> float:
-        # A chain that no model drafted: only its length matters.
-        proposal = Proposal.chain([1] * (count - 1))
-        return _median_seconds(lambda: session.score(proposal), repeats)
-
-    return VerifyCurve(timed(1), tuple(counts), tuple(timed(k) for k in counts))
+    The lengths take turns, so that a cache that warms up, or a machine that slows down, does so for all of them.
+    """
+    # Chains that no model drafted: only their length matters.
+    chains = {count: Proposal.chain([1] * (count - 1)) for count in (1, *counts)}
+    taken: dict[int, list[float]] = {count: [] for count in chains}
+    for _ in range(repeats):
+        for count, chain in chains.items():
+            taken[count].append(_seconds(lambda chain=chain: session.score(chain)))  # type: ignore[misc]
+    one, *others = (median(seconds) for seconds in taken.values())
+    return VerifyCurve(one, tuple(counts), tuple(others))
 
 
 def measure_draft(session: DraftSession, repeats: int = 12) -> float:
@@ -47,14 +53,10 @@ def measure_draft(session: DraftSession, repeats: int = 12) -> float:
         session.observe(Verdict(nothing, np.array([1], np.int64)), unused)
         session.propose(Budget(nodes=1, levels=1))
 
-    return _median_seconds(step, repeats)
+    return median(_seconds(step) for _ in range(repeats))
 
 
-def _median_seconds(work: Callable[[], object], repeats: int) -> float:
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
     work()
-    taken = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - began)
-    return median(taken)
+    return time.perf_counter() - began

@@ -23,7 +23,7 @@ class Plan:
     a step takes; deadline: seconds after which a drafter that does not come back is given up."""
 
     tail: int = 1
-    head_nodes: int = 48
+    head_nodes: int = 32
     nodes: int = 12
     node_cost: float = 0.12
     level_cost: float = 0.35

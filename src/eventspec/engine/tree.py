@@ -119,6 +119,14 @@ class DraftTree:
         """The child of a node with this token."""
         return self._child.get((node, token))
 
+    def path(self, node: int) -> list[int]:
+        """Tokens from the root to `node`."""
+        found: list[int] = []
+        while node >= 0:
+            found.append(self.tokens[node])
+            node = self.parents[node]
+        return found[::-1]
+
     def best_chain(self) -> list[int]:
         """Tokens along the most valuable child from the root: what a reader is shown."""
         best: dict[int, int] = {}

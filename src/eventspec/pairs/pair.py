@@ -119,7 +119,9 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
             )
     drafters: dict[str, Drafter] = {
         "autoregressive": Nothing(),
-        "cross-modal": LanguageDrafter("cross-modal", drafter.language, drafter_rows(drafter, vocabulary.encode), EOS),
+        "cross-modal": LanguageDrafter(
+            "cross-modal", drafter.language, drafter_rows(drafter, vocabulary.encode), EOS, guess=prior.sure_of
+        ),
         "ngram": NgramDrafter(lambda question: vocabulary.encode(f"\n{question} ASSISTANT:")),
         "prior": PriorDrafter(prior, EOS),
     }
