@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -90,6 +92,22 @@ def test_settling_waits_for_what_runs_and_leaves_what_hangs(two: Lanes, gate: th
     hanging.start(lambda: gate.wait(60))
     two.settle(0.01)
     assert two.lane("drafter") is not hanging
+
+
+def test_a_process_ends_cleanly_while_a_lane_is_in_native_code() -> None:
+    """Without the wait at exit some of the runs abort."""
+    program = """
+import torch
+from eventspec.engine.lanes import Lane
+def work():
+    x = torch.randn(300, 300)
+    for _ in range(200):
+        (x @ x).sum().item()
+Lane("busy", threads=1).start(work)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_lanes_that_are_asked_for_at_once_are_the_same(two: Lanes) -> None:

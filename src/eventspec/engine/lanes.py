@@ -1,14 +1,17 @@
 """Lanes: a thread with its own core or CUDA stream that runs one thing after the other, so that drafter and target overlap.
 
-A lane's thread is a daemon: work that hangs is abandoned, never waited for at exit.
+A lane's thread is a daemon: work that hangs is abandoned. At exit what still runs is given a second, because a thread that
+comes back from native code into an interpreter that is gone aborts the process.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -55,7 +58,9 @@ class Lane:
         self._core, self._threads, self._device = core, threads, device
         self._work: queue.SimpleQueue[tuple[Callable[[], object], Pending[object]] | None] = queue.SimpleQueue()
         self._began: float | None = None
-        threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True)
+        self._thread.start()
+        _RUNNING.add(self)
 
     def start(self, work: Callable[[], T]) -> Pending[T]:
         """Queue `work` behind what the lane is doing."""
@@ -72,6 +77,10 @@ class Lane:
     def close(self) -> None:
         """End the thread after the work that is queued."""
         self._work.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread's end, not longer than `seconds`."""
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         if self._core is not None and hasattr(os, "sched_setaffinity"):
@@ -95,6 +104,19 @@ class Lane:
         except BaseException as error:
             self._began = None
             pending.set(None, error)
+
+
+_RUNNING: weakref.WeakSet[Lane] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all(seconds: float = 1.0) -> None:
+    """Let every lane end with what it is doing; one that hangs is not waited for longer than `seconds`."""
+    until, lanes = time.monotonic() + seconds, list(_RUNNING)
+    for lane in lanes:
+        lane.close()
+    for lane in lanes:
+        lane.join(max(0.0, until - time.monotonic()))
 
 
 class Lanes:
