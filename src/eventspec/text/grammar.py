@@ -64,7 +64,7 @@ def json_schema(schema: str | bool | Mapping[str, Any], vocabulary: Vocabulary, 
         body = json.dumps(rules)
     except (ValueError, TypeError, RecursionError) as error:
         raise BadInput(f"the JSON schema is not valid JSON ({error})") from None
-    return _compiled("JSON schema", f'start: " "? %json {body}', vocabulary, end)
+    return _compiled("JSON schema", f"start: %json {body}", f'start: " "? %json {body}', vocabulary, end)
 
 
 def regex(pattern: str, vocabulary: Vocabulary, end: int) -> Grammar:
@@ -73,26 +73,30 @@ def regex(pattern: str, vocabulary: Vocabulary, end: int) -> Grammar:
     `end` is the end token's id. BadInput for what is no pattern.
     """
     bare = pattern.removeprefix("^")
-    if re.search(r"(?<!\\)(\\\\)*\$$", bare):  # what matches as a whole needs no anchors
+    if bare.endswith("$") and not _escapes(bare[:-1]):  # what matches as a whole needs no anchors
         bare = bare[:-1]
-    if not bare:
-        raise BadInput("the regular expression is empty: give a pattern, such as 'Yes|No'")
+    if not bare or _escapes(bare):
+        raise BadInput("the regular expression is empty or ends within an escape: give a pattern, such as 'Yes|No'")
     bare = _library().regex_to_lark(bare, "d")  # and escaped, to stand between two slashes
-    _check("regular expression", f"start: /{bare}/")  # alone: it must not end the group around it
-    return _compiled("regular expression", f"start: / ?(?:{bare})/", vocabulary, end)
+    return _compiled("regular expression", f"start: /{bare}/", f"start: / ?(?:{bare})/", vocabulary, end)
 
 
-def _compiled(what: str, grammar: str, vocabulary: Vocabulary, end: int) -> Grammar:
-    _check(what, grammar)
-    found = Grammar(_library().LLMatcher(_tokenizer(vocabulary, end), grammar, log_level=0), vocabulary.size)
-    if not found.start().mask().any():
-        raise BadInput(f"the {what} cannot be used: no token of this vocabulary begins such an answer")
+def _escapes(pattern: str) -> bool:
+    """Whether the next character would be escaped: an odd number of backslashes at the end."""
+    return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 1
+
+
+def _compiled(what: str, bare: str, spaced: str, vocabulary: Vocabulary, end: int) -> Grammar:
+    """The grammar with room for a space before it; BadInput when it makes no sense without."""
+    found = None
+    for grammar in (bare, spaced):
+        if told := _library().LLMatcher.validate_grammar(grammar):
+            raise BadInput(f"the {what} cannot be used: {_first_line(told)}")
+        found = Grammar(_library().LLMatcher(_tokenizer(vocabulary, end), grammar, log_level=0), vocabulary.size)
+        if not found.start().mask().any():
+            raise BadInput(f"the {what} cannot be used: no token of this vocabulary begins such an answer")
+    assert found is not None
     return found
-
-
-def _check(what: str, grammar: str) -> None:
-    if told := _library().LLMatcher.validate_grammar(grammar):
-        raise BadInput(f"the {what} cannot be used: {_first_line(told)}")
 
 
 @lru_cache(maxsize=8)
