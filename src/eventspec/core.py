@@ -1,4 +1,5 @@
-"""What crosses the walls between rooms: records, protocols and errors. It knows no model, file format or algorithm.
+"""What crosses the walls between rooms: records and protocols (errors too, from below). It knows no model, file format or
+algorithm.
 
 Axis letters: B batch, T prompt, N proposal nodes, A accepted, V vocabulary, F feature, E events, K frames, H W sensor.
 Times are int64 microseconds on the recording's clock unless a name says otherwise.
@@ -15,35 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from eventspec.errors import BadCheckpoint as BadCheckpoint
+from eventspec.errors import BadInput as BadInput
+from eventspec.errors import EventspecError as EventspecError
+from eventspec.errors import write_text as write_text
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 """int64 [N] token ids or node indices."""
-
-
-# ---------------------------------------------------------------------------------------------------------------- errors
-class EventspecError(Exception):
-    """Something the user can mend: one line that says what is wrong, where, and what to do. The command line exits 2."""
-
-
-class BadInput(EventspecError):
-    """A file, field, option or argument that cannot be used."""
-
-
-class BadCheckpoint(EventspecError):
-    """A model or pair folder that misses a file, or holds tensors that do not fit."""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: beside it first, then renamed. BadInput when the place cannot be written."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text)
-        part.rename(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise BadInput(f"{path} cannot be written ({error.strerror}): choose another place") from None
 
 
 # ------------------------------------------------------------------------------------------------------------ what is asked

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -181,6 +182,38 @@ def test_an_answer_ends_when_only_the_end_is_left(tiny: Any, oracle: Any, maze: 
             ran = decoded(world, drafter, request, TRUTHFUL, ONE)
             assert ran.outcome.token_ids == [*truth, 2]
             assert ran.outcome.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_draft_that_leaves_the_grammar_at_once_is_not_scored(
+    drawn: bool, tiny: Any, oracle: Any, maze: Any, decoded: Any
+) -> None:
+    """Unless it was drawn: then the rule needs its refusal."""
+    world, scored = tiny(0), list[int]()
+    request = world.request(max_new_tokens=8, temperature=1.0, constraint=maze(2))
+
+    def astray(at: int, budget: Budget) -> Proposal:
+        state = request.sampling.constraint.start()
+        for token in drafter.seen:
+            state = state.after(token)
+        wrong = np.flatnonzero(~state.mask())[: min(3, budget.nodes)]
+        probs = torch.full((len(wrong), V), 1 / V, dtype=torch.float64) if drawn else None
+        return Proposal(wrong, np.full(len(wrong), -1), probs)
+
+    class Counting:
+        lossless = True
+
+        def prefill(self, *words: Any) -> Any:
+            session = world.target.prefill(*words)
+            score = session.score
+            session.score = lambda proposal: scored.append(len(proposal)) or score(proposal)
+            return session
+
+    drafter = oracle([], astray, concurrent=False)
+    ran = decoded(world, drafter, request, Plan(head_nodes=3, nodes=3), ONE, Counting())
+    assert (max(scored) > 0) == drawn
+    assert ran.trace.drafted > 0
+    assert drawn or ran.outcome.token_ids == world.answer(request)
 
 
 def test_a_mask_may_be_shorter_than_the_logits_and_longer(tiny: Any, oracle: Any, maze: Any, decoded: Any) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, ConstraintState, Sampling
+from eventspec.core import BadInput, ConstraintState, Proposal, Sampling
 
 Row = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -37,6 +37,14 @@ def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
     if not sampling.banned_ids:
         return logits
     return logits.index_fill(-1, torch.tensor(sampling.banned_ids, device=logits.device), -torch.inf)
+
+
+def hopeless(proposal: Proposal, state: ConstraintState | None) -> bool:
+    """Whether no node can be accepted, so that none need be scored: all first tokens were chosen and leave the grammar."""
+    if state is None or proposal.probs is not None:
+        return False
+    mask, firsts = state.mask(), proposal.tokens[proposal.parents < 0]
+    return not mask[firsts[firsts < len(mask)]].any()
 
 
 def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: ConstraintState | None = None) -> Row:

@@ -28,7 +28,7 @@ from eventspec.core import (
     Update,
     Verdict,
 )
-from eventspec.engine.distribution import advanced
+from eventspec.engine.distribution import advanced, hopeless
 from eventspec.engine.lanes import Lanes, Late, Pending
 from eventspec.engine.plan import NO_TAIL, Plan
 from eventspec.engine.tree import BadProposal, check, depths
@@ -279,6 +279,7 @@ def _rounds(
     state = None if sampling.constraint is None else sampling.constraint.start()
 
     def judged(proposal: Proposal) -> tuple[Scores, float, Verdict]:
+        proposal = Proposal.empty() if hopeless(proposal, state) else proposal
         scores = session.score(proposal)
         return scores, trace.now(), verify(scores.logits, proposal, sampling, answer, draws, state)
 
