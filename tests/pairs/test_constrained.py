@@ -149,7 +149,7 @@ def test_leaving_streamed_text_cancels(pair: Pair, street: Recording) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"logit_bias": {480: 1.0}}, "logit_bias id 480"),
+        ({"logit_bias": {1 << 20: 1.0}}, f"logit_bias id {1 << 20}"),
         ({"bad_words": ((5, -1),)}, "bad_words id -1"),
     ],
 )
