@@ -19,11 +19,13 @@ _HOMES = {
     "Retracted": "core",
     "Sampling": "core",
     "Window": "core",
+    "Piece": "text",
     "Recording": "recordings",
     "Pair": "pairs",
     "generate": "pairs",
     "load_pair": "pairs",
     "stream": "pairs",
+    "stream_text": "pairs",
 }
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     from eventspec.pairs import generate as generate
     from eventspec.pairs import load_pair as load_pair
     from eventspec.pairs import stream as stream
+    from eventspec.pairs import stream_text as stream_text
     from eventspec.recordings import Recording as Recording
+    from eventspec.text import Piece as Piece
 else:  # hidden from type checkers, so that they still refuse a misspelt name
 
     def __getattr__(name: str) -> object:

@@ -1,4 +1,5 @@
-"""What crosses the walls between rooms: records, protocols and errors. It knows no model, file format or algorithm.
+"""What crosses the walls between rooms: records and protocols (errors too, from below). It knows no model, file format or
+algorithm.
 
 Axis letters: B batch, T prompt, N proposal nodes, A accepted, V vocabulary, F feature, E events, K frames, H W sensor.
 Times are int64 microseconds on the recording's clock unless a name says otherwise.
@@ -8,42 +9,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from eventspec.errors import BadCheckpoint as BadCheckpoint
+from eventspec.errors import BadInput as BadInput
+from eventspec.errors import EventspecError as EventspecError
+from eventspec.errors import write_text as write_text
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 """int64 [N] token ids or node indices."""
-
-
-# ---------------------------------------------------------------------------------------------------------------- errors
-class EventspecError(Exception):
-    """Something the user can mend: one line that says what is wrong, where, and what to do. The command line exits 2."""
-
-
-class BadInput(EventspecError):
-    """A file, field, option or argument that cannot be used."""
-
-
-class BadCheckpoint(EventspecError):
-    """A model or pair folder that misses a file, or holds tensors that do not fit."""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: beside it first, then renamed. BadInput when the place cannot be written."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text)
-        part.rename(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise BadInput(f"{path} cannot be written ({error.strerror}): choose another place") from None
 
 
 # ------------------------------------------------------------------------------------------------------------ what is asked
@@ -65,7 +47,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy."""
+    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Penalties and bad words
+    go by the answer's own tokens; `min_new_tokens` holds back the `stop_ids` only. In which order: ``engine.distribution``."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -77,6 +60,12 @@ class Sampling:
     stop_strings: tuple[str, ...] = ()
     banned_ids: tuple[int, ...] = ()
     seed: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_new_tokens: int = 0
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         rules = (
@@ -88,6 +77,11 @@ class Sampling:
             ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
             ("seed", self.seed >= 0, "at least 0"),
             ("stop_strings", all(self.stop_strings), "without empty strings"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2] (0 switches it off)"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2] (0 switches it off)"),
+            ("logit_bias", all(-100 <= bias <= 100 for bias in self.logit_bias.values()), "in [-100, 100] for every id"),
+            ("bad_words", all(self.bad_words), "without empty sequences"),
+            ("min_new_tokens", 0 <= self.min_new_tokens <= self.max_new_tokens, "from 0 to max_new_tokens"),
         )
         for name, holds, wanted in rules:
             if not holds:
@@ -148,12 +142,10 @@ class Request:
 # ---------------------------------------------------------------------------------------------------- one round of the loop
 @dataclass(frozen=True)
 class Budget:
-    """How much a drafter may draft.
-
-    At most `nodes` tokens; stop early once ``until()`` is true. A node is worth verifying only if the drafter gives its whole
-    path at least the probability `floor`, and one level deeper is worth drafting only while the paths at the tip together
-    have at least `mass`; no branch is longer than `levels`. ``show(tokens)`` is told the most likely chain as it grows.
-    """
+    """How much a drafter may draft: at most `nodes` tokens, and it stops early once ``until()`` is true. A node is worth
+    verifying only if the drafter gives its whole path at least the probability `floor`, and one level deeper is worth drafting
+    only while the paths at the tip together have at least `mass`; no branch is longer than `levels`. ``show(tokens)`` is told
+    the most likely chain as it grows."""
 
     nodes: int
     until: Callable[[], bool] = bool  # bool() is False: never stop early
@@ -183,8 +175,7 @@ class Proposal:
 
     @classmethod
     def empty(cls, origin: str = "") -> Proposal:
-        nothing = np.empty(0, np.int64)
-        return cls(nothing, nothing, origin=origin)
+        return cls.chain((), origin)
 
     @classmethod
     def chain(cls, tokens: Sequence[int] | Tokens, origin: str = "", probs: Tensor | None = None) -> Proposal:
@@ -295,9 +286,7 @@ class Trace:
         """Write the spans as a Chrome trace; Perfetto opens it too. Times in microseconds, one thread a lane."""
         done = list(self.spans)  # a lane that is late may still add some
         lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
-        named = [
-            {"ph": "M", "pid": 1, "tid": tid, "name": "thread_name", "args": {"name": lane}} for lane, tid in lanes.items()
-        ]
+        named = [{"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": lane}} for lane, n in lanes.items()]
         spans = [
             {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.name, "ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
             for s in done
@@ -337,6 +326,22 @@ class Trace:
 
 
 # --------------------------------------------------------------------------------------------------------------- protocols
+class ConstraintState(Protocol):
+    """Where an answer stands in what it may say. It never changes: every branch of a draft tree has its own."""
+
+    def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """bool [V], which tokens may come next: the end token too where the answer may end, no id behind the mask's end."""
+
+    def after(self, token: int) -> ConstraintState:
+        """The state behind one more token that the mask allowed."""
+
+
+class Constraint(Protocol):
+    """What answers must look like: a grammar, a list of choices. One may serve many answers at once."""
+
+    def start(self) -> ConstraintState: ...
+
+
 class TargetSession(Protocol):
     """One answer in the making on the target: owns the KV cache and the pending tokens that are not yet in it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,42 @@ def test_an_unknown_method_lists_the_valid_ones(capsys: pytest.CaptureFixture[st
 )
 def test_settings_out_of_range(capsys: pytest.CaptureFixture[str], option: str, value: object) -> None:
     refused(capsys, *ASK, REAL, option, value)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--frequency-penalty", 3), "frequency_penalty"),
+        (("--presence-penalty", -3), "presence_penalty"),
+        (("--min-new-tokens", 65), "min_new_tokens"),
+        (("--logit-bias", "car"), "ID=VALUE"),
+        (("--logit-bias", "3=x"), "ID=VALUE"),
+        (("--logit-bias", "3=nan"), "logit_bias"),
+        (("--logit-bias", "99999=1"), "not in the vocabulary"),
+        (("--bad-word", ""), "bad word is empty"),
+        (("--json-schema", "nowhere.json"), "nowhere.json cannot be read"),
+        (("--json-schema", "x", "--regex", "y"), "exclude each other"),
+    ],
+    ids=str,
+)
+def test_sampling_that_cannot_be(capsys: pytest.CaptureFixture[str], words: tuple[object, ...], says: str) -> None:
+    assert says in refused(capsys, *ASK, REAL, "--method", "autoregressive", *words)
+
+
+def test_grammars_that_cannot_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    (tmp_path / "schema.json").write_text('{"type": "what"}')
+    line = refused(capsys, *ASK, REAL, "--json-schema", tmp_path / "schema.json")
+    assert "schema.json" in line
+    assert "what" in line
+    (tmp_path / "schema.json").write_bytes(b"\xff\xfe")
+    assert "cannot be read" in refused(capsys, *ASK, REAL, "--json-schema", tmp_path / "schema.json")
+    assert "unclosed group" in refused(capsys, *ASK, REAL, "--regex", "(")
+
+
+def test_grammars_without_the_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    assert "pip install 'eventspec[grammar]'" in refused(capsys, *ASK, REAL, "--regex", "Yes|No")
 
 
 def test_questions_that_are_no_questions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from eventspec.core import (
     Budget,
     Committed,
+    ConstraintState,
     DraftSession,
     Proposal,
     Provisional,
@@ -29,6 +31,7 @@ from eventspec.engine.distribution import processed
 from eventspec.engine.generate import Outcome, run
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import Plan
+from eventspec.engine.verify import _draw, chance
 from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.text import stop_rule
@@ -64,16 +67,48 @@ class Tiny:
         return Request(self.prompt, None, None, Sampling(**sampling))  # type: ignore[arg-type]
 
     def answer(self, request: Request, beyond: int = 0) -> list[int]:
-        """Plain greedy decoding, without cache, tree or engine; `beyond`: this many tokens more, stop tokens or not."""
+        """Plain decoding, without cache, tree or engine; `beyond`: this many tokens more, stop tokens or not."""
         text, sampling = [int(word) for word in request.prompt.split()], request.sampling
         found: list[int] = []
         while len(found) < sampling.max_new_tokens + beyond:
             x = self.language.embed(torch.tensor(text + found))[None]
             hidden = self.language.forward(x, torch.arange(x.shape[1]), x.shape[1], None)
-            found.append(int(processed(self.language.logits(hidden[0, -1]), found, sampling).argmax()))
+            p = processed(self.language.logits(hidden[0, -1]), found, sampling, state_behind(sampling, found))
+            found.append(_draw(p, chance(sampling.seed)(len(found))))
             if not beyond and found[-1] in sampling.stop_ids:
                 break
         return found
+
+
+def state_behind(sampling: Sampling, path: Sequence[int]) -> ConstraintState | None:
+    """Walked anew from the start: what the engine does step by step."""
+    state = None if sampling.constraint is None else sampling.constraint.start()
+    for token in path:
+        if state is not None:
+            state = None if token in sampling.stop_ids else state.after(token)
+    return state
+
+
+@dataclass(frozen=True)
+class Maze:
+    """A constraint whose mask is another one on every path; `share` of the tokens go on, the last one always."""
+
+    seed: int = 0
+    share: float = 0.3
+    size: int = 40
+    path: tuple[int, ...] = ()
+
+    def start(self) -> Maze:
+        return self
+
+    def mask(self) -> np.ndarray[Any, Any]:
+        open_ways = np.random.default_rng((self.seed, *self.path)).random(self.size) < self.share
+        open_ways[-1] |= self.share > 0
+        return open_ways
+
+    def after(self, token: int) -> Maze:
+        assert self.mask()[token], "the rule followed a token that the mask forbids"
+        return replace(self, path=(*self.path, token))
 
 
 @dataclass
@@ -101,6 +136,30 @@ class Oracle:
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         self.seen += verdict.tokens.tolist()
+
+
+def _hostile(truth: list[int], rng: np.random.Generator) -> Callable[[int, Budget], Proposal]:
+    """Random trees that follow the truth now and then: right and wrong tokens, deep chains, siblings that repeat a token."""
+
+    def draft(at: int, budget: Budget) -> Proposal:
+        tokens, parents, depth, true = list[int](), list[int](), list[int](), {-1}
+        for node in range(int(rng.integers(0, budget.nodes + 1))):
+            eligible = [-1, *(n for n in range(node) if depth[n] + 1 < budget.levels)]
+            parent = eligible[-1] if rng.random() < 0.5 else int(rng.choice(eligible))
+            level = 0 if parent < 0 else depth[parent] + 1
+            repeats = [n for n in range(node) if parents[n] == parent]
+            right = rng.random() < 0.6 and parent in true and at + level < len(truth)
+            token = truth[at + level] if right else int(rng.integers(40))
+            if repeats and rng.random() < 0.3:
+                token = tokens[int(rng.choice(repeats))]
+            if parent in true and at + level < len(truth) and token == truth[at + level]:
+                true.add(node)
+            tokens.append(token)
+            parents.append(parent)
+            depth.append(level)
+        return Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), origin="hostile")
+
+    return draft
 
 
 class Reader:
@@ -166,6 +225,21 @@ def tiny() -> Callable[[int], Tiny]:
 @pytest.fixture(scope="session")
 def oracle() -> type[Oracle]:
     return Oracle
+
+
+@pytest.fixture(scope="session")
+def hostile() -> Callable[..., Any]:
+    return _hostile
+
+
+@pytest.fixture(scope="session")
+def maze() -> type[Maze]:
+    return Maze
+
+
+@pytest.fixture(scope="session")
+def behind() -> Callable[..., ConstraintState | None]:
+    return state_behind
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eventspec.core import Budget, Proposal, Sampling
+from eventspec.core import Proposal, Sampling
 from eventspec.drafters.nothing import Nothing
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import Plan
@@ -35,30 +34,6 @@ FIXED = settings(
 @pytest.fixture(scope="module")
 def lanes() -> dict[str, Lanes]:
     return {plan: Lanes(plan) for plan in ("one", "two")}
-
-
-def hostile(truth: list[int], rng: np.random.Generator) -> Callable[[int, Budget], Proposal]:
-    """Random trees that follow the truth now and then: right and wrong tokens, deep chains, siblings that repeat a token."""
-
-    def draft(at: int, budget: Budget) -> Proposal:
-        tokens, parents, depth, true = list[int](), list[int](), list[int](), {-1}
-        for node in range(int(rng.integers(0, budget.nodes + 1))):
-            eligible = [-1, *(n for n in range(node) if depth[n] + 1 < budget.levels)]
-            parent = eligible[-1] if rng.random() < 0.5 else int(rng.choice(eligible))
-            level = 0 if parent < 0 else depth[parent] + 1
-            repeats = [n for n in range(node) if parents[n] == parent]
-            right = rng.random() < 0.6 and parent in true and at + level < len(truth)
-            token = truth[at + level] if right else int(rng.integers(V))
-            if repeats and rng.random() < 0.3:
-                token = tokens[int(rng.choice(repeats))]
-            if parent in true and at + level < len(truth) and token == truth[at + level]:
-                true.add(node)
-            tokens.append(token)
-            parents.append(parent)
-            depth.append(level)
-        return Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), origin="hostile")
-
-    return draft
 
 
 @FIXED
@@ -83,6 +58,7 @@ def test_hostile_trees_never_change_the_answer(
     plan: str,
     tiny: Any,
     oracle: Any,
+    hostile: Any,
     decoded: Any,
     lanes: dict[str, Lanes],
 ) -> None:
@@ -102,7 +78,9 @@ def test_hostile_trees_never_change_the_answer(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_answer_is_transformers_greedy_answer(seed: int, tiny: Any, oracle: Any, decoded: Any, lanes: Any) -> None:
+def test_the_answer_is_transformers_greedy_answer(
+    seed: int, tiny: Any, oracle: Any, hostile: Any, decoded: Any, lanes: Any
+) -> None:
     world = tiny(seed)
     request = world.request(max_new_tokens=24)
     ids = torch.tensor([[int(word) for word in world.prompt.split()]])

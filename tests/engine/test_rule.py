@@ -82,7 +82,10 @@ def greedy_tree_with_probs(last: int, rng: Rng) -> Proposal:
     return Proposal(chosen.tokens, chosen.parents, torch.from_numpy(Q[behind]))
 
 
-def p_value(draft: Draft, sampling: Sampling, draws: int = DRAWS, seed: int = 0) -> float:
+Behind = Callable[[Sampling, list[int]], Any]
+
+
+def p_value(draft: Draft, sampling: Sampling, behind: Behind, draws: int = DRAWS, seed: int = 0) -> float:
     """Draw sequences through the rule, round by round, and compare with their exact probabilities."""
     rng, drafting = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     counts = np.zeros([V] * LENGTH)
@@ -92,9 +95,10 @@ def p_value(draft: Draft, sampling: Sampling, draws: int = DRAWS, seed: int = 0)
             last = answer[-1] if answer else START
             proposed = draft(last, drafting)
             logits = TARGET[[last, *proposed.tokens]]
-            answer += verify(logits, proposed, sampling, answer, lambda position: rng).tokens.tolist()
+            state = behind(sampling, answer)
+            answer += verify(logits, proposed, sampling, answer, lambda position: rng, state).tokens.tolist()
         counts[tuple(answer[:LENGTH])] += 1
-    expected = draws * np.array([exact(list(s), sampling) for s in itertools.product(range(V), repeat=LENGTH)])
+    expected = draws * np.array([exact(list(s), sampling, behind) for s in itertools.product(range(V), repeat=LENGTH)])
     got = counts.reshape(-1)
     assert got[expected == 0].sum() == 0, "a token that the target never says"
     rare = expected < 5
@@ -102,10 +106,12 @@ def p_value(draft: Draft, sampling: Sampling, draws: int = DRAWS, seed: int = 0)
     return float(chisquare(pooled[0], pooled[1] * pooled[0].sum() / pooled[1].sum()).pvalue)
 
 
-def exact(sequence: list[int], sampling: Sampling) -> float:
+def exact(sequence: list[int], sampling: Sampling, behind: Behind) -> float:
     share = 1.0
     for at, token in enumerate(sequence):
-        share *= processed(TARGET[sequence[at - 1] if at else START], sequence[:at], sampling)[token]
+        if share > 0:  # what cannot be said has no state behind it
+            state = behind(sampling, sequence[:at])
+            share *= processed(TARGET[sequence[at - 1] if at else START], sequence[:at], sampling, state)[token]
     return share
 
 
@@ -123,18 +129,61 @@ PROCESSED = Sampling(temperature=0.8, top_k=4, top_p=0.93, min_p=0.03, repetitio
         pytest.param(chosen_tree, PROCESSED, id="tree chosen, processed"),
     ],
 )
-def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sampling) -> None:
-    assert p_value(draft, sampling) > ALPHA
+def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sampling, behind: Behind) -> None:
+    assert p_value(draft, sampling, behind) > ALPHA
 
 
-def test_the_test_catches_a_residual_that_is_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("draft", "feature"),
+    [
+        pytest.param(
+            drawn_tree(replace=False), {"frequency_penalty": 1.5, "presence_penalty": -0.5}, id="penalties, tree drawn"
+        ),
+        pytest.param(drawn_tree(replace=True), {"bad_words": ((1, 2), (3, 0, 4), (2,))}, id="bad words, tree drawn"),
+        pytest.param(drawn_chain, {"logit_bias": {0: 1.5, 4: -2.0}}, id="bias, chain drawn"),
+        pytest.param(chosen_tree, {"min_new_tokens": 2, "stop_ids": (0, 3)}, id="least length, tree chosen"),
+        pytest.param(drawn_tree(replace=False), {"constraint": 0.5}, id="constraint, tree drawn"),
+        pytest.param(chosen_tree, {"constraint": 0.5}, id="constraint, tree chosen"),
+    ],
+)
+def test_sequences_are_the_targets_own_under_every_feature(
+    draft: Draft, feature: dict[str, Any], behind: Behind, maze: Any
+) -> None:
+    if share := feature.get("constraint"):
+        feature = {"constraint": maze(5, share, V)}
+    assert p_value(draft, Sampling(temperature=1.0, **feature), behind, DRAWS // 4) > ALPHA
+
+
+@pytest.mark.parametrize(
+    ("draft", "feature"),
+    [(drawn_tree(replace=False), {"frequency_penalty": 1.5}), (chosen_tree, {"presence_penalty": -1.5})],
+)
+def test_the_test_catches_penalties_of_another_path(
+    draft: Draft, feature: dict[str, Any], behind: Behind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, real = importlib.import_module("eventspec.engine.verify"), processed
+    monkeypatch.setattr(rule, "processed", lambda row, path, sampling, state: real(row, path[:1], sampling, state))
+    assert p_value(draft, Sampling(temperature=1.0, **feature), behind, DRAWS // 4) < ALPHA
+
+
+@pytest.mark.parametrize("draft", [drawn_tree(replace=False), chosen_tree])
+def test_the_test_catches_a_mask_that_ignores_the_path(
+    draft: Draft, behind: Behind, maze: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = importlib.import_module("eventspec.engine.verify")
+    monkeypatch.setattr(rule, "advanced", lambda state, token, sampling: state)
+    with pytest.raises(AssertionError, match=r"never says|the mask forbids"):
+        p_value(draft, Sampling(temperature=1.0, constraint=maze(5, 0.8, V)), behind, DRAWS // 40)
+
+
+def test_the_test_catches_a_residual_that_is_not_renormalised(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = importlib.import_module("eventspec.engine.verify")
     monkeypatch.setattr(rule, "_residual", lambda p, q: left if (left := np.maximum(0.0, p - q)).any() else p)
-    assert p_value(drawn_tree(replace=True), PLAIN, DRAWS // 4) < ALPHA
+    assert p_value(drawn_tree(replace=True), PLAIN, behind, DRAWS // 4) < ALPHA
 
 
-def test_the_test_catches_chosen_children_that_are_passed_off_as_drawn() -> None:
-    assert p_value(greedy_tree_with_probs, PLAIN, DRAWS // 4) < ALPHA
+def test_the_test_catches_chosen_children_that_are_passed_off_as_drawn(behind: Behind) -> None:
+    assert p_value(greedy_tree_with_probs, PLAIN, behind, DRAWS // 4) < ALPHA
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,9 @@ import typer
 if TYPE_CHECKING:
     import torch
 
+    from eventspec.core import Constraint
     from eventspec.models.folder import Loading
+    from eventspec.pairs import Answering
     from eventspec.pairs import Pair as LoadedPair
 
 Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
@@ -25,6 +28,14 @@ Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context h
 Compat = Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")]
 Dtype = Annotated[str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, or auto (as stored).")]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
+Stops = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
+Frequency = Annotated[float, typer.Option(help="Taken off a token's logit for every time it was said.")]
+Presence = Annotated[float, typer.Option(help="Taken off a token's logit once it was said.")]
+BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the tokenizer writes it; may be repeated.")]
+Biases = Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")]
+Least = Annotated[int, typer.Option(help="No end token before so many tokens.")]
+Schema = Annotated[Path | None, typer.Option(help="The answer is JSON that fits the schema in this file.")]
+Pattern = Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")]
 
 
 def generate(
@@ -46,8 +57,15 @@ def generate(
     top_p: Annotated[float, typer.Option(help="1 switches it off.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="0 switches it off.")] = 0.0,
     repetition_penalty: Annotated[float, typer.Option(help="1 switches it off.")] = 1.0,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
+    stop: Stops = None,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    frequency_penalty: Frequency = 0.0,
+    presence_penalty: Presence = 0.0,
+    bad_word: BadWords = None,
+    logit_bias: Biases = None,
+    min_new_tokens: Least = 0,
+    json_schema: Schema = None,
+    regex: Pattern = None,
     start_us: Annotated[int | None, typer.Option(help="Begin of the window, microseconds on the recording's clock.")] = None,
     end_us: Annotated[int | None, typer.Option(help="End of the window.")] = None,
     device_plan: DevicePlan = "auto",
@@ -62,14 +80,19 @@ def generate(
     from eventspec.recordings import Recording
 
     check_method(method)
-    sampling = Sampling(
-        temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()), seed=seed
-    )
+    drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
+    drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
+    drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
     opened = Recording.open(recording)
     how = Loading(_dtype(dtype), device, frames, allow_extrapolation, compat)
     folders = (pair, target, drafter)
     loaded = _load(folders, method, vocabulary, how, device_plan)
-    asking = answering(loaded, opened, prompt, method, window_of(opened, start_us, end_us), sampling)
+    drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
+    asking = answering(loaded, opened, prompt, method, window_of(opened, start_us, end_us), drawn)
+    _tell(asking, opened.name, provisional, trace, as_json)
+
+
+def _tell(asking: Answering, name: str, provisional: bool, trace: Path | None, as_json: bool) -> None:
     if provisional and not as_json:
         from eventspec.cli.show import show_live
 
@@ -78,7 +101,7 @@ def generate(
     if trace is not None:
         result.trace.save(trace)
     if as_json:
-        typer.echo(json.dumps({"recording": opened.name, **result.as_json(str(trace) if trace else None)}))
+        typer.echo(json.dumps({"recording": name, **result.as_json(str(trace) if trace else None)}))
     elif not provisional:
         typer.echo(result.text)
     for note in result.trace.notes if not as_json else ():
@@ -99,6 +122,38 @@ def _load(
         told = "--drafter, --vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
         raise BadInput(f"{told} are for checkpoint folders: give --target FOLDER as well")
     return load_pair(pair, device_plan)
+
+
+def _biases(given: list[str]) -> dict[int, float]:
+    from eventspec.core import BadInput
+
+    found: dict[int, float] = {}
+    for pair in given:
+        token, _, bias = pair.partition("=")
+        try:
+            found[int(token)] = float(bias)
+        except ValueError:
+            raise BadInput(f"--logit-bias {pair} cannot be read: give ID=VALUE, such as 473=-2.5") from None
+    return found
+
+
+def _constraint(pair: LoadedPair, schema: Path | None, pattern: str | None) -> Constraint | None:
+    from eventspec.core import BadInput
+
+    if schema is not None and pattern is not None:
+        raise BadInput("--json-schema and --regex exclude each other: give one of them")
+    if pattern is not None:
+        return pair.regex(pattern)
+    if schema is None:
+        return None
+    try:
+        text = schema.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{schema} cannot be read ({error}): give a file with a JSON schema") from None
+    try:
+        return pair.json_schema(text)
+    except BadInput as error:
+        raise BadInput(f"{schema}: {error}") from None
 
 
 def _dtype(name: str) -> torch.dtype | None:

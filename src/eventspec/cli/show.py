@@ -75,7 +75,11 @@ def show_live(asking: Answering) -> None:
     """Print an answer while it comes, for `generate --provisional`."""
     from rich.console import Console
 
-    replay(Console(), ((asking.trace.now(), update) for update in asking.updates()), asking.pair.vocabulary.decode, slower=0.0)
+    from eventspec.text import text_of
+
+    decode, stops = asking.pair.vocabulary.decode, asking.request.sampling.stop_strings
+    shown: Decode = (lambda ids: text_of(ids, decode, stops)) if stops else decode
+    replay(Console(), ((asking.trace.now(), update) for update in asking.updates()), shown, slower=0.0)
 
 
 def replay(console: Console, updates: Iterable[tuple[float, Update]], decode: Decode, slower: float) -> None:

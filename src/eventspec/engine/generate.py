@@ -28,6 +28,7 @@ from eventspec.core import (
     Update,
     Verdict,
 )
+from eventspec.engine.distribution import advanced, hopeless
 from eventspec.engine.lanes import Lanes, Late, Pending
 from eventspec.engine.plan import NO_TAIL, Plan
 from eventspec.engine.tree import BadProposal, check, depths
@@ -275,10 +276,12 @@ def _rounds(
     plan, trace, sampling = drafting.plan, drafting.trace, drafting.request.sampling
     draws, most = chance(sampling.seed), sampling.max_new_tokens
     answer: list[int] = []
+    state = None if sampling.constraint is None else sampling.constraint.start()
 
     def judged(proposal: Proposal) -> tuple[Scores, float, Verdict]:
+        proposal = Proposal.empty() if hopeless(proposal, state) else proposal
         scores = session.score(proposal)
-        return scores, trace.now(), verify(scores.logits, proposal, sampling, answer, draws)
+        return scores, trace.now(), verify(scores.logits, proposal, sampling, answer, draws, state)
 
     proposal, first = drafting.collect(), True
     while True:
@@ -294,6 +297,8 @@ def _rounds(
         kept = stopped([*answer, *fresh[: most - len(answer)]], len(answer))
         fresh = fresh[: (most if kept is None else kept) - len(answer)]
         answer += fresh
+        for token in fresh:
+            state = advanced(state, token, sampling)
         display.committed(fresh)
         trace.span("prefill" if first else "verify" if len(proposal) else "decode", "target", began)
         rounded, drafted = trace.now(), trace.forwards.get("drafter", 0.0)

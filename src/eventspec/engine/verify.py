@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from eventspec.core import Proposal, Sampling, Verdict
-from eventspec.engine.distribution import Row, allowed, plain_greedy, processed
+from eventspec.core import BadInput, ConstraintState, Proposal, Sampling, Verdict
+from eventspec.engine.distribution import Row, advanced, allowed, plain_greedy, processed
 from eventspec.engine.tree import BadProposal
 
 Chance = Callable[[int], np.random.Generator]
@@ -29,10 +29,18 @@ def chance(seed: int) -> Chance:
     return lambda position: np.random.default_rng((seed, position))
 
 
-def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Sequence[int], chance: Chance) -> Verdict:
-    """Walk the proposal with the target's logits float [N+1, V]; `answer` int [A] are the tokens committed so far.
+def verify(
+    logits: Tensor,
+    proposal: Proposal,
+    sampling: Sampling,
+    answer: Sequence[int],
+    chance: Chance,
+    state: ConstraintState | None = None,
+) -> Verdict:
+    """Walk the proposal with the target's logits float [N+1, V]; `answer` int [A] are the tokens committed so far, and `state`
+    is the constraint's behind them.
 
-    BadProposal when `probs` are over another vocabulary.
+    BadProposal when `probs` are over another vocabulary, BadInput when nothing may be said next.
     """
     if plain_greedy(sampling):
         return _follow(allowed(logits, sampling).argmax(-1).tolist(), proposal)
@@ -41,7 +49,13 @@ def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Seque
     children = _children(proposal)
     tokens, path, node = list(answer), list[int](), -1
     while True:
-        p, rng = processed(logits[node + 1], tokens, sampling), chance(len(tokens))
+        try:
+            p, rng = processed(logits[node + 1], tokens, sampling, state), chance(len(tokens))
+        except BadInput:
+            if not path:
+                raise
+            # The answer may end before this place, and then it does not matter: told only when it stands here.
+            return _verdict(path[:-1], tokens[len(answer) :])
         here = children.get(node, [])
         if proposal.probs is None:
             token = _draw(p, rng)
@@ -52,7 +66,7 @@ def verify(logits: Tensor, proposal: Proposal, sampling: Sampling, answer: Seque
         if accepted is None:
             return _verdict(path, tokens[len(answer) :])
         path.append(accepted)
-        node = accepted
+        node, state = accepted, advanced(state, token, sampling)
 
 
 def _among_drawn(p: Row, proposal: Proposal, children: list[int], rng: np.random.Generator) -> tuple[int, int | None]:

@@ -3,7 +3,7 @@ happened."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from eventspec.engine.generate import Emit, Outcome, run
 from eventspec.engine.generate import stream as stream_updates
 from eventspec.pairs.pair import Pair
 from eventspec.recordings import Recording
-from eventspec.text import stop_rule
+from eventspec.text import Piece, pieces, stop_rule, text_of
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Answering:
         """Stop after the round that is running."""
         self._cancelled = True
 
-    def updates(self) -> Iterator[Update]:
+    def updates(self) -> Generator[Update, None, None]:
         """Provisional, Committed and Retracted tokens as they come; nothing once it has run. Leaving early cancels."""
         if self._begun:
             return
@@ -163,6 +163,10 @@ class Answering:
             yield from stream_updates(self._run, self.pair.lanes)
         finally:
             self.cancel()
+
+    def pieces(self) -> Iterator[Piece]:
+        """The same as text: joined, the pieces' `text` is the result's."""
+        return pieces(self.updates(), self.pair.vocabulary.decode, self.request.sampling.stop_strings)
 
     def result(self) -> Result:
         """The finished answer; runs it when nobody listened to it."""
@@ -174,8 +178,7 @@ class Answering:
         if outcome is None:
             raise RuntimeError("this question failed when it ran; ask it again")
         rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
-        text = self.pair.vocabulary.decode(outcome.token_ids)
-        text = text[: min((at for stop in request.sampling.stop_strings if (at := text.find(stop)) >= 0), default=None)].strip()
+        text = text_of(outcome.token_ids, self.pair.vocabulary.decode, request.sampling.stop_strings)
         sizes = (rows - visual, visual)
         target, plan = self.pair.target, self.pair.lanes.plan
         return Result(text, outcome.token_ids, self.method, target.lossless, outcome.finish_reason, *sizes, plan, self.trace)
@@ -234,6 +237,19 @@ def stream(
 ) -> Iterator[Update]:
     """Answer one question as Provisional, Committed and Retracted updates."""
     return answering(pair, recording, prompt, method, window, replace(sampling or Sampling(), **settings)).updates()
+
+
+def stream_text(
+    pair: Pair,
+    recording: Recording,
+    prompt: str,
+    method: str = "cross-modal",
+    window: Window | None = None,
+    sampling: Sampling | None = None,
+    **settings: Any,
+) -> Iterator[Piece]:
+    """Answer one question as text: final pieces, each with the provisional text behind it."""
+    return answering(pair, recording, prompt, method, window, replace(sampling or Sampling(), **settings)).pieces()
 
 
 def window_of(recording: Recording, start_us: int | None, end_us: int | None) -> Window | None:

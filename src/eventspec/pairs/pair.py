@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eventspec.core import BadCheckpoint, BadInput, Budget, Drafter, Request, Sampling, Target, Trace
+from eventspec.core import BadCheckpoint, BadInput, Budget, Constraint, Drafter, Request, Sampling, Target, Trace
 from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior
 from eventspec.engine import Plan
 from eventspec.engine.cost import VerifyCurve, measure_draft, measure_verify
@@ -22,7 +22,7 @@ from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.methods import check_method
-from eventspec.text import Vocabulary
+from eventspec.text import Vocabulary, json_schema, regex
 from eventspec.video.clip import VideoClip
 
 DATA = Path(__file__).parent.parent / "data"
@@ -56,6 +56,20 @@ class Pair:
         """The same pair on another device plan, with lanes of its own; close them when done."""
         return replace(self, lanes=Lanes(choose_plan(plan)))
 
+    def json_schema(self, schema: str | bool | Mapping[str, Any]) -> Constraint:
+        """A constraint for `Sampling`: answers are JSON of this schema. BadInput for a schema that cannot be kept to."""
+        return json_schema(schema, self.vocabulary, self.end)
+
+    def regex(self, pattern: str) -> Constraint:
+        """A constraint for `Sampling`: answers match this pattern as a whole. BadInput for what is no pattern."""
+        return regex(pattern, self.vocabulary, self.end)
+
+    def bad_words(self, *texts: str) -> tuple[tuple[int, ...], ...]:
+        """`bad_words` of `Sampling`: these texts in the tokenizer's own spelling, behind a space and without."""
+        if not all(texts):
+            raise BadInput("a bad word is empty: name what must not be said")
+        return tuple(ids for text in texts for ids in self.vocabulary.spellings(text))
+
     def fingerprint(self) -> str | None:
         """SHA-256 over the files of the pair's folder (16 hex digits): figures name the weights they were measured with."""
         if self.folder is None:
@@ -66,12 +80,12 @@ class Pair:
         return digest.hexdigest()[:16]
 
     def sampling(self, sampling: Sampling) -> Sampling:
-        """With the ids this pair never emits banned and its end token as a stop; BadInput for a banned id it does not have."""
-        unknown = [i for i in sampling.banned_ids if not 0 <= i < self.vocabulary.size]
-        if unknown:
-            raise BadInput(
-                f"banned id {unknown[0]} is not in the vocabulary of pair {self.name}: ids are 0 to {self.vocabulary.size - 1}"
-            )
+        """With the ids this pair never emits banned and its end token as a stop; BadInput for an id it does not have."""
+        biased, words = list(sampling.logit_bias), [i for word in sampling.bad_words for i in word]
+        for name, ids in (("banned id", sampling.banned_ids), ("logit_bias id", biased), ("bad_words id", words)):
+            if unknown := [i for i in ids if not 0 <= i < self.vocabulary.size]:
+                last = self.vocabulary.size - 1
+                raise BadInput(f"{name} {unknown[0]} is not in the vocabulary of pair {self.name}: ids are 0 to {last}")
         return replace(sampling, stop_ids=(*sampling.stop_ids, self.end), banned_ids=(*sampling.banned_ids, *self.banned))
 
 

@@ -65,6 +65,12 @@ class Vocabulary:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
+    def spellings(self, text: str) -> tuple[tuple[int, ...], ...]:
+        """The ids of a text as this tokenizer writes it: at the beginning, inside a word, and behind a space."""
+        inside = self._inside.encode
+        found = (self.encode(text), *(inside(f"{space}{text}", add_special_tokens=False).ids for space in ("", " ")))
+        return tuple(dict.fromkeys(tuple(ids) for ids in found if ids))
+
     @property
     def size(self) -> int:
         """Number of ids, special tokens included."""
@@ -86,6 +92,11 @@ class Vocabulary:
         """The piece at an id, or None."""
         found: str | None = self._tokenizer.id_to_token(token)
         return found
+
+    def as_json(self) -> str:
+        """The content of a tokenizer.json."""
+        text: str = self._tokenizer.to_str()
+        return text
 
     def fingerprint(self) -> str:
         """Equal for vocabularies with the same pieces at the same ids."""
