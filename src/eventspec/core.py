@@ -69,11 +69,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         rules = (
-            ("temperature", self.temperature >= 0, "at least 0"),
+            ("temperature", 0 <= self.temperature < float("inf"), "at least 0 and finite"),
             ("top_k", self.top_k >= 0, "at least 0 (0 switches it off)"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
             ("min_p", 0 <= self.min_p < 1, "in [0, 1)"),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0 (1 switches it off)"),
+            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "finite and above 0 (1 switches it off)"),
             ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
             ("seed", self.seed >= 0, "at least 0"),
             ("stop_strings", all(self.stop_strings), "without empty strings"),

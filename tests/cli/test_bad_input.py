@@ -189,3 +189,46 @@ def test_training_into_a_folder_in_use(capsys: pytest.CaptureFixture[str], tmp_p
     assert "--resume" in refused(capsys, "train", "embedded", "--out", tmp_path)
     assert "unknown" in refused(capsys, "train", "embedded", "--out", tmp_path / "new", "--preset", "huge")
     assert [p.name for p in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_places_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "qa.jsonl").write_text(json.dumps({"recording": str(REAL), "question": "What?", "answer": "?"}))
+    bench = ("bench", "compare", "--method", "prior", "--questions", tmp_path / "qa.jsonl", "--out")
+    assert "is a folder" in refused(capsys, *bench, tmp_path / "folder")
+    assert "file" in refused(capsys, *bench, tmp_path / "file/rows.jsonl")
+    assert "file" in refused(capsys, *ASK, REAL, "--trace", tmp_path / "file/trace.json")
+    assert "file" in refused(capsys, "demo", "--out", tmp_path / "file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "qa.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\xa4\xff", "is no text"),
+        (b"", "holds no questions"),
+        (b"[1]", "line 1"),
+        (b'{"recording": 3, "question": "a", "answer": "b"}', "line 1"),
+        (b'{"recording": "a", "question": "", "answer": "b"}', "line 1"),
+    ],
+)
+def test_question_files_that_are_none(content: bytes, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "qa.jsonl").write_bytes(content)
+    words = ("bench", "compare", "--method", "prior", "--questions", tmp_path / "qa.jsonl", "--out", tmp_path / "rows.jsonl")
+    assert told in refused(capsys, *words)
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+@pytest.mark.parametrize("words", [("--temperature", "inf"), ("--temperature", "nan"), ("--repetition-penalty", "inf")])
+def test_sampling_that_is_no_number(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert words[0].strip("-").replace("-", "_") in refused(capsys, *ASK, REAL, *words)
+
+
+def test_a_prompt_that_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "UTF-8" in refused(capsys, "generate", "--recording", REAL, "--prompt", "\udcff\udcfe")
+
+
+def test_a_negative_limit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("bench", "compare", "--method", "prior", "--questions", "qa.jsonl", "--out", tmp_path / "r", "--limit", -3)
+    assert "--limit" in refused(capsys, *words)

@@ -40,6 +40,9 @@ NOT_PLAIN: dict[str, object] = {
 class Odd:
     """A constraint: odd tokens behind an even number of tokens, and no token above 51."""
 
+    def __repr__(self) -> str:
+        return "Odd()"  # the same in every worker of a parallel run
+
     def __init__(self, path: tuple[int, ...] = ()) -> None:
         self.path = path
 

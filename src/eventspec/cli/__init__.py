@@ -87,6 +87,9 @@ def _explain(error: Exception) -> int:
     core = sys.modules.get("eventspec.core")  # not imported for this: what was never loaded cannot have raised
     if core and isinstance(error, core.EventspecError):
         return _say(str(error), 2)
+    if isinstance(error, OSError) and error.filename is not None:
+        place = os.fsdecode(error.filename2 or error.filename)
+        return _say(f"{place}: {str(error.strerror).lower()}: choose another place, or check what is there and its rights", 2)
     told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return _say(told if debugging else f"{told}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)
 

@@ -25,7 +25,7 @@ def compare(
     events: Annotated[
         list[str] | None, typer.Option(help="real, or a control: blank, shuffled (another clip's). Repeat it for several.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="At most this many questions; 0 = all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
@@ -35,17 +35,19 @@ def compare(
     from rich.console import Console
     from rich.progress import Progress
 
-    from eventspec.core import Sampling
+    from eventspec.core import BadInput, Sampling
     from eventspec.experiments.compare import compare as run
     from eventspec.experiments.compare import read_questions
     from eventspec.pairs import check_method, load_pair, warm_up
 
     methods = [check_method(name) for name in dict.fromkeys(method)]
+    if out.is_dir():
+        raise BadInput(f"{out} is a folder: name a file for the rows, e.g. {out / 'rows.jsonl'}")
     asked = read_questions(questions, limit)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     ready = warm_up(load_pair(pair, device_plan))
     out.parent.mkdir(parents=True, exist_ok=True)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("comparing", total=len(asked))
         found = run(
             ready,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,6 +77,9 @@ def demo(
         typer.echo(json.dumps({"runs": runs}))
         return
     console.print(f"pair {pair.name}, {pair.lanes.plan} device(s), {REPEATS} interleaved repeats; times are means in ms.")
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    if load > 0.75 * cores:
+        console.print(f"Load average {load:.1f} on {cores} cores: something else runs here, so the times above say little.")
     console.print("The real clip is outside the pair's training world: its answer is worth little, but it is the target's own.")
     console.print(f"wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)")
 
@@ -108,10 +112,14 @@ def tell(console: Console, pair: Pair, recording: Recording, question: str) -> N
     """The answer as it grew, slowed down so that an eye can follow."""
     from eventspec.cli.show import joined, record, replay
 
-    updates = record(ask(pair, recording, recording, question, WAYS[1]))
+    asking = ask(pair, recording, recording, question, WAYS[1])
+    updates = record(asking)
+    if not console.is_terminal:
+        console.print("how cross-modal's answer grew:")
     if console.is_terminal:
         console.print("[dim]replayed 40 times slower; underlined = provisional, bold = committed, struck = retracted[/dim]")
     replay(console, updates if console.is_terminal else joined(updates), pair.vocabulary.decode, slower=40.0)
+    console.print(f"answer: {asking.result().text}", highlight=False, markup=False)
 
 
 def table(rows: list[tuple[Way, list[dict[str, Any]]]]) -> Any:

@@ -126,7 +126,7 @@ def simulate(
     clip = recording.video
     if clip is None or not len(clip):
         raise BadInput(f"{video}: holds no frames: give a video, a folder of images or a recording with frames")
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("simulating", total=len(clip))
         events, notes = model.simulate(
             clip.frames, clip.times_us, pixels, seed, subframes, lambda done: bar.update(task, completed=done)

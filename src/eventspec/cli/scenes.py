@@ -21,7 +21,7 @@ def make(
     out: Annotated[Path, typer.Option(help="A folder that does not exist yet.")],
     clips: Annotated[int, typer.Option(help="How many one-second clips.")] = 20,
     split: Annotated[str, typer.Option(help="train, calibration or test: disjoint seeds.")] = "test",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Render clips with events, facts and questions: clip_000000/..., qa.jsonl."""
@@ -30,7 +30,7 @@ def make(
 
     from eventspec.scenes.writer import write_scenes
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("rendering", total=clips)
         write_scenes(out, clips, split, seed, lambda done: bar.update(task, completed=done))
     if as_json:

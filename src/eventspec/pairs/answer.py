@@ -127,6 +127,10 @@ def prepare(
     """
     if not prompt.strip():
         raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise BadInput("the prompt is not valid UTF-8: type it again") from None
     view = recording.slice(window)
     if pair.sees == "frames" and (view.video is None or len(view.video.frames) == 0):
         raise BadInput(
