@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import encoders
+from memory import peak_bytes
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import open_events
@@ -134,7 +135,7 @@ def run_cases(first: int, last: int, seed: int, files: list[tuple[str, bytes]]) 
             name, data = files[number % len(files)]
             path.write_bytes(damaged(data, rng.choice(files)[1], rng))
             say({"case": number, "seed": name})
-            base = _peak(reset=True)
+            base = peak_bytes(reset=True)
             faulthandler.dump_traceback_later(LONGEST_S, exit=True)
             began = time.monotonic()
             fault = ""
@@ -149,7 +150,7 @@ def run_cases(first: int, last: int, seed: int, files: list[tuple[str, bytes]]) 
             if ran and not fault:
                 fault = f"the file made something run: {', '.join(ran)}"
             ran.clear()
-            used, size = _peak() - base, path.stat().st_size
+            used, size = peak_bytes() - base, path.stat().st_size
             if not fault and used > SLACK + 20 * max(size, _held(path, used, size)):
                 fault = f"{used >> 20} MiB of memory for a file of {size} bytes"
             done = {"done": number, "outcome": "fault" if fault else outcome, "fault": fault}
@@ -167,14 +168,6 @@ def _held(path: Path, used: int, size: int) -> int:
         except BadInput:
             continue
     return 0
-
-
-def _peak(reset: bool = False) -> int:
-    """Peak of this process's memory in bytes since the last reset (Linux)."""
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
 
 def say(line: dict[str, Any]) -> None:

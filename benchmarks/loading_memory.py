@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 
 import torch
+from memory import peak_bytes
 from safetensors.torch import save_file
 
 from eventspec.models import configuration
@@ -62,21 +62,15 @@ def write(folder: Path, gigabytes: float) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
-def peak() -> int:
-    """The largest resident memory of this process so far, in bytes. Not getrusage's: that one starts at the parent's peak."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
-
-
 def measure(folder: Path) -> dict[str, float | int]:
     """Load, then touch every weight: mapped memory counts only once it was read."""
-    before, began = peak(), time.perf_counter()
+    before, began = peak_bytes(), time.perf_counter()
     model = load_video_llava(folder, None)
     seconds = time.perf_counter() - began
-    loaded = peak()
+    loaded = peak_bytes()
     for parameter in model.parameters():
         parameter.sum()
-    return {"before": before, "loaded": loaded, "touched": peak(), "seconds": round(seconds, 3)}
+    return {"before": before, "loaded": loaded, "touched": peak_bytes(), "seconds": round(seconds, 3)}
 
 
 def main() -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from memory import peak_bytes
 
 from eventspec.core import Window
 from eventspec.events.formats import dsec_h5
@@ -53,7 +53,7 @@ def measure(path: Path, windows: int) -> dict[str, float | int]:
     """In this fresh process: open, slice `windows` times at random places, and once more what was sliced last."""
     from eventspec.recordings import Recording
 
-    imported = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    imported = peak_bytes()
     began = time.perf_counter()
     recording = Recording.open(path)
     opened = time.perf_counter() - began
@@ -77,8 +77,8 @@ def measure(path: Path, windows: int) -> dict[str, float | int]:
         "warm_ms_median": round(warm[len(warm) // 2] * 1e3, 2),
         "warm_ms_worst": round(warm[-1] * 1e3, 2),
         "first_ms_worst": round(max(seconds[::2]) * 1e3, 2),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-        "imports_mb": round(imported / 1024, 1),
+        "peak_mb": round(peak_bytes() / 2**20, 1),
+        "imports_mb": round(imported / 2**20, 1),
     }
 
 

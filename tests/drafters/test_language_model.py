@@ -96,15 +96,6 @@ def inside(draft: LanguageDraft, levels: int) -> list[int]:
     return chain
 
 
-def path_to(draft: LanguageDraft, node: int) -> list[int]:
-    """The tokens that lead to a node."""
-    tokens: list[int] = []
-    while node >= 0:
-        tokens.insert(0, draft.tree.tokens[node])
-        node = draft.tree.parents[node]
-    return tokens
-
-
 WIDE = Budget(nodes=20, floor=0.002)
 
 
@@ -131,7 +122,7 @@ def test_tokens_partly_inside_the_tree_keep_the_part(draft: LanguageDraft, draft
 def test_a_token_that_was_foreseen_but_never_expanded_is_read(draft: LanguageDraft, drafter: Any, asked: Any) -> None:
     draft.propose(Budget(nodes=20))
     leaf = next(n for n, parent in enumerate(draft.tree.parents) if n not in draft.tree.expanded and parent >= 0)
-    tokens = path_to(draft, leaf)
+    tokens = draft.tree.path(leaf)
     told(draft, *tokens)
     assert draft.unread == tokens[-1:]
     assert_as_fresh(draft, drafter, asked, tokens, WIDE)
@@ -159,7 +150,7 @@ def test_an_unlikely_path_that_was_committed_has_all_its_likely_children(
     draft.propose(Budget(nodes=400))
     deepest = min(draft.tree.expanded, key=lambda n: draft.tree.values[n])
     assert draft.tree.values[deepest] < 0.02
-    tokens = path_to(draft, deepest)
+    tokens = draft.tree.path(deepest)
     told(draft, *tokens)
     assert draft.unread == []
     assert_as_fresh(draft, drafter, asked, tokens, WIDE)

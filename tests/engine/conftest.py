@@ -265,8 +265,7 @@ def two() -> Iterator[Lanes]:
     """Two lanes; their threads end with the test."""
     lanes = Lanes("two")
     yield lanes
-    for name in ("target", "drafter"):
-        lanes.abandon(name)
+    lanes.close()
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ CLIPS = DATA / "clips"
 def row(method: str, total: float, first: float, ids: list[int], vision: list[int] | None = None) -> dict[str, object]:
     return {
         "method": method,
+        "drafter": method,
+        "events": "real",
         "token_ids": ids,
         "text": "yes",
         "answer": "yes",

@@ -174,7 +174,7 @@ def _timed(way: Way, recordings: Recordings, question: Question, sampling: Sampl
     asking = ask(way, recordings, question, sampling)
     way.pair.lanes.settle()
     result = asking.result()
-    row: Row = {**result.as_json(), "method": way.name, "events": way.events, "question_id": question.id}
+    row: Row = {**result.as_json(), "method": way.name, "drafter": way.method, "events": way.events, "question_id": question.id}
     row.update(recording=question.recording.name, question=question.question, answer=question.answer)
     return row
 

@@ -22,8 +22,10 @@ def summary(rows: list[Row], names: list[str], where: dict[str, Any]) -> dict[st
     base = table.get(BASE)
     figures = {name: _figures(own, base) for name, own in table.items()}
     for name, own in table.items():
-        if name not in (BASE, *CONTROLS) and "," not in name:
-            controls = [other for other in names if other in CONTROLS or other.startswith(f"{name}, ")]
+        drafter, real = own[0]["drafter"], own[0]["events"] == "real"
+        if drafter not in (BASE, *CONTROLS) and real:
+            rivals = {other: found[0] for other, found in table.items() if other != name}
+            controls = [other for other, row in rivals.items() if row["drafter"] in (drafter, *CONTROLS)]
             figures[name]["against"] = {other: _times_as_fast(table[other], own) for other in controls}
     first = next(iter(table.values()))
     return {"n": len(first), "recordings": len({r["recording"] for r in first}), "environment": where, "methods": figures}
@@ -37,7 +39,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
     def spoken_ratio(above: str, below: str) -> float | None:
         return ratio_of_sums([s[above] for s in spoken], [s[below] for s in spoken])
 
-    kept = spoken_ratio("retracted", "provisional")
+    withdrawn = spoken_ratio("retracted", "provisional")
     inside = ratio_of_sums([r["rounds_ms"]["model"] for r in own], [r["rounds_ms"]["all"] for r in own])
     figures: dict[str, Any] = {
         "tau": ratio_of_sums([len(r["token_ids"]) for r in own], [s["rounds"] for s in spoken]),
@@ -49,7 +51,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         "exact_match": mean([float(_right(r)) for r in own]),
         "exact_match_short": mean([float(_right(r)) for r in short]),
         "first_provisional_ms": mean(_column(own, "first_provisional")),
-        "provisional_kept": None if kept is None else 1 - kept,
+        "provisional_kept": None if withdrawn is None else 1 - withdrawn,
         "first_committed_ms": mean(_column(own, "first_committed")),
         "total_ms": mean(_column(own, "total")),
         "overhead_share": None if inside is None else 1 - inside,

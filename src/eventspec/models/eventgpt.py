@@ -7,7 +7,6 @@ spatial ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -160,7 +159,10 @@ def open_eventgpt(folder: Path) -> tuple[EventGptConfig, Checkpoint, EventGpt]:
     if not _has_tower(checkpoint):
         _check_clip_folder(folder, data, config, model)
         wanted = {name: parts for name, parts in wanted.items() if not name.startswith("tower.")}
-    tolerated: Callable[[str], bool] = lambda name: _tolerated(name) or (tied and name == HEAD)  # noqa: E731
+
+    def tolerated(name: str) -> bool:
+        return _tolerated(name) or (tied and name == HEAD)
+
     checkpoint.check(model, wanted, tolerated, fields.assumed(data, fields.LLAMA_DEFAULTS))
     return config, checkpoint, model
 

@@ -6,7 +6,7 @@ from eventspec.core import BadInput
 
 METHODS = {
     "autoregressive": "the baseline: the target alone",
-    "cross-modal": "an event VLM drafts while the target encodes; verified inside the target's prefill",
+    "cross-modal": "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
     "ngram": "control: prompt lookup",
     "prior": "control: what answers to this question usually say, blind to the recording",
 }

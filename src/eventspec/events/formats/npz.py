@@ -22,7 +22,6 @@ DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
-    NotImplementedError,
     RuntimeError,
     OSError,
     ValueError,
