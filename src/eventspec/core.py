@@ -7,11 +7,8 @@ Times are int64 microseconds on the recording's clock unless a name says otherwi
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,6 +17,9 @@ from eventspec.errors import BadCheckpoint as BadCheckpoint
 from eventspec.errors import BadInput as BadInput
 from eventspec.errors import EventspecError as EventspecError
 from eventspec.errors import write_text as write_text
+from eventspec.trace import Round as Round
+from eventspec.trace import Span as Span
+from eventspec.trace import Trace as Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,10 +186,20 @@ class Proposal:
 @dataclass(frozen=True)
 class Scores:
     """The target's view of a proposal: logits float [N+1, V], row 0 follows the root, row i+1 follows node i;
-    features float [N+1, F] of the layers a drafter asked for (`taps`), or None."""
+    features float [N+1, F] of the layers a drafter asked for (`taps`, side by side), or None."""
 
     logits: Tensor
     features: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The target's prompt as a drafter with taps sees it: rows float [T, D] (embeddings, visual rows in place), features float
+    [T, F] of the tapped layers, and where the visual rows lie, [begin, end)."""
+
+    rows: Tensor
+    features: Tensor
+    visual: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -225,106 +235,6 @@ class Retracted:
 Update = Provisional | Committed | Retracted
 
 
-# ------------------------------------------------------------------------------------------------------------------- trace
-@dataclass(frozen=True)
-class Span:
-    """One piece of work on one lane, seconds of ``time.perf_counter`` since the request began."""
-
-    name: str
-    lane: str
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Round:
-    """One pass of score, verify, commit, propose.
-
-    proposed, depth: nodes and levels of the proposal; accepted: nodes of its path; committed: tokens that joined the answer;
-    seconds of the target's forward, of the whole pass without drafting, of waiting for the next draft, and of the drafter's
-    own forwards meanwhile.
-    """
-
-    proposed: int
-    depth: int
-    accepted: int
-    committed: int
-    origin: str
-    head_start: bool
-    model_seconds: float
-    seconds: float
-    draft_seconds: float
-    draft_model_seconds: float
-
-
-@dataclass
-class Trace:
-    """Everything that happened while one request was served. Spans may be added from several lanes."""
-
-    spans: list[Span] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
-    marks: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Rows of the target's prompt (`prompt`) and of its visual part (`visual`)."""
-    forwards: dict[str, float] = field(default_factory=dict)
-    """Seconds spent in model forwards, by lane."""
-    provisional: int = 0
-    retracted: int = 0
-    """Tokens that were shown before they were verified, and those of them that were withdrawn."""
-    began: float = field(default_factory=time.perf_counter)
-
-    def now(self) -> float:
-        """Seconds since the request began."""
-        return time.perf_counter() - self.began
-
-    def restart(self) -> None:
-        """The request begins now: what was prepared before (opening files) does not count."""
-        self.began = time.perf_counter()
-
-    def save(self, path: str | Path) -> None:
-        """Write the spans as a Chrome trace; Perfetto opens it too. Times in microseconds, one thread a lane."""
-        done = list(self.spans)  # a lane that is late may still add some
-        lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
-        named = [{"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": lane}} for lane, n in lanes.items()]
-        spans = [
-            {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.name, "ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
-            for s in done
-        ]
-        marks = [{"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": n, "ts": 1e6 * at} for n, at in self.marks.items()]
-        write_text(Path(path), json.dumps({"traceEvents": [*named, *spans, *marks], "displayTimeUnit": "ms"}))
-
-    def span(self, name: str, lane: str, start: float) -> None:
-        """Record work that began at `start` (seconds since the request began) and ends now."""
-        self.spans.append(Span(name, lane, start, self.now()))
-
-    def forward(self, lane: str, seconds: float) -> None:
-        """Add the time of one model forward on a lane."""
-        self.forwards[lane] = self.forwards.get(lane, 0.0) + seconds
-
-    def mark(self, name: str) -> None:
-        """Remember the first time something happened."""
-        self.marks.setdefault(name, self.now())
-
-    def note(self, text: str) -> None:
-        """Say in words what went wrong or was decided; each sentence once."""
-        if text not in self.notes:
-            self.notes.append(text)
-
-    @property
-    def drafted(self) -> int:
-        return sum(r.proposed for r in self.rounds)
-
-    @property
-    def accepted(self) -> int:
-        return sum(r.accepted for r in self.rounds)
-
-    @property
-    def tau(self) -> float:
-        """Mean tokens committed per target forward, bonus token included."""
-        return sum(r.committed for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
-
-
 # --------------------------------------------------------------------------------------------------------------- protocols
 class ConstraintState(Protocol):
     """Where an answer stands in what it may say. It never changes: every branch of a draft tree has its own."""
@@ -354,17 +264,21 @@ class TargetSession(Protocol):
     def fork(self) -> TargetSession:
         """The same recording for the next question: the prefix is shared."""
 
+    def prompt(self) -> Prompt:
+        """The prompt with its tapped features; it is whole once the first `score` has read the rest of it."""
+
 
 class Target(Protocol):
     """Gives the true distribution."""
 
     lossless: bool
 
-    def prefill(self, request: Request, tail: int, trace: Trace) -> TargetSession:
+    def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
         """Vision encoding, and language-model prefill of all but the last `tail` (>= 1) rows of the prompt.
 
         The tail stays pending: the first `score` finishes the prefill and verifies the head start in one forward. A tail longer
-        than the prompt leaves the whole prefill to that forward.
+        than the prompt leaves the whole prefill to that forward. `taps` are the layers whose outputs the scores carry as
+        features: 1 = the first layer, -1 = what the head reads (after the final norm).
         """
 
 

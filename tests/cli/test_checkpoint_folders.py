@@ -50,6 +50,19 @@ def test_a_drafter_folder_changes_no_token_of_a_target_folder(capsys: pytest.Cap
     assert "id 260 is 't' for the drafter and 'e' for the target" in said
 
 
+@pytest.mark.parametrize("which", ["fine", "folder"])
+@pytest.mark.parametrize("way", ["auto", "retokenize", "intersect"])
+def test_another_event_drafter_changes_no_token_of_a_pair(
+    capsys: pytest.CaptureFixture[str], folders: Folders, which: str, way: str
+) -> None:
+    plain = told(capsys, *ASK, "--method", "autoregressive")
+    drafter = folders.eventgpt if which == "folder" else which
+    drafted = told(capsys, *ASK, "--drafter", drafter, "--vocabulary", way)
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert "vocabulary: " in str(drafted["notes"])
+    assert "differ: id" in refused(capsys, *ASK, "--drafter", drafter, "--vocabulary", "same")
+
+
 def test_low_precision_and_stored_precision_run(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
     for dtype in ("auto", "bfloat16"):
         found = told(capsys, *ASK, "--target", folders.video_llava, "--method", "autoregressive", "--dtype", dtype)
@@ -69,7 +82,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], folders: Folders, tmp_path: Path
 ) -> None:
     assert "neither config.json nor pair.toml" in refused(capsys, "models", "check", tmp_path)
-    assert "--target" in refused(capsys, *ASK, "--drafter", folders.eventgpt)
+    assert "no drafter 'fin'" in refused(capsys, *ASK, "--drafter", "fin")
+    assert "must see events" in refused(capsys, *ASK, "--drafter", folders.video_llava)
+    assert "--target" in refused(capsys, *ASK, "--vocabulary", "retokenize")
     assert "--target" in refused(capsys, *ASK, "--frames", 4)
     assert "dtype 'int4' is unknown" in refused(capsys, *ASK, "--target", folders.video_llava, "--dtype", "int4")
     alone = (*ASK, "--method", "autoregressive", "--target")

@@ -9,6 +9,7 @@ import torch
 
 from eventspec.core import Request, Sampling, Trace
 from eventspec.drafters import LanguageDrafter
+from eventspec.models.session import Spliced
 from eventspec.nn import Llama, LlamaConfig
 
 END = 0
@@ -38,8 +39,8 @@ def language_model(seed: int = 0, sure: float = 1.0) -> Llama:
 
 
 def drafter_of(model: Llama, name: str = "tiny") -> LanguageDrafter:
-    def rows(request: Request, trace: Trace, lane: str) -> torch.Tensor:
-        return model.embed(torch.tensor([int(word) for word in request.prompt.split()]))
+    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
+        return Spliced(model.embed(torch.tensor([int(word) for word in request.prompt.split()])), (0, 0))
 
     return LanguageDrafter(name, model, rows, END)
 

@@ -17,7 +17,7 @@ from eventspec.drafters.retokenized import WAYS, Speaker, shared_ids
 from eventspec.engine import Plan, run
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.tree import check
-from eventspec.models.session import LanguageTarget
+from eventspec.models.session import LanguageTarget, Spliced
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.text import Vocabulary, stop_rule
 
@@ -223,7 +223,7 @@ def model_over(vocabulary: Vocabulary, seed: int) -> Llama:
 
 
 def asks(model: Llama) -> Callable[[Request, Trace, str], torch.Tensor]:
-    return lambda request, trace, lane: model.embed(torch.tensor([1, 5, 9, 270]))
+    return lambda request, trace, lane: Spliced(model.embed(torch.tensor([1, 5, 9, 270])), (0, 0))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -265,7 +265,7 @@ def test_a_right_draft_in_another_vocabulary_is_accepted(way: str, speakers: tup
         def __init__(self) -> None:
             self.at = 0
 
-        def prefill(self, request: Request, tail: int, trace: Trace) -> Forced:
+        def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...]) -> Forced:
             return self
 
         def score(self, proposal: Proposal) -> Scores:

@@ -32,7 +32,7 @@ from eventspec.engine.generate import Outcome, run
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import Plan
 from eventspec.engine.verify import _draw, chance
-from eventspec.models.session import LanguageTarget
+from eventspec.models.session import LanguageTarget, Spliced
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.text import stop_rule
 
@@ -60,8 +60,8 @@ class Tiny:
         self.target = LanguageTarget(self.language, self.rows)
         self.prompt = " ".join(map(str, torch.randint(40, (9,), generator=generator).tolist()))
 
-    def rows(self, request: Request, trace: Trace, lane: str) -> torch.Tensor:
-        return self.language.embed(torch.tensor([int(word) for word in request.prompt.split()]))
+    def rows(self, request: Request, trace: Trace, lane: str) -> Spliced:
+        return Spliced(self.language.embed(torch.tensor([int(word) for word in request.prompt.split()])), (0, 0))
 
     def request(self, **sampling: object) -> Request:
         return Request(self.prompt, None, None, Sampling(**sampling))  # type: ignore[arg-type]

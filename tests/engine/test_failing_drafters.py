@@ -32,7 +32,7 @@ class Watched:
     def __init__(self, target: Any, before: Callable[[int], None]) -> None:
         self.target, self.before, self.count = target, before, 0
 
-    def prefill(self, request: Any, tail: int, trace: Trace) -> Watched:
+    def prefill(self, request: Any, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> Watched:
         self.session: TargetSession = self.target.prefill(request, tail, trace)
         return self
 

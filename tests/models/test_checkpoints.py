@@ -239,7 +239,7 @@ def test_a_broken_drafter_is_named_too(drafter: tuple[EventGpt, Path], tmp_path:
 def test_a_prompt_that_does_not_fit_the_context_is_bad_input(target: tuple[VideoLlava, Path]) -> None:
     model = load_video_llava(target[1])
     ours = LanguageTarget(model.language, target_rows(model, encode))
-    rows = len(ours.rows(request(), Trace(), "target"))
+    rows = len(ours.rows(request(), Trace(), "target").rows)
     fits = ours.prefill(request(256 - rows), 1, Trace())
     assert len(fits.pending) == 1
     with pytest.raises(BadInput, match=f"prompt of {rows} rows and max_new_tokens {257 - rows} exceed the context of 256"):

@@ -10,7 +10,7 @@ import torch
 
 from eventspec.core import Proposal, Request, Sampling, Trace, Verdict
 from eventspec.engine.tree import BadProposal
-from eventspec.models.session import LanguageSession, LanguageTarget
+from eventspec.models.session import LanguageSession, LanguageTarget, Spliced
 from eventspec.nn import Llama, LlamaConfig
 
 PROMPT = [5, 1, 9, 2, 14, 7, 7, 3]
@@ -23,8 +23,8 @@ def target() -> LanguageTarget:
     for parameter in language.parameters():
         parameter.normal_(0.0, 0.5, generator=generator)
 
-    def rows(request: Request, trace: Trace, lane: str) -> torch.Tensor:
-        return language.embed(torch.tensor([int(word) for word in request.prompt.split()]))
+    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
+        return Spliced(language.embed(torch.tensor([int(word) for word in request.prompt.split()])), (0, 0))
 
     return LanguageTarget(language, rows)
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 
-from eventspec.nn.decode import compiled
+from eventspec.nn.decode import block, compiled, decode
+from eventspec.nn.draft import grow
 
 
-def test_the_decoding_pass_compiles() -> None:
-    assert isinstance(compiled(), torch.jit.ScriptFunction)
+@pytest.mark.parametrize("function", [decode, block, grow])
+def test_the_hot_path_compiles(function: Callable[..., Any]) -> None:
+    assert isinstance(compiled(function), torch.jit.ScriptFunction)

@@ -148,10 +148,10 @@ def test_frames_one_by_one_equal_frames_at_once_and_are_encoded_once(folders: Fo
     request = Request(QUESTION, None, recording.video, Sampling())
     plain, kept = (video_llava_rows(model, vocabulary, 1, 8, how) for how in (None, cache))
     with torch.inference_mode():
-        rows = plain(request, Trace(), "target")
-        assert torch.equal(kept(request, Trace(), "target"), rows)
+        rows = plain(request, Trace(), "target").rows
+        assert torch.equal(kept(request, Trace(), "target").rows, rows)
         assert cache.hits == 0
-        assert torch.equal(kept(request, Trace(), "target"), rows)
+        assert torch.equal(kept(request, Trace(), "target").rows, rows)
         assert cache.hits == 8
         from eventspec.models.pixels import frame_pixels
         from eventspec.video.sampling import uniform_indices

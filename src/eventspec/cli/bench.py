@@ -25,6 +25,9 @@ def compare(
     events: Annotated[
         list[str] | None, typer.Option(help="real, or a control: blank, shuffled (another clip's). Repeat it for several.")
     ] = None,
+    drafter: Annotated[
+        list[str] | None, typer.Option(help="Another event drafter, NAME or NAME:WAY (see generate --vocabulary). Repeatable.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -38,7 +41,7 @@ def compare(
     from eventspec.core import BadInput, Sampling
     from eventspec.experiments.compare import compare as run
     from eventspec.experiments.compare import read_questions
-    from eventspec.pairs import check_method, load_pair, warm_up
+    from eventspec.pairs import check_method, load_pair, warm_up, with_drafter
 
     methods = [check_method(name) for name in dict.fromkeys(method)]
     if out.is_dir():
@@ -46,6 +49,8 @@ def compare(
     asked = read_questions(questions, limit)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     ready = warm_up(load_pair(pair, device_plan))
+    named = {name: name.partition(":") for name in drafter or ()}
+    others = {name: with_drafter(ready, which, way or "auto") for name, (which, _, way) in named.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("comparing", total=len(asked))
@@ -56,7 +61,8 @@ def compare(
             sampling,
             list(dict.fromkeys(events or ["real"])),
             out,
-            lambda done, total: bar.update(task, completed=done),
+            lambda done, total: bar.update(task, completed=done, total=total),
+            others,
         )
     if as_json:
         typer.echo(json.dumps(found))

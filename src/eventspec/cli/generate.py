@@ -21,7 +21,9 @@ Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair
 DevicePlan = Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Target = Annotated[Path | None, typer.Option(help="A checkpoint folder that answers, instead of a pair.")]
-Drafter = Annotated[Path | None, typer.Option(help="The checkpoint folder that drafts for --target.")]
+Drafter = Annotated[
+    str | None, typer.Option(help="The checkpoint folder that drafts for --target, or another event drafter for --pair.")
+]
 Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
 Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]
 Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
@@ -109,19 +111,21 @@ def _tell(asking: Answering, name: str, provisional: bool, trace: Path | None, a
 
 
 def _load(
-    folders: tuple[str, Path | None, Path | None], method: str, vocabulary: str, how: Loading, device_plan: str
+    folders: tuple[str, Path | None, str | None], method: str, vocabulary: str, how: Loading, device_plan: str
 ) -> LoadedPair:
     from eventspec.core import BadInput
     from eventspec.models.folder import Loading
-    from eventspec.pairs import load_folders, load_pair
+    from eventspec.pairs import load_folders, load_pair, with_drafter
 
     pair, target, drafter = folders
     if target is not None:
-        return load_folders(target, drafter, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
-    if drafter is not None or vocabulary != "auto" or how != Loading():
-        told = "--drafter, --vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
-        raise BadInput(f"{told} are for checkpoint folders: give --target FOLDER as well")
-    return load_pair(pair, device_plan)
+        drafting = None if drafter is None else Path(drafter)
+        return load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
+    if how != Loading() or (drafter is None and vocabulary != "auto"):
+        told = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+        raise BadInput(f"{told} are for checkpoint folders: give --target FOLDER or --drafter as well")
+    loaded = load_pair(pair, device_plan)
+    return loaded if drafter is None else with_drafter(loaded, drafter, vocabulary)
 
 
 def _biases(given: list[str]) -> dict[int, float]:

@@ -1,10 +1,29 @@
 """Who proposes tokens: nobody, the prompt's own n-grams, a text prior, an independent language model, one with another
-tokenizer."""
+tokenizer, a head on the target's features."""
 
+from eventspec.drafters.eagle import EagleConfig, EagleHead
+from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head
+from eventspec.drafters.feature import FeatureDrafter
+from eventspec.drafters.head_folder import TrainedHead, load_head, save_head
 from eventspec.drafters.language_model import LanguageDrafter
 from eventspec.drafters.ngram import NgramDrafter
 from eventspec.drafters.nothing import Nothing
 from eventspec.drafters.prior import PriorDrafter, TextPrior
 from eventspec.drafters.retokenized import Retokenized
 
-__all__ = ["LanguageDrafter", "NgramDrafter", "Nothing", "PriorDrafter", "Retokenized", "TextPrior"]
+__all__ = [
+    "Eagle3Config",
+    "Eagle3Head",
+    "EagleConfig",
+    "EagleHead",
+    "FeatureDrafter",
+    "LanguageDrafter",
+    "NgramDrafter",
+    "Nothing",
+    "PriorDrafter",
+    "Retokenized",
+    "TextPrior",
+    "TrainedHead",
+    "load_head",
+    "save_head",
+]

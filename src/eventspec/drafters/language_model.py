@@ -50,7 +50,7 @@ class LanguageDrafter:
 
     def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
         """Vision encoding and prefill of the drafter."""
-        prompt = self.rows(request, trace, "drafter")
+        prompt = self.rows(request, trace, "drafter").rows
         began = trace.now()
         session = LanguageDraft(self, prompt, request, trace)
         trace.span("prefill", "drafter", began)

@@ -56,6 +56,15 @@ def measure_draft(session: DraftSession, repeats: int = 12) -> float:
     return median(_seconds(step) for _ in range(repeats))
 
 
+def measure_level(session: DraftSession, levels: int = 6, repeats: int = 12) -> float:
+    """Seconds that one more level of a tree costs a drafter that draws it in one go; the session knows where it stands."""
+    taken: dict[int, list[float]] = {1: [], levels: []}
+    for _ in range(repeats):
+        for depth, seconds in taken.items():
+            seconds.append(_seconds(lambda depth=depth: session.propose(Budget(nodes=2 * depth, levels=depth))))  # type: ignore[misc]
+    return max(0.0, median(taken[levels]) - median(taken[1])) / (levels - 1)
+
+
 def _seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()

@@ -261,7 +261,7 @@ def run(
     try:
         most = request.sampling.max_new_tokens
         ahead = drafting.head_start(plan.head_start(lambda: drafting.enough, display.behind(0), max(1, most - 1)))
-        session = target.prefill(request, plan.tail if ahead else NO_TAIL, trace)
+        session = target.prefill(request, plan.tail if ahead else NO_TAIL, trace, drafter.taps)
         drafting.enough = True
         drafting.open(session)
         return _rounds(session, drafting, display, stopped, cancelled)

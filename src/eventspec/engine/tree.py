@@ -6,11 +6,14 @@ include their ancestors.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import Budget, Proposal
+from eventspec.core import Budget, Proposal, Tokens
 
 
 def depths(parents: list[int]) -> list[int]:
@@ -65,6 +68,34 @@ def check(proposal: Proposal, budget: Budget) -> Proposal:
         if not bool((probs >= 0).all() and ((probs.sum(-1) - 1).abs() < 1e-3).all()):
             raise BadProposal("a row of probs is no distribution")
     return proposal
+
+
+def best_nodes(tokens: Tokens, parents: Tokens, logs: np.ndarray[Any, Any], budget: Budget, origin: str) -> Proposal:
+    """The budget's number of most probable nodes of a tree whose nodes are in level order (EAGLE-2's reranking).
+
+    logs float [N] are logarithms of path probabilities, which never grow along a path; of equal ones the earlier node is kept,
+    which is the shallower one, so the ancestors of what is kept are kept. Nodes below the budget's `floor` are left out.
+    """
+    order = np.argsort(-logs, kind="stable")[: budget.nodes]
+    if budget.floor > 0:
+        order = order[logs[order] >= math.log(budget.floor)]
+    kept = np.sort(order)
+    place = np.full(len(tokens) + 1, -1, np.int64)  # the last entry is the root's
+    place[kept] = np.arange(len(kept))
+    above = parents[kept]
+    assert ((above < 0) | (place[above] >= 0)).all(), "a node was kept without its parent"
+    return Proposal(tokens[kept], place[above], origin=origin)
+
+
+def best_chain(proposal: Proposal) -> list[int]:
+    """Tokens along the first child from the root, in a tree whose siblings lie in order of their probability."""
+    chain: list[int] = []
+    node = -1
+    for place, parent in enumerate(proposal.parents.tolist()):
+        if parent == node:
+            chain.append(int(proposal.tokens[place]))
+            node = place
+    return chain
 
 
 class DraftTree:

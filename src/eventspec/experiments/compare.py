@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
+from eventspec.engine.plan import NO_TAIL
 from eventspec.events.disturb import blank
 from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Answering, Pair, answering
@@ -109,9 +110,9 @@ class Recordings:
         )
 
 
-def ways_of(pair: Pair, methods: list[str], events: list[str]) -> list[Way]:
-    """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores.
-    BadInput for what does not exist."""
+def ways_of(pair: Pair, methods: list[str], events: list[str], others: Mapping[str, Pair]) -> list[Way]:
+    """Every method with the first kind of events; those that see events with the other kinds too, and with the drafters of the
+    `others`; the baseline on all cores. BadInput for what does not exist."""
     for kind in events:
         if kind not in EVENTS:
             raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
@@ -121,6 +122,7 @@ def ways_of(pair: Pair, methods: list[str], events: list[str]) -> list[Way]:
         ways.append(Way(method, method, events[0], pair))
         if method in SEES_EVENTS:
             ways += [Way(f"{method}, {kind} events", method, kind, pair) for kind in events[1:]]
+            ways += [Way(f"{method}, {name}", method, events[0], other) for name, other in others.items()]
     if BASE in methods and pair.lanes.concurrent:
         ways.append(Way(ALL_CORES, BASE, events[0], pair.on("one")))
     return ways
@@ -134,9 +136,11 @@ def compare(
     events: list[str],
     out: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    others: Mapping[str, Pair] | None = None,
 ) -> dict[str, Any]:
-    """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary."""
-    ways, recordings = ways_of(pair, methods, events), Recordings(questions)
+    """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary. `others`
+    are the same pair with other event drafters."""
+    ways, recordings = ways_of(pair, methods, events, others or {}), Recordings(questions)
     for way in ways:  # warm: caches, threads and kernels of every path
         ask(way, recordings, questions[0], sampling).result()
     rng, total = np.random.default_rng(0), 2 * len(questions)
@@ -194,14 +198,20 @@ def vision_acceptance(
 
 @torch.inference_mode()
 def _first_choices(pair: Pair, request: Request, method: str, answer: list[int]) -> list[int | None]:
-    """What a method's drafter would draft at every position behind the target's own prefix."""
-    session = pair.drafter(method).open(request, None, Trace())
+    """What a method's drafter would draft at every position behind the target's own prefix; a drafter that reads the target
+    drafts nothing before the target has spoken."""
+    drafter, nothing = pair.drafter(method), np.empty(0, np.int64)
+    target, features = None, None
+    if drafter.taps:
+        target = pair.target.prefill(request, NO_TAIL, Trace(), drafter.taps)
+        features = target.score(Proposal.chain(answer)).features
+    session = drafter.open(request, target, Trace())
     choices: list[int | None] = []
-    nothing, unused = np.empty(0, np.int64), Scores(torch.empty(0))
-    for token in answer:
-        proposal = session.propose(Budget(nodes=1, levels=1))
+    for place, token in enumerate(answer):
+        proposal = Proposal.empty() if drafter.taps and not place else session.propose(Budget(nodes=1, levels=1))
         choices.append(int(proposal.tokens[0]) if len(proposal) else None)
-        session.observe(Verdict(nothing, np.array([token], np.int64)), unused)
+        seen = None if features is None else features[place : place + 1]
+        session.observe(Verdict(nothing, np.array([token], np.int64)), Scores(torch.empty(0), seen))
     return choices
 
 

@@ -29,7 +29,7 @@ from eventspec.models.eventgpt import MODEL_TYPE as EVENTGPT
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, open_eventgpt
 from eventspec.models.folder import special_id
 from eventspec.models.pixels import frame_pixels
-from eventspec.models.session import LanguageTarget, splice
+from eventspec.models.session import LanguageTarget, Spliced, splice
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.nn import Llama
 from eventspec.text import Vocabulary, stop_rule
@@ -131,7 +131,7 @@ def _event_values(
     projected = model.projector(hidden)
     adapted = model.adaptor(projected)
     aggregated = model.pooled(adapted)[0]
-    prompt = splice(model.language, before, aggregated, after)[: event_prompt.COMPAT_ROWS]
+    prompt = splice(model.language, before, aggregated, after).rows[: event_prompt.COMPAT_ROWS]
     values: Values = {
         "input_ids": np.array([[*before, IMAGE_PLACE, *after]]),
         "clip_last_hidden": hidden,
@@ -184,7 +184,7 @@ def _video_values(
     hidden = torch.cat([model.tower(frame[None], model.config.vision_layer) for frame in pixels])
     features = model.projector(hidden)
     ends = [0, len(frames) - 1]
-    prompt = splice(model.language, before, features.flatten(0, 1), after)
+    prompt = splice(model.language, before, features.flatten(0, 1), after).rows
     whole = _prompt_values(model.language, prompt)
     tail = len(golden.get("logits_tail", prompt))
     video = [model.config.video_token] * (len(frames) * model.config.vision.tokens)
@@ -224,7 +224,7 @@ def _prompt_values(language: Llama, prompt: Tensor) -> Values:
 
 def _greedy(language: Llama, prompt: Tensor, most: int, banned: range = range(0)) -> list[int]:
     """The engine's own greedy answer to prompt rows [T, D], without an end."""
-    target = LanguageTarget(language, lambda request, trace, lane: prompt)
+    target = LanguageTarget(language, lambda request, trace, lane: Spliced(prompt, (0, 0)))
     request = Request("", None, None, Sampling(max_new_tokens=most, banned_ids=tuple(banned)))
     return run(target, Nothing(), request, Plan(), Lanes("one"), Trace(), stop_rule(())).token_ids
 

@@ -55,6 +55,9 @@ class Shard(Protocol):
     def read(self, name: str, place: Tensor) -> None:
         """Copy a tensor into `place`, converting it."""
 
+    def integers(self, name: str) -> Tensor:
+        """A small table of whole numbers, int64."""
+
     def mapped(self, name: str) -> Tensor | None:
         """The tensor as memory of the file itself; None where that cannot be."""
 
@@ -92,6 +95,11 @@ class SafetensorsShard:
             raise BadCheckpoint(f"{self.path}: the file ends inside tensor {name}: fetch it again")
         if not direct:
             place.copy_(into)
+
+    def integers(self, name: str) -> Tensor:
+        with safe_open(self.path, framework="pt") as file:
+            found: Tensor = file.get_tensor(name)
+        return found.to(torch.int64)
 
     def mapped(self, name: str) -> Tensor | None:
         dtype = self.dtypes[name]
@@ -141,6 +149,9 @@ class BinShard:
     def read(self, name: str, place: Tensor) -> None:
         place.copy_(self._tensors[name])
 
+    def integers(self, name: str) -> Tensor:
+        return self._tensors[name].to(torch.int64)
+
     def mapped(self, name: str) -> Tensor | None:
         return None
 
@@ -178,6 +189,11 @@ class Checkpoint:
                 "give the one in float16, bfloat16 or float32"
             )
         return dtype
+
+    def integers(self, name: str) -> Tensor:
+        """A table of whole numbers, int64."""
+        shard, theirs = self.at[name]
+        return shard.integers(theirs)
 
     @property
     def parameters(self) -> int:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from eventspec.core import BadInput, Request, Trace
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
 from eventspec.models.pixels import fit, frame_pixels, normalised
-from eventspec.models.session import Rows, splice
+from eventspec.models.session import Rows, Spliced, splice
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import ClipConfig, LlamaConfig
 from eventspec.video.sampling import uniform_indices
@@ -25,6 +25,8 @@ from eventspec.video.sampling import uniform_indices
 PAD, BOS, EOS, IMAGE, VIDEO, EVENT = range(6)
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<image>", "<video>", "<event>")
 VOCABULARY = 576
+FINE_VOCABULARY = 400
+"""Of the second drafter: 138 merges, so words are spelled in pieces that the target's tokenizer does not have."""
 IMAGE_SIZE = 112
 
 
@@ -34,6 +36,11 @@ class Size:
 
     target: VideoLlavaConfig
     drafter: EventGptConfig
+
+    def finer(self) -> Size:
+        """With a drafter for the finer tokenizer."""
+        language = replace(self.drafter.language, vocab_size=FINE_VOCABULARY)
+        return replace(self, drafter=replace(self.drafter, language=language))
 
 
 def _clip(width: int, layers: int, heads: int) -> ClipConfig:
@@ -90,7 +97,7 @@ def drafter_prompt(question: str) -> str:
 def target_rows(model: VideoLlava, encode: Callable[[str], list[int]]) -> Rows:
     """Eight frames spread over the window, encoded and spliced into the target's prompt."""
 
-    def rows(request: Request, trace: Trace, lane: str) -> Tensor:
+    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
         if request.video is None or len(request.video.frames) == 0:
             raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
         began = trace.now()
@@ -107,7 +114,7 @@ def target_rows(model: VideoLlava, encode: Callable[[str], list[int]]) -> Rows:
 def drafter_rows(model: EventGpt, encode: Callable[[str], list[int]]) -> Rows:
     """The window's events as equal-count pictures, encoded, pooled and spliced into the drafter's prompt."""
 
-    def rows(request: Request, trace: Trace, lane: str) -> Tensor:
+    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
         if request.events is None:
             raise BadInput("the recording has no events: the event drafter has nothing to see")
         began = trace.now()

@@ -17,7 +17,7 @@ from eventspec.events.representations import red_blue
 from eventspec.models import configuration as fields
 from eventspec.models.eventgpt import EventGpt, clip_folder
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, Picture, pillow_pixels
-from eventspec.models.session import Rows, splice
+from eventspec.models.session import Rows, Spliced, splice
 from eventspec.text import Vocabulary
 
 PLACE = "<event>"
@@ -97,7 +97,7 @@ def event_images(events: EventSlice, images: int, compat: bool) -> list[Picture]
 def eventgpt_rows(model: EventGpt, vocabulary: Vocabulary, pixels: EventPixels, bos: int, compat: bool = False) -> Rows:
     """The prompt of a request as rows: event images encoded, pooled and spliced into the text."""
 
-    def rows(request: Request, trace: Trace, lane: str) -> Tensor:
+    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
         if request.events is None:
             raise BadInput("the recording has no events: EventGPT has nothing to see")
         before, after = prompt_ids(vocabulary, request.prompt, bos)
@@ -109,7 +109,7 @@ def eventgpt_rows(model: EventGpt, vocabulary: Vocabulary, pixels: EventPixels, 
         if lane == "target":
             trace.sizes["visual"] = len(visual)
         whole = splice(model.language, before, visual, after)
-        return whole[:COMPAT_ROWS] if compat else whole
+        return Spliced(whole.rows[:COMPAT_ROWS], whole.visual) if compat else whole
 
     return rows
 

@@ -4,23 +4,34 @@ the accepted path."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.core import BadInput, Prompt, Proposal, Request, Scores, TargetSession, Trace, Verdict
 from eventspec.engine.tree import BadProposal, depths, is_chain, tree_mask
 from eventspec.nn import KVCache, Llama
 
-Rows = Callable[[Request, Trace, str], Tensor]
-"""(request, trace, lane) -> the prompt as float rows [T, D], visual rows in place; vision encoding happens here."""
+
+@dataclass(frozen=True)
+class Spliced:
+    """A prompt as rows float [T, D], and where its visual rows lie, [begin, end)."""
+
+    rows: Tensor
+    visual: tuple[int, int]
 
 
-def splice(language: Llama, before: list[int], visual: Tensor, after: list[int]) -> Tensor:
-    """Text ids, visual rows [T, D], text ids -> prompt rows [T', D]."""
+Rows = Callable[[Request, Trace, str], Spliced]
+"""(request, trace, lane) -> the prompt; vision encoding happens here."""
+
+
+def splice(language: Llama, before: list[int], visual: Tensor, after: list[int]) -> Spliced:
+    """Text ids, visual rows [T, D], text ids, as one prompt."""
     ids = torch.tensor(before + after, device=visual.device)
     text = language.embed(ids).to(visual.dtype)
-    return torch.cat((text[: len(before)], visual, text[len(before) :]))
+    rows = torch.cat((text[: len(before)], visual, text[len(before) :]))
+    return Spliced(rows, (len(before), len(before) + len(visual)))
 
 
 class LanguageTarget:
@@ -31,9 +42,10 @@ class LanguageTarget:
     def __init__(self, language: Llama, rows: Rows, name: str = "target") -> None:
         self.language, self.rows, self.name = language, rows, name
 
-    def prefill(self, request: Request, tail: int, trace: Trace) -> LanguageSession:
+    def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> LanguageSession:
         """As `core.Target.prefill`; raises BadInput when prompt and answer do not fit the context."""
-        prompt = self.rows(request, trace, "target")
+        spliced = self.rows(request, trace, "target")
+        prompt = spliced.rows
         trace.sizes["prompt"] = len(prompt)
         context = self.language.config.max_position_embeddings
         # Draft nodes are dropped again, but they need rows while they are verified.
@@ -45,7 +57,7 @@ class LanguageTarget:
                 "shorten the prompt or ask for fewer tokens"
             )
         cache = self.language.new_cache(capacity)
-        session = LanguageSession(self.language, cache, prompt)
+        session = LanguageSession(self.language, cache, spliced, taps)
         if len(prompt) > max(1, tail):
             began = trace.now()
             session.read(len(prompt) - max(1, tail))  # the last row stays: its forward gives the first logits
@@ -57,24 +69,42 @@ _DRAFT_ROWS = 160
 
 
 class LanguageSession:
-    """Pending prompt or bonus rows, and the cache behind them."""
+    """Pending prompt or bonus rows, and the cache behind them; the features of the layers `taps` where a drafter reads them."""
 
-    def __init__(self, language: Llama, cache: KVCache, pending: Tensor) -> None:
-        self.language, self.cache, self.pending = language, cache, pending
+    def __init__(self, language: Llama, cache: KVCache, prompt: Spliced, taps: tuple[int, ...] = ()) -> None:
+        self.language, self.cache, self.pending, self.taps = language, cache, prompt.rows, taps
+        self._prompt = prompt
+        self._features: list[Tensor] = []  # of the prompt's rows, as they are read
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
-        self.language.step(self.pending[:rows], self.cache)
+        features = self._through(self.pending[:rows])[1]
+        if features is not None:
+            self._features.append(features)
         self.cache.keep(rows, [])
         self.pending = self.pending[rows:]
+
+    def prompt(self) -> Prompt:
+        """As `core.TargetSession.prompt`."""
+        return Prompt(self._prompt.rows, torch.cat(self._features), self._prompt.visual)
+
+    def _through(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The last layer's output [T, D], and the tapped features [T, F] if any are asked for."""
+        inner = tuple(layer for layer in self.taps if layer >= 0)
+        hidden, tapped = self.language.step(x, self.cache, positions, mask, inner)
+        if not self.taps:
+            return hidden, None
+        found = dict(zip(sorted(inner), tapped, strict=True))
+        found[-1] = self.language.normed(hidden)
+        return hidden, torch.cat([found[layer] for layer in self.taps], 1)
 
     def score(self, proposal: Proposal) -> Scores:
         """As `core.TargetSession.score`: logits float [N+1, V]; BadProposal for ids this model has no row for."""
         language, cache, pending = self.language, self.cache, self.pending
         count, waiting = len(proposal), len(pending)
         if not count:
-            hidden, _ = language.step(pending, cache)
-            return Scores(language.logits(hidden[-1:]))
+            hidden, features = self._through(pending)
+            return self._scores(hidden, features)
         if (largest := proposal.tokens.max()) >= language.config.vocab_size:
             raise BadProposal(f"token {largest} is none of the target's {language.config.vocab_size}")
         if cache.length + waiting + count > cache.capacity:
@@ -88,8 +118,17 @@ class LanguageSession:
             levels = [start + waiting + depth for depth in depths(parents)]
             positions = torch.tensor([*range(start, start + waiting), *levels], device=x.device)
             mask = tree_mask(parents, start, waiting, x.device)
-        hidden, _ = language.step(x, cache, positions, mask)
-        return Scores(language.logits(hidden[waiting - 1 :]))
+        hidden, features = self._through(x, positions, mask)
+        return self._scores(hidden, features)
+
+    def _scores(self, hidden: Tensor, features: Tensor | None) -> Scores:
+        """Of the last pending row and the nodes behind it."""
+        root = len(self.pending) - 1
+        if features is None:
+            return Scores(self.language.logits(hidden[root:]))
+        if sum(map(len, self._features)) < len(self._prompt.rows):
+            self._features.append(features[: root + 1])
+        return Scores(self.language.logits(hidden[root:]), features[root:])
 
     def commit(self, verdict: Verdict) -> None:
         """As `core.TargetSession.commit`."""
@@ -99,4 +138,6 @@ class LanguageSession:
 
     def fork(self) -> TargetSession:
         """A second session with the same prefix; the rows are copied because both live on."""
-        return LanguageSession(self.language, self.cache.fork(), self.pending)
+        twin = LanguageSession(self.language, self.cache.fork(), self._prompt, self.taps)
+        twin.pending, twin._features = self.pending, list(self._features)
+        return twin

@@ -17,7 +17,7 @@ from eventspec.core import BadCheckpoint, BadInput, Request, Trace
 from eventspec.models import configuration as fields
 from eventspec.models.features import FeatureCache
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, frame_pixels
-from eventspec.models.session import Rows, splice
+from eventspec.models.session import Rows, Spliced, splice
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.text import Vocabulary
 from eventspec.video.sampling import uniform_indices
@@ -113,7 +113,7 @@ def video_llava_rows(
         pixels = frame_pixels(frame[None], model.config.vision.image_size)
         return model.encode(pixels.to(model.projector.linear_1.weight))
 
-    def rows(request: Request, trace: Trace, lane: str) -> Tensor:
+    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
         if request.video is None or len(request.video.frames) == 0:
             raise BadInput("the recording has no frames in this window: Video-LLaVA needs RGB frames to answer")
         before, after = prompt_ids(vocabulary, request.prompt, bos)

@@ -45,17 +45,23 @@ def llama_sources(config: LlamaConfig, ours: str, theirs: str, head: str) -> Sou
     }
     if not config.tie_word_embeddings:
         names[f"{ours}head.weight"] = [(head, 0)]
-    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     for i in range(config.num_hidden_layers):
-        layer, other = f"{ours}layers.{i}.", f"{theirs}layers.{i}."
-        names[f"{layer}input_norm"] = [(f"{other}input_layernorm.weight", 0)]
-        names[f"{layer}post_norm"] = [(f"{other}post_attention_layernorm.weight", 0)]
-        rows = (("q", queries), ("k", keys), ("v", keys))
-        names[f"{layer}qkv.weight"] = [(f"{other}self_attn.{x}_proj.weight", n) for x, n in rows]
-        names[f"{layer}out.weight"] = [(f"{other}self_attn.o_proj.weight", 0)]
-        names[f"{layer}gate_up.weight"] = [(f"{other}mlp.{x}_proj.weight", config.intermediate_size) for x in ("gate", "up")]
-        names[f"{layer}down.weight"] = [(f"{other}mlp.down_proj.weight", 0)]
+        names.update(layer_sources(config, f"{ours}layers.{i}.", f"{theirs}layers.{i}."))
     return names
+
+
+def layer_sources(config: LlamaConfig, ours: str, theirs: str) -> Sources:
+    """One decoder layer under the prefixes `ours` and `theirs`."""
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    rows = (("q", queries), ("k", keys), ("v", keys))
+    return {
+        f"{ours}input_norm": [(f"{theirs}input_layernorm.weight", 0)],
+        f"{ours}post_norm": [(f"{theirs}post_attention_layernorm.weight", 0)],
+        f"{ours}qkv.weight": [(f"{theirs}self_attn.{x}_proj.weight", n) for x, n in rows],
+        f"{ours}out.weight": [(f"{theirs}self_attn.o_proj.weight", 0)],
+        f"{ours}gate_up.weight": [(f"{theirs}mlp.{x}_proj.weight", config.intermediate_size) for x in ("gate", "up")],
+        f"{ours}down.weight": [(f"{theirs}mlp.down_proj.weight", 0)],
+    }
 
 
 def linear_sources(ours: str, theirs: str) -> Sources:

@@ -44,6 +44,50 @@ def _causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return attended
 
 
+def block(
+    normed: Tensor,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    past_keys: Tensor,
+    past_values: Tensor,
+    start: int,
+    mask: Optional[Tensor],  # noqa: UP045
+    causal: bool,
+    weights: list[Tensor],
+    packed: list[Tensor],
+    at: int,
+    heads: int,
+    eps: float,
+) -> Tensor:
+    """One decoder layer behind `start` cached rows: attention reads `normed` [T, I], its result joins x [T, D]; then the
+    feed-forward block. Writes rows [start, start + T) of past_keys and past_values. Weights as in `decode`, from `at` on."""
+    rows, end = x.size(0), start + x.size(0)
+    kv_heads, head_dim = past_keys.size(0), past_keys.size(2)
+    rotated_and_values = _product(normed, weights, packed, at + 1).view(rows, heads + 2 * kv_heads, head_dim)
+    turning = rotated_and_values[:, : heads + kv_heads]
+    turned = torch.addcmul(turning * cos, torch.roll(turning, head_dim // 2, -1), sin)
+    past_keys[:, start:end] = turned[:, heads:].transpose(0, 1)
+    past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
+    queries = turned[:, :heads].transpose(0, 1)
+    if causal and len(packed) > 0 and rows >= 192 and kv_heads == heads:
+        attended = _causal_attention(queries, past_keys[:, :end], past_values[:, :end])
+    else:
+        attended = torch._C._nn.scaled_dot_product_attention(
+            queries.unsqueeze(0),
+            past_keys[:, :end].unsqueeze(0),
+            past_values[:, :end].unsqueeze(0),
+            mask,
+            0.0,
+            causal,
+            enable_gqa=kv_heads != heads,
+        )[0]
+    x = x + _product(attended.transpose(0, 1).reshape(rows, heads * head_dim), weights, packed, at + 2)
+    inner = _product(torch.rms_norm(x, [x.size(1)], weights[at + 3], eps), weights, packed, at + 4)
+    width = inner.size(1) // 2
+    return x + _product(F.silu(inner[:, :width]) * inner[:, width:], weights, packed, at + 5)
+
+
 def decode(
     x: Tensor,
     cos: Tensor,
@@ -64,49 +108,24 @@ def decode(
     weights: six tensors a layer (input norm, qkv, out, post norm, gate_up, down); packed: the same list in oneDNN's layout, or
     empty. Returns the last layer's output and the outputs of the layers `taps` (0 = x).
     """
-    rows, end = x.size(0), start + x.size(0)
-    kv_heads, head_dim = keys[0].size(0), keys[0].size(2)
-    causal = mask is None and start == 0 and rows > 1
+    causal = mask is None and start == 0 and x.size(0) > 1
     tapped: list[Tensor] = []
     if 0 in taps:
         tapped.append(x)
     for layer in range(len(keys)):
         at = layer * 6
         normed = torch.rms_norm(x, [x.size(1)], weights[at], eps)
-        rotated_and_values = _product(normed, weights, packed, at + 1).view(rows, heads + 2 * kv_heads, head_dim)
-        turning = rotated_and_values[:, : heads + kv_heads]
-        turned = torch.addcmul(turning * cos, torch.roll(turning, head_dim // 2, -1), sin)
-        past_keys, past_values = keys[layer], values[layer]
-        past_keys[:, start:end] = turned[:, heads:].transpose(0, 1)
-        past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
-        queries = turned[:, :heads].transpose(0, 1)
-        if causal and len(packed) > 0 and rows >= 192 and kv_heads == heads:
-            attended = _causal_attention(queries, past_keys[:, :end], past_values[:, :end])
-        else:
-            attended = torch._C._nn.scaled_dot_product_attention(
-                queries.unsqueeze(0),
-                past_keys[:, :end].unsqueeze(0),
-                past_values[:, :end].unsqueeze(0),
-                mask,
-                0.0,
-                causal,
-                enable_gqa=kv_heads != heads,
-            )[0]
-        x = x + _product(attended.transpose(0, 1).reshape(rows, heads * head_dim), weights, packed, at + 2)
-        normed = torch.rms_norm(x, [x.size(1)], weights[at + 3], eps)
-        inner = _product(normed, weights, packed, at + 4)
-        width = inner.size(1) // 2
-        x = x + _product(F.silu(inner[:, :width]) * inner[:, width:], weights, packed, at + 5)
+        x = block(normed, x, cos, sin, keys[layer], values[layer], start, mask, causal, weights, packed, at, heads, eps)
         if layer + 1 in taps:
             tapped.append(x)
     return x, tapped
 
 
-def compiled() -> Any:
-    """`decode` as TorchScript where this torch still compiles it, else the function itself (slower beside another lane)."""
+def compiled(function: Any) -> Any:
+    """A function as TorchScript where this torch still compiles it, else the function itself (slower beside another lane)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit is frozen upstream; it is used for what nothing else gives: no Python lock
         try:
-            return torch.jit.script(decode)
+            return torch.jit.script(function)
         except (RuntimeError, AttributeError, NotImplementedError):
-            return decode
+            return function

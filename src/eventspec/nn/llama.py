@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.decode import compiled
+from eventspec.nn.decode import compiled, decode
 from eventspec.nn.linear import FEW_ROWS, Linear, usable_for
 
-_decode = functools.cache(compiled)
+_decode = functools.cache(lambda: compiled(decode))
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,26 @@ def rope_tables(config: LlamaConfig, length: int) -> tuple[Tensor, Tensor]:
 
 
 class Layer(nn.Module):
-    """One decoder layer; q, k, v and gate, up are fused so that a decoding step makes four matrix products."""
+    """One decoder layer; q, k, v and gate, up are fused so that a decoding step makes four matrix products. `reads` vectors of
+    the width side by side are what its attention reads (EAGLE-3: two)."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, reads: int = 1) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.eps, width, inner = config.rms_norm_eps, config.hidden_size, config.intermediate_size
         self.input_norm = nn.Parameter(torch.ones(width))
-        self.qkv = Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
+        self.qkv = Linear(reads * width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
         self.out = Linear(self.heads * self.head_dim, width, bias=False)
         self.post_norm = nn.Parameter(torch.ones(width))
         self.gate_up = Linear(width, 2 * inner, bias=False)
         self.down = Linear(inner, width, bias=False)
 
-    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def normed(self, x: Tensor) -> Tensor:
+        """What the attention reads of x [..., D]."""
+        return F.rms_norm(x, self.input_norm.shape, self.input_norm.to(x.dtype), self.eps)
+
+    def project(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [..., T, heads, head_dim] and keys, and values [..., T, kv_heads, head_dim]."""
-        normed = F.rms_norm(x, self.input_norm.shape, self.input_norm.to(x.dtype), self.eps)
         packed = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         turning, values = packed.split((self.heads + self.kv_heads, self.kv_heads), -2)
         turned = torch.addcmul(turning * cos, turning.roll(self.head_dim // 2, -1), sin)
@@ -180,16 +184,33 @@ class Llama(nn.Module):
         Rows [0, prefix) are causal and see only themselves; the rows behind see what mask bool [B, 1, T - prefix, T] allows
         (several questions packed behind one recording). prefix = T needs no mask.
         """
+        return self.tapped(x, positions, prefix, mask, ())[0]
+
+    def tapped(
+        self, x: Tensor, positions: Tensor, prefix: int, mask: Tensor | None, taps: tuple[int, ...]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """As `forward`, with the outputs [B, T, D] of the layers `taps` (0 = the embedding), in ascending order."""
         cos, sin = self.cos[positions].to(x.dtype), self.sin[positions].to(x.dtype)
-        attend = F.scaled_dot_product_attention
-        for layer in cast("list[Layer]", self.layers):
-            queries, keys, values = (part.transpose(-2, -3) for part in layer.project(x, cos, sin))
-            head, kept_keys, kept_values = queries[:, :, :prefix], keys[:, :, :prefix], values[:, :, :prefix]
-            grouped = keys.shape[1] != queries.shape[1]
-            # Two calls: the causal one skips half of the square, which one masked call over all rows could not.
-            attended = attend(head, kept_keys, kept_values, is_causal=True, enable_gqa=grouped)
-            if mask is not None:
-                behind = attend(queries[:, :, prefix:], keys, values, attn_mask=mask, enable_gqa=grouped)
-                attended = torch.cat((attended, behind), 2)
+        found = [x] if 0 in taps else []
+        for number, layer in enumerate(cast("list[Layer]", self.layers), 1):
+            queries, keys, values = (part.transpose(-2, -3) for part in layer.project(layer.normed(x), cos, sin))
+            attended = packed_attention(queries, keys, values, prefix, mask)
             x = layer.finish(x, attended.transpose(-2, -3).flatten(-2))
-        return x
+            if number in taps:
+                found.append(x)
+        return x, found
+
+
+def packed_attention(queries: Tensor, keys: Tensor, values: Tensor, prefix: int, mask: Tensor | None) -> Tensor:
+    """Attention [B, H, T, d]: rows [0, prefix) are causal, those behind see what the mask [B, 1, T - prefix, T] allows (bool),
+    or are biased by it (float)."""
+    attend, grouped = F.scaled_dot_product_attention, keys.shape[1] != queries.shape[1]
+    if mask is not None and not prefix:
+        return attend(queries, keys, values, attn_mask=mask, enable_gqa=grouped)
+    head, kept_keys, kept_values = queries[:, :, :prefix], keys[:, :, :prefix], values[:, :, :prefix]
+    # Two calls: the causal one skips half of the square, which one masked call over all rows could not.
+    attended = attend(head, kept_keys, kept_values, is_causal=True, enable_gqa=grouped)
+    if mask is None:
+        return attended
+    behind = attend(queries[:, :, prefix:], keys, values, attn_mask=mask, enable_gqa=grouped)
+    return torch.cat((attended, behind), 2)

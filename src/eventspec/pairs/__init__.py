@@ -1,7 +1,8 @@
 """A target with its drafters on named devices, and the methods that can be run with them."""
 
 from eventspec.pairs.answer import Answering, Result, answering, generate, stream, stream_text, window_of
-from eventspec.pairs.folders import VOCABULARY_WAYS, load_folders
+from eventspec.pairs.event_drafters import VOCABULARY_WAYS, with_drafter
+from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import METHODS, check_method
 from eventspec.pairs.pair import Pair, bundled, load_pair, warm_up
 
@@ -21,4 +22,5 @@ __all__ = [
     "stream_text",
     "warm_up",
     "window_of",
+    "with_drafter",
 ]

@@ -79,7 +79,7 @@ def timing(trace: Trace) -> dict[str, float | None]:
     decode = None if total is None or committed is None else round(1e3 * (total - committed), 3)
     return {
         "drafter_vision": stage("vision", "drafter"),
-        "drafter_prefill": stage("prefill", "drafter"),
+        "drafter_prefill": stage("prefill", "drafter") or stage("drafter prefill", "target"),
         "target_vision": stage("vision", "target"),
         "target_prefill": stage("prefill", "target"),
         "first_provisional": mark("first_provisional"),
@@ -196,7 +196,7 @@ class Answering:
         self.trace.restart()
         for note in pair.notes.get(self.method, ()):
             self.trace.note(note)
-        common = (pair.target, self.drafter, request, pair.budget, pair.lanes, self.trace, stopped)
+        common = (pair.target, self.drafter, request, pair.plan(self.method), pair.lanes, self.trace, stopped)
         self._outcome = run(*common, emit, lambda: self._cancelled)
         self.trace.mark("end")
         return self._outcome

@@ -6,17 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from eventspec.core import BadInput, Drafter
-from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, Retokenized
-from eventspec.drafters.retokenized import WAYS, Speaker
+from eventspec.drafters import NgramDrafter, Nothing
+from eventspec.drafters.retokenized import Speaker
 from eventspec.engine import Plan
 from eventspec.engine.lanes import Lanes, choose_plan
 from eventspec.models.folder import Loading, VisionLanguage, load_folder
 from eventspec.models.session import LanguageTarget
+from eventspec.pairs.event_drafters import VOCABULARY_WAYS, joined
 from eventspec.pairs.methods import check_method
 from eventspec.pairs.pair import Pair
-from eventspec.text import first_difference
 
-VOCABULARY_WAYS = ("auto", "same", *WAYS)
 WEIGHT_BYTES_PER_SECOND = {"cpu": 1e10, "cuda": 2e12}
 """What a decoding step reads its weights at, roughly; waiting times only, no result depends on it."""
 
@@ -32,8 +31,7 @@ def load_folders(
 ) -> Pair:
     """The pair of a target's and a drafter's checkpoint folder, ready for `method`; the drafter is loaded only if it is used.
 
-    vocabulary: `auto` shares ids where all text pieces agree and re-encodes drafts where not; `same` refuses what differs;
-    `retokenize` and `intersect` are `drafters.retokenized`'s ways. Raises BadInput and BadCheckpoint, one line each.
+    vocabulary: see `event_drafters.joined`. Raises BadInput and BadCheckpoint, one line each.
     """
     check_method(method)
     if vocabulary not in VOCABULARY_WAYS:
@@ -51,7 +49,8 @@ def load_folders(
         if drafter is None:
             raise BadInput("method cross-modal needs a drafter: give --drafter FOLDER, or --method autoregressive")
         drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False))
-        drafters[method], note = joined(answering, drafting, vocabulary, f"{drafter}", f"{target}")
+        ours = Speaker(answering.vocabulary, answering.end)
+        drafters[method], note = joined(ours, drafting, vocabulary, (f"{drafter}", f"{target}"))
         notes[method] = (*answering.notes, note)
     return Pair(
         name=target.resolve().name,
@@ -65,34 +64,6 @@ def load_folders(
         notes=notes,
         sees=answering.sees,
     )
-
-
-def joined(target: VisionLanguage, drafter: VisionLanguage, way: str, *names: str) -> tuple[Drafter, str]:
-    """A drafter whose proposals are in the target's ids, and one sentence on how; `names` are the two folders, for errors.
-
-    `same` raises BadInput that names the first differing id with both pieces.
-    """
-    theirs, ours = drafter.vocabulary, target.vocabulary
-    pieces = min(theirs.text_size, ours.text_size)
-    plain = LanguageDrafter("cross-modal", drafter.language, drafter.rows, drafter.end, theirs.text_size)
-    different = first_difference(theirs, ours)
-    if different is None and drafter.end == target.end and way in ("auto", "same"):
-        extent = "all" if theirs.text_size == ours.text_size else "the first"
-        shared = LanguageDrafter("cross-modal", drafter.language, drafter.rows, drafter.end, pieces)
-        return shared, f"vocabulary: both tokenizers agree on {extent} {pieces} text pieces, ids are shared"
-    where = "they agree, but this way was asked for"
-    if different is not None:
-        where = f"id {different[0]} is {different[1]!r} for the drafter and {different[2]!r} for the target"
-    elif drafter.end != target.end:
-        where = f"an answer ends with id {drafter.end} for the drafter and with id {target.end} for the target"
-    if way == "same":
-        raise BadInput(
-            f"the tokenizers of {names[0]} and {names[1]} differ: {where}; choose --vocabulary auto, retokenize or intersect"
-        )
-    chosen = "retokenize" if way == "auto" else way
-    wrapped = Retokenized(plain, Speaker(theirs, drafter.end), Speaker(ours, target.end), chosen)
-    how = "drafts are spelled and encoded again" if chosen == "retokenize" else f"{len(wrapped.to_ours)} pieces are shared"
-    return wrapped, f"vocabulary: {chosen}, {how} ({where})"
 
 
 def _budget(target: VisionLanguage, how: Loading) -> Plan:

@@ -7,6 +7,8 @@ from eventspec.core import BadInput
 METHODS = {
     "autoregressive": "the baseline: the target alone",
     "cross-modal": "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
+    "eagle": "an EAGLE head on the target's own features drafts a tree in every round",
+    "specvlm": "the same, and the head sees the visual rows through an elastic compressor",
     "ngram": "control: prompt lookup",
     "prior": "control: what answers to this question usually say, blind to the recording",
 }

@@ -6,32 +6,51 @@ import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from eventspec.core import BadCheckpoint, BadInput, Budget, Constraint, Drafter, Request, Sampling, Target, Trace
-from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior
+from eventspec.core import (
+    BadCheckpoint,
+    BadInput,
+    Budget,
+    Constraint,
+    Drafter,
+    Proposal,
+    Request,
+    Sampling,
+    Target,
+    Trace,
+    Verdict,
+)
+from eventspec.drafters import FeatureDrafter, LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior, load_head
 from eventspec.engine import Plan
-from eventspec.engine.cost import VerifyCurve, measure_draft, measure_verify
+from eventspec.engine.cost import VerifyCurve, measure_draft, measure_level, measure_verify
 from eventspec.engine.lanes import Lanes, choose_plan
+from eventspec.engine.plan import NO_TAIL
 from eventspec.events.stream import EventStream
 from eventspec.models.embedded import EOS, IMAGE_SIZE, drafter_rows, target_rows
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
+from eventspec.nn import Llama
+from eventspec.nn.draft import Growth
 from eventspec.pairs.methods import check_method
 from eventspec.text import Vocabulary, json_schema, regex
 from eventspec.video.clip import VideoClip
 
+FEATURES = Plan(nodes=59, level_cost=0.15)
+"""For heads on the target's features: EAGLE-2's 60 nodes with the root, fewer where a node's cost says so."""
 DATA = Path(__file__).parent.parent / "data"
 
 
 @dataclass
 class Pair:
     """A target and its drafters by method name. `banned` are ids that no method says, `notes` what the trace says of a method,
-    `sees` is what the target cannot do without."""
+    `sees` is what the target cannot do without, `others` are further event drafters by name (`event_drafters.with_drafter`),
+    `budgets` are those of methods whose drafts cost something else than `budget` says."""
 
     name: str
     target: Target
@@ -44,6 +63,8 @@ class Pair:
     folder: Path | None = None
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sees: Literal["frames", "events"] = "frames"
+    others: Mapping[str, Path] = field(default_factory=dict)
+    budgets: Mapping[str, Plan] = field(default_factory=dict)
 
     def drafter(self, method: str) -> Drafter:
         """The drafter of a method; BadInput when the method does not exist or this pair has no drafter for it."""
@@ -51,6 +72,10 @@ class Pair:
         if method not in self.drafters:
             raise BadInput(f"pair {self.name} has no drafter for method {method}: it offers {', '.join(self.drafters)}")
         return self.drafters[method]
+
+    def plan(self, method: str) -> Plan:
+        """How much a method may draft."""
+        return self.budgets.get(method, self.budget)
 
     def on(self, plan: str) -> Pair:
         """The same pair on another device plan, with lanes of its own; close them when done."""
@@ -139,6 +164,8 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         "ngram": NgramDrafter(lambda question: vocabulary.encode(f"\n{question} ASSISTANT:")),
         "prior": PriorDrafter(prior, EOS),
     }
+    for method, place in data.get("heads", {}).items():
+        drafters[check_method(method)] = feature_drafter(method, folder / place, target.language)
     return Pair(
         name=str(data.get("name", folder.name)),
         target=LanguageTarget(target.language, target_rows(target, vocabulary.encode)),
@@ -147,7 +174,16 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         end=EOS,
         lanes=Lanes(choose_plan(device_plan)),
         folder=folder,
+        others={name: folder / place for name, place in data.get("drafters", {}).items()},
+        budgets=dict.fromkeys(data.get("heads", {}), FEATURES),
     )
+
+
+def feature_drafter(method: str, folder: Path, target: Llama) -> FeatureDrafter:
+    """The head of a folder as a drafter for `target`, growing EAGLE-2's dynamic trees."""
+    trained = load_head(folder, target)
+    head = trained.head
+    return FeatureDrafter(method, head, head.config.language, target, EOS, Growth(), trained.prefix)
 
 
 def _prior(path: Path) -> TextPrior:
@@ -171,16 +207,25 @@ def warm_up(pair: Pair) -> Pair:
     def verifying() -> VerifyCurve:
         return measure_verify(pair.target.prefill(request, 1, Trace()))
 
-    def drafting() -> float | None:
-        slowest: float | None = None
-        for drafter in (d for d in pair.drafters.values() if d.concurrent and not d.taps):
-            session = drafter.open(request, None, Trace())
-            for nodes in (4, 16):
-                session.propose(Budget(nodes))
-            slowest = max(slowest or 0.0, measure_draft(session))
-        return slowest
+    def alone(drafter: Drafter) -> float:
+        session = drafter.open(request, None, Trace())
+        for nodes in (4, 16):
+            session.propose(Budget(nodes))
+        return measure_draft(session)
+
+    def reading(drafter: Drafter) -> float:
+        target = pair.target.prefill(request, NO_TAIL, Trace(), drafter.taps)
+        session = drafter.open(request, target, Trace())
+        session.observe(Verdict(np.empty(0, np.int64), np.array([1], np.int64)), target.score(Proposal.empty()))
+        return measure_level(session)
 
     curve = pair.lanes.lane("target").start(verifying).result()
-    level = pair.lanes.lane("drafter").start(drafting).result()
-    level_cost = pair.budget.level_cost if level is None else level / curve.one
-    return replace(pair, budget=replace(pair.budget, node_cost=curve.node_cost, level_cost=level_cost, step_seconds=curve.one))
+    fitted = replace(pair.budget, node_cost=curve.node_cost, step_seconds=curve.one)
+    budgets = {}
+    for method, drafter in pair.drafters.items():
+        if drafter.taps or drafter.concurrent:
+            work = partial(reading if drafter.taps else alone, drafter)
+            seconds = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
+            nodes = pair.plan(method).nodes
+            budgets[method] = replace(fitted, nodes=nodes, level_cost=seconds / curve.one)
+    return replace(pair, budget=fitted, budgets=budgets)

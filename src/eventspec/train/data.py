@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eventspec.events.representations import red_blue_classes
 from eventspec.events.stream import EventStream
-from eventspec.models.embedded import BOS, EOS, SPECIAL_TOKENS, VOCABULARY
+from eventspec.models.embedded import BOS, EOS, SPECIAL_TOKENS
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.facts import Facts, RoadUser
 from eventspec.scenes.language import every_wording
@@ -94,19 +94,18 @@ class Clips:
         return found
 
 
-def train_tokenizer(facts: list[Facts]) -> Tokenizer:
-    """Byte-level BPE on the training text; ids 0..5 are the special tokens of `models.embedded`."""
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """Byte-level BPE of `vocabulary` ids; ids 0..5 are the special tokens of `models.embedded`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    text = (f"USER: \n{qa.question} ASSISTANT: {qa.answer}" for one in facts for qa in every_wording(one))
-    tokenizer.train_from_iterator(text, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 

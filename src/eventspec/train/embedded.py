@@ -1,5 +1,5 @@
 """The recipe of the embedded pair: tokenizer, target (tower, few frames, eight frames), drafter (ground truth, then the
-target's answers)."""
+target's answers), and the drafter once more with a finer tokenizer of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from eventspec.drafters.prior import TextPrior
-from eventspec.models.embedded import BOS, EOS, IMAGE, PAD, SIZES, SPECIAL_TOKENS, VIDEO
+from eventspec.models.embedded import BOS, EOS, FINE_VOCABULARY, IMAGE, PAD, SIZES, SPECIAL_TOKENS, VIDEO, VOCABULARY
 from eventspec.models.eventgpt import EventGpt, save_eventgpt
 from eventspec.models.video_llava import VideoLlava, save_video_llava
 from eventspec.scenes.language import every_wording
@@ -50,26 +50,29 @@ class Preset:
     eight: Stage
     truth: Stage
     distil: Stage
+    fine: Stage
     answers: int
 
 
-def _preset(size: str, shards: int, minutes: tuple[float, float, float, float, float], batch: int, answers: int) -> Preset:
-    names = ("tower", "four", "eight", "truth", "distil")
-    rates = (1.5e-3, 1.2e-3, 7e-4, 1.2e-3, 6e-4)
-    batches = (8 * batch, batch, batch, 2 * batch, 2 * batch)
-    towers = (1.0, 0.2, 0.3, 1.0, 0.5)
+def _preset(size: str, shards: int, minutes: tuple[float, ...], batch: int, answers: int) -> Preset:
+    names = ("tower", "four", "eight", "truth", "distil", "fine")
+    rates = (1.5e-3, 1.2e-3, 7e-4, 1.2e-3, 6e-4, 1.2e-3)
+    batches = (8 * batch, batch, batch, 2 * batch, 2 * batch, 2 * batch)
+    towers = (1.0, 0.2, 0.3, 1.0, 0.5, 0.2)
     rows = zip(names, minutes, rates, batches, towers, strict=True)
-    stages = [Stage(n, 60 * m, r, b, tower=t) for n, m, r, b, t in rows]
-    tower, four, eight, truth, distil = stages
-    return Preset(size, shards, tower, four, eight, truth, distil, answers)
+    tower, four, eight, truth, distil, fine = (Stage(n, 60 * m, r, b, tower=t) for n, m, r, b, t in rows)
+    return Preset(size, shards, tower, four, eight, truth, distil, fine, answers)
 
 
 PRESETS = {
-    "cpu": _preset("nano", 24, (10, 45, 50, 95, 20), 8, 3000),
-    "gpu": _preset("base", 100, (3, 4, 8, 4, 4), 128, 20000),
-    "cpu-base": _preset("base", 24, (40, 160, 160, 150, 60), 8, 3000),
-    "smoke": _preset("nano", 1, (0.05, 0.05, 0.05, 0.05, 0.05), 2, 4),
+    "cpu": _preset("nano", 24, (10, 45, 50, 95, 20, 30), 8, 3000),
+    "gpu": _preset("base", 100, (3, 4, 8, 4, 4, 3), 128, 20000),
+    "cpu-base": _preset("base", 24, (40, 160, 160, 150, 60, 60), 8, 3000),
+    "smoke": _preset("nano", 1, (0.05, 0.05, 0.05, 0.05, 0.05, 0.05), 2, 4),
 }
+EMBEDDING, HEAD = "model.language.embed.weight", "model.language.head.weight"
+FINE = "drafter_fine"
+"""Folder of the drafter with the finer tokenizer, in training and in the pair."""
 
 
 def reexecute_with_allocator(words: list[str]) -> None:
@@ -78,12 +81,16 @@ def reexecute_with_allocator(words: list[str]) -> None:
         os.execve(sys.executable, [sys.executable, "-m", "eventspec", *words], {**os.environ, **ALLOCATOR})
 
 
-def tokenizer_of(out: Path, clips: Clips) -> Tokenizer:
-    """The pair's tokenizer: trained once on the first shard's facts."""
-    path = out / "tokenizer.json"
+def tokenizer_of(out: Path, clips: Clips, vocabulary: int = VOCABULARY) -> Tokenizer:
+    """A tokenizer trained once on the first shard: the pair's own, or the finer one of the second drafter, which saw answers
+    only (smaller BPE of the same text would be the first ids of the larger: no other vocabulary at all)."""
+    path = out / ("tokenizer.json" if vocabulary == VOCABULARY else f"tokenizer_{vocabulary}.json")
     if not path.exists():
-        tokenizer = train_tokenizer([clips.facts(i) for i in range(SHARD)])
-        tokenizer.save(str(path))
+        asked = [qa for i in range(SHARD) for qa in every_wording(clips.facts(i))]
+        texts = [f"USER: \n{qa.question} ASSISTANT: {qa.answer}" for qa in asked]
+        if vocabulary != VOCABULARY:
+            texts = [f" {qa.answer}" for qa in asked]
+        train_tokenizer(texts, vocabulary).save(str(path))
     return Tokenizer.from_file(str(path))
 
 
@@ -114,6 +121,40 @@ def train_drafter(preset: Preset, out: Path, clips: Clips, report: Report, answe
     sampler = Sampler(clips, stage.batch, 200, sorted(training.answers) or None)
     run_stage(stage, training, sampler, training.losses, out / "drafter", report)
     return training.model
+
+
+def train_fine(preset: Preset, out: Path, clips: Clips, report: Report, answers: dict[int, list[Branch]]) -> EventGpt:
+    """The distilled drafter with a finer tokenizer, on the target's answers spelled anew.
+
+    It starts from the drafter's weights; pieces that both tokenizers have keep their rows. The teacher's logits are of no use
+    here: they speak of other pieces.
+    """
+    coarse, fine = Questions(tokenizer_of(out, clips)), Questions(tokenizer_of(out, clips, FINE_VOCABULARY))
+    first = place(DrafterTraining(SIZES[preset.size], coarse, clips))
+    Checkpoint(out / "drafter", preset.distil.name).require(first)
+    training = place(DrafterTraining(SIZES[preset.size].finer(), fine, clips))
+    training.load_state_dict(respelled(first.state_dict(), coarse.tokenizer, fine.tokenizer, training.state_dict()))
+    training.answers = {clip: [_respell(branch, coarse, fine) for branch in known] for clip, known in answers.items()}
+    sampler = Sampler(clips, preset.fine.batch, 300, sorted(training.answers))
+    run_stage(preset.fine, training, sampler, training.losses, out / FINE, report)
+    return training.model
+
+
+def respelled(
+    state: dict[str, torch.Tensor], coarse: Tokenizer, fine: Tokenizer, fresh: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """`state` with the embedding rows in the order of the finer tokenizer; pieces it alone has keep the row of `fresh`."""
+    rows = fresh[EMBEDDING].clone()
+    for piece, token in fine.get_vocab().items():
+        if (known := coarse.token_to_id(piece)) is not None:
+            rows[token] = state[EMBEDDING][known]
+    return {**state, EMBEDDING: rows, HEAD: rows}  # the head is tied
+
+
+def _respell(branch: Branch, coarse: Questions, fine: Questions) -> Branch:
+    ends = branch.answer[-1] == EOS
+    text = coarse.tokenizer.decode(branch.answer[:-1] if ends else branch.answer)
+    return Branch(fine.encode(coarse.tokenizer.decode(branch.question)), [*fine.encode(text), *([EOS] if ends else [])])
 
 
 def place(module: M) -> M:
@@ -153,22 +194,24 @@ def _answer_part(job: tuple[Preset, Path, list[int], Path]) -> None:
 
 
 def export(preset: Preset, out: Path, folder: Path) -> Path:
-    """Write the pair's folder from the trained checkpoints: pair.toml, tokenizer, prior, target, drafter, provenance."""
+    """Write the pair's folder from the trained checkpoints: pair.toml, tokenizer, prior, target, drafters, provenance."""
     clips = Clips(out / "clips")
     tokenizer = tokenizer_of(out, clips)
     questions = Questions(tokenizer)
-    target, drafter = (
-        TargetTraining(SIZES[preset.size], questions, clips),
-        DrafterTraining(SIZES[preset.size], questions, clips),
-    )
+    size = SIZES[preset.size]
+    target = TargetTraining(size, questions, clips)
+    drafter, fine = (DrafterTraining(made, questions, clips) for made in (size, size.finer()))
     Checkpoint(out / "target", preset.eight.name).require(target)
     Checkpoint(out / "drafter", preset.distil.name).require(drafter)
+    Checkpoint(out / FINE, preset.fine.name).require(fine)
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     save_video_llava(target.model, made / "target", {**ids, "image_token_id": IMAGE, "video_token_id": VIDEO})
     save_eventgpt(drafter.model, made / "drafter", ids)
+    save_eventgpt(fine.model, made / FINE, ids)
+    tokenizer_of(out, clips, FINE_VOCABULARY).save(str(made / FINE / "tokenizer.json"))
     names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=False))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, **names}
     for place in (made, made / "target"):
@@ -181,7 +224,8 @@ def export(preset: Preset, out: Path, folder: Path) -> Path:
     )
     TextPrior.of(text).save(made / "prior.json")
     (made / "provenance.json").write_text(json.dumps(provenance(preset, out, clips), indent=2) + "\n")
-    (made / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\nname = "{preset.size}"\n')
+    drafters = f'[drafters]\nfine = "{FINE}"\n'
+    (made / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\nname = "{preset.size}"\n\n{drafters}')
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)
     return folder
@@ -190,7 +234,7 @@ def export(preset: Preset, out: Path, folder: Path) -> Path:
 def provenance(preset: Preset, out: Path, clips: Clips) -> dict[str, Any]:
     """What a model card needs: sizes, data, seeds, seconds and steps of every stage."""
     stages = {}
-    for part in ("target", "drafter"):
+    for part in ("target", "drafter", FINE):
         for path in sorted((out / part).glob("*.jsonl")):
             lines = path.read_text().splitlines()
             stages[f"{part}/{path.stem}"] = json.loads(lines[-1]) if lines else {}
@@ -222,6 +266,7 @@ def train(preset_name: str, out: Path, report: Report, workers: int = 2) -> Path
             raise TrainingFailed(f"training the drafter ended with exit code {beside.exitcode}: run again with --resume")
     answers = answers_of_target(preset, out, clips, workers)
     train_drafter(preset, out, clips, report, answers)
+    train_fine(preset, out, clips, report, answers)
     return export(preset, out, out / "pair")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,9 +112,12 @@ def run_stage(
     folder: Path,
     report: Report,
     save_every: float = 120.0,
+    clipped: Sequence[nn.Module] = (),
+    snapshots: Sequence[float] = (),
 ) -> None:
     """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised, names
-    that begin with `_` are only reported."""
+    that begin with `_` are only reported. `clipped`: parts whose gradients are clipped each for itself, not all at once;
+    `snapshots`: shares of the budget at which the state is kept as NAME-PERCENT.pt as well."""
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
     checkpoint = Checkpoint(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
@@ -134,20 +137,24 @@ def run_stage(
                 f"{stage.name}: the loss is {total.item()} at step {steps}; {checkpoint.path} keeps the last good state"
             )
         total.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for part in clipped or (model,):
+            torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
         steps += 1
         now = trained_clock()
         seconds, last = seconds + now - last, now
-        for name, part in parts.items():
-            smooth[name] = 0.95 * smooth.get(name, float(part.detach())) + 0.05 * float(part.detach())
+        for name, loss in parts.items():
+            smooth[name] = 0.95 * smooth.get(name, float(loss.detach())) + 0.05 * float(loss.detach())
         if steps % 20 == 0:
             report(stage.name, seconds / stage.seconds, {**smooth, "step": steps})
             log.write(
                 json.dumps({"step": steps, "seconds": round(seconds, 1), **{k: round(v, 4) for k, v in smooth.items()}}) + "\n"
             )
             log.flush()
+        for share in snapshots:
+            if progress < share <= seconds / stage.seconds:
+                Checkpoint(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
         if seconds - saved > save_every:
             checkpoint.save(model, optimiser, seconds, steps)
             saved, last = seconds, trained_clock()

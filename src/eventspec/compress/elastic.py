@@ -1,0 +1,118 @@
+"""The elastic compressor: several ways to see the visual rows, and a gate that looks at the question (SpecVLM, section 3.2).
+
+select: one way for every question, drawn with Gumbel noise while training and the likeliest one afterwards, no visual row at
+all among them; weighted: ways of one ratio, their rows added by the gate's shares; concat: all ways behind each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eventspec.compress.convolve import Convolution
+from eventspec.compress.pool import Pooling
+from eventspec.compress.prune import Pruning
+from eventspec.compress.resample import Resampler
+from eventspec.errors import BadCheckpoint
+
+Mode = Literal["select", "weighted", "concat"]
+KINDS = ("prune", "pool", "convolve", "resample", "none")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way: `kind` with its ratio (rows in for a row out), or its number of queries; `none` sees no visual row."""
+
+    kind: str
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise BadCheckpoint(f"compressor kind '{self.kind}' is unknown: choose one of {', '.join(KINDS)}")
+        if self.size < 1:
+            raise BadCheckpoint(
+                f"{self.kind} with {self.size} leaves no visual token: give a whole number from 1 on, or 'none'"
+            )
+
+
+SELECT = (Option("prune", 5), Option("pool", 5), Option("convolve", 3), Option("resample", 2), Option("none"))
+WEIGHTED = (Option("prune", 3), Option("pool", 3), Option("convolve", 3))
+CONCAT = (Option("prune", 20), Option("pool", 20), Option("convolve", 3), Option("resample", 2))
+"""The paper's settings: ratios up to 5 for one way, 20 where ways add up, two queries."""
+
+
+class Elastic(nn.Module):
+    """Ways and gate for rows of width 2 x `width`."""
+
+    def __init__(self, width: int, mode: Mode, options: Sequence[Option]) -> None:
+        super().__init__()
+        self.mode, self.options = mode, tuple(options)
+        self.ways = nn.ModuleList(_way(option, width) for option in self.options)
+        self.gate = nn.Linear(width, len(self.options)) if mode != "concat" else None
+        if mode == "weighted" and len({option.size for option in options if option.kind in KINDS[:3]}) != 1:
+            raise BadCheckpoint("weighted needs ways of one ratio: their rows are added")
+
+    def ways_of(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Rows [..., T, 2 D] in every way: rows [..., M, 2 D] and places [M] each."""
+        return [way(rows) for way in self.ways]
+
+    def shares(self, question: Tensor) -> Tensor:
+        """The gate's shares [..., options] for features [..., Q, D] of the question's rows; hard choices at inference in mode
+        select, Gumbel noise in training."""
+        assert self.gate is not None
+        logits = self.gate(question.mean(-2)).float()
+        if self.mode == "weighted":
+            return torch.softmax(logits, -1)
+        if self.training:
+            return F.gumbel_softmax(logits, tau=0.5)
+        return F.one_hot(logits.argmax(-1), len(self.options)).float()
+
+    def forward(self, rows: Tensor, question: Tensor) -> tuple[Tensor, Tensor]:
+        """At inference: rows [T, 2 D] and the question's features [Q, D] -> rows [M, 2 D] and places [M]."""
+        if self.mode == "select":
+            chosen: tuple[Tensor, Tensor] = self.ways[int(self.shares(question).argmax())](rows)
+            return chosen
+        found = self.ways_of(rows)
+        if self.mode == "weighted":
+            weights = self.shares(question).to(rows.dtype)
+            mixed = torch.stack([part for part, _ in found], -3)
+            return (weights[..., :, None, None] * mixed).sum(-3), found[-1][1]
+        return torch.cat([part for part, _ in found], -2), torch.cat([places for _, places in found])
+
+    def as_json(self) -> dict[str, Any]:
+        """What `from_json` needs."""
+        return {"mode": self.mode, "options": [asdict(option) for option in self.options]}
+
+    @classmethod
+    def from_json(cls, width: int, data: Any) -> Elastic:
+        """The compressor of a head's config.json; BadCheckpoint for what is none."""
+        try:
+            mode, options = data["mode"], [Option(row["kind"], row["size"]) for row in data["options"]]
+        except (KeyError, TypeError) as error:
+            raise BadCheckpoint(f"the compressor of the head's config.json cannot be read ({error})") from None
+        if mode not in ("select", "weighted", "concat") or not options:
+            raise BadCheckpoint(f"compressor mode {mode!r} is unknown: choose select, weighted or concat")
+        return cls(width, mode, options)
+
+
+class Nothing(nn.Module):
+    """No visual row: what is left of them is in the features of the question's rows."""
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., T, 2 D] -> [..., 0, 2 D]."""
+        return rows[..., :0, :], torch.empty(0, dtype=torch.int64, device=rows.device)
+
+
+def _way(option: Option, width: int) -> nn.Module:
+    if option.kind == "prune":
+        return Pruning(option.size)
+    if option.kind == "pool":
+        return Pooling(option.size)
+    if option.kind == "convolve":
+        return Convolution(width, option.size)
+    return Resampler(width, option.size) if option.kind == "resample" else Nothing()

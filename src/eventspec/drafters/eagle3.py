@@ -1,0 +1,75 @@
+"""EAGLE-3's head (2503.01840): three of the target's layers fused into one feature, one decoder layer that reads it beside the
+next token's embedding, and a head of its own over the tokens that answers really use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eventspec.nn import Llama, LlamaConfig
+from eventspec.nn.draft import Hot
+from eventspec.nn.linear import Linear
+from eventspec.nn.llama import Layer
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """`language`: sizes of the one layer, with the target's width and vocabulary; `taps`: the target's layers whose outputs are
+    fused, ascending; `draft_vocab`: tokens the head can name."""
+
+    language: LlamaConfig
+    taps: tuple[int, ...]
+    draft_vocab: int
+
+
+def usual_taps(layers: int) -> tuple[int, ...]:
+    """Low, middle and high: the residual stream that enters layers 2, n/2 and n - 3 (as the published code counts)."""
+    found = (2, layers // 2, layers - 3)
+    return found if found[0] < found[1] < found[2] else tuple(sorted({max(1, layers // 4), layers // 2, layers}))
+
+
+class Eagle3Head(nn.Module):
+    """Fusion of the tapped layers, one decoder layer over [embedding, feature], norm and head."""
+
+    ids: Tensor
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        self.config, width = config, config.language.hidden_size
+        self.taps = config.taps
+        self.fc = Linear(len(config.taps) * width, width, bias=False)
+        self.hidden_norm = nn.Parameter(torch.ones(width))
+        self.layer = Layer(config.language, reads=2)
+        self.norm = nn.Parameter(torch.ones(width))
+        self.head = Linear(width, config.draft_vocab, bias=False)
+        # d2t of the published layout is this minus the row's number.
+        self.register_buffer("ids", torch.arange(config.draft_vocab))
+
+    def features(self, tapped: Tensor) -> Tensor:
+        """Tapped outputs [..., F] -> features [..., D]."""
+        fused: Tensor = self.fc(tapped)
+        return fused
+
+    def joined(self, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual."""
+        eps = self.config.language.rms_norm_eps
+        seen = F.rms_norm(hidden, self.hidden_norm.shape, self.hidden_norm.to(hidden.dtype), eps)
+        return torch.cat((self.layer.normed(embeds), seen), -1), hidden
+
+    def scores(self, hidden: Tensor, target: Llama) -> Tensor:
+        """Outputs [..., D] -> logits float [..., draft_vocab]."""
+        logits: Tensor = self.head(
+            F.rms_norm(hidden, self.norm.shape, self.norm.to(hidden.dtype), self.config.language.rms_norm_eps)
+        )
+        return logits
+
+    def in_vocabulary(self, logits: Tensor) -> Tensor:
+        """A target's logits [..., V] as far as this head can name tokens: [..., draft_vocab]."""
+        return logits[..., self.ids]
+
+    def hot(self, target: Llama) -> Hot:
+        """The weights of the drafting pass."""
+        return Hot([self.hidden_norm.detach()], self.layer, [self.norm.detach(), self.head.weight.detach(), self.ids])

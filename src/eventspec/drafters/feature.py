@@ -1,0 +1,165 @@
+"""A head on the target's features as a drafter: it reads what the target computed, drafts a tree from the last verified
+feature, and re-reads the true features of what was committed (EAGLE-1, 2 and 3 alike; the head decides).
+
+Pairs: the feature of a token together with the embedding of the token behind it. The first pairs are the prompt's; `Prefix`
+says which of them the head gets to see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eventspec.compress import Elastic
+from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.engine.tree import best_chain, best_nodes
+from eventspec.nn import KVCache, Llama, LlamaConfig
+from eventspec.nn.draft import Growth, Hot
+from eventspec.nn.llama import rope_tables
+
+
+class FeatureHead(Protocol):
+    """What the drafter needs of a head; `drafters.eagle` and `drafters.eagle3` are two."""
+
+    taps: tuple[int, ...]
+
+    def features(self, tapped: Tensor) -> Tensor:
+        """Tapped outputs [..., F] -> features [..., D]."""
+
+    def joined(self, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]."""
+
+    def hot(self, target: Llama) -> Hot:
+        """The weights of the drafting pass."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Embeddings float [M, D], tapped outputs float [M, F], and positions in the target's prompt int64 [M]."""
+
+    embeds: Tensor
+    tapped: Tensor
+    positions: Tensor
+
+
+Prefix = Callable[[Pairs, tuple[int, int]], Pairs]
+"""(all pairs of the prompt, where the visual ones lie) -> those the head sees."""
+
+
+def whole(pairs: Pairs, visual: tuple[int, int]) -> Pairs:
+    """The head sees the whole prompt."""
+    return pairs
+
+
+def compressed(elastic: Elastic) -> Prefix:
+    """The head sees the visual pairs through a compressor, which looks at the question's features."""
+
+    def seen(pairs: Pairs, visual: tuple[int, int]) -> Pairs:
+        begin, end = visual
+        rows = torch.cat((pairs.embeds[begin:end], pairs.tapped[begin:end]), 1)
+        kept, places = elastic(rows, pairs.tapped[end:])
+        embeds, tapped = kept.chunk(2, 1)
+        return Pairs(
+            torch.cat((pairs.embeds[:begin], embeds, pairs.embeds[end:])),
+            torch.cat((pairs.tapped[:begin], tapped, pairs.tapped[end:])),
+            torch.cat((pairs.positions[:begin], pairs.positions[begin:end][places], pairs.positions[end:])),
+        )
+
+    return seen
+
+
+class FeatureDrafter:
+    """`head` drafts for `target`, whose vocabulary and width `sizes` have; `end` is the token after which nothing follows."""
+
+    concurrent = False
+
+    def __init__(
+        self, name: str, head: FeatureHead, sizes: LlamaConfig, target: Llama, end: int, growth: Growth, prefix: Prefix = whole
+    ) -> None:
+        self.name, self.head, self.sizes, self.end, self.growth, self.prefix = name, head, sizes, end, growth, prefix
+        self.taps, self.embed, self.hot = head.taps, target.embed, head.hot(target)
+        weight = target.embed.weight
+        cos, sin = rope_tables(sizes, sizes.max_position_embeddings)
+        self.tables = cos.to(weight), sin.to(weight)
+
+    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
+        """As `core.Drafter.open`; the target's session must have been prefilled with this drafter's taps."""
+        assert target is not None
+        return FeatureDraft(self, target, request.sampling.max_new_tokens, trace)
+
+
+class FeatureDraft:
+    """The head's cache, and the committed tokens with their features that it has not read yet."""
+
+    def __init__(self, drafter: FeatureDrafter, target: TargetSession, most: int, trace: Trace) -> None:
+        self.drafter, self.target, self.most, self.trace = drafter, target, most, trace
+        self.tokens: list[int] = []
+        self.tapped: list[Tensor] = []
+        self.cache: KVCache | None = None
+        self.root: Tensor | None = None  # the predicted feature behind the last pair that was read, [1, D]
+        self.position = 0  # behind the last pair that was read
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        """Keep what was committed with the features it was judged from; it is read when the next draft is wanted."""
+        if scores.features is None:
+            raise ValueError("the target gave no features: it does not know the layers that this head reads")
+        rows = torch.from_numpy(np.concatenate(([0], verdict.path + 1)))
+        self.tokens += verdict.tokens.tolist()
+        self.tapped.append(scores.features[rows.to(scores.features.device)])
+
+    def propose(self, budget: Budget) -> Proposal:
+        """As `core.DraftSession.propose`."""
+        drafter, began = self.drafter, self.trace.now()
+        if self.tokens:
+            self.root = self._read()
+        root, cache = self.root, self.cache
+        assert root is not None and cache is not None
+        # A node of level l stands l behind the root; the last level is named but not read.
+        levels = min(drafter.growth.levels, budget.levels, drafter.sizes.max_position_embeddings - self.position + 1)
+        growth = replace(drafter.growth, levels=max(1, levels))
+        where = (drafter.end, self.position - 1, [drafter.embed.weight, *drafter.tables], cache)
+        grown = drafter.hot.grow(root, growth, budget.floor, budget.mass, *where)
+        found = [part.numpy() for part in grown]
+        self.trace.forward("drafter", self.trace.now() - began)
+        proposal = best_nodes(found[0], found[1], found[2], budget, drafter.name)
+        if budget.show is not None:
+            budget.show(best_chain(proposal))
+        return proposal
+
+    def _read(self) -> Tensor:
+        """Read the pairs that were committed since; the predicted feature behind the last one, [1, D]."""
+        drafter, began = self.drafter, self.trace.now()
+        tapped = torch.cat(self.tapped)
+        embeds = drafter.embed(torch.tensor(self.tokens, device=tapped.device))
+        first = self.cache is None
+        if self.cache is None:
+            prompt = self.target.prompt()
+            self.position = len(prompt.rows) - 1
+            places = torch.arange(self.position, device=tapped.device)
+            seen = drafter.prefix(Pairs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
+            embeds, tapped = torch.cat((seen.embeds, embeds)), torch.cat((seen.tapped, tapped))
+            self.cache = self._new_cache(len(embeds))
+        else:
+            places = torch.empty(0, dtype=torch.int64, device=tapped.device)
+            seen = Pairs(embeds[:0], tapped[:0], places)
+        last = self.position + len(self.tokens)
+        positions = torch.cat((seen.positions, torch.arange(self.position, last, device=places.device)))
+        cos, sin = drafter.tables
+        joined = drafter.head.joined(embeds, drafter.head.features(tapped))
+        read = drafter.hot.read(*joined, (cos[positions], sin[positions]), self.cache)
+        self.cache.keep(len(embeds), [])
+        self.position, self.tokens, self.tapped = last, [], []
+        if first:
+            self.trace.span("drafter prefill", "target", began)
+        return read[-1:]
+
+    def _new_cache(self, rows: int) -> KVCache:
+        drafter, sizes = self.drafter, self.drafter.sizes
+        capacity = rows + self.most + 1 + drafter.growth.rows
+        weight = drafter.embed.weight
+        return KVCache(1, sizes.num_key_value_heads, sizes.head_dim, capacity, weight.dtype, weight.device)

@@ -1,0 +1,144 @@
+"""The recipe of the feature-level heads: online-logit distillation (2509.11815, section 3.3). The target runs on the fly,
+frozen; all heads learn from the same pass, so they see the same data in the same order and can be compared.
+
+Answers are the target's own. A head's row j holds the feature of token j and the embedding of token j + 1, and learns the
+feature and the distribution behind token j + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eventspec.compress import Elastic
+from eventspec.drafters.eagle import EagleHead
+from eventspec.drafters.eagle3 import Eagle3Head
+from eventspec.models.embedded import pixels_from_frames
+from eventspec.models.video_llava import VideoLlava
+from eventspec.train.data import Branch, Clips, Questions, pack
+from eventspec.train.models import autocast
+from eventspec.train.unrolled import shifted, steps
+from eventspec.train.views import Seen, View, compressed, whole
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A head in training, with what compresses its visual rows: how many steps it is unrolled for, and the weights of its
+    losses. `decay`: of each further step."""
+
+    head: EagleHead | Eagle3Head
+    compressor: Elastic | None = None
+    unroll: int = 1
+    words: float = 0.1
+    feature: float = 1.0
+    decay: float = 0.8
+
+    def module(self) -> nn.ModuleDict:
+        """Everything that is trained."""
+        parts: dict[str, nn.Module] = {"head": self.head}
+        if self.compressor is not None:
+            parts["compressor"] = self.compressor
+        return nn.ModuleDict(parts)
+
+    def view(self, seen: Seen) -> View:
+        """What the head sees of a batch."""
+        if self.compressor is None:
+            return whole(seen, self.head.taps)
+        return compressed(seen, self.head.taps, self.compressor)
+
+
+class HeadTraining(nn.Module):
+    """Heads beside a frozen target, and their losses on a batch of clips."""
+
+    def __init__(
+        self,
+        target: VideoLlava,
+        trainees: Mapping[str, Trainee],
+        questions: Questions,
+        clips: Clips,
+        answers: Mapping[int, list[Branch]],
+        packed: int = 6,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({name: trainee.module() for name, trainee in trainees.items()})
+        self.trainees, self.questions, self.clips, self.answers, self.packed = trainees, questions, clips, answers, packed
+        # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
+        self._target = [target.train()]
+        self.rng = np.random.default_rng(seed)
+        self.layers = tuple(sorted({tap for t in trainees.values() for tap in t.head.taps if tap >= 0}))
+
+    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
+        """Of every head on one pass of the target."""
+        assert isinstance(index, np.ndarray)
+        parts: dict[str, Tensor] = {}
+        with autocast(self._target[0].language.embed.weight.device):
+            seen = self._seen(index)
+            losses = {name: head_losses(trainee, self._target[0], seen) for name, trainee in self.trainees.items()}
+        for name, found in losses.items():
+            parts.update({f"_{name}_{part[1:]}" if part.startswith("_") else f"{name}_{part}": x for part, x in found.items()})
+        return parts
+
+    @torch.no_grad()
+    def _seen(self, index: np.ndarray[Any, Any]) -> Seen:
+        """The target's own pass over the recordings, with some of its answers behind each."""
+        target = self._target[0]
+        language, before = target.language, self.questions.prefix()
+        device = language.embed.weight.device
+        frames = self.clips.column("frames", index).numpy()
+        pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(device)
+        visual = target.encode(pixels).unflatten(0, (len(index), -1))
+        prefix = len(before) + visual.shape[1]
+        packed = pack([self._branches(int(i)) for i in index], prefix)
+        ids, labels = packed.ids.to(device), packed.labels.to(device)
+        head = language.embed(torch.tensor(before, device=device)).expand(len(index), -1, -1)
+        rows = torch.cat((head, visual, language.embed(ids)), 1)
+        places = torch.cat((torch.arange(prefix).expand(len(index), -1), prefix + packed.offsets), 1).to(device)
+        hidden, tapped = language.tapped(rows, places, prefix, packed.mask.to(device), self.layers)
+        taps = {**dict(zip(self.layers, tapped, strict=True)), -1: language.normed(hidden)}
+        # The row behind: in a branch the next token, at its end the last one, which has no row; every branch begins alike.
+        behind = torch.where(labels >= 0, labels, ids.roll(-1, 1))
+        following = torch.cat((rows[:, 1:prefix], language.embed(ids[:, :1]), language.embed(behind)), 1)
+        learned = (labels >= 0) & (labels.roll(-1, 1) >= 0)
+        learned[:, -1] = False
+        return Seen(rows, following, taps, language.logits(hidden[:, prefix:]), places, packed, len(before), prefix, learned)
+
+    def _branches(self, index: int) -> list[Branch]:
+        known = self.answers[index]
+        return [Branch(known[i].question, known[i].answer) for i in self.rng.permutation(len(known))[: self.packed]]
+
+
+def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, Tensor]:
+    """words: cross-entropy with the target's distribution; feature: smooth L1; `_right`, `_right3`: how often the head's first
+    choice is the target's, at the first and at the third step ahead."""
+    head, language = trainee.head, target.language
+    view = trainee.view(seen)
+    turns = language.cos[view.positions], language.sin[view.positions]
+    wanted = head.in_vocabulary(seen.logits).roll(-1, 1)
+    nameable = wanted.amax(-1) >= seen.logits.roll(-1, 1).amax(-1)  # the target's choice is one the head can name
+    true = seen.taps[-1][:, seen.prefix :].roll(-1, 1)
+    learned, parts = view.learned, dict[str, list[Tensor]](words=[], feature=[])
+    figures: dict[str, Tensor] = {}
+    outs = steps(head, view.embeds, head.features(view.tapped), turns, view.prefix, view.mask, trainee.unroll)
+    for step, out in enumerate(outs):
+        if step:
+            learned = learned & shifted(learned, 1)
+            learned[:, 0] = False
+        kept, share = learned & nameable, trainee.decay**step
+        logits = head.scores(out[kept], language).float()
+        parts["words"].append(share * F.cross_entropy(logits, wanted[kept].float().softmax(-1)))
+        if trainee.feature:
+            parts["feature"].append(share * F.smooth_l1_loss(out[learned].float(), true[learned].float()))
+        if step in (0, 2):
+            right = (logits.argmax(-1) == wanted[kept].argmax(-1)).float().sum() / learned.sum()
+            figures["_right" if step == 0 else "_right3"] = right
+    losses = {"words": trainee.words * torch.stack(parts["words"]).sum(), **figures}
+    if trainee.feature:
+        losses["feature"] = trainee.feature * torch.stack(parts["feature"]).sum()
+    return losses

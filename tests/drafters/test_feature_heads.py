@@ -1,0 +1,286 @@
+"""Heads on the target's features: lossless with any weights, tree and compressor; what is drafted is what was trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic, Option
+from eventspec.core import BadCheckpoint, Budget, Proposal, Request, Sampling, Trace, Verdict
+from eventspec.drafters.eagle import EagleConfig, EagleHead
+from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
+from eventspec.drafters.feature import FeatureDraft, FeatureDrafter, compressed, whole
+from eventspec.engine.generate import run
+from eventspec.engine.lanes import Lanes
+from eventspec.engine.plan import NO_TAIL, Plan
+from eventspec.models.session import LanguageTarget, Spliced
+from eventspec.nn import Llama, LlamaConfig
+from eventspec.nn.draft import Growth
+from eventspec.nn.llama import rope_tables
+from eventspec.text import stop_rule
+from eventspec.train.unrolled import steps
+
+SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)
+ONE = replace(SIZES, num_hidden_layers=1)
+END = 3
+VISUAL = (2, 14)
+STATIC = Growth(4, 3, tuple(torch.tensor(x) for x in ([0, 1, 2], [0, 1], [0, 1, 4], [0], [0, 2], [])))
+
+
+def randomised(module: Any, seed: int, scale: float = 0.6) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.normal_(0.0, scale, generator=generator)
+    return module.double().requires_grad_(False).eval()
+
+
+def target(seed: int = 0) -> LanguageTarget:
+    language = randomised(Llama(SIZES), seed)
+    picture = torch.randn(VISUAL[1] - VISUAL[0], 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
+        text = language.embed(torch.tensor([int(word) for word in request.prompt.split()]))
+        return Spliced(torch.cat((text[: VISUAL[0]], picture, text[VISUAL[0] :])), VISUAL)
+
+    return LanguageTarget(language, rows)
+
+
+def eagle(norm: bool = True, bias: bool = True, seed: int = 1) -> EagleHead:
+    made = randomised(EagleHead(EagleConfig(ONE, norm, bias)), seed)
+    assert isinstance(made, EagleHead)
+    return made
+
+
+def eagle3(seed: int = 1) -> Eagle3Head:
+    head = Eagle3Head(Eagle3Config(ONE, usual_taps(6), 24))
+    head.ids.copy_(torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:24].sort().values)
+    made = randomised(head, seed)
+    assert isinstance(made, Eagle3Head)
+    return made
+
+
+def elastic(mode: Any, options: Any) -> Elastic:
+    made = randomised(Elastic(16, mode, options), 5, 0.3)
+    assert isinstance(made, Elastic)
+    return made
+
+
+MODES = {"select": SELECT, "weighted": WEIGHTED, "concat": CONCAT}
+HEADS: dict[str, Callable[[], EagleHead | Eagle3Head]] = {
+    "eagle1": lambda: eagle(norm=False),
+    "eaglevlm": lambda: eagle(bias=False),
+    "eagle3": eagle3,
+}
+GROWTHS = {"dynamic": Growth(10, 8), "narrow": Growth(2, 5), "chain": Growth(1, 6), "static": STATIC}
+
+
+def drafter(model: LanguageTarget, head: EagleHead | Eagle3Head, growth: Growth, mode: str | None = None) -> FeatureDrafter:
+    prefix = whole if mode is None else compressed(elastic(mode, MODES[mode]))
+    return FeatureDrafter("eagle", head, ONE, model.language, END, growth, prefix)
+
+
+def answered(
+    model: LanguageTarget, by: FeatureDrafter | None, request: Request, floor: float = 0.02
+) -> tuple[list[int], Trace]:
+    from eventspec.drafters import Nothing
+
+    trace, plan = Trace(), Plan(nodes=59, node_cost=floor * 0.65, level_cost=0.0)
+    found = run(model, by or Nothing(), request, plan, Lanes("one"), trace, stop_rule(request.sampling.stop_ids))
+    return found.token_ids, trace
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Any:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("growth", GROWTHS)
+def test_a_head_of_any_weights_never_changes_the_answer(kind: str, growth: str) -> None:
+    for seed in range(3):
+        model = target(seed)
+        by = drafter(model, HEADS[kind](), GROWTHS[growth])
+        for sampling in (Sampling(max_new_tokens=30, stop_ids=(END,)), Sampling(1.0, max_new_tokens=25, seed=seed)):
+            request = Request("5 1 9 2 14 7", None, None, sampling)
+            base, _ = answered(model, None, request)
+            found, trace = answered(model, by, request)
+            assert found == base
+            assert trace.drafted > 0
+            assert not trace.notes
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_compressor_never_changes_the_answer(mode: str) -> None:
+    model = target()
+    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=30))
+    found, trace = answered(model, drafter(model, eagle(), Growth(4, 5), mode), request)
+    assert found == answered(model, None, request)[0]
+    assert trace.drafted > 0
+
+
+def opened(model: LanguageTarget, by: FeatureDrafter, first: list[int]) -> FeatureDraft:
+    """A draft session behind the prompt and some committed tokens, as the loop leaves it."""
+    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=40))
+    session = model.prefill(request, NO_TAIL, Trace(), by.taps)
+    draft = by.open(request, session, Trace())
+    assert isinstance(draft, FeatureDraft)
+    for token in first:
+        scores, verdict = session.score(Proposal.empty()), Verdict(np.empty(0, np.int64), np.array([token]))
+        draft.observe(verdict, scores)
+        session.commit(verdict)
+    return draft
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("turns", [1, 3])
+def test_what_is_drafted_is_what_was_trained(kind: str, turns: int) -> None:
+    """A chain's log-probabilities, level by level, equal the unrolled training pass on the same tokens."""
+    model, head = target(), HEADS[kind]()
+    first = [4, 11, 6]
+    draft = opened(model, drafter(model, head, Growth(1, 4)), first[:turns])
+    if turns > 1:
+        draft.propose(Budget(nodes=2))  # what was read early must not differ from what is read at once
+        draft.observe(Verdict(np.empty(0, np.int64), np.array([9])), scored(model, head, first[:turns]))
+        first = [*first[:turns], 9]
+    else:
+        first = first[:turns]
+    drafted = draft.propose(Budget(nodes=4))
+    chain = drafted.tokens.tolist()
+    logs = levels(model, head, first, chain)
+    assert len(chain) == 4 or END in chain
+    for level, token in enumerate(chain):
+        assert token == int(logs[level].argmax()), level
+
+
+def scored(model: LanguageTarget, head: Any, tokens: list[int]) -> Any:
+    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=40))
+    session = model.prefill(request, NO_TAIL, Trace(), head.taps)
+    scores = session.score(Proposal.chain(tokens))
+    return replace(scores, features=scores.features[-1:])
+
+
+def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int]) -> list[torch.Tensor]:
+    """log q over the target's tokens at every level of a chain, by the training pass."""
+    language = model.language
+    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=40))
+    rows = model.rows(request, Trace(), "target").rows
+    text = torch.cat((rows, language.embed(torch.tensor([*first, *chain]))))[None]
+    length = text.shape[1]
+    places = torch.arange(length)
+    hidden, tapped = language.tapped(text, places, length, None, tuple(t for t in head.taps if t >= 0))
+    features = dict(zip([t for t in head.taps if t >= 0], tapped, strict=True)) | {-1: language.normed(hidden)}
+    given = head.features(torch.cat([features[t] for t in head.taps], -1))
+    embeds = torch.cat((text[:, 1:], text[:, -1:]), 1)
+    cos, sin = (table.double() for table in rope_tables(ONE, length))
+    prefix = len(rows) - 1
+    mask = torch.full((length - prefix, length), -math.inf, dtype=torch.float64).triu(prefix + 1)[None, None]
+    outs = list(steps(head, embeds, given, (cos[None], sin[None]), prefix, mask, len(chain)))
+    found = []
+    for level, out in enumerate(outs):
+        row = len(first) - 1 + level
+        own = head.scores(out[0, row], language).log_softmax(-1)
+        whole_row = torch.full((40,), -math.inf, dtype=torch.float64)
+        whole_row[head.ids if isinstance(head, Eagle3Head) else torch.arange(40)] = own
+        found.append(whole_row)
+    return found
+
+
+def grown(draft: FeatureDraft, width: int, depth: int) -> dict[tuple[int, ...], float]:
+    """EAGLE-2's tree by its definition, one path at a time: log-probability of every recorded path."""
+    model, head = draft.target.language, draft.drafter.head  # type: ignore[attr-defined]
+    first = [4]
+    known = dict[tuple[int, ...], float]()
+    frontier: list[tuple[int, ...]] = [()]
+    for _ in range(depth):
+        level = dict[tuple[int, ...], float]()
+        for path in frontier:
+            logs = levels(LanguageTarget(model, target().rows), head, first, [*path, 0])[len(path)]
+            for token in logs.topk(width).indices.tolist():
+                level[*path, token] = known.get(path, 0.0) + float(logs[token])
+        known |= level
+        frontier = sorted((p for p in level if p[-1] != END), key=lambda p: -level[p])[:width]
+    return known
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_dynamic_tree_is_eagle_2s(kind: str) -> None:
+    model = target()
+    draft = opened(model, drafter(model, HEADS[kind](), Growth(3, 3)), [4])
+    proposal = draft.propose(Budget(nodes=12))
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(proposal.tokens.tolist(), proposal.parents.tolist(), strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    wanted = grown(draft, 3, 3)
+    best = sorted(wanted, key=lambda p: -wanted[p])[:12]
+    assert set(paths) == set(best)
+
+
+def test_asked_twice_it_drafts_the_same() -> None:
+    model = target()
+    draft = opened(model, drafter(model, eagle(), Growth(4, 4)), [4])
+    one, two = draft.propose(Budget(nodes=9)), draft.propose(Budget(nodes=9))
+    assert one.tokens.tolist() == two.tokens.tolist()
+    assert one.parents.tolist() == two.parents.tolist()
+
+
+def test_a_fixed_tree_has_its_shape_whatever_the_weights() -> None:
+    model = target()
+    shapes = {
+        tuple(opened(model, drafter(model, eagle(seed=seed), STATIC), [4]).propose(Budget(nodes=59)).parents.tolist())
+        for seed in range(4)
+    }
+    assert shapes == {(-1, -1, -1, 0, 0, 1, 3, 3)}
+
+
+def test_a_target_without_the_layers_is_left_alone_with_a_note() -> None:
+    model = target()
+    by = drafter(model, eagle(), Growth(4, 4))
+    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=12))
+
+    class Blind(LanguageTarget):
+        def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> Any:
+            return super().prefill(request, tail, trace)
+
+    found, trace = answered(Blind(model.language, model.rows), by, request)
+    assert found == answered(model, None, request)[0]
+    assert any("gave no features" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("total", "option", "places"),
+    [
+        (7, Option("prune", 3), [1, 4, 6]),
+        (7, Option("pool", 3), [2, 5, 6]),
+        (7, Option("convolve", 3), [2, 5, 6]),
+        (7, Option("resample", 2), [5, 6]),
+        (1, Option("prune", 20), [0]),
+        (1, Option("pool", 20), [0]),
+        (1, Option("resample", 2), [0]),
+        (5, Option("none"), []),
+    ],
+)
+def test_every_way_keeps_at_least_a_row_but_none(total: int, option: Option, places: list[int]) -> None:
+    rows = torch.randn(total, 32)
+    made = Elastic(16, "concat", (option,)).eval()
+    kept, found = made(rows, rows[:, 16:])
+    assert found.tolist() == places
+    assert kept.shape == (len(places), 32)
+
+
+def test_pooling_a_short_last_group_is_its_own_mean() -> None:
+    rows = torch.arange(14.0).reshape(7, 2)
+    pooled, _ = Elastic(1, "concat", (Option("pool", 3),))(rows, rows[:, 1:])
+    assert pooled.tolist() == [[2.0, 3.0], [8.0, 9.0], [12.0, 13.0]]
+
+
+@pytest.mark.parametrize(("kind", "size"), [("prune", 0), ("pool", -1), ("shrink", 3)])
+def test_a_ratio_that_leaves_no_visual_token_is_refused(kind: str, size: int) -> None:
+    with pytest.raises(BadCheckpoint, match=r"leaves no visual token|is unknown"):
+        Option(kind, size)
