@@ -35,15 +35,9 @@ class LanguageTarget:
         """As `core.Target.prefill`; raises BadInput when prompt and answer do not fit the context."""
         prompt = self.rows(request, trace, "target")
         trace.sizes["prompt"] = len(prompt)
-        context = self.language.config.max_position_embeddings
+        check_context(len(prompt), request.sampling.max_new_tokens, self.language.config.max_position_embeddings)
         # Draft nodes are dropped again, but they need rows while they are verified.
         capacity = len(prompt) + request.sampling.max_new_tokens + _DRAFT_ROWS
-        if len(prompt) + request.sampling.max_new_tokens > context:
-            raise BadInput(
-                f"prompt of {len(prompt)} rows and max_new_tokens {request.sampling.max_new_tokens} exceed "
-                f"the context of {context}: "
-                "shorten the prompt or ask for fewer tokens"
-            )
         cache = self.language.new_cache(capacity)
         session = LanguageSession(self.language, cache, prompt)
         if len(prompt) > max(1, tail):
@@ -54,6 +48,15 @@ class LanguageTarget:
 
 
 _DRAFT_ROWS = 160
+
+
+def check_context(rows: int, most: int, context: int) -> None:
+    """BadInput when a prompt of so many rows and an answer of `most` tokens do not fit the context."""
+    if rows + most > context:
+        raise BadInput(
+            f"prompt of {rows} rows and max_new_tokens {most} exceed the context of {context}: "
+            "shorten the prompt, or ask for fewer frames or tokens"
+        )
 
 
 class LanguageSession:
