@@ -203,12 +203,6 @@ def _quantization(how: Loading) -> dict[str, Any]:
     return {"quantization_config": asked, "device_map": {"": how.device}}
 
 
-class _NoVideos:
-    """Stands where a processor has its video half."""
-
-    model_input_names: tuple[str, ...] = ()
-
-
 def _processor(folder: Path, config: Any) -> Any:
     """The folder's own processor on Pillow. Its video half, which needs torchvision, is left out; frames are images."""
     transformers = _library("transformers")
@@ -227,14 +221,13 @@ def _processor(folder: Path, config: Any) -> Any:
     made = {
         "tokenizer": lambda: transformers.AutoTokenizer.from_pretrained(folder, config=config, **_LOCAL),
         "image_processor": lambda: transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", **_LOCAL),
-        "video_processor": _NoVideos,
     }
     for needed in (("tokenizer.json", "tokenizer.model"), ("preprocessor_config.json", "processor_config.json")):
         if not any((folder / name).is_file() for name in needed):
             raise BadCheckpoint(
                 f"{folder / needed[0]} is missing, and so is {needed[1]}: the folder is not a complete checkpoint"
             )
-    parts = [_asked(folder, made[name]) for name in kind.get_attributes()]
+    parts = [_asked(folder, made[name]) if name in made else None for name in kind.get_attributes()]
     settings, _ = _asked(folder, lambda: kind.get_processor_dict(folder, local_files_only=True))
     processor = _asked(folder, lambda: Pictures.from_args_and_dict(parts, settings))
     if not hasattr(processor.tokenizer, "backend_tokenizer"):
@@ -362,7 +355,7 @@ def _measured(opened: _Opened, how: Loading) -> tuple[HfTarget, dict[str, Any], 
     language = replace(language, trees=trees)
     fitting = max(1, context // 2 // max(1, per_frame)) if context else FRAMES
     frames = min(FRAMES, fitting) if how.frames is None else how.frames
-    sees = {"frames": frames, "rows_per_frame": per_frame, "position_rows": len(prompt.positions)}
+    sees = {"frames": frames, f"rows_per_{_PROBE_SIDE}x{_PROBE_SIDE}_frame": per_frame, "position_rows": len(prompt.positions)}
     return HfTarget(language, _prompts(opened, frames)), sees, _notes(opened, language)
 
 
