@@ -48,13 +48,13 @@ class _Architecture:
 
 def _architecture(folder: Path) -> _Architecture:
     found = _model_type(folder)
-    if found in _KNOWN:
+    if isinstance(found, str) and found in _KNOWN:
         return _KNOWN[found]
+    told = f"{folder / 'config.json'}: model_type is {found!r}: the architectures known here are {', '.join(_KNOWN)}"
     if importlib.util.find_spec("transformers") is None:
-        raise BadCheckpoint(
-            f"{folder / 'config.json'}: model_type is {found!r}: the architectures known here are {', '.join(_KNOWN)}; "
-            "others need transformers: pip install 'eventspec[hf]'"
-        )
+        raise BadCheckpoint(f"{told}; others need transformers: pip install 'eventspec[hf]'")
+    if not hf_target.knows(found):
+        raise BadCheckpoint(f"{told}, and those that this version of transformers asks about pictures")
     return _Architecture(hf_target.load_hf, hf_target.describe_hf)
 
 

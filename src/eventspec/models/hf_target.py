@@ -59,6 +59,12 @@ class _Opened:
         return found
 
 
+def knows(model_type: object) -> bool:
+    """Whether transformers, which must be installed, has a class for questions about pictures with this model_type."""
+    names = _library("transformers.models.auto.modeling_auto").MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return isinstance(model_type, str) and model_type in names
+
+
 def load_hf(folder: Path, how: Loading) -> VisionLanguage:
     """The model of a folder as a target; BadCheckpoint or BadInput, one line, for what is missing or cannot be done."""
     opened = _open(folder, how)
@@ -121,10 +127,6 @@ def _open(folder: Path, how: Loading) -> _Opened:
     transformers = _library("transformers")
     path = folder / "config.json"
     config = _asked(path, lambda: transformers.AutoConfig.from_pretrained(folder, **_LOCAL))
-    if type(config) not in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        raise BadCheckpoint(
-            f"{path}: model_type is {config.model_type!r}: transformers answers no questions about pictures with it"
-        )
     sliding = _sliding(path, config)
     processor = _processor(folder, config)
     vocabulary = Vocabulary(processor.tokenizer.backend_tokenizer)
