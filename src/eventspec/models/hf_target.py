@@ -208,6 +208,8 @@ def _quantization(how: Loading) -> dict[str, Any]:
 def _processor(folder: Path, config: Any) -> Any:
     """The folder's own processor on Pillow. Its video half, which needs torchvision, is left out; frames are images."""
     transformers = _library("transformers")
+    # From its own module: under its public name 5.17 wants torchvision.
+    pictures = _library("transformers.models.auto.image_processing_auto").AutoImageProcessor
     kind: Any = _library("transformers.models.auto.processing_auto").PROCESSOR_MAPPING.get(type(config), None)
     if kind is None or not {"tokenizer", "image_processor"} <= set(kind.get_attributes()):
         raise BadCheckpoint(
@@ -222,7 +224,7 @@ def _processor(folder: Path, config: Any) -> Any:
 
     made = {
         "tokenizer": lambda: transformers.AutoTokenizer.from_pretrained(folder, config=config, **_LOCAL),
-        "image_processor": lambda: transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", **_LOCAL),
+        "image_processor": lambda: pictures.from_pretrained(folder, backend="pil", **_LOCAL),
     }
     for needed in (("tokenizer.json", "tokenizer.model"), ("preprocessor_config.json", "processor_config.json")):
         if not any((folder / name).is_file() for name in needed):
