@@ -155,6 +155,17 @@ def test_after_a_verdict_the_cache_is_that_of_a_fresh_prefill(
     torch.testing.assert_close(session.score(tree).logits, twin.score(tree).logits, rtol=1e-4, atol=1e-4)
 
 
+@torch.inference_mode()
+def test_m_rope_has_three_rows_and_fewer_positions_than_rows(checkpoint: Callable[[str], Path], recording: Recording) -> None:
+    """Else a tree whose positions were counted in rows would pass all other tests."""
+    target: Any = load_folder(checkpoint("qwen"), Loading(frames=2)).target
+    session = target.prefill(asked(recording), 1000, Trace())
+    positions = session.pending.positions
+    assert positions.shape == (3, len(session.pending))
+    assert not torch.equal(positions[0], positions[1])
+    assert session.following == int(positions.max()) + 1 < len(session.pending)
+
+
 @pytest.mark.parametrize("proposal", [Proposal.chain([ROWS]), Proposal.chain([1, 1 << 40])])
 @torch.inference_mode()
 def test_ids_without_a_row_are_refused(proposal: Proposal, checkpoint: Callable[[str], Path], recording: Recording) -> None:

@@ -69,6 +69,7 @@ def load_hf(folder: Path, how: Loading) -> VisionLanguage:
     """The model of a folder as a target; BadCheckpoint or BadInput, one line, for what is missing or cannot be done."""
     opened = _open(folder, how)
     target, _, notes = _measured(opened, how)
+    read = {*opened.model.get_decoder().parameters(), opened.model.get_output_embeddings().weight}
     return VisionLanguage(
         type(opened.model).__name__,
         target,
@@ -77,7 +78,7 @@ def load_hf(folder: Path, how: Loading) -> VisionLanguage:
         opened.banned,
         "frames",
         opened.dtype,
-        sum(weight.nbytes for weight in opened.model.parameters()),
+        sum(weight.nbytes for weight in read),
         ends=opened.ends[1:],
         trees=target.language.trees,
         notes=notes,
@@ -289,7 +290,8 @@ def _inputs(opened: _Opened, question: str, frames: np.ndarray[Any, np.dtype[np.
     with _quiet():
         made = template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
     made = made.to(opened.model.device)
-    return {name: value.to(opened.dtype) if value.is_floating_point() else value for name, value in made.items()}
+    numbers = {name for name, value in made.items() if isinstance(value, Tensor) and value.is_floating_point()}
+    return {name: value.to(opened.dtype) if name in numbers else value for name, value in made.items()}
 
 
 def _prompt(opened: _Opened, inputs: Any) -> Prompt:

@@ -39,7 +39,7 @@ class Reader:
 @dataclass(frozen=True)
 class VisionLanguage:
     """A loaded checkpoint. `reader` is None where it can answer but not draft; `ends` are further ids that end an answer;
-    without `trees` the target reads chains only; dtype and weight_bytes are those of the weights in memory."""
+    without `trees` the target reads chains only; dtype and weight_bytes are those of what a decoding step reads."""
 
     name: str
     target: Target
