@@ -136,7 +136,7 @@ def _kinds() -> dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]]:
     llava["num_additional_image_tokens"] = 1
     several = hf.LlavaOnevisionImageProcessorPil(size={"height": 28, "width": 28}, image_grid_pinpoints=[[28, 28], [56, 28]])
     one = {"processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 4, "vision_feature_select_strategy": "full"}
-    qwen = hf.Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=56 * 56)
+    qwen = hf.Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=84 * 84)
     around = "<|begin|><image><|end|>"
     window = hf.MistralConfig(**TEXT, sliding_window=12)
     linear = hf.Lfm2Config(**{**TEXT, "num_hidden_layers": 3}, layer_types=["conv", "full_attention", "conv"])
