@@ -371,6 +371,8 @@ def _notes(opened: _Opened, language: HfLanguage) -> tuple[str, ...]:
         notes.append("the target has a sliding window: drafts are cut to chains")
     elif not language.trees:
         notes.append("the target does not keep the branches of a tree apart: drafts are cut to chains")
+    if not language.context:
+        notes.append("the context is not enforced: beyond it times are meaningful, answers are not")
     if opened.unused:
         notes.append(f"transformers uses no tensor {opened.unused[0]} ({len(opened.unused)} such in all)")
     return tuple(notes)
