@@ -193,9 +193,9 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TappedPrompt:
     """The target's prompt as a drafter with taps sees it: rows float [T, D] (embeddings, visual rows in place), features float
-    [T, F] of the tapped layers, and where the visual rows lie, [begin, end)."""
+    [T, F] of the tapped layers, and where the visual rows lie, [begin, end), empty where they are not in one piece."""
 
     rows: Tensor
     features: Tensor
@@ -264,7 +264,7 @@ class TargetSession(Protocol):
     def fork(self) -> TargetSession:
         """The same recording for the next question: the prefix is shared."""
 
-    def prompt(self) -> Prompt:
+    def prompt(self) -> TappedPrompt:
         """The prompt with its tapped features; it is whole once the first `score` has read the rest of it."""
 
 

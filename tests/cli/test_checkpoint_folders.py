@@ -87,12 +87,17 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert "--target" in refused(capsys, *ASK, "--vocabulary", "retokenize")
     assert "--target" in refused(capsys, *ASK, "--frames", 4)
     assert "dtype 'int4' is unknown" in refused(capsys, *ASK, "--target", folders.video_llava, "--dtype", "int4")
+    for dtype in ("nf4", "int8"):
+        said = refused(capsys, *ASK, "--target", folders.video_llava, "--dtype", dtype)
+        assert f"dtype {dtype} is for checkpoints that transformers opens" in said
     alone = (*ASK, "--method", "autoregressive", "--target")
     assert "at most 102 frames" in refused(capsys, *alone, folders.video_llava, "--frames", 200)
     copy = Path(shutil.copytree(folders.video_llava, tmp_path / "copy"))
     (copy / "model.safetensors").write_bytes(b"\0" * 100)
     assert "model.safetensors" in refused(capsys, *alone, copy)
     assert "model.safetensors" in refused(capsys, "models", "check", copy)
+    (copy / "config.json").write_text('{"model_type": "qwen9"}')
+    assert "model_type is 'qwen9'" in refused(capsys, "models", "check", copy)
     (copy / "config.json").write_text('{"model_type": "llava_onevision"}')
-    assert "model_type is 'llava_onevision'" in refused(capsys, "models", "check", copy)
+    assert "the folder is not a complete checkpoint" in refused(capsys, "models", "check", copy)
     assert "no drafter for method prior" in refused(capsys, *ASK, "--target", folders.video_llava, "--method", "prior")

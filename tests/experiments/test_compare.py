@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 
 from eventspec.core import BadInput, Sampling
 from eventspec.experiments.compare import Question, Recordings, compare, read_questions, ways_of
 from eventspec.experiments.figures import summary
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
-from eventspec.pairs import load_pair
+from eventspec.models.loading import Loading
+from eventspec.pairs import load_folders, load_pair
 from eventspec.pairs.pair import DATA
+
+if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
+    from conftest import Folders
 
 CLIPS = DATA / "clips"
 
@@ -98,6 +104,19 @@ def test_compare_writes_a_row_for_every_question_and_way(temperature: float, tmp
     assert found["methods"]["prior"]["acceptance_vision"] == 0, "by definition: the prior is wrong where it is wrong"
     assert found["methods"]["autoregressive"]["speedup"] == 1
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_low_precision_is_compared_by_the_targets_own_gap(folders: Folders, tmp_path: Path) -> None:
+    how = Loading(dtype=torch.bfloat16, frames=2)
+    pair = load_folders(folders.video_llava, folders.eventgpt, how=how, device_plan="one")
+    asked = [Question(f"{i}", CLIPS / "davis346_traffic_1s", "is the car on the way" + " then" * i, "?") for i in range(3)]
+    found = compare(pair, asked, ["autoregressive", "cross-modal"], Sampling(max_new_tokens=16), ["real"], tmp_path / "rows")
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert all("the target runs in bfloat16: identity is claimed in fp32 only" in r["notes"] for r in rows)
+    apart = [r["first_difference"] for r in rows if r["first_difference"] is not None]
+    assert all(0 <= r["gap"] < 0.5 for r in apart), "apart from near-ties the answers are the same"
+    assert found["methods"]["cross-modal"]["identical"] == 3 - len(apart)
+    assert found["methods"]["cross-modal"]["acceptance_vision"] is None, "folders bring no prior"
 
 
 def test_shuffled_events_are_another_recordings_on_this_clock() -> None:

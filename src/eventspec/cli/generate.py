@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    import torch
-
     from eventspec.core import Constraint
-    from eventspec.models.folder import Loading
+    from eventspec.models.loading import Loading
     from eventspec.pairs import Answering
     from eventspec.pairs import Pair as LoadedPair
 
@@ -28,7 +26,9 @@ Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto,
 Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]
 Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
 Compat = Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")]
-Dtype = Annotated[str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, or auto (as stored).")]
+Dtype = Annotated[
+    str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, auto (as stored); nf4, int8 (CUDA).")
+]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 Stops = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
 Frequency = Annotated[float, typer.Option(help="Taken off a token's logit for every time it was said.")]
@@ -77,7 +77,7 @@ def generate(
 ) -> None:
     """Ask one question about one recording; the answer is exactly the target's own."""
     from eventspec.core import Sampling
-    from eventspec.models.folder import Loading
+    from eventspec.models.loading import Loading
     from eventspec.pairs import answering, check_method, window_of
     from eventspec.recordings import Recording
 
@@ -86,7 +86,7 @@ def generate(
     drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
     drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
     opened = Recording.open(recording)
-    how = Loading(_dtype(dtype), device, frames, allow_extrapolation, compat)
+    how = _precision(Loading(None, device, frames, allow_extrapolation, compat), dtype)
     folders = (pair, target, drafter)
     loaded = _load(folders, method, vocabulary, how, device_plan)
     drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
@@ -114,7 +114,7 @@ def _load(
     folders: tuple[str, Path | None, str | None], method: str, vocabulary: str, how: Loading, device_plan: str
 ) -> LoadedPair:
     from eventspec.core import BadInput
-    from eventspec.models.folder import Loading
+    from eventspec.models.loading import Loading
     from eventspec.pairs import load_folders, load_pair, with_drafter
 
     pair, target, drafter = folders
@@ -160,13 +160,15 @@ def _constraint(pair: LoadedPair, schema: Path | None, pattern: str | None) -> C
         raise BadInput(f"{schema}: {error}") from None
 
 
-def _dtype(name: str) -> torch.dtype | None:
-    """The torch dtype of a name; None for auto."""
+def _precision(how: Loading, name: str) -> Loading:
+    """The same with the precision of this name; for a quantized target, the drafter's is bfloat16."""
     import torch
 
     from eventspec.core import BadInput
 
     known = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name in ("nf4", "int8"):
+        return replace(how, dtype=torch.bfloat16, quantized="nf4" if name == "nf4" else "int8")
     if name not in known:
-        raise BadInput(f"dtype '{name}' is unknown: choose one of {', '.join(known)}")
-    return known[name]
+        raise BadInput(f"dtype '{name}' is unknown: choose one of {', '.join([*known, 'nf4', 'int8'])}")
+    return replace(how, dtype=known[name])

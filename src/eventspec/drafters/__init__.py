@@ -1,6 +1,7 @@
 """Who proposes tokens: nobody, the prompt's own n-grams, a text prior, an independent language model, one with another
-tokenizer, a head on the target's features."""
+tokenizer, one cut to chains, a head on the target's features."""
 
+from eventspec.drafters.chains import Chains
 from eventspec.drafters.eagle import EagleConfig, EagleHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head
 from eventspec.drafters.feature import FeatureDrafter
@@ -12,6 +13,7 @@ from eventspec.drafters.prior import PriorDrafter, TextPrior
 from eventspec.drafters.retokenized import Retokenized
 
 __all__ = [
+    "Chains",
     "Eagle3Config",
     "Eagle3Head",
     "EagleConfig",

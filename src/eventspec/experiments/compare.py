@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
+from eventspec.engine.distribution import allowed
 from eventspec.engine.plan import NO_TAIL
 from eventspec.events.disturb import blank
 from eventspec.experiments.figures import BASE, Row, summary
@@ -187,8 +188,8 @@ def vision_acceptance(
     way: Way, recordings: Recordings, question: Question, sampling: Sampling, answer: list[int]
 ) -> list[int] | None:
     """[right, all] over the answer's tokens that the blind prior gets wrong: whether the drafter's first choice, given the
-    target's own tokens before, is the target's token. None for a method that drafts nothing."""
-    if way.method == BASE:
+    target's own tokens before, is the target's token. None for a method that drafts nothing, and for a pair without a prior."""
+    if way.method == BASE or "prior" not in way.pair.drafters:
         return None
     request = ask(way, recordings, question, sampling).request
     seen, blind = (_first_choices(way.pair, request, method, answer) for method in (way.method, "prior"))
@@ -226,7 +227,7 @@ def _difference(
     at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     request = ask(way, recordings, question, sampling).request
     logits = way.pair.target.prefill(request, 1, Trace()).score(Proposal.chain(one[:at])).logits[-1]
-    top = logits.topk(2).values
+    top = allowed(logits, request.sampling).topk(2).values
     return {"position": at, "gap": float(top[0] - top[1])}
 
 

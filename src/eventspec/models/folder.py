@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-
-from eventspec.core import BadCheckpoint
+from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models import configuration as fields
-from eventspec.models import eventgpt, video_llava
+from eventspec.models import eventgpt, hf_target, video_llava
 from eventspec.models import eventgpt_prompt as event_prompt
 from eventspec.models import video_llava_prompt as video_prompt
 from eventspec.models.checkpoint import Checkpoint
 from eventspec.models.features import FeatureCache
-from eventspec.models.session import Rows
-from eventspec.nn import Llama
+from eventspec.models.loading import Loading, Reader, VisionLanguage
 from eventspec.text import Vocabulary
 
 ANSWER_ROWS = 4096
 """Positions kept for text where the context is extrapolated."""
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How a folder is loaded. dtype None keeps the file's; frames None takes config.json's number; `compat` and
-    `feature_bytes` (size of the frame cache, 0 = none) concern one architecture each."""
-
-    dtype: torch.dtype | None = torch.float32
-    device: str = "cpu"
-    frames: int | None = None
-    allow_extrapolation: bool = False
-    compat: bool = False
-    feature_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class VisionLanguage:
-    """A loaded checkpoint: what reads, how a request becomes its prompt, and which ids mean what."""
-
-    name: str
-    language: Llama
-    rows: Rows
-    vocabulary: Vocabulary
-    end: int
-    banned: tuple[int, ...]
-    sees: Literal["frames", "events"]
-    notes: tuple[str, ...] = ()
-
-
 def load_folder(folder: Path, how: Loading | None = None) -> VisionLanguage:
     """The model of a checkpoint folder; BadCheckpoint, one line, for what is missing, unknown or does not fit."""
-    return _architecture(folder).load(folder, how or Loading())
+    how = how or Loading()
+    if how.quantized is not None and _model_type(folder) in _KNOWN:
+        raise BadInput(f"dtype {how.quantized} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")
+    return _architecture(folder).load(folder, how)
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -73,14 +47,21 @@ class _Architecture:
 
 
 def _architecture(folder: Path) -> _Architecture:
+    found = _model_type(folder)
+    if isinstance(found, str) and found in _KNOWN:
+        return _KNOWN[found]
+    told = f"{folder / 'config.json'}: model_type is {found!r}: the architectures known here are {', '.join(_KNOWN)}"
+    if importlib.util.find_spec("transformers") is None:
+        raise BadCheckpoint(f"{told}; others need transformers: pip install 'eventspec[hf]'")
+    if not hf_target.knows(found):
+        raise BadCheckpoint(f"{told}, and those that this version of transformers asks about pictures")
+    return _Architecture(hf_target.load_hf, hf_target.describe_hf)
+
+
+def _model_type(folder: Path) -> Any:
     if not folder.is_dir():
         raise BadCheckpoint(f"{folder} is no folder: give the folder of a checkpoint, with its config.json")
-    data = fields.read_json(folder / "config.json")
-    found = data.get("model_type")
-    if not isinstance(found, str) or found not in _KNOWN:
-        known = ", ".join(_KNOWN)
-        raise BadCheckpoint(f"{folder / 'config.json'}: model_type is {found!r}: the architectures known here are {known}")
-    return _KNOWN[found]
+    return fields.read_json(folder / "config.json").get("model_type")
 
 
 # ---------------------------------------------------------------------------------------------------------------- EventGPT
@@ -92,7 +73,7 @@ def _load_eventgpt(folder: Path, how: Loading) -> VisionLanguage:
     rows = event_prompt.eventgpt_rows(model, vocabulary, pixels, special_id(folder, data, "bos_token_id", 1), how.compat)
     banned = tuple(range(vocabulary.text_size, vocabulary.size))
     end = special_id(folder, data, "eos_token_id", 2)
-    return VisionLanguage("EventGPT", model.language, rows, vocabulary, end, banned, "events")
+    return VisionLanguage.of("EventGPT", Reader(model.language, rows), vocabulary, end, banned, "events")
 
 
 def _describe_eventgpt(folder: Path) -> dict[str, Any]:
@@ -120,10 +101,9 @@ def _load_video_llava(folder: Path, how: Loading) -> VisionLanguage:
     cache = FeatureCache(how.feature_bytes) if how.feature_bytes else None
     rows = video_prompt.video_llava_rows(model, vocabulary, special_id(folder, text, "bos_token_id", 1), frames, cache)
     note = f"{frames} frames lie beyond the context of {trained}: times are meaningful, answers are not"
-    return VisionLanguage(
+    return VisionLanguage.of(
         "Video-LLaVA",
-        model.language,
-        rows,
+        Reader(model.language, rows),
         vocabulary,
         special_id(folder, text, "eos_token_id", 2),
         video_prompt.banned_ids(vocabulary, config),

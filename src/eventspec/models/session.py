@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, Prompt, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.core import BadInput, Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
 from eventspec.engine.tree import BadProposal, depths, is_chain, tree_mask
 from eventspec.nn import KVCache, Llama
 
@@ -47,15 +47,9 @@ class LanguageTarget:
         spliced = self.rows(request, trace, "target")
         prompt = spliced.rows
         trace.sizes["prompt"] = len(prompt)
-        context = self.language.config.max_position_embeddings
+        check_context(len(prompt), request.sampling.max_new_tokens, self.language.config.max_position_embeddings)
         # Draft nodes are dropped again, but they need rows while they are verified.
         capacity = len(prompt) + request.sampling.max_new_tokens + _DRAFT_ROWS
-        if len(prompt) + request.sampling.max_new_tokens > context:
-            raise BadInput(
-                f"prompt of {len(prompt)} rows and max_new_tokens {request.sampling.max_new_tokens} exceed "
-                f"the context of {context}: "
-                "shorten the prompt or ask for fewer tokens"
-            )
         cache = self.language.new_cache(capacity)
         session = LanguageSession(self.language, cache, spliced, taps)
         if len(prompt) > max(1, tail):
@@ -66,6 +60,15 @@ class LanguageTarget:
 
 
 _DRAFT_ROWS = 160
+
+
+def check_context(rows: int, most: int, context: int) -> None:
+    """BadInput when a prompt of so many rows and an answer of `most` tokens do not fit the context."""
+    if rows + most > context:
+        raise BadInput(
+            f"prompt of {rows} rows and max_new_tokens {most} exceed the context of {context}: "
+            "shorten the prompt, or ask for fewer frames or tokens"
+        )
 
 
 class LanguageSession:
@@ -84,9 +87,9 @@ class LanguageSession:
         self.cache.keep(rows, [])
         self.pending = self.pending[rows:]
 
-    def prompt(self) -> Prompt:
+    def prompt(self) -> TappedPrompt:
         """As `core.TargetSession.prompt`."""
-        return Prompt(self._prompt.rows, torch.cat(self._features), self._prompt.visual)
+        return TappedPrompt(self._prompt.rows, torch.cat(self._features), self._prompt.visual)
 
     def _through(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The last layer's output [T, D], and the tapped features [T, F] if any are asked for."""

@@ -12,7 +12,8 @@ from eventspec.drafters.language_model import Guess
 from eventspec.drafters.retokenized import WAYS, Speaker
 from eventspec.models.embedded import EOS, drafter_rows
 from eventspec.models.eventgpt import load_eventgpt
-from eventspec.models.folder import Loading, VisionLanguage, load_folder
+from eventspec.models.folder import load_folder
+from eventspec.models.loading import Loading, Reader, VisionLanguage
 from eventspec.pairs.pair import Pair
 from eventspec.text import Vocabulary, first_difference
 
@@ -43,7 +44,8 @@ def with_drafter(pair: Pair, which: str, vocabulary: str = "auto", how: Loading 
 def embedded_drafter(folder: Path, vocabulary: Vocabulary) -> VisionLanguage:
     """The folder of an embedded pair's drafter, with its prompts."""
     model = load_eventgpt(folder, rows=vocabulary.size)
-    return VisionLanguage("EventGPT", model.language, drafter_rows(model, vocabulary.encode), vocabulary, EOS, (), "events")
+    reader = Reader(model.language, drafter_rows(model, vocabulary.encode))
+    return VisionLanguage.of("EventGPT", reader, vocabulary, EOS, (), "events")
 
 
 def joined(
@@ -57,12 +59,14 @@ def joined(
     """
     if way not in VOCABULARY_WAYS:
         raise BadInput(f"vocabulary '{way}' is unknown: choose one of {', '.join(VOCABULARY_WAYS)}")
+    if (reader := drafter.reader) is None:
+        raise BadInput(f"{names[0]} is a {drafter.name}: it can be a target, drafts come from EventGPT and Video-LLaVA folders")
     theirs, pieces = drafter.vocabulary, ours.vocabulary.text_size
     different = first_difference(theirs, ours.vocabulary)
     hears_all = theirs.text_size >= pieces  # what the target says must be a row of the drafter's embedding
     if different is None and hears_all and drafter.end == ours.end and way in ("auto", "same"):
         extent = "all" if theirs.text_size == pieces else "the target's"
-        shared = LanguageDrafter(METHOD, drafter.language, drafter.rows, drafter.end, pieces, guess)
+        shared = LanguageDrafter(METHOD, reader.language, reader.rows, drafter.end, pieces, guess)
         return shared, f"vocabulary: both tokenizers agree on {extent} {pieces} text pieces, ids are shared"
     where = "they agree, but this way was asked for"
     if not hears_all and different is None:
@@ -77,7 +81,7 @@ def joined(
             f"the tokenizers of {names[0]} and {names[1]} differ: {where}; choose --vocabulary auto, retokenize or intersect"
         )
     chosen = "retokenize" if way == "auto" else way
-    plain = LanguageDrafter(METHOD, drafter.language, drafter.rows, drafter.end, theirs.text_size)
+    plain = LanguageDrafter(METHOD, reader.language, reader.rows, drafter.end, theirs.text_size)
     wrapped = Retokenized(plain, Speaker(theirs, drafter.end), ours, chosen)
     how = "drafts are spelled and encoded again" if chosen == "retokenize" else f"{len(wrapped.to_ours)} pieces are shared"
     return wrapped, f"vocabulary: {chosen}, {how} ({where})"

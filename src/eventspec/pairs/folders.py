@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from eventspec.core import BadInput, Drafter
-from eventspec.drafters import NgramDrafter, Nothing
+from eventspec.drafters import Chains, NgramDrafter, Nothing
 from eventspec.drafters.retokenized import Speaker
 from eventspec.engine import Plan
 from eventspec.engine.lanes import Lanes, choose_plan
-from eventspec.models.folder import Loading, VisionLanguage, load_folder
-from eventspec.models.session import LanguageTarget
+from eventspec.models.folder import load_folder
+from eventspec.models.loading import Loading, VisionLanguage
 from eventspec.pairs.event_drafters import VOCABULARY_WAYS, joined
 from eventspec.pairs.methods import check_method
 from eventspec.pairs.pair import Pair
@@ -44,20 +46,24 @@ def load_folders(
         "autoregressive": Nothing(),
         "ngram": NgramDrafter(lambda question: encode(f"\n{question} ASSISTANT:")),
     }
-    notes = dict.fromkeys(("autoregressive", "ngram", "cross-modal"), answering.notes)
+    told = answering.notes + _precision(answering, how)
+    notes = dict.fromkeys(("autoregressive", "ngram", "cross-modal"), told)
     if method == "cross-modal":
         if drafter is None:
             raise BadInput("method cross-modal needs a drafter: give --drafter FOLDER, or --method autoregressive")
-        drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False))
+        drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False, quantized=None))
         ours = Speaker(answering.vocabulary, answering.end)
         drafters[method], note = joined(ours, drafting, vocabulary, (f"{drafter}", f"{target}"))
-        notes[method] = (*answering.notes, note)
+        notes[method] = (*told, note)
+    if not answering.trees:
+        drafters = {name: Chains(inner) for name, inner in drafters.items()}
     return Pair(
         name=target.resolve().name,
-        target=LanguageTarget(answering.language, answering.rows),
+        target=answering.target,
         drafters=drafters,
         vocabulary=answering.vocabulary,
         end=answering.end,
+        ends=answering.ends,
         banned=answering.banned,
         budget=_budget(answering, how),
         lanes=Lanes(plan, how.device, how.device),
@@ -66,9 +72,16 @@ def load_folders(
     )
 
 
+def _precision(target: VisionLanguage, how: Loading) -> tuple[str, ...]:
+    """What the trace says where rounding decides near-ties: a chunk's forward and a single step's differ there."""
+    if how.quantized is None and target.dtype in (torch.float32, torch.float64):
+        return ()
+    name = how.quantized or str(target.dtype).removeprefix("torch.")
+    return (f"the target runs in {name}: identity is claimed in fp32 only",)
+
+
 def _budget(target: VisionLanguage, how: Loading) -> Plan:
     """The usual budget with waiting times for a model of this size: a decoding step reads every weight once."""
-    weights = sum(parameter.nbytes for parameter in target.language.parameters())
-    step = weights / WEIGHT_BYTES_PER_SECOND["cuda" if how.device.startswith("cuda") else "cpu"]
+    step = target.weight_bytes / WEIGHT_BYTES_PER_SECOND["cuda" if how.device.startswith("cuda") else "cpu"]
     usual = Plan()
     return replace(usual, step_seconds=max(usual.step_seconds, step), deadline=max(usual.deadline, 400 * step))

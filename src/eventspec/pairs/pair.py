@@ -48,9 +48,10 @@ DATA = Path(__file__).parent.parent / "data"
 
 @dataclass
 class Pair:
-    """A target and its drafters by method name. `banned` are ids that no method says, `notes` what the trace says of a method,
-    `sees` is what the target cannot do without, `others` are further event drafters by name (`event_drafters.with_drafter`),
-    `budgets` are those of methods whose drafts cost something else than `budget` says."""
+    """A target and its drafters by method name. `banned` are ids that no method says, `ends` are ids that end an answer beside
+    `end`, `notes` what the trace says of a method, `sees` is what the target cannot do without, `others` are further event
+    drafters by name (`event_drafters.with_drafter`), `budgets` are those of methods whose drafts cost something else than
+    `budget` says."""
 
     name: str
     target: Target
@@ -63,6 +64,7 @@ class Pair:
     folder: Path | None = None
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sees: Literal["frames", "events"] = "frames"
+    ends: tuple[int, ...] = ()
     others: Mapping[str, Path] = field(default_factory=dict)
     budgets: Mapping[str, Plan] = field(default_factory=dict)
 
@@ -111,7 +113,8 @@ class Pair:
             if unknown := [i for i in ids if not 0 <= i < self.vocabulary.size]:
                 last = self.vocabulary.size - 1
                 raise BadInput(f"{name} {unknown[0]} is not in the vocabulary of pair {self.name}: ids are 0 to {last}")
-        return replace(sampling, stop_ids=(*sampling.stop_ids, self.end), banned_ids=(*sampling.banned_ids, *self.banned))
+        ends = (*sampling.stop_ids, self.end, *self.ends)
+        return replace(sampling, stop_ids=ends, banned_ids=(*sampling.banned_ids, *self.banned))
 
 
 def bundled() -> Mapping[str, Path]:

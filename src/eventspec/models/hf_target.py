@@ -1,0 +1,378 @@
+"""Folders that transformers opens, as targets: its model, processor and chat template, driven through `inputs_embeds`.
+
+Only here is transformers imported, and only when such a folder is opened. Nothing is known about single architectures: the
+model's own forward is stopped where its language model begins, and what it hands over there is the prompt. Whether that is
+enough, and whether trees are read rightly, is measured on every load; what fails is refused or limited, with the reason.
+torchvision is neither needed nor used: pictures go through the processor's Pillow backend, one image a frame.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eventspec.core import BadCheckpoint, BadInput, EventspecError, Request, Trace
+from eventspec.models.hf_limits import reads_rows, reads_trees, rolls_back
+from eventspec.models.hf_session import HfLanguage, HfTarget, Prompt
+from eventspec.models.loading import Loading, VisionLanguage
+from eventspec.text import Vocabulary
+from eventspec.video.sampling import uniform_indices
+
+FRAMES = 8
+"""Frames where nobody asks for a number and the context holds them twice."""
+_PROBE_SIDE = 64
+_PASSED_ON = ("inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache", "input_ids", "cache_position")
+_PLACEHOLDER = re.compile(r"(image|video|audio|vision).*token_(id|index)$")
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What transformers makes of a folder, and what its config says of it."""
+
+    folder: Path
+    model: Any
+    processor: Any
+    vocabulary: Vocabulary
+    ends: tuple[int, ...]
+    placeholders: tuple[int, ...]
+    banned: tuple[int, ...]
+    sliding: bool
+    unused: list[str]
+
+    @property
+    def text_config(self) -> Any:
+        return self.model.config.get_text_config(decoder=True)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows that the language model reads."""
+        found: torch.dtype = self.model.get_input_embeddings().weight.dtype
+        return found
+
+
+def knows(model_type: object) -> bool:
+    """Whether transformers, which must be installed, has a class for questions about pictures with this model_type."""
+    names = _library("transformers.models.auto.modeling_auto").MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return isinstance(model_type, str) and model_type in names
+
+
+def load_hf(folder: Path, how: Loading) -> VisionLanguage:
+    """The model of a folder as a target; BadCheckpoint or BadInput, one line, for what is missing or cannot be done."""
+    opened = _open(folder, how)
+    target, _, notes = _measured(opened, how)
+    read = {*opened.model.get_decoder().parameters(), opened.model.get_output_embeddings().weight}
+    return VisionLanguage(
+        type(opened.model).__name__,
+        target,
+        opened.vocabulary,
+        opened.ends[0],
+        opened.banned,
+        "frames",
+        opened.dtype,
+        sum(weight.nbytes for weight in read),
+        ends=opened.ends[1:],
+        trees=target.language.trees,
+        notes=notes,
+    )
+
+
+def describe_hf(folder: Path) -> dict[str, Any]:
+    """What a folder is and can do as a target. The weights are loaded, as stored: what it can do is measured."""
+    opened = _open(folder, Loading(dtype=None))
+    target, sees, notes = _measured(opened, Loading(dtype=None))
+    config, language = opened.model.config, target.language
+    rolled = "sliding window: full rows kept, chains only" if opened.sliding else "rolls back to any accepted path"
+    return {
+        "architecture": type(opened.model).__name__,
+        "model_type": config.model_type,
+        "weights": {
+            "files": sorted(path.name for kind in ("*.safetensors", "*.bin") for path in folder.glob(kind)),
+            "parameters": opened.model.num_parameters(),
+            "dtypes": str(opened.dtype).removeprefix("torch."),
+        },
+        "sees": {"media": "frames as images", **sees},
+        "context": language.context or None,
+        "cache": rolled,
+        "drafts": "trees" if language.trees else "chains only",
+        "vocabulary": opened.vocabulary.size,
+        "embedding_rows": language.vocabulary,
+        "placeholders": list(opened.placeholders),
+        "banned_ids": len(opened.banned),
+        "fingerprint": opened.vocabulary.fingerprint(),
+        "lossless": True,
+        "notes": list(notes),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- opening the folder
+Answer = TypeVar("Answer")
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
+def _library(name: str) -> Any:
+    """A module of transformers, imported only now. Its types are left alone: they differ between versions."""
+    return importlib.import_module(name)
+
+
+def _open(folder: Path, how: Loading) -> _Opened:
+    """Config, weights, processor and the ids in them; whatever transformers says against the folder becomes one line."""
+    transformers = _library("transformers")
+    path = folder / "config.json"
+    config = _asked(path, lambda: transformers.AutoConfig.from_pretrained(folder, **_LOCAL))
+    sliding = _sliding(path, config)
+    processor = _processor(folder, config)
+    vocabulary = Vocabulary(processor.tokenizer.backend_tokenizer)
+    settings = {"dtype": "auto" if how.dtype is None else how.dtype, **_quantization(how)}
+    opener = transformers.AutoModelForImageTextToText
+    model, told = _asked(
+        folder, lambda: opener.from_pretrained(folder, config=config, output_loading_info=True, **settings, **_LOCAL)
+    )
+    # transformers fills what is missing with random numbers and goes on.
+    for what in ("missing_keys", "mismatched_keys"):
+        if wrong := sorted(str(name) for name in told.get(what) or ()):
+            raise BadCheckpoint(
+                f"{folder}: {what.replace('_', ' ')} in the weights: {wrong[0]} ({len(wrong)} in all): fetch them again"
+            )
+    if how.quantized is None:
+        model.to(how.device)
+    model.requires_grad_(False).eval()
+    ends = _ends(folder, model, processor)
+    rows = len(model.get_output_embeddings().weight)
+    known = {id for name, id in config.to_dict().items() if _PLACEHOLDER.match(name) and type(id) is int}
+    special = {id for id, token in processor.tokenizer.added_tokens_decoder.items() if token.special}
+    nameless = {id for id in range(rows) if vocabulary.piece(id) is None}
+    banned = tuple(sorted(id for id in (known | special | nameless) - set(ends) if id < rows))
+    unused = sorted(told.get("unexpected_keys") or ())
+    return _Opened(folder, model, processor, vocabulary, ends, tuple(sorted(known)), banned, sliding, unused)
+
+
+def _asked(place: Path, ask: Callable[[], Answer]) -> Answer:
+    """What transformers answers, without its warnings and bars; BadCheckpoint with the first line of its complaint."""
+    try:
+        with _quiet():
+            return ask()
+    except EventspecError:
+        raise
+    except Exception as error:
+        said = next(iter(str(error).strip().splitlines()), "")
+        raise BadCheckpoint(f"{place}: transformers cannot open it ({type(error).__name__}: {said[:200]})") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logging = _library("transformers.utils.logging")
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _sliding(path: Path, config: Any) -> bool:
+    """Whether some layers have a sliding window; BadCheckpoint for a cache that cannot forget what the rule refuses."""
+    cache_utils = _library("transformers.cache_utils")
+    layers = _asked(path, lambda: cache_utils.DynamicCache(config=config)).layers
+    known = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
+    chunked = getattr(config.get_text_config(decoder=True), "attention_chunk_size", None)
+    other = [type(layer).__name__ for layer in layers if type(layer) not in known] or ["chunked attention"] * bool(chunked)
+    if other:
+        raise BadCheckpoint(f"{path}: its cache ({other[0]}) cannot be rolled back to what was accepted: it cannot be a target")
+    return any(layer.is_sliding for layer in layers)
+
+
+def _quantization(how: Loading) -> dict[str, Any]:
+    """Arguments of `from_pretrained`; BadInput where bitsandbytes cannot run."""
+    if how.quantized is None:
+        return {}
+    if not how.device.startswith("cuda") or not torch.cuda.is_available():
+        raise BadInput(f"dtype {how.quantized} needs a CUDA device, here is {how.device}: choose float32, bfloat16 or float16")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise BadInput(f"dtype {how.quantized} needs bitsandbytes: pip install bitsandbytes, or choose bfloat16")
+    four = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+    asked = _library("transformers").BitsAndBytesConfig(**(four if how.quantized == "nf4" else {"load_in_8bit": True}))
+    return {"quantization_config": asked, "device_map": {"": how.device}}
+
+
+def _processor(folder: Path, config: Any) -> Any:
+    """The folder's own processor on Pillow. Its video half, which needs torchvision, is left out; frames are images."""
+    transformers = _library("transformers")
+    # From its own module: under its public name 5.17 wants torchvision.
+    pictures = _library("transformers.models.auto.image_processing_auto").AutoImageProcessor
+    kind: Any = _library("transformers.models.auto.processing_auto").PROCESSOR_MAPPING.get(type(config), None)
+    if kind is None or not {"tokenizer", "image_processor"} <= set(kind.get_attributes()):
+        raise BadCheckpoint(
+            f"{folder / 'config.json'}: transformers has no processor of text and images for {config.model_type}"
+        )
+
+    class Pictures(kind):  # type: ignore[misc]
+        """The same processor; it would look for the class of its video half, and fail without torchvision."""
+
+        def check_argument_for_proper_class(self, name: str, argument: Any) -> Any:
+            return None if name == "video_processor" else super().check_argument_for_proper_class(name, argument)
+
+    made = {
+        "tokenizer": lambda: transformers.AutoTokenizer.from_pretrained(folder, config=config, **_LOCAL),
+        "image_processor": lambda: pictures.from_pretrained(folder, backend="pil", **_LOCAL),
+    }
+    for needed in (("tokenizer.json", "tokenizer.model"), ("preprocessor_config.json", "processor_config.json")):
+        if not any((folder / name).is_file() for name in needed):
+            raise BadCheckpoint(
+                f"{folder / needed[0]} is missing, and so is {needed[1]}: the folder is not a complete checkpoint"
+            )
+    parts = [_asked(folder, made[name]) if name in made else None for name in kind.get_attributes()]
+    settings, _ = _asked(folder, lambda: kind.get_processor_dict(folder, local_files_only=True))
+    processor = _asked(folder, lambda: Pictures.from_args_and_dict(parts, settings))
+    if not hasattr(processor.tokenizer, "backend_tokenizer"):
+        raise BadCheckpoint(f"{folder}: its tokenizer has no fast form (tokenizer.json): convert it first")
+    processor.chat_template = processor.chat_template or processor.tokenizer.chat_template
+    if not processor.chat_template:
+        raise BadCheckpoint(f"{folder}: no chat template (chat_template.jinja): add the one the model was trained with")
+    return processor
+
+
+def _ends(folder: Path, model: Any, processor: Any) -> tuple[int, ...]:
+    """Ids that end an answer, as transformers' `generate` takes them."""
+    found = model.generation_config.eos_token_id
+    found = processor.tokenizer.eos_token_id if found is None else found
+    ids = tuple(found) if isinstance(found, list | tuple) else (found,)
+    if not ids or not all(type(id) is int and id >= 0 for id in ids):
+        raise BadCheckpoint(f"{folder}: eos_token_id is {found!r} in generation_config.json and tokenizer, wanted a token id")
+    return ids
+
+
+# ------------------------------------------------------------------------------------------------------ from request to rows
+class _Reached(Exception):
+    """The language model was called: all before it is done."""
+
+
+def _handed_over(model: Any, inputs: Any) -> dict[str, Any]:
+    """What a model's own forward gives its language model: visual rows in place, M-RoPE positions made."""
+    found: dict[str, Any] = {}
+
+    def stop(module: Any, arguments: Any, named: dict[str, Any]) -> None:
+        found.update(named)
+        raise _Reached
+
+    hook = model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        model(**inputs, use_cache=False)
+    except _Reached:
+        pass
+    finally:
+        hook.remove()
+    return found
+
+
+def _inputs(opened: _Opened, question: str, frames: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:
+    """Tensors of the chat template with one image for each frame uint8 [K, H, W, 3], on the model's device."""
+    from PIL import Image
+
+    tokenizer = opened.processor.tokenizer
+    for place in tokenizer.convert_ids_to_tokens(list(opened.placeholders)):
+        if place and place in question:
+            raise BadInput(f"the prompt contains {place}, which stands for pictures: leave it out")
+    content = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames]
+    messages = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
+    template = opened.processor.apply_chat_template
+    with _quiet():
+        made = template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
+    made = made.to(opened.model.device)
+    numbers = {name for name, value in made.items() if isinstance(value, Tensor) and value.is_floating_point()}
+    return {name: value.to(opened.dtype) if name in numbers else value for name, value in made.items()}
+
+
+def _prompt(opened: _Opened, inputs: Any) -> Prompt:
+    """BadCheckpoint when rows and positions are not all that the language model gets."""
+    given = _handed_over(opened.model, inputs)
+    more = [name for name, value in given.items() if name not in _PASSED_ON and isinstance(value, Tensor | list | tuple)]
+    if isinstance(given.get("attention_mask"), dict) or (
+        isinstance(given.get("attention_mask"), Tensor) and given["attention_mask"].ndim > 2
+    ):
+        more.append("an attention mask for pictures")
+    if more or given.get("inputs_embeds") is None:
+        told = ", ".join(more) or "token ids, not rows"
+        raise BadCheckpoint(
+            f"{opened.folder}: {type(opened.model).__name__} hands its language model {told}: it cannot be a target"
+        )
+    rows, positions = given["inputs_embeds"][0], given.get("position_ids")
+    if positions is None:
+        positions = torch.arange(len(rows), device=rows.device)[None]
+    positions = positions.reshape(-1, len(rows))
+    return Prompt(rows, positions[-3:] if len(positions) > 1 else positions)  # a fourth row, first, only helps to make masks
+
+
+def _prompts(opened: _Opened, frames: int) -> Callable[[Request, Trace, str], Prompt]:
+    def prompt(request: Request, trace: Trace, lane: str) -> Prompt:
+        if request.video is None or len(request.video.frames) == 0:
+            raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
+        began = trace.now()
+        chosen = request.video.frames[uniform_indices(len(request.video.frames), frames)]
+        inputs = _inputs(opened, request.prompt, chosen)
+        found = _prompt(opened, inputs)
+        trace.span("vision", lane, began)
+        trace.sizes["visual"] = _visual(opened, inputs)
+        return found
+
+    return prompt
+
+
+def _visual(opened: _Opened, inputs: Any) -> int:
+    return int(torch.isin(inputs["input_ids"].cpu(), torch.tensor(opened.placeholders)).sum())
+
+
+# ------------------------------------------------------------------------------------------------- what the model really does
+def _measured(opened: _Opened, how: Loading) -> tuple[HfTarget, dict[str, Any], tuple[str, ...]]:
+    """The target with the limits that a small random picture shows, what it sees, and what the trace says of it."""
+    name, model = type(opened.model).__name__, opened.model
+    if how.frames is not None and how.frames < 1:
+        raise BadInput(f"frames is {how.frames}: choose at least 1")
+    rows = len(model.get_input_embeddings().weight)
+    context = 0 if how.allow_extrapolation else getattr(opened.text_config, "max_position_embeddings", None) or 0
+    # Without a config the cache keeps all rows of every layer: a sliding window is then the model's mask alone.
+    language = HfLanguage(model, _library("transformers").DynamicCache, rows, context, trees=not opened.sliding)
+    picture = np.random.default_rng(0).integers(0, 256, (1, _PROBE_SIDE, _PROBE_SIDE, 3), np.uint8)
+
+    def probe() -> tuple[Prompt, int, bool]:
+        inputs = _inputs(opened, "What is this?", picture)
+        own = model(**inputs, use_cache=False).logits[0, -1]
+        prompt = _prompt(opened, inputs)
+        if not reads_rows(language, prompt, own) or not rolls_back(language, prompt):
+            raise BadCheckpoint(
+                f"{opened.folder}: {name} answers otherwise when its prompt comes as rows or its cache is cut back: "
+                "it cannot be a target"
+            )
+        return prompt, _visual(opened, inputs), language.trees and reads_trees(language, prompt)
+
+    with torch.inference_mode():
+        prompt, per_frame, trees = _asked(opened.folder, probe)
+    language = replace(language, trees=trees)
+    fitting = max(1, context // 2 // max(1, per_frame)) if context else FRAMES
+    frames = min(FRAMES, fitting) if how.frames is None else how.frames
+    sees = {"frames": frames, f"rows_per_{_PROBE_SIDE}x{_PROBE_SIDE}_frame": per_frame, "position_rows": len(prompt.positions)}
+    return HfTarget(language, _prompts(opened, frames)), sees, _notes(opened, language)
+
+
+def _notes(opened: _Opened, language: HfLanguage) -> tuple[str, ...]:
+    notes = []
+    if opened.sliding:
+        notes.append("the target has a sliding window: drafts are cut to chains")
+    elif not language.trees:
+        notes.append("the target does not keep the branches of a tree apart: drafts are cut to chains")
+    if not language.context:
+        notes.append("the context is not enforced: beyond it times are meaningful, answers are not")
+    if opened.unused:
+        notes.append(f"transformers uses no tensor {opened.unused[0]} ({len(opened.unused)} such in all)")
+    return tuple(notes)

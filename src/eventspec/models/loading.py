@@ -1,0 +1,71 @@
+"""How a checkpoint folder is loaded, and what comes out of it: what answers, what may draft, and which ids mean what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from eventspec.core import Target
+from eventspec.models.session import LanguageTarget, Rows
+from eventspec.nn import Llama
+from eventspec.text import Vocabulary
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a folder is loaded. dtype None keeps the file's; frames None takes config.json's number; `compat` and
+    `feature_bytes` (size of the frame cache, 0 = none) concern one architecture each; `quantized` those that transformers
+    opens, on CUDA."""
+
+    dtype: torch.dtype | None = torch.float32
+    device: str = "cpu"
+    frames: int | None = None
+    allow_extrapolation: bool = False
+    compat: bool = False
+    feature_bytes: int = 0
+    quantized: Literal["nf4", "int8"] | None = None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A language model of our own, and how a request becomes its prompt: all that a drafter needs."""
+
+    language: Llama
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class VisionLanguage:
+    """A loaded checkpoint. `reader` is None where it can answer but not draft; `ends` are further ids that end an answer;
+    without `trees` the target reads chains only; dtype and weight_bytes are those of what a decoding step reads."""
+
+    name: str
+    target: Target
+    vocabulary: Vocabulary
+    end: int
+    banned: tuple[int, ...]
+    sees: Literal["frames", "events"]
+    dtype: torch.dtype
+    weight_bytes: int
+    reader: Reader | None = None
+    ends: tuple[int, ...] = ()
+    trees: bool = True
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        reader: Reader,
+        vocabulary: Vocabulary,
+        end: int,
+        banned: tuple[int, ...],
+        sees: Literal["frames", "events"],
+        notes: tuple[str, ...] = (),
+    ) -> VisionLanguage:
+        """One of our own models: it answers, and it drafts."""
+        target, weights = LanguageTarget(reader.language, reader.rows), list(reader.language.parameters())
+        size = sum(weight.nbytes for weight in weights)
+        return cls(name, target, vocabulary, end, banned, sees, weights[0].dtype, size, reader, notes=notes)

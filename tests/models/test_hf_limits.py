@@ -1,0 +1,192 @@
+"""What transformers models cannot do is measured, limited or refused in one line; what they must not say is never said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from eventspec.cli import run
+from eventspec.core import BadCheckpoint, BadInput, Proposal, Request, Sampling, Trace
+from eventspec.drafters import Chains
+from eventspec.engine.tree import BadProposal
+from eventspec.models.folder import load_folder
+from eventspec.models.hf_session import HfLanguage
+from eventspec.models.loading import Loading
+from eventspec.pairs import Pair, generate, load_folders
+from eventspec.pairs.pair import DATA
+from eventspec.recordings import Recording
+
+PAD, BOS, EOS, IMAGE, VIDEO, BEGIN, END, STOP = range(256, 264)  # the tokenizer of the tiny checkpoints: bytes, then marks
+ROWS = 270
+QUESTION = "is the car on the way"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return Recording.open(DATA / "clips/davis346_traffic_1s")
+
+
+def answered(pair: Pair, recording: Recording, method: str = "autoregressive", **settings: Any) -> tuple[list[int], Trace]:
+    result = generate(pair, recording, QUESTION, method, max_new_tokens=20, **settings)
+    pair.lanes.close()
+    return result.token_ids, result.trace
+
+
+def asked(recording: Recording, **sampling: Any) -> Request:
+    assert recording.video is not None
+    return Request(QUESTION, None, recording.video, Sampling(**sampling))
+
+
+# ------------------------------------------------------------------------------------------------------- limits, measured
+def test_check_says_what_a_folder_can_do(checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = {"llava": ("trees", 1), "onevision": ("trees", 1), "qwen": ("trees", 3), "window": ("chains only", 1)}
+    for kind, (drafts, rows) in wanted.items():
+        assert run(["models", "check", str(checkpoint(kind)), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["drafts"], told["sees"]["position_rows"], told["embedding_rows"]) == (drafts, rows, ROWS)
+        assert IMAGE in told["placeholders"]
+    assert told["cache"].startswith("sliding window")
+
+
+def test_a_model_that_ignores_tree_masks_gets_chains(
+    checkpoint: Callable[[str], Path], recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = HfLanguage.step
+    monkeypatch.setattr(HfLanguage, "step", lambda self, prompt, cache, mask, keep, taps=(): step(self, prompt, cache, None, keep))
+    pair = load_folders(checkpoint("llava"), method="ngram")
+    assert isinstance(pair.drafters["ngram"], Chains)
+    _, trace = answered(pair, recording, "ngram")
+    assert "the target does not keep the branches of a tree apart: drafts are cut to chains" in trace.notes
+    target: Any = pair.target
+    with pytest.raises(BadProposal, match="chains only"), torch.inference_mode():
+        target.prefill(asked(recording), 1, Trace()).score(Proposal(np.array([1, 2]), np.array([-1, -1])))
+
+
+def test_a_cache_that_cannot_be_cut_back_is_noticed(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventspec.models.hf_session.keep_rows", lambda cache, rows, path: None)
+    with pytest.raises(BadCheckpoint, match="its cache is cut back: it cannot be a target"):
+        load_folder(checkpoint("llava"))
+
+
+def test_models_with_other_states_or_inputs_are_refused(checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(BadCheckpoint, match=r"its cache \(Linear\w+\) cannot be rolled back to what was accepted"):
+        load_folder(checkpoint("linear"))
+    with pytest.raises(BadCheckpoint, match=r"hands its language model .*deepstack_visual_embeds.*: it cannot be a target"):
+        load_folder(checkpoint("deepstack"))
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "ngram"])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "seed": 3}], ids=str)
+def test_placeholders_and_rows_without_a_token_are_never_said(
+    method: str, settings: dict[str, Any], checkpoint: Callable[[str], Path], recording: Recording, tmp_path: Path
+) -> None:
+    """The head is bent so that every banned row wins; without the ban the answer would be nothing else."""
+    folder = Path(shutil.copytree(checkpoint("llava"), tmp_path / "bent"))
+    tensors = load_file(folder / "model.safetensors")
+    head = next(name for name in tensors if name.endswith("lm_head.weight"))
+    tensors[head][PAD:] = 8 * tensors[head][70]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    pair = load_folders(folder, method=method, how=Loading(frames=1))
+    assert set(pair.banned) == set(range(PAD, ROWS)) - {EOS, STOP}
+    assert not set(answered(pair, recording, method, **settings)[0]) & set(pair.banned)
+    bare = Pair("bare", pair.target, pair.drafters, pair.vocabulary, pair.end)
+    assert set(answered(bare, recording)[0]) & set(pair.banned)
+
+
+def test_both_ends_end_an_answer(checkpoint: Callable[[str], Path]) -> None:
+    pair = load_folders(checkpoint("qwen"), method="autoregressive")
+    assert pair.sampling(Sampling()).stop_ids == (EOS, STOP)
+
+
+# ---------------------------------------------------------------------------------------------------------------- bad input
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    code = run([str(word) for word in words])
+    said = capsys.readouterr()
+    assert (code, said.out, said.err.count("\n")) == (2, "", 1), said.err
+    return said.err
+
+
+ASK = ("generate", "--recording", DATA / "clips/davis346_traffic_1s", "--prompt", "is it", "--method", "autoregressive")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tokenizer.json", "tokenizer.json is missing, and so is tokenizer.model"),
+        ("preprocessor_config.json", "transformers cannot open it"),
+        ("chat_template.jinja", "no chat template"),
+        ("model.safetensors", "transformers cannot open it (OSError"),
+    ],
+)
+def test_a_missing_file_is_one_line(
+    name: str, said: str, checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("llava"), tmp_path / "copy"))
+    (folder / name).unlink()
+    assert said in refused(capsys, "models", "check", folder)
+    assert said in refused(capsys, *ASK, "--target", folder)
+
+
+def test_broken_files_are_one_line(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("qwen"), tmp_path / "copy"))
+    tensors = load_file(folder / "model.safetensors")
+    lost = next(name for name in tensors if name.endswith("norm.weight"))
+    save_file({k: v for k, v in tensors.items() if k != lost}, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "missing keys in the weights" in refused(capsys, "models", "check", folder)
+    (folder / "model.safetensors").write_bytes(b"\0" * 100)
+    assert "transformers cannot open it" in refused(capsys, "models", "check", folder)
+    (folder / "preprocessor_config.json").write_text("{")
+    assert "transformers cannot open it" in refused(capsys, "models", "check", folder)
+    for model_type in ("llama", "qwen9"):
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+        assert f"model_type is '{model_type}'" in refused(capsys, "models", "check", folder)
+
+
+def test_without_the_extra_it_is_named(
+    checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint("llava")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "model_type is 'llava'" in (said := refused(capsys, "models", "check", folder))
+    assert "pip install 'eventspec[hf]'" in said
+
+
+def test_what_cannot_be_asked_is_one_line(
+    checkpoint: Callable[[str], Path], recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = checkpoint("llava")
+    assert "nf4 needs a CUDA device" in refused(capsys, *ASK, "--target", folder, "--dtype", "nf4")
+    assert "frames is 0" in refused(capsys, *ASK, "--target", folder, "--frames", 0)
+    said = refused(capsys, *ASK, "--target", folder, "--max-new-tokens", 500)
+    assert "exceed the context of 512" in said
+    drafting = (*ASK[:-1], "cross-modal", "--target", folder, "--drafter", folder)
+    assert "drafts come from EventGPT and Video-LLaVA folders" in refused(capsys, *drafting)
+    pair = load_folders(folder, method="autoregressive")
+    with pytest.raises(BadInput, match="<image>, which stands for pictures"):
+        generate(pair, recording, "what <image> is this", "autoregressive")
+    pair.lanes.close()
+
+
+def test_low_precision_claims_no_identity(checkpoint: Callable[[str], Path], recording: Recording) -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        pair = load_folders(checkpoint("qwen"), method="autoregressive", how=Loading(dtype=dtype, frames=2))
+        _, trace = answered(pair, recording)
+        assert f"the target runs in {str(dtype)[6:]}: identity is claimed in fp32 only" in trace.notes
+    _, trace = answered(load_folders(checkpoint("qwen"), method="autoregressive"), recording)
+    assert trace.notes == []
