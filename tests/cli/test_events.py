@@ -84,7 +84,7 @@ def test_a_cut_may_leave_out_either_end(clip: Path) -> None:
         cut(recording, 5000, 6000)
 
 
-@pytest.mark.parametrize(("name", "frames"), [("out.npz", 0), ("folder", 2)])
+@pytest.mark.parametrize(("name", "frames"), [("out.npz", 0), ("out.csv", 0), ("folder", 2), ("drive.2", 2)])
 def test_convert_writes_the_cut_as_its_suffix_says(clip: Path, tmp_path: Path, name: str, frames: int) -> None:
     done = run("convert", clip, tmp_path / name, "--start-us", "1200", "--end-us", "1700", "--source", "a test")
     assert done.exit_code == 0 and "5 events" in done.stdout
@@ -98,6 +98,27 @@ def test_convert_writes_dsecs_layout(clip: Path, tmp_path: Path, name: str) -> N
     assert run("convert", clip, tmp_path / name).exit_code == 0
     facts = summary(Recording.open(tmp_path / name))
     assert facts == {**summary(Recording.open(clip)), "format": "dsec-h5", "frames": 0}
+
+
+def test_convert_writes_text_that_other_programs_read(clip: Path, tmp_path: Path) -> None:
+    assert run("convert", clip, tmp_path / "out.csv").exit_code == 0
+    assert (tmp_path / "out.csv").read_text().splitlines()[:4] == ["# sensor 16x8", "t_us,x,y,p", "1000,0,1,0", "1100,1,1,1"]
+    assert summary(Recording.open(tmp_path / "out.csv")) == {**summary(Recording.open(clip)), "format": "text", "frames": 0}
+
+
+def test_a_writer_that_fails_names_the_output_and_not_its_temporary_name(
+    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (BadInput("PATH: is full"), OSError("cannot create name = 'PATH'"), OSError(28, "No space", "PATH")):
+
+        def fails(path: Path, stream: EventStream, error: Exception = error) -> None:
+            raise type(error)(*(word.replace("PATH", str(path)) if isinstance(word, str) else word for word in error.args))
+
+        monkeypatch.setattr("eventspec.events.formats.npz.write", fails)
+        done = run("convert", clip, tmp_path / "out.npz")
+        assert isinstance(done.exception, BadInput) and str(done.exception).startswith(str(tmp_path / "out.npz"))
+        assert "partial" not in str(done.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["clip"]
 
 
 def test_convert_writes_aedat4_where_dv_processing_is_installed(clip: Path, tmp_path: Path) -> None:
@@ -169,6 +190,7 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
         (("convert", "CLIP/frames", "TMP/new.npz"), "holds no event stream"),
         (("render", "CLIP/frames", "--out", "TMP/new.png"), "holds no event stream"),
         (("convert", "CLIP", "CLIP/events.h5/new.npz"), "cannot be written"),
+        (("convert", "CLIP", "TMP/new.raw"), ".raw files are not written: choose a folder's name without suffix, .npz, .h5"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(

@@ -2,7 +2,8 @@
 
 A header names the columns in any order, with a unit where it has one (``t_us``, ``time [s]``); other columns are passed
 over. Without a header the order is t x y p. Times with fractions are seconds; whole numbers are microseconds, or nanoseconds
-where they are too large for any clock in microseconds. A first line of two whole numbers is the sensor's size.
+where they are too large for any clock in microseconds. A first line of two whole numbers is the sensor's size, and so is
+a comment such as ``# sensor 640x480``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, event_file
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "text"
 BLOCK_BYTES = 1 << 21
@@ -33,6 +34,7 @@ UNITS = {"s": 1e6, "sec": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0,
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|True|False|true|false")
 HEADER = re.compile(r"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])(s|sec|seconds|ms|us|µs|microseconds|ns)[\])]?)?")
 GAPS = re.compile(r"[,;\t]\s*|(?<=[\w\])])\s+(?=[a-z])")
+SIZE = re.compile(rb"sensor (\d{1,5})x(\d{1,5})")
 COMMENTS = re.compile(rb"(?m)^[ \t]*[#%].*\n?")
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -62,6 +64,8 @@ def layout(head: bytes) -> Layout | None:
     start, size, names, scale = 0, None, None, 0.0
     for line in head.splitlines(keepends=True):
         words = line.strip().lstrip(b"#%").strip()
+        if size is None and (stated := SIZE.fullmatch(words)):
+            size = int(stated[1]), int(stated[2])
         ends = line.endswith(b"\n") or start + len(line) == len(head) < HEAD_BYTES  # the last line may be cut by `head`
         if words and names is None and (found := _header(words)):
             names, scale = found
@@ -131,6 +135,15 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     end = path.stat().st_size
     source = Sequential(path, size, monotonic, decoder(path, found, end), found.start, end, 0)
     return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
+
+
+def write(path: Path, stream: EventStream) -> None:
+    """Write ``t_us,x,y,p`` a line under a header, after a comment with the sensor's size; the caller renames the path."""
+    with path.open("wb") as file:
+        file.write(f"# sensor {stream.width}x{stream.height}\nt_us,x,y,p\n".encode())
+        for block in stream.blocks():
+            rows = zip(block.t.tolist(), block.x.tolist(), block.y.tolist(), block.p.tolist(), strict=True)
+            file.write("".join(f"{t},{x},{y},{p}\n" for t, x, y, p in rows).encode())
 
 
 def decoder(path: Path, found: Layout, end: int) -> Decode[int]:
