@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from eventspec.cli.events import Order, Sensor
+
 bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
 
@@ -28,6 +30,8 @@ def compare(
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    sensor: Sensor = None,
+    monotonic: Order = "raise",
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
@@ -36,13 +40,16 @@ def compare(
     from rich.progress import Progress
 
     from eventspec.core import BadInput, Sampling
+    from eventspec.events.formats import parse_sensor_size
     from eventspec.experiments.compare import compare as run
     from eventspec.experiments.compare import read_questions
     from eventspec.pairs import check_method, load_pair, warm_up
+    from eventspec.recordings import Recording
 
     methods = [check_method(name) for name in dict.fromkeys(method)]
     if out.is_dir():
         raise BadInput(f"{out} is a folder: name a file for the rows, e.g. {out / 'rows.jsonl'}")
+    size = parse_sensor_size(sensor) if sensor is not None else None
     asked = read_questions(questions, limit)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     ready = warm_up(load_pair(pair, device_plan))
@@ -57,6 +64,7 @@ def compare(
             list(dict.fromkeys(events or ["real"])),
             out,
             lambda done, total: bar.update(task, completed=done),
+            lambda path: Recording.open(path, size, monotonic),
         )
     if as_json:
         typer.echo(json.dumps(found))

@@ -26,6 +26,7 @@ from eventspec.recordings import Recording
 EVENTS = ("real", "blank", "shuffled")
 SEES_EVENTS = ("cross-modal",)
 ALL_CORES = f"{BASE}, all cores"
+Opening = Callable[[Path], Recording]
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,15 @@ def read_questions(path: Path, limit: int | None) -> list[Question]:
 class Recordings:
     """Opened recordings by path, and what a control makes of their events."""
 
-    def __init__(self, questions: list[Question]) -> None:
+    def __init__(self, questions: list[Question], opening: Opening = Recording.open) -> None:
         self.paths = list(dict.fromkeys(q.recording for q in questions))
+        self._opening = opening
         self._opened: dict[Path, Recording] = {}
 
     def real(self, path: Path) -> Recording:
         """The recording as it is, opened once."""
         if path not in self._opened:
-            self._opened[path] = Recording.open(path)
+            self._opened[path] = self._opening(path)
         return self._opened[path]
 
     def get(self, path: Path, events: str = "real") -> Recording:
@@ -134,9 +136,10 @@ def compare(
     events: list[str],
     out: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    opening: Opening = Recording.open,
 ) -> dict[str, Any]:
     """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary."""
-    ways, recordings = ways_of(pair, methods, events), Recordings(questions)
+    ways, recordings = ways_of(pair, methods, events), Recordings(questions, opening)
     for way in ways:  # warm: caches, threads and kernels of every path
         ask(way, recordings, questions[0], sampling).result()
     rng, total = np.random.default_rng(0), 2 * len(questions)
