@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from eventspec.cli.events import app, cut, summary
+from eventspec.cli.events import app, summary
 from eventspec.core import BadInput
 from eventspec.events import EventStream
 from eventspec.recordings import Recording, write_native
@@ -78,10 +78,27 @@ def test_a_recording_without_events_has_no_times_and_counts_of_zero() -> None:
 def test_a_cut_may_leave_out_either_end(clip: Path) -> None:
     recording = Recording.open(clip)
     for start, end, count in ((None, None, 10), (1500, None, 5), (None, 1500, 5), (1200, 1400, 2)):
-        events = cut(recording, start, end).events
+        events = recording.slice(recording.window(start, end)).events
         assert events is not None and len(events) == count
-    with pytest.raises(BadInput, match="is outside the recording"):
-        cut(recording, 5000, 6000)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "told"),
+    [
+        (5000, 6000, "the window [5000, 6000) us is outside the recording"),
+        (9000, None, "the window from 9000 us on is outside the recording"),
+        (None, -5, "the window up to -5 us is outside the recording"),
+        (-9, -5, "the window [-9, -5) us is outside the recording"),
+        (1500, 1200, "the window [1500, 1200) us ends before it begins"),
+        (1500, 1500, "the window [1500, 1500) us is empty"),
+    ],
+)
+def test_a_window_that_leaves_nothing_is_answered_with_what_there_is(
+    clip: Path, start: int | None, end: int | None, told: str
+) -> None:
+    with pytest.raises(BadInput) as refusal:
+        Recording.open(clip).window(start, end)
+    assert str(refusal.value) == f"clip: {told}: the recording spans [1000, 1901) us, choose a part of that"
 
 
 @pytest.mark.parametrize(("name", "frames"), [("out.npz", 0), ("out.csv", 0), ("folder", 2), ("drive.2", 2)])
@@ -185,7 +202,7 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
         (("info", "CLIP", "--sensor", "big"), "sensor 'big' is unknown"),
         (("convert", "CLIP", "CLIP"), "exists already"),
         (("render", "CLIP", "--out", "CLIP"), "exists already"),
-        (("convert", "CLIP", "TMP/new", "--start-us", "9000"), "is empty"),
+        (("convert", "CLIP", "TMP/new", "--start-us", "9000"), "spans [1000, 1901) us"),
         (("convert", "CLIP", "TMP/new", "--start-us", "9000", "--end-us", "9001"), "outside the recording"),
         (("convert", "CLIP/frames", "TMP/new.npz"), "holds no event stream"),
         (("render", "CLIP/frames", "--out", "TMP/new.png"), "holds no event stream"),

@@ -68,7 +68,8 @@ def convert(
     """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, others with events only."""
     kind = to or _kind(out)
     _must_be_new(out)
-    _write(out, kind, cut(_opened(file, sensor, monotonic), start_us, end_us), source or file.name)
+    recording = _opened(file, sensor, monotonic)
+    _write(out, kind, recording.slice(recording.window(start_us, end_us)), source or file.name)
 
 
 @app.command()
@@ -91,7 +92,8 @@ def render(
     from eventspec.events.pictures import montage, pictures
 
     _must_be_new(out)
-    recording = cut(_opened(file, sensor, monotonic), start_us, end_us)
+    recording = _opened(file, sensor, monotonic)
+    recording = recording.slice(recording.window(start_us, end_us))
     if recording.events is None:
         raise BadInput(f"{file}: holds no event stream: give a recording with events")
     images = pictures(recording.events, representation, windows)
@@ -126,7 +128,8 @@ def simulate(
     kind = _kind(out)
     _must_be_new(out)
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
-    recording = cut(_opened(video, None, "raise", fps), start_us, end_us)
+    recording = _opened(video, None, "raise", fps)
+    recording = recording.slice(recording.window(start_us, end_us))
     clip = recording.video
     if clip is None or not len(clip):
         raise BadInput(f"{video}: holds no frames: give a video, a folder of images or a recording with frames")
@@ -172,18 +175,6 @@ def summary(recording: Recording) -> dict[str, str | int | None]:
         "on": facts["on"],
         "frames": len(video) if video is not None else 0,
     }
-
-
-def cut(recording: Recording, start_us: int | None, end_us: int | None) -> Recording:
-    """The recording between two times on its clock; an end left out is the recording's own."""
-    from eventspec.core import Window
-
-    if start_us is None and end_us is None:
-        return recording
-    span = recording.span
-    start = span.start_us if start_us is None else start_us
-    end = span.end_us if end_us is None else end_us
-    return recording.slice(Window(start, end))
 
 
 # ------------------------------------------------------------------------------------------------------------------ parts

@@ -87,7 +87,7 @@ def generate(
     """Ask one question about one recording; the answer is exactly the target's own."""
     from eventspec.core import Sampling
     from eventspec.models.folder import Loading
-    from eventspec.pairs import answering, check_method, window_of
+    from eventspec.pairs import answering, check_method
 
     check_method(method)
     drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
@@ -98,7 +98,7 @@ def generate(
     folders = (pair, target, drafter)
     loaded = _load(folders, method, vocabulary, how, device_plan)
     drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
-    asking = answering(loaded, opened, prompt, method, window_of(opened, start_us, end_us), drawn)
+    asking = answering(loaded, opened, prompt, method, opened.window(start_us, end_us), drawn)
     _tell(asking, opened, provisional, trace, as_json)
 
 

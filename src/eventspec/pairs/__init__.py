@@ -1,6 +1,6 @@
 """A target with its drafters on named devices, and the methods that can be run with them."""
 
-from eventspec.pairs.answer import Answering, Result, answering, generate, stream, stream_text, window_of
+from eventspec.pairs.answer import Answering, Result, answering, generate, stream, stream_text
 from eventspec.pairs.folders import VOCABULARY_WAYS, load_folders
 from eventspec.pairs.methods import METHODS, check_method
 from eventspec.pairs.pair import Pair, bundled, load_pair, warm_up
@@ -20,5 +20,4 @@ __all__ = [
     "stream",
     "stream_text",
     "warm_up",
-    "window_of",
 ]
