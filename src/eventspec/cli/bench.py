@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from eventspec.cli.events import Order, Sensor
+from eventspec.cli.paths import given_path
 
 bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -20,8 +21,8 @@ def _group() -> None:
 
 @bench.command()
 def compare(
-    questions: Annotated[Path, typer.Option(help="A qa.jsonl, as `scenes make` writes it.")],
-    out: Annotated[Path, typer.Option(help="Rows go here, one JSON line a sample and method.")],
+    questions: Annotated[Path, typer.Option(parser=given_path, help="A qa.jsonl, as `scenes make` writes it.")],
+    out: Annotated[Path, typer.Option(parser=given_path, help="Rows go here, one JSON line a sample and method.")],
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
     events: Annotated[

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli.paths import given_path
+
 if TYPE_CHECKING:
     from eventspec.recordings.layout import Layout, Part, Report
 
@@ -15,7 +17,7 @@ SHOWN = 10  # lines of a long list that are printed for people
 
 app = typer.Typer(help="Data sets on disk: DSEC, MVSEC, ActivityNet-QA, EventGPT instructions.", no_args_is_help=True)
 
-Place = Annotated[Path, typer.Argument(help="The data set's folder, or one file of it.", show_default=False)]
+Place = Annotated[Path, typer.Argument(parser=given_path, help="The data set's folder, or one file of it.", show_default=False)]
 Kind = Annotated[str | None, typer.Option(help="dsec, mvsec, activitynet-qa or eventgpt (default: seen from the content).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -39,10 +41,11 @@ def verify(path: Place, kind: Kind = None, as_json: AsJson = False) -> None:
 @app.command()
 def questions(
     path: Place,
-    out: Annotated[Path, typer.Option(help="The qa.jsonl to write.", show_default=False)],
+    out: Annotated[Path, typer.Option(parser=given_path, help="The qa.jsonl to write.", show_default=False)],
     kind: Kind = None,
     recordings: Annotated[
-        Path | None, typer.Option(help="Folder of the videos, recordings or event files, if not in the data set's own.")
+        Path | None,
+        typer.Option(parser=given_path, help="Folder of the videos, recordings or event files, if not in the data set's own."),
     ] = None,
     split: Annotated[str | None, typer.Option(help="ActivityNet-QA: train, val or test (default: all that are there).")] = None,
     as_json: AsJson = False,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from eventspec.cli.paths import given_path
+
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
 
@@ -22,7 +24,10 @@ NOT_WRITTEN = {".raw", ".dat", ".npy", ".bin", ".aedat", ".es", ".bag", ".mat", 
 app = typer.Typer(help="Look into event recordings, convert them, draw them; make events from video.", no_args_is_help=True)
 
 Source = Annotated[
-    Path, typer.Argument(help="Event file, video, image folder, DSEC sequence or native recording folder.", show_default=False)
+    Path,
+    typer.Argument(
+        parser=given_path, help="Event file, video, image folder, DSEC sequence or native recording folder.", show_default=False
+    ),
 ]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
 Order = Annotated[
@@ -56,7 +61,10 @@ def info(
 def convert(
     file: Source,
     out: Annotated[
-        Path, typer.Argument(help="Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4, .csv.", show_default=False)
+        Path,
+        typer.Argument(
+            parser=given_path, help="Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4, .csv.", show_default=False
+        ),
     ],
     to: Annotated[Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
     start_us: Start = None,
@@ -76,7 +84,10 @@ def convert(
 def render(
     file: Source,
     out: Annotated[
-        Path, typer.Option(help="Folder for one image a slice, or one .png with all side by side.", show_default=False)
+        Path,
+        typer.Option(
+            parser=given_path, help="Folder for one image a slice, or one .png with all side by side.", show_default=False
+        ),
     ],
     representation: Annotated[
         Literal["red-blue", "count", "time-surface"], typer.Option(help="How events become colours.")
@@ -106,8 +117,12 @@ def render(
 
 @app.command()
 def simulate(
-    video: Annotated[Path, typer.Argument(help="Video, image folder, or any recording with frames.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder to make, or a file: as `convert` has them.", show_default=False)],
+    video: Annotated[
+        Path, typer.Argument(parser=given_path, help="Video, image folder, or any recording with frames.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(parser=given_path, help="Folder to make, or a file: as `convert` has them.", show_default=False)
+    ],
     threshold: Annotated[float, typer.Option(help="Change of log light that makes an event; higher gives fewer.")] = 0.25,
     spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
     noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,

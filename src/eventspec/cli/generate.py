@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventspec.cli.events import Order, Sensor
+from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
     import torch
@@ -21,14 +22,20 @@ if TYPE_CHECKING:
     from eventspec.pairs import Pair as LoadedPair
     from eventspec.recordings import Recording
 
-Whole = Annotated[Path | None, typer.Option("--recording", help="Event file, video, image folder, DSEC or native folder.")]
-Video = Annotated[Path | None, typer.Option(help="With --events, instead of --recording: a video or image folder.")]
-Events = Annotated[Path | None, typer.Option(help="With --video: the events that belong to it, in any event file.")]
+Whole = Annotated[
+    Path | None, typer.Option("--recording", parser=given_path, help="Event file, video, image folder, DSEC or native folder.")
+]
+Video = Annotated[
+    Path | None, typer.Option(parser=given_path, help="With --events, instead of --recording: a video or image folder.")
+]
+Events = Annotated[
+    Path | None, typer.Option(parser=given_path, help="With --video: the events that belong to it, in any event file.")
+]
 Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
 DevicePlan = Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Target = Annotated[Path | None, typer.Option(help="A checkpoint folder that answers, instead of a pair.")]
-Drafter = Annotated[Path | None, typer.Option(help="The checkpoint folder that drafts for --target.")]
+Target = Annotated[Path | None, typer.Option(parser=given_path, help="A checkpoint folder that answers, instead of a pair.")]
+Drafter = Annotated[Path | None, typer.Option(parser=given_path, help="The checkpoint folder that drafts for --target.")]
 Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
 Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]
 Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
@@ -41,7 +48,7 @@ Presence = Annotated[float, typer.Option(help="Taken off a token's logit once it
 BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the tokenizer writes it; may be repeated.")]
 Biases = Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")]
 Least = Annotated[int, typer.Option(help="No end token before so many tokens.")]
-Schema = Annotated[Path | None, typer.Option(help="The answer is JSON that fits the schema in this file.")]
+Schema = Annotated[Path | None, typer.Option(parser=given_path, help="The answer is JSON that fits the schema in this file.")]
 Pattern = Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")]
 
 
@@ -81,7 +88,7 @@ def generate(
     end_us: Annotated[int | None, typer.Option(help="End of the window.")] = None,
     device_plan: DevicePlan = "auto",
     provisional: Annotated[bool, typer.Option(help="Show tokens before they are verified.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a Chrome / Perfetto trace here.")] = None,
+    trace: Annotated[Path | None, typer.Option(parser=given_path, help="Write a Chrome / Perfetto trace here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask one question about one recording; the answer is exactly the target's own."""
