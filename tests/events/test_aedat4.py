@@ -74,6 +74,17 @@ def test_a_file_without_one_whole_packet_is_refused(tmp_path: Path, data: bytes,
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_a_file_torn_before_its_first_event_or_frame_is_refused(tmp_path: Path, data: bytes) -> None:
+    """Its first packet is motion data: something was readable, but nothing to ask about."""
+    position = FIRST_PACKET
+    while data[position] < 2:  # stream 0 is events, 1 frames
+        position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+    end = position + 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+    (tmp_path / "torn.aedat4").write_bytes(data[:FIRST_PACKET] + data[position:end] + data[FIRST_PACKET:SECOND_PACKET][:-3])
+    with pytest.raises(BadInput, match="before its first event or frame"):
+        open_events(tmp_path / "torn.aedat4")
+
+
 def test_damaged_bytes_end_in_a_refusal_or_a_note_never_in_a_crash(tmp_path: Path, data: bytes) -> None:
     """Without our header checks the decoder aborts the whole process on some of these."""
     rng = random.Random(7)

@@ -117,6 +117,10 @@ def ways_of(pair: Pair, methods: list[str], events: list[str]) -> list[Way]:
     for kind in events:
         if kind not in EVENTS:
             raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
+    controls = [kind for kind in events if kind != EVENTS[0]]
+    if controls and not set(methods) & set(SEES_EVENTS):
+        told = f"none of the methods {', '.join(methods)} sees events, so {' and '.join(controls)} events would change nothing"
+        raise BadInput(f"{told}: add the method {' or '.join(SEES_EVENTS)}, or leave --events out")
     ways = []
     for method in methods:
         pair.drafter(method)

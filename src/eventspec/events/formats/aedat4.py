@@ -35,11 +35,14 @@ def matches(path: Path, head: bytes) -> bool:
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     """Read events and frames. Of a torn or damaged file the packets before the tear are kept, and a note says what is lost.
 
-    Raises BadInput when the header is damaged, not even one packet is readable, or the events do not fit the sensor.
+    Raises BadInput when the header is damaged, no event and no frame comes before the tear (the rule of
+    `sequential.event_file`), or the events do not fit the sensor.
     """
     layout = _layout(path)
     packets = _packets(path, layout)
     notes = [_loss_note(packets, layout)] if packets.tear else []
+    if packets.tear and not packets.events and not packets.frames:
+        raise BadInput(f"{path}: is torn at byte {packets.tear}, before its first event or frame: copy or record it again")
     events = _events(packets, sensor_size, monotonic, str(path), notes)
     frames, times = _frames(packets, notes)
     if events is None and frames is None:
