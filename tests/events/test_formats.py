@@ -171,7 +171,8 @@ def test_the_policy_for_time_reaches_every_format_and_is_noted(tmp_path: Path, p
     lifted = [*range(100, 110), 109, 109] if policy == "clamp" else t
     assert found.events is not None and found.events.t.tolist() == lifted
     assert any("2 event times go back, by at most 4 us" in note for note in found.notes)
-    with pytest.raises(BadInput, match=r"t\[10\] is 106, before t\[9\] = 109"):
+    told = "t in line 12 is 106, before t in line 11 = 109" if name == "text" else r"t\[10\] is 106, before t\[9\] = 109"
+    with pytest.raises(BadInput, match=told):
         open_events(tmp_path / "e")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
@@ -17,6 +17,8 @@ Monotonic = Literal["raise", "clamp", "keep"]
 Column = np.ndarray[Any, np.dtype[Any]]
 Places = slice | np.ndarray[Any, np.dtype[np.int64]]
 LARGEST_SIDE = 65536  # coordinates are uint16
+Named = Callable[[str, int], str]
+"""How a message calls the value of a column ("t") at an event of the file (0 is the first)."""
 BLOCK = 1 << 17  # events in one block where a long stream is walked: they fit in a core's cache
 
 
@@ -65,18 +67,19 @@ class EventStream:
         monotonic: Monotonic = "raise",
         first: int = 0,
         latest: int = 0,
+        named: Named | None = None,
     ) -> EventStream:
         """Columns from outside (any numeric dtype, [E] each) as a stream; arrays of the right dtype are not copied.
 
         Polarity may be bool, {0, 1} or {-1, 1}. For one block of a longer file, `first` is the index of its first event in
         the file and `latest` the latest time (us) before it. Raises BadInput, one line with `source`, the field, the first
-        bad index and the remedy, for unequal lengths, NaN, negative or fractional values, events outside the sensor, and
-        (unless `monotonic` says otherwise) a time before its predecessor.
+        bad index (``t[5]``, unless `named` calls it otherwise) and the remedy, for unequal lengths, NaN, negative or
+        fractional values, events outside the sensor, and (unless `monotonic` says otherwise) a time before its predecessor.
         """
         if monotonic not in get_args(Monotonic):
             raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
         _check_sensor(width, height, source)
-        place = _Place(source, first)
+        place = _Place(source, first, named)
         columns = {name: _whole(values, name, place) for name, values in (("x", x), ("y", y), ("t", t), ("p", p))}
         counts = {name: len(values) for name, values in columns.items()}
         if len(set(counts.values())) > 1:
@@ -144,10 +147,16 @@ def _check_sensor(width: int, height: int, source: str) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where columns come from: the file, and the index of their first event in it."""
+    """Where columns come from: the file, the index of their first event in it, and how its values are called."""
 
     source: str
     first: int
+    named: Named | None
+
+    def of(self, name: str, index: int) -> str:
+        """How the value of a column is called at one of these events."""
+        index += self.first
+        return self.named(name, index) if self.named is not None else f"{name}[{index}]"
 
     def __str__(self) -> str:
         return self.source
@@ -156,7 +165,7 @@ class _Place:
 def _refuse(place: _Place, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
     """Raise for the first event where the bool column `bad` is true."""
     index = int(np.argmax(bad))
-    raise BadInput(f"{place}: {name}[{place.first + index}] is {values[index]}: {remedy}")
+    raise BadInput(f"{place}: {place.of(name, index)} is {values[index]}: {remedy}")
 
 
 def _whole(values: ArrayLike, name: str, place: _Place) -> Column:
@@ -212,7 +221,7 @@ def _ordered(
     index = 0 if late else int(np.argmax(back)) + 1
     before = latest if late else times[index - 1]
     raise BadInput(
-        f"{place}: t[{place.first + index}] is {times[index]}, before t[{place.first + index - 1}] = {before}: "
+        f"{place}: {place.of('t', index)} is {times[index]}, before {place.of('t', index - 1)} = {before}: "
         f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep" (command line: --monotonic clamp)'
     )
 

@@ -18,7 +18,7 @@ import numpy as np
 from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import EventStream, Monotonic, lags
+from eventspec.events.stream import EventStream, Monotonic, Named, lags
 
 State = TypeVar("State")
 
@@ -54,14 +54,22 @@ class _Mark(Generic[State]):
 
 
 class Sequential(Generic[State]):
-    """A `Source` over a file of `end` bytes whose events begin at byte `start`."""
+    """A `Source` over a file of `end` bytes whose events begin at byte `start`; `named` as for `EventStream.checked`."""
 
     def __init__(
-        self, path: Path, size: SensorSize, monotonic: Monotonic, decode: Decode[State], start: int, end: int, state: State
+        self,
+        path: Path,
+        size: SensorSize,
+        monotonic: Monotonic,
+        decode: Decode[State],
+        start: int,
+        end: int,
+        state: State,
+        named: Named | None = None,
     ) -> None:
         self.width, self.height = size
         self.ordered = monotonic != "keep"
-        self._path, self._monotonic, self._decode, self._end = path, monotonic, decode, end
+        self._path, self._monotonic, self._decode, self._end, self._named = path, monotonic, decode, end, named
         self._marks = [_Mark(start, state, 0, 0)]  # of every block seen so far, and of the next one
         self._spans: list[Window | None] = []  # of every block seen so far
         self._growing = threading.Lock()
@@ -145,6 +153,7 @@ class Sequential(Generic[State]):
             monotonic=self._monotonic,
             first=mark.first,
             latest=mark.latest,
+            named=self._named,
         )
 
 
