@@ -73,7 +73,10 @@ def demo(
             strips = [(way.label, ask(pair, recording, other, QUESTIONS[name], way)) for way in WAYS[:4]]
             for _, asking in strips:
                 asking.result()
-    draw([(label, asking.trace) for label, asking in strips], out / "timeline.png")
+    title = (
+        f'{SCENE}: "{QUESTIONS[SCENE]}"\npair {pair.name}, {pair.lanes.plan} device(s); one run each, so times and speeds vary'
+    )
+    draw([(label, asking.trace) for label, asking in strips], out / "timeline.png", title)
     strips[1][1].trace.save(out / "trace.json")
     if as_json:
         typer.echo(json.dumps({"runs": runs}))
