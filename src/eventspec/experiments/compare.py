@@ -144,6 +144,7 @@ def compare(
 ) -> dict[str, Any]:
     """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary."""
     ways, recordings = ways_of(pair, methods, events), Recordings(questions, opening)
+    _must_have_frames(pair, recordings)
     for way in ways:  # warm: caches, threads and kernels of every path
         ask(way, recordings, questions[0], sampling).result()
     rng, total = np.random.default_rng(0), 2 * len(questions)
@@ -169,6 +170,16 @@ def compare(
         if way.pair is not pair:
             way.pair.lanes.close()
     return summary([row for found in table for row in found.values()], [way.name for way in ways], environment(pair, events))
+
+
+def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
+    """BadInput, before anything is timed, when the target sees frames and some recording has none."""
+    if pair.sees != "frames":
+        return
+    blind = [path for path in recordings.paths if not len(recordings.real(path).video or ())]
+    if blind:
+        told = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
+        raise BadInput(f"{told}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
 
 
 def ask(way: Way, recordings: Recordings, question: Question, sampling: Sampling) -> Answering:
