@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eventspec.core import BadInput
-from eventspec.events.formats import open_events
+from eventspec.events.formats import open_events, read_events
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 CLIP = SHARED / "recordings/aedat4/davis346_traffic_clip.aedat4"
@@ -30,6 +30,14 @@ def test_frames_come_as_grey_rgb_with_the_middle_of_their_exposure() -> None:
     assert (found.frames[..., 0] == found.frames[..., 2]).all()
     assert found.frame_times_us.tolist() == [1589163147365215 + 40_000 * k for k in range(4)]
     assert found.notes == ("frame times are the middle of the exposure",)
+
+
+def test_events_alone_are_the_same_without_frames_being_kept(tmp_path: Path, data: bytes) -> None:
+    both, alone = open_events(CLIP), open_events(CLIP, frames=False)
+    assert alone.pictures is None and alone.frames is None and both.pictures is not None and both.frames is both.frames
+    for stream in (alone.events, read_events(CLIP)):
+        assert stream is not None and both.events is not None
+        assert all(np.array_equal(getattr(stream, name), getattr(both.events, name)) for name in "xytp")
 
 
 @pytest.mark.parametrize(

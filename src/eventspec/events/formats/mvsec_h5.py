@@ -39,7 +39,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     if size > min(LARGEST_FRAMES, 20 * path.stat().st_size):
         told = f"{len(grey.times_us)} grey frames are left out: they are {size} bytes; open the file as a recording"
         return replace(found, notes=(*found.notes, told))
-    return replace(found, frames=grey.whole(), frame_times_us=grey.times_us)
+    return replace(found, pictures=grey.whole, frame_times_us=grey.times_us)
 
 
 def read_events(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> tuple[EventFile, str]:
