@@ -110,7 +110,8 @@ def test_a_window_outside_the_recording(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_an_empty_window(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "window" in refused(capsys, *ASK, REAL, "--start-us", 10, "--end-us", 5)
+    line = refused(capsys, *ASK, REAL, "--start-us", 10, "--end-us", 5)
+    assert "ends before it begins: the recording spans [" in line
 
 
 def test_a_prompt_over_the_context(capsys: pytest.CaptureFixture[str]) -> None:

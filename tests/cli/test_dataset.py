@@ -71,6 +71,42 @@ def test_a_kind_of_which_nothing_is_there_still_shows_its_tree(
     assert not report["complete"] and report["parts"] == []
 
 
+def test_verify_of_a_folder_of_recordings_tells_what_each_one_lacks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees.activitynet_qa(tmp_path / "qa")
+    monkeypatch.chdir(tmp_path)
+    words = ("verify", "qa", "--recordings", "made")
+    assert "made: no such folder of recordings" in line(capsys, *words)
+    trees.video(tmp_path / "made/v_abcdefghijk.mp4")
+    assert run(["events", "simulate", "qa/all_test/v_v_underscor.mp4", "--out", "made/v_v_underscor"]) == 0
+    capsys.readouterr()
+    page = told(capsys, *words)[0].splitlines()
+    assert page[page.index("missing:") + 1 : page.index("expected:")] == [
+        "  v_-missing-01: no video of this name (test)",
+        "  v_abcdefghijk.mp4: has no events",
+    ]
+    (tmp_path / "made/v_abcdefghijk.mp4").write_bytes(b"no video")
+    found = json.loads(told(capsys, *words, "--json")[0])
+    assert not found["complete"] and len(found["missing"]) == 1 and "v_abcdefghijk.mp4" in found["wrong"][0]
+    assert [part["name"] for part in found["parts"]] == ["v_abcdefghijk.mp4", "v_v_underscor"]
+    assert "DSEC has no questions" in line(capsys, "verify", trees.dsec(tmp_path / "dsec"), "--recordings", "made")
+
+
+def test_questions_about_events_alone_are_refused_by_a_target_that_sees_frames(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees.eventgpt(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    told(capsys, "questions", "data", "--out", "qa.jsonl")
+    assert run(["bench", "compare", "--questions", "qa.jsonl", "--method", "prior", "--out", "rows.jsonl"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "2 of 2 recordings have no RGB frames, first data" in said and "sees frames" in said
+    assert not (tmp_path / "rows.jsonl").exists()
+    page = told(capsys, "verify", "data", "--recordings", "data")[0]
+    assert page.count(": has no frames") == 2
+
+
 @pytest.mark.parametrize(("kind", "questions", "recordings"), [("activitynet-qa", 4, 2), ("eventgpt", 3, 2)])
 def test_questions_are_rows_that_compare_reads(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str, questions: int, recordings: int

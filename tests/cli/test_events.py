@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from eventspec.cli.events import app, cut, summary
+from eventspec.cli.events import app, summary
 from eventspec.core import BadInput
 from eventspec.events import EventStream
 from eventspec.recordings import Recording, write_native
@@ -78,13 +78,30 @@ def test_a_recording_without_events_has_no_times_and_counts_of_zero() -> None:
 def test_a_cut_may_leave_out_either_end(clip: Path) -> None:
     recording = Recording.open(clip)
     for start, end, count in ((None, None, 10), (1500, None, 5), (None, 1500, 5), (1200, 1400, 2)):
-        events = cut(recording, start, end).events
+        events = recording.slice(recording.window(start, end)).events
         assert events is not None and len(events) == count
-    with pytest.raises(BadInput, match="is outside the recording"):
-        cut(recording, 5000, 6000)
 
 
-@pytest.mark.parametrize(("name", "frames"), [("out.npz", 0), ("folder", 2)])
+@pytest.mark.parametrize(
+    ("start", "end", "told"),
+    [
+        (5000, 6000, "the window [5000, 6000) us is outside the recording"),
+        (9000, None, "the window from 9000 us on is outside the recording"),
+        (None, -5, "the window up to -5 us is outside the recording"),
+        (-9, -5, "the window [-9, -5) us is outside the recording"),
+        (1500, 1200, "the window [1500, 1200) us ends before it begins"),
+        (1500, 1500, "the window [1500, 1500) us is empty"),
+    ],
+)
+def test_a_window_that_leaves_nothing_is_answered_with_what_there_is(
+    clip: Path, start: int | None, end: int | None, told: str
+) -> None:
+    with pytest.raises(BadInput) as refusal:
+        Recording.open(clip).window(start, end)
+    assert str(refusal.value) == f"clip: {told}: the recording spans [1000, 1901) us, choose a part of that"
+
+
+@pytest.mark.parametrize(("name", "frames"), [("out.npz", 0), ("out.csv", 0), ("folder", 2), ("drive.2", 2)])
 def test_convert_writes_the_cut_as_its_suffix_says(clip: Path, tmp_path: Path, name: str, frames: int) -> None:
     done = run("convert", clip, tmp_path / name, "--start-us", "1200", "--end-us", "1700", "--source", "a test")
     assert done.exit_code == 0 and "5 events" in done.stdout
@@ -98,6 +115,27 @@ def test_convert_writes_dsecs_layout(clip: Path, tmp_path: Path, name: str) -> N
     assert run("convert", clip, tmp_path / name).exit_code == 0
     facts = summary(Recording.open(tmp_path / name))
     assert facts == {**summary(Recording.open(clip)), "format": "dsec-h5", "frames": 0}
+
+
+def test_convert_writes_text_that_other_programs_read(clip: Path, tmp_path: Path) -> None:
+    assert run("convert", clip, tmp_path / "out.csv").exit_code == 0
+    assert (tmp_path / "out.csv").read_text().splitlines()[:4] == ["# sensor 16x8", "t_us,x,y,p", "1000,0,1,0", "1100,1,1,1"]
+    assert summary(Recording.open(tmp_path / "out.csv")) == {**summary(Recording.open(clip)), "format": "text", "frames": 0}
+
+
+def test_a_writer_that_fails_names_the_output_and_not_its_temporary_name(
+    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (BadInput("PATH: is full"), OSError("cannot create name = 'PATH'"), OSError(28, "No space", "PATH")):
+
+        def fails(path: Path, stream: EventStream, error: Exception = error) -> None:
+            raise type(error)(*(word.replace("PATH", str(path)) if isinstance(word, str) else word for word in error.args))
+
+        monkeypatch.setattr("eventspec.events.formats.npz.write", fails)
+        done = run("convert", clip, tmp_path / "out.npz")
+        assert isinstance(done.exception, BadInput) and str(done.exception).startswith(str(tmp_path / "out.npz"))
+        assert "partial" not in str(done.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["clip"]
 
 
 def test_convert_writes_aedat4_where_dv_processing_is_installed(clip: Path, tmp_path: Path) -> None:
@@ -164,11 +202,12 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
         (("info", "CLIP", "--sensor", "big"), "sensor 'big' is unknown"),
         (("convert", "CLIP", "CLIP"), "exists already"),
         (("render", "CLIP", "--out", "CLIP"), "exists already"),
-        (("convert", "CLIP", "TMP/new", "--start-us", "9000"), "is empty"),
+        (("convert", "CLIP", "TMP/new", "--start-us", "9000"), "spans [1000, 1901) us"),
         (("convert", "CLIP", "TMP/new", "--start-us", "9000", "--end-us", "9001"), "outside the recording"),
         (("convert", "CLIP/frames", "TMP/new.npz"), "holds no event stream"),
         (("render", "CLIP/frames", "--out", "TMP/new.png"), "holds no event stream"),
         (("convert", "CLIP", "CLIP/events.h5/new.npz"), "cannot be written"),
+        (("convert", "CLIP", "TMP/new.raw"), ".raw files are not written: choose a folder's name without suffix, .npz, .h5"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(

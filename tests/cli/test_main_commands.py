@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
+from PIL import Image
 
 from eventspec.cli import run
+from eventspec.events.formats import dsec_h5, text
 from eventspec.pairs.pair import DATA
+from eventspec.recordings import Recording, write_native
 
 REAL = DATA / "clips/davis346_traffic_1s"
 STAGES = {
@@ -37,6 +41,51 @@ def test_generate_tells_every_stage(capsys: pytest.CaptureFixture[str], tmp_path
     assert early["usage"]["completion_tokens"] == len(early["token_ids"])
     spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"vision", "prefill", "draft"} <= {span["name"] for span in spans}
+
+
+def test_generate_joins_events_and_frames_of_two_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The same answer as from one recording, also when the events do not know their sensor."""
+    recording = Recording.open(REAL)
+    assert recording.events is not None and recording.video is not None
+    text.write(tmp_path / "e.csv", recording.events)
+    sized, *lines = (tmp_path / "e.csv").read_text().splitlines(keepends=True)
+    assert sized == "# sensor 346x260\n"
+    (tmp_path / "e.csv").write_text("".join(lines))
+    write_native(tmp_path / "seen", Recording("seen", None, recording.video))
+    asked = ("generate", "--prompt", "What is around us?", "--json")
+    both = ("--video", tmp_path / "seen", "--events", tmp_path / "e.csv")
+    whole, parts = told(capsys, *asked, "--recording", REAL), told(capsys, *asked, *both, "--sensor", "davis346")
+    same = ("token_ids", "usage")  # not the speculation: on two lanes it depends on time
+    assert [parts[name] for name in same] == [whole[name] for name in same]
+    for words, says in (
+        (both, "--sensor 640x480"),
+        (both[:2], "--video PATH and --events PATH"),
+        ((), "give --recording PATH"),
+    ):
+        assert run([*map(str, (*asked, *words))]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_bench_compare_opens_files_that_do_not_state_their_sensor(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    recording = Recording.open(REAL)
+    assert recording.video is not None and recording.events is not None
+    images = tmp_path / "seq/images/left/rectified"
+    images.mkdir(parents=True)
+    times = recording.video.times_us
+    for number in range(len(times)):
+        Image.fromarray(recording.video.frames[number]).save(images / f"{number:06d}.png")
+    (tmp_path / "seq/images/timestamps.txt").write_text("".join(f"{time}\n" for time in times))
+    (tmp_path / "seq/events/left").mkdir(parents=True)
+    dsec_h5.write(tmp_path / "seq/events/left/events.h5", recording.events)
+    with h5py.File(tmp_path / "seq/events/left/events.h5", "r+") as file:
+        for name in ("width", "height"):
+            del file["events"].attrs[name]
+    (tmp_path / "qa.jsonl").write_text(json.dumps({"recording": "seq", "question": "What?", "answer": "?"}))
+    words = ("bench", "compare", "--method", "cross-modal", "--questions", tmp_path / "qa.jsonl", "--max-new-tokens", 4)
+    assert told(capsys, *words, "--out", tmp_path / "r.jsonl", "--json", "--sensor", "davis346")["n"] == 1
+    # The size is believed: events that do not fit another one are refused.
+    assert run([*map(str, (*words, "--out", tmp_path / "s.jsonl", "--sensor", "nmnist"))]) == 2
+    assert "outside the sensor" in capsys.readouterr().err
 
 
 def test_generate_shows_provisional_tokens(capsys: pytest.CaptureFixture[str]) -> None:

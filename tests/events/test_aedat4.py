@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eventspec.core import BadInput
-from eventspec.events.formats import open_events
+from eventspec.events.formats import open_events, read_events
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 CLIP = SHARED / "recordings/aedat4/davis346_traffic_clip.aedat4"
@@ -30,6 +30,14 @@ def test_frames_come_as_grey_rgb_with_the_middle_of_their_exposure() -> None:
     assert (found.frames[..., 0] == found.frames[..., 2]).all()
     assert found.frame_times_us.tolist() == [1589163147365215 + 40_000 * k for k in range(4)]
     assert found.notes == ("frame times are the middle of the exposure",)
+
+
+def test_events_alone_are_the_same_without_frames_being_kept(tmp_path: Path, data: bytes) -> None:
+    both, alone = open_events(CLIP), open_events(CLIP, frames=False)
+    assert alone.pictures is None and alone.frames is None and both.pictures is not None and both.frames is both.frames
+    for stream in (alone.events, read_events(CLIP)):
+        assert stream is not None and both.events is not None
+        assert all(np.array_equal(getattr(stream, name), getattr(both.events, name)) for name in "xytp")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,17 @@ def test_a_file_without_one_whole_packet_is_refused(tmp_path: Path, data: bytes,
     with pytest.raises(BadInput) as refused:
         open_events(path)
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_file_torn_before_its_first_event_or_frame_is_refused(tmp_path: Path, data: bytes) -> None:
+    """Its first packet is motion data: something was readable, but nothing to ask about."""
+    position = FIRST_PACKET
+    while data[position] < 2:  # stream 0 is events, 1 frames
+        position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+    end = position + 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+    (tmp_path / "torn.aedat4").write_bytes(data[:FIRST_PACKET] + data[position:end] + data[FIRST_PACKET:SECOND_PACKET][:-3])
+    with pytest.raises(BadInput, match="before its first event or frame"):
+        open_events(tmp_path / "torn.aedat4")
 
 
 def test_damaged_bytes_end_in_a_refusal_or_a_note_never_in_a_crash(tmp_path: Path, data: bytes) -> None:

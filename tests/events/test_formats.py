@@ -171,7 +171,8 @@ def test_the_policy_for_time_reaches_every_format_and_is_noted(tmp_path: Path, p
     lifted = [*range(100, 110), 109, 109] if policy == "clamp" else t
     assert found.events is not None and found.events.t.tolist() == lifted
     assert any("2 event times go back, by at most 4 us" in note for note in found.notes)
-    with pytest.raises(BadInput, match=r"t\[10\] is 106, before t\[9\] = 109"):
+    told = "t in line 12 is 106, before t in line 11 = 109" if name == "text" else r"t\[10\] is 106, before t\[9\] = 109"
+    with pytest.raises(BadInput, match=told):
         open_events(tmp_path / "e")
 
 
@@ -235,3 +236,25 @@ def test_sensor_sizes_are_known_by_name_or_written_out() -> None:
     for wrong in ("640", "640x", "axb", "", "640x480x3"):
         with pytest.raises(BadInput, match="write WIDTHxHEIGHT or one of"):
             parse_sensor_size(wrong)
+
+
+@pytest.mark.parametrize("name", ["evt2", "evt21", "evt3", "dat"])
+def test_a_row_of_events_that_is_cut_before_its_first_one_is_refused(tmp_path: Path, name: str) -> None:
+    """At every byte from the header's end on: what is refused comes first, and then something can be read."""
+    data = encoders.write(tmp_path / "whole", name, 40).read_bytes()
+    start = data.index(b"% end\n") + 6 if b"% end\n" in data else data.rindex(b"\n% ") + 1
+    counts = []
+    for end in range(start, len(data)):
+        (tmp_path / "cut").write_bytes(data[:end])
+        try:
+            counts.append(len(read_events(tmp_path / "cut", (640, 480))))
+        except BadInput as error:
+            assert "\n" not in str(error)
+            counts.append(-1)
+    assert 0 not in counts and counts == sorted(counts) and counts[0] == -1 and counts[-1] > 30
+
+
+def test_a_container_that_says_it_holds_no_event_is_an_empty_stream(tmp_path: Path) -> None:
+    npz.write(tmp_path / "e.npz", EventStream.empty(4, 3))
+    native_h5.write(tmp_path / "e.h5", EventStream.empty(4, 3))
+    assert [len(read_events(tmp_path / name)) for name in ("e.npz", "e.h5")] == [0, 0]

@@ -123,3 +123,16 @@ def test_what_passes_the_border_is_kept_unchanged(events: list[tuple[int, int, i
     stream = checked(x, y, t, p)
     rows = zip(stream.x.tolist(), stream.y.tolist(), stream.t.tolist(), map(bool, stream.p.tolist()), strict=True)
     assert list(rows) == events
+
+
+@pytest.mark.parametrize("dtype", ["<i8", "<u4", "<u8", "<i2", "<f8"])
+def test_a_time_that_goes_back_is_found_wherever_it_stands(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are walked in pieces: none of their borders may hide a fall."""
+    monkeypatch.setattr("eventspec.events.stream.BLOCK", 4)
+    for place in range(1, 13):
+        times = np.arange(20, 33).astype(dtype)
+        times[place] = 3
+        with pytest.raises(BadInput, match=rf"t\[{place}\] is 3, before t\[{place - 1}\] = {19 + place}"):
+            EventStream.checked([1] * 13, [1] * 13, times, [1] * 13, 4, 3)
+        times[place] = 20 + place
+        assert EventStream.checked([1] * 13, [1] * 13, times, [1] * 13, 4, 3).t.tolist() == list(range(20, 33))

@@ -90,19 +90,28 @@ def test_what_is_written_is_read_back(tmp_path: Path, drawn: Any, style: tuple[s
         assert getattr(stream, name).tolist() == list(values)
 
 
+# More than one block of lines, some of which are no events.
+COMMENTED = "% a comment\nt_us,x,y,p\n" + "5,6,7,1\n" * 300_000 + "\n8,700,8,1\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1 2 3 1\n" + "4 5 6\n" + "7 8 9 1\n", "after byte 0, a line is no event"),
-        ("1 2 3 1\n4 five 6 1\n", "after byte 0, a line is no event"),
-        ("1 2 3 1\n4 nan 6 1\n", "after byte 0, event 1 has a value that is no number"),
-        ("1 2 3 1\n" * 800 + "1.5 2 3 1\n", "time 1.5 has a fraction, and times are in microseconds"),
-        ("t_s,x,y,p\n1e300,2,3,1\n", "a time is 1e+306 us"),
-        ("1 700 3 1\n", "x[0] is 700: outside the sensor (width 640)"),
-        ("1 7 3 2\n", "p[0] is 2: polarity must be 0 or 1"),
-        ("5 7 3 1\n4 7 3 1\n", "t[1] is 4, before t[0] = 5"),
-        ("-5 7 3 1\n", "t[0] is -5"),
-        ("1 2 3 1\n" + "9" * 3_000_000, "begins a line of more than"),
+        ("1 2 3 1\n" + "4 5 6\n" + "7 8 9 1\n", "line 2 is no event ('4 5 6'): mend"),
+        ("1 2 3 1\n4 five 6 1\n", "line 2 is no event ('4 five 6 1')"),
+        ("1 2 3 1\n4 nan 6 1\n", "line 2 has a value that is no number ('4 nan 6 1')"),
+        ("# made by hand\nt,x,y,p\nnan,2,3,1\n5,2,3,1\n", "line 3 has a value that is no number"),
+        ("inf 2 3 1\n5 2 3 1\n", "line 1 has a value that is no number"),
+        ("t,x,y,p\n\n1,two,3,1\n5,2,3,1\n", "line 3 is no event ('1,two,3,1')"),
+        ("640 480\n5 1 2 1\n\n6 1 2 1\n4 1 2 1\n", "t in line 5 is 4, before t in line 4 = 6"),
+        (COMMENTED, "x in line 300004 is 700: outside the sensor"),
+        ("1 2 3 1\n" * 800 + "1.5 2 3 1\n", "t in line 801 is 1.5, and times are in microseconds"),
+        ("t_s,x,y,p\n1e300,2,3,1\n", "t in line 2 is 1e+306 us"),
+        ("1 700 3 1\n", "x in line 1 is 700: outside the sensor (width 640)"),
+        ("1 7 3 2\n", "p in line 1 is 2: polarity must be 0 or 1"),
+        ("5 7 3 1\n4 7 3 1\n", "t in line 2 is 4, before t in line 1 = 5"),
+        ("-5 7 3 1\n", "t in line 1 is -5"),
+        ("1 2 3 1\n" + "9" * 3_000_000, "line 2 has more than"),
     ],
 )
 def test_a_line_that_is_no_event_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -6,11 +6,13 @@ import json
 import resource
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 import pytest
+import typer
 
 from eventspec import cli
+from eventspec.cli import paths
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Run
@@ -108,6 +110,34 @@ def test_doctor_prints_one_json_object_and_the_same_for_people(run: Run) -> None
     page = run("-m", "eventspec", "doctor")
     assert page.returncode == 0
     assert told["torch"]["version"] in page.stdout
+
+
+def path_options(group: typer.Typer) -> dict[str, bool]:
+    """Every option or argument of type Path, by command and name: whether it is read by `paths.given_path`."""
+    found = {}
+    for command in group.registered_commands:
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            kind, *details = get_args(hint) or (hint,)
+            if Path in (kind, *get_args(kind)):
+                parsers = [getattr(detail, "parser", None) for detail in details]
+                found[f"{getattr(command.callback, '__name__', '')} {name}"] = parsers == [paths.given_path]
+    for below in group.registered_groups:
+        if below.typer_instance is not None:
+            found |= path_options(below.typer_instance)
+    return found
+
+
+def test_every_path_is_read_by_the_one_reader() -> None:
+    found = path_options(cli.app)
+    assert len(found) > 15
+    assert [name for name, read in found.items() if not read] == []
+
+
+def test_an_empty_path_is_no_place(run: Run) -> None:
+    for words in (["events", "info", ""], ["demo", "--out", ""], ["generate", "--prompt", "What?", "--recording="]):
+        done = run("-m", "eventspec", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "the path is empty" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_the_version_is_the_projects(run: Run, root: Path) -> None:

@@ -66,7 +66,9 @@ def test_a_model_that_ignores_tree_masks_gets_chains(
     checkpoint: Callable[[str], Path], recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = HfLanguage.step
-    monkeypatch.setattr(HfLanguage, "step", lambda self, prompt, cache, mask, keep, taps=(): step(self, prompt, cache, None, keep))
+    monkeypatch.setattr(
+        HfLanguage, "step", lambda self, prompt, cache, mask, keep, taps=(): step(self, prompt, cache, None, keep)
+    )
     pair = load_folders(checkpoint("llava"), method="ngram")
     assert isinstance(pair.drafters["ngram"], Chains)
     _, trace = answered(pair, recording, "ngram")

@@ -197,3 +197,8 @@ def test_each_of_two_files_must_hold_its_part(tmp_path: Path) -> None:
         Recording.open_pair(events=video, video=video)
     with pytest.raises(BadInput, match="holds no frames"):
         Recording.open_pair(events=events, video=events)
+
+
+def test_an_empty_path_is_not_the_working_folder() -> None:
+    with pytest.raises(BadInput, match="path is empty"):
+        Recording.open("")

@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from eventspec.cli.events import Order, Sensor
+from eventspec.cli.paths import given_path
+
 bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
 
@@ -18,8 +21,8 @@ def _group() -> None:
 
 @bench.command()
 def compare(
-    questions: Annotated[Path, typer.Option(help="A qa.jsonl, as `scenes make` writes it.")],
-    out: Annotated[Path, typer.Option(help="Rows go here, one JSON line a sample and method.")],
+    questions: Annotated[Path, typer.Option(parser=given_path, help="A qa.jsonl, as `scenes make` writes it.")],
+    out: Annotated[Path, typer.Option(parser=given_path, help="Rows go here, one JSON line a sample and method.")],
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
     events: Annotated[
@@ -31,6 +34,8 @@ def compare(
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    sensor: Sensor = None,
+    monotonic: Order = "raise",
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
@@ -39,13 +44,16 @@ def compare(
     from rich.progress import Progress
 
     from eventspec.core import BadInput, Sampling
+    from eventspec.events.formats import parse_sensor_size
     from eventspec.experiments.compare import compare as run
     from eventspec.experiments.compare import read_questions
     from eventspec.pairs import check_method, load_pair, warm_up, with_drafter
+    from eventspec.recordings import Recording
 
     methods = [check_method(name) for name in dict.fromkeys(method)]
     if out.is_dir():
         raise BadInput(f"{out} is a folder: name a file for the rows, e.g. {out / 'rows.jsonl'}")
+    size = parse_sensor_size(sensor) if sensor is not None else None
     asked = read_questions(questions, limit)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     ready = warm_up(load_pair(pair, device_plan))
@@ -62,6 +70,7 @@ def compare(
             list(dict.fromkeys(events or ["real"])),
             out,
             lambda done, total: bar.update(task, completed=done, total=total),
+            lambda path: Recording.open(path, size, monotonic),
             others,
         )
     if as_json:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli.paths import given_path
+
 if TYPE_CHECKING:
     from eventspec.recordings.layout import Layout, Part, Report
 
@@ -15,23 +17,30 @@ SHOWN = 10  # lines of a long list that are printed for people
 
 app = typer.Typer(help="Data sets on disk: DSEC, MVSEC, ActivityNet-QA, EventGPT instructions.", no_args_is_help=True)
 
-Place = Annotated[Path, typer.Argument(help="The data set's folder, or one file of it.", show_default=False)]
+Place = Annotated[Path, typer.Argument(parser=given_path, help="The data set's folder, or one file of it.", show_default=False)]
 Kind = Annotated[str | None, typer.Option(help="dsec, mvsec, activitynet-qa or eventgpt (default: seen from the content).")]
+Recordings = Annotated[
+    Path | None,
+    typer.Option(parser=given_path, help="Folder of the videos, recordings or event files, if not in the data set's own."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
-def verify(path: Place, kind: Kind = None, as_json: AsJson = False) -> None:
-    """Say what is there, what is missing and the expected tree; nothing is downloaded."""
+def verify(path: Place, kind: Kind = None, recordings: Recordings = None, as_json: AsJson = False) -> None:
+    """Say what is there, what is missing and the expected tree; nothing is downloaded.
+
+    With --recordings: open each recording that the questions are about, and say which are missing or lack events or frames.
+    """
     from eventspec.core import BadInput
-    from eventspec.recordings.datasets import layout_of
+    from eventspec.recordings.datasets import inspect_recordings, layout_of
 
     layout = layout_of(path, kind)
-    report = layout.inspect(path)
+    report = layout.inspect(path) if recordings is None else inspect_recordings(layout, path, recordings)
     if as_json:
         typer.echo(json.dumps(_told(path, layout, report)))
     else:
-        _print(path, layout, report)
+        _print(path, layout, report, SHOWN if recordings is None else len(report.missing))
     if not report.parts and not report.wrong:
         raise BadInput(f"{path}: nothing of {layout.title} is there, which starts with {report.missing[0]}")
 
@@ -39,11 +48,9 @@ def verify(path: Place, kind: Kind = None, as_json: AsJson = False) -> None:
 @app.command()
 def questions(
     path: Place,
-    out: Annotated[Path, typer.Option(help="The qa.jsonl to write.", show_default=False)],
+    out: Annotated[Path, typer.Option(parser=given_path, help="The qa.jsonl to write.", show_default=False)],
     kind: Kind = None,
-    recordings: Annotated[
-        Path | None, typer.Option(help="Folder of the videos, recordings or event files, if not in the data set's own.")
-    ] = None,
+    recordings: Recordings = None,
     split: Annotated[str | None, typer.Option(help="ActivityNet-QA: train, val or test (default: all that are there).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -75,11 +82,11 @@ def _told(path: Path, layout: Layout, report: Report) -> dict[str, Any]:
     }
 
 
-def _print(path: Path, layout: Layout, report: Report) -> None:
+def _print(path: Path, layout: Layout, report: Report, most_missing: int) -> None:
     typer.echo(f"{path}: {layout.title} ({layout.name})")
     width = max((len(part.name) for part in report.parts), default=0)
     _list("there", [f"{part.name:{width}}   {_facts(part)}".rstrip() for part in report.parts])
-    _list("missing", list(report.missing))
+    _list("missing", list(report.missing), most_missing)
     _list("wrong", list(report.wrong))
     typer.echo("expected:")
     for line in layout.tree.splitlines():
@@ -90,11 +97,11 @@ def _facts(part: Part) -> str:
     return "   ".join(f"{name} {'-' if fact is None else fact}" for name, fact in part.facts.items())
 
 
-def _list(title: str, lines: list[str]) -> None:
+def _list(title: str, lines: list[str], most: int = SHOWN) -> None:
     if not lines:
         return
     typer.echo(f"{title}:")
-    for line in lines[:SHOWN]:
+    for line in lines[:most]:
         typer.echo(f"  {line}")
-    if len(lines) > SHOWN:
-        typer.echo(f"  ... and {len(lines) - SHOWN} more (--json lists all)")
+    if len(lines) > most:
+        typer.echo(f"  ... and {len(lines) - most} more (--json lists all)")

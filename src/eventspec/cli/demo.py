@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli.paths import given_path
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -41,7 +43,7 @@ WAYS = (
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where timeline.png and trace.json go.")] = Path("out"),
+    out: Annotated[Path, typer.Option(parser=given_path, help="Where timeline.png and trace.json go.")] = Path("out"),
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -71,7 +73,10 @@ def demo(
             strips = [(way.label, ask(pair, recording, other, QUESTIONS[name], way)) for way in WAYS[:4]]
             for _, asking in strips:
                 asking.result()
-    draw([(label, asking.trace) for label, asking in strips], out / "timeline.png")
+    title = (
+        f'{SCENE}: "{QUESTIONS[SCENE]}"\npair {pair.name}, {pair.lanes.plan} device(s); one run each, so times and speeds vary'
+    )
+    draw([(label, asking.trace) for label, asking in strips], out / "timeline.png", title)
     strips[1][1].trace.save(out / "trace.json")
     if as_json:
         typer.echo(json.dumps({"runs": runs}))

@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from eventspec.cli.paths import given_path
+
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
 
-Kind = Literal["native", "npz", "dsec", "aedat4"]
-KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat4": "aedat4"}
+Kind = Literal["native", "npz", "dsec", "aedat4", "csv"]
+KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat4": "aedat4", ".csv": "csv", ".txt": "csv"}
+WRITABLE = "a folder's name without suffix, .npz, .h5 (DSEC layout), .aedat4 or .csv"
+# Suffixes of files that are read, or that a person may take for ours: no folder of such a name is made by mistake.
+NOT_WRITTEN = {".raw", ".dat", ".npy", ".bin", ".aedat", ".es", ".bag", ".mat", ".mp4", ".avi", ".png", ".json", ".zip"}
 
 app = typer.Typer(help="Look into event recordings, convert them, draw them; make events from video.", no_args_is_help=True)
 
 Source = Annotated[
-    Path, typer.Argument(help="Event file, video, image folder, DSEC sequence or native recording folder.", show_default=False)
+    Path,
+    typer.Argument(
+        parser=given_path, help="Event file, video, image folder, DSEC sequence or native recording folder.", show_default=False
+    ),
 ]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
 Order = Annotated[
@@ -53,7 +61,10 @@ def info(
 def convert(
     file: Source,
     out: Annotated[
-        Path, typer.Argument(help="Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4.", show_default=False)
+        Path,
+        typer.Argument(
+            parser=given_path, help="Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4, .csv.", show_default=False
+        ),
     ],
     to: Annotated[Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
     start_us: Start = None,
@@ -62,17 +73,21 @@ def convert(
     monotonic: Order = "raise",
     source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
 ) -> None:
-    """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, .npz or .h5 with events only."""
-    kind = to or KINDS.get(out.suffix.lower(), "native")
+    """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, others with events only."""
+    kind = to or _kind(out)
     _must_be_new(out)
-    _write(out, kind, cut(_opened(file, sensor, monotonic), start_us, end_us), source or file.name)
+    recording = _opened(file, sensor, monotonic)
+    _write(out, kind, recording.slice(recording.window(start_us, end_us)), source or file.name)
 
 
 @app.command()
 def render(
     file: Source,
     out: Annotated[
-        Path, typer.Option(help="Folder for one image a slice, or one .png with all side by side.", show_default=False)
+        Path,
+        typer.Option(
+            parser=given_path, help="Folder for one image a slice, or one .png with all side by side.", show_default=False
+        ),
     ],
     representation: Annotated[
         Literal["red-blue", "count", "time-surface"], typer.Option(help="How events become colours.")
@@ -88,7 +103,8 @@ def render(
     from eventspec.events.pictures import montage, pictures
 
     _must_be_new(out)
-    recording = cut(_opened(file, sensor, monotonic), start_us, end_us)
+    recording = _opened(file, sensor, monotonic)
+    recording = recording.slice(recording.window(start_us, end_us))
     if recording.events is None:
         raise BadInput(f"{file}: holds no event stream: give a recording with events")
     images = pictures(recording.events, representation, windows)
@@ -101,8 +117,12 @@ def render(
 
 @app.command()
 def simulate(
-    video: Annotated[Path, typer.Argument(help="Video, image folder, or any recording with frames.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4.", show_default=False)],
+    video: Annotated[
+        Path, typer.Argument(parser=given_path, help="Video, image folder, or any recording with frames.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(parser=given_path, help="Folder to make, or a file: as `convert` has them.", show_default=False)
+    ],
     threshold: Annotated[float, typer.Option(help="Change of log light that makes an event; higher gives fewer.")] = 0.25,
     spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
     noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,
@@ -120,9 +140,11 @@ def simulate(
     from eventspec.core import BadInput
     from eventspec.events import simulate as model
 
+    kind = _kind(out)
     _must_be_new(out)
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
-    recording = cut(_opened(video, None, "raise", fps), start_us, end_us)
+    recording = _opened(video, None, "raise", fps)
+    recording = recording.slice(recording.window(start_us, end_us))
     clip = recording.video
     if clip is None or not len(clip):
         raise BadInput(f"{video}: holds no frames: give a video, a folder of images or a recording with frames")
@@ -140,7 +162,7 @@ def simulate(
         notes=(*recording.notes, *notes),
         source_format=f"{recording.source_format}+simulated",
     )
-    _write(out, KINDS.get(out.suffix.lower(), "native"), made, video.name)
+    _write(out, kind, made, video.name)
 
 
 def summary(recording: Recording) -> dict[str, str | int | None]:
@@ -170,19 +192,17 @@ def summary(recording: Recording) -> dict[str, str | int | None]:
     }
 
 
-def cut(recording: Recording, start_us: int | None, end_us: int | None) -> Recording:
-    """The recording between two times on its clock; an end left out is the recording's own."""
-    from eventspec.core import Window
-
-    if start_us is None and end_us is None:
-        return recording
-    span = recording.span
-    start = span.start_us if start_us is None else start_us
-    end = span.end_us if end_us is None else end_us
-    return recording.slice(Window(start, end))
-
-
 # ------------------------------------------------------------------------------------------------------------------ parts
+def _kind(out: Path) -> Kind:
+    """The kind of output that a name asks for; BadInput for the suffix of a file that is not written."""
+    from eventspec.core import BadInput
+
+    suffix = out.suffix.lower()
+    if suffix in NOT_WRITTEN:
+        raise BadInput(f"{out}: {suffix} files are not written: choose {WRITABLE}")
+    return KINDS.get(suffix, "native")
+
+
 def _must_be_new(out: Path) -> None:
     from eventspec.core import BadInput
 
@@ -221,7 +241,7 @@ def _write(out: Path, kind: Kind, recording: Recording, source: str) -> None:
 
 def _write_file(out: Path, kind: Kind, recording: Recording) -> None:
     from eventspec.core import BadInput
-    from eventspec.events.formats import aedat4_writer, dsec_h5, npz
+    from eventspec.events.formats import aedat4_writer, dsec_h5, npz, text
 
     events, video = recording.events, recording.video
     if kind == "aedat4" and (events is not None or video is not None):
@@ -230,7 +250,7 @@ def _write_file(out: Path, kind: Kind, recording: Recording) -> None:
         return
     if events is None:
         raise BadInput(f"{recording.name}: holds no event stream, and {out.name} keeps only events: convert to a native folder")
-    write = npz.write if kind == "npz" else dsec_h5.write
+    write = {"npz": npz.write, "csv": text.write}.get(kind, dsec_h5.write)
     _whole(out, lambda partial: write(partial, events))
 
 
@@ -262,8 +282,11 @@ def _whole(out: Path, write: Callable[[Path], object]) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write(partial)
         partial.rename(out)
-    except OSError as error:
-        raise BadInput(f"{out}: cannot be written ({error.strerror or error}): choose a place with room and rights") from None
+    except (OSError, BadInput) as error:
+        told = str(getattr(error, "strerror", None) or error).replace(str(partial), str(out))  # the only name that was given
+        if isinstance(error, OSError):
+            told = f"{out}: cannot be written ({told}): choose a place with room and rights"
+        raise BadInput(told) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # one of the two does nothing, both when it was renamed
         with contextlib.suppress(OSError):

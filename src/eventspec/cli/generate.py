@@ -9,16 +9,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eventspec.cli.events import Order, Sensor
+from eventspec.cli.paths import given_path
+
 if TYPE_CHECKING:
     from eventspec.core import Constraint
+    from eventspec.events import Monotonic
     from eventspec.models.loading import Loading
     from eventspec.pairs import Answering
     from eventspec.pairs import Pair as LoadedPair
+    from eventspec.recordings import Recording
 
+Whole = Annotated[
+    Path | None, typer.Option("--recording", parser=given_path, help="Event file, video, image folder, DSEC or native folder.")
+]
+Video = Annotated[
+    Path | None, typer.Option(parser=given_path, help="With --events, instead of --recording: a video or image folder.")
+]
+Events = Annotated[
+    Path | None, typer.Option(parser=given_path, help="With --video: the events that belong to it, in any event file.")
+]
 Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
 DevicePlan = Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Target = Annotated[Path | None, typer.Option(help="A checkpoint folder that answers, instead of a pair.")]
+Target = Annotated[Path | None, typer.Option(parser=given_path, help="A checkpoint folder that answers, instead of a pair.")]
 Drafter = Annotated[
     str | None, typer.Option(help="The checkpoint folder that drafts for --target, or another event drafter for --pair.")
 ]
@@ -36,13 +50,17 @@ Presence = Annotated[float, typer.Option(help="Taken off a token's logit once it
 BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the tokenizer writes it; may be repeated.")]
 Biases = Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")]
 Least = Annotated[int, typer.Option(help="No end token before so many tokens.")]
-Schema = Annotated[Path | None, typer.Option(help="The answer is JSON that fits the schema in this file.")]
+Schema = Annotated[Path | None, typer.Option(parser=given_path, help="The answer is JSON that fits the schema in this file.")]
 Pattern = Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")]
 
 
 def generate(
-    recording: Annotated[Path, typer.Option(help="AEDAT4, npy, npz, native folder, mp4 or image folder.")],
     prompt: Annotated[str, typer.Option(help="The question.")],
+    recording: Whole = None,
+    video: Video = None,
+    events: Events = None,
+    sensor: Sensor = None,
+    monotonic: Order = "raise",
     pair: Pair = "embedded",
     target: Target = None,
     drafter: Drafter = None,
@@ -72,29 +90,42 @@ def generate(
     end_us: Annotated[int | None, typer.Option(help="End of the window.")] = None,
     device_plan: DevicePlan = "auto",
     provisional: Annotated[bool, typer.Option(help="Show tokens before they are verified.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a Chrome / Perfetto trace here.")] = None,
+    trace: Annotated[Path | None, typer.Option(parser=given_path, help="Write a Chrome / Perfetto trace here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask one question about one recording; the answer is exactly the target's own."""
     from eventspec.core import Sampling
     from eventspec.models.loading import Loading
-    from eventspec.pairs import answering, check_method, window_of
-    from eventspec.recordings import Recording
+    from eventspec.pairs import answering, check_method
 
     check_method(method)
     drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
     drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
     drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
-    opened = Recording.open(recording)
+    opened = _opened(recording, video, events, sensor, monotonic)
     how = _precision(Loading(None, device, frames, allow_extrapolation, compat), dtype)
     folders = (pair, target, drafter)
     loaded = _load(folders, method, vocabulary, how, device_plan)
     drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
-    asking = answering(loaded, opened, prompt, method, window_of(opened, start_us, end_us), drawn)
-    _tell(asking, opened.name, provisional, trace, as_json)
+    asking = answering(loaded, opened, prompt, method, opened.window(start_us, end_us), drawn)
+    _tell(asking, opened, provisional, trace, as_json)
 
 
-def _tell(asking: Answering, name: str, provisional: bool, trace: Path | None, as_json: bool) -> None:
+def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor: str | None, monotonic: Monotonic) -> Recording:
+    """The recording of --recording, or of --video and --events on one clock."""
+    from eventspec.core import BadInput
+    from eventspec.events.formats import parse_sensor_size
+    from eventspec.recordings import Recording
+
+    size = parse_sensor_size(sensor) if sensor is not None else None
+    if whole is not None and video is None and events is None:
+        return Recording.open(whole, size, monotonic)
+    if whole is None and video is not None and events is not None:
+        return Recording.open_pair(events=events, video=video, sensor_size=size, monotonic=monotonic)
+    raise BadInput("give --recording PATH, or --video PATH and --events PATH for frames and events in two files")
+
+
+def _tell(asking: Answering, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
     if provisional and not as_json:
         from eventspec.cli.show import show_live
 
@@ -103,10 +134,10 @@ def _tell(asking: Answering, name: str, provisional: bool, trace: Path | None, a
     if trace is not None:
         result.trace.save(trace)
     if as_json:
-        typer.echo(json.dumps({"recording": name, **result.as_json(str(trace) if trace else None)}))
+        typer.echo(json.dumps({"recording": recording.name, **result.as_json(str(trace) if trace else None)}))
     elif not provisional:
         typer.echo(result.text)
-    for note in result.trace.notes if not as_json else ():
+    for note in (*recording.notes, *result.trace.notes) if not as_json else recording.notes:
         typer.echo(f"note: {note}", err=True)
 
 

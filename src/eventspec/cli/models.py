@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from eventspec.cli.paths import given_path
+
 models = typer.Typer(help="Bundled pairs and checkpoints.", no_args_is_help=True)
 
 
@@ -36,7 +38,7 @@ def list_pairs(as_json: Annotated[bool, typer.Option("--json", help="Print one J
 
 @models.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="A checkpoint folder, or the folder of a pair.toml.")],
+    folder: Annotated[Path, typer.Argument(parser=given_path, help="A checkpoint folder, or the folder of a pair.toml.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a checkpoint or pair folder is; exit 2 names the first thing it lacks."""
@@ -76,7 +78,9 @@ def _describe_pair(folder: Path) -> dict[str, Any]:
 
 @models.command()
 def parity(
-    folder: Annotated[Path, typer.Argument(help="A folder of goldens: checkpoint/, meta.json and the tensors.")],
+    folder: Annotated[
+        Path, typer.Argument(parser=given_path, help="A folder of goldens: checkpoint/, meta.json and the tensors.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare our model with tensors of the published code; exit 1 when a greedy answer differs."""

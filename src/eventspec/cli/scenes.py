@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from eventspec.cli.paths import given_path
+
 scenes = typer.Typer(help="The seeded synthetic street: frames, events, questions and answers.", no_args_is_help=True)
 
 
@@ -18,7 +20,7 @@ def _group() -> None:
 
 @scenes.command()
 def make(
-    out: Annotated[Path, typer.Option(help="A folder that does not exist yet.")],
+    out: Annotated[Path, typer.Option(parser=given_path, help="A folder that does not exist yet.")],
     clips: Annotated[int, typer.Option(help="How many one-second clips.")] = 20,
     split: Annotated[str, typer.Option(help="train, calibration or test: disjoint seeds.")] = "test",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,

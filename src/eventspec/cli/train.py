@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from eventspec.cli.paths import given_path
+
 train = typer.Typer(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
 
 
@@ -19,7 +21,7 @@ def _group() -> None:
 
 @train.command()
 def embedded(
-    out: Annotated[Path, typer.Option(help="Rendered clips, checkpoints and the finished pair go here.")],
+    out: Annotated[Path, typer.Option(parser=given_path, help="Rendered clips, checkpoints and the finished pair go here.")],
     preset: Annotated[
         str, typer.Option(help="cpu (nano, 2.5 h on 2 cores), gpu (base, 25 min), cpu-base (7 h) or smoke.")
     ] = "cpu",

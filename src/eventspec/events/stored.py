@@ -99,20 +99,19 @@ class StoredStream(EventStream):
         return EventStream.joined(self.blocks(), self.width, self.height)
 
 
-def held(source: Source, file_bytes: int, known: int = 0) -> EventStream:
-    """The stream in memory when it is short, and in its file when it is long.
-
-    Short is at most `HELD_EVENTS`, and at most one event a byte of the file (beyond a million of them): a small file that
-    unpacks into much more than it stores is read in parts too. `known` is the number of events where the file states it.
-    """
-    most = min(HELD_EVENTS, max(LEAST_HELD, file_bytes))
+def held(source: Source, file_bytes: int) -> EventStream:
+    """The stream in memory when it is short, and in its file when it is long; the number of events is not known before."""
     parts: list[EventStream] = []
     count = 0
-    if known > most:
-        return StoredStream(source)
     for block in source.blocks():
         parts.append(block)
         count += len(block)
-        if count > most:
+        if not is_short(count, file_bytes):
             return StoredStream(source)
     return EventStream.joined(parts, source.width, source.height)
+
+
+def is_short(count: int, file_bytes: int) -> bool:
+    """At most `HELD_EVENTS`, and at most one event a byte of the file (beyond a million of them): a small file that unpacks
+    into much more than it stores is read in parts too."""
+    return count <= min(HELD_EVENTS, max(LEAST_HELD, file_bytes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
@@ -17,6 +17,9 @@ Monotonic = Literal["raise", "clamp", "keep"]
 Column = np.ndarray[Any, np.dtype[Any]]
 Places = slice | np.ndarray[Any, np.dtype[np.int64]]
 LARGEST_SIDE = 65536  # coordinates are uint16
+Named = Callable[[str, int], str]
+"""How a message calls the value of a column ("t") at an event of the file (0 is the first)."""
+EVENT_BYTES = 13  # of one event in memory
 BLOCK = 1 << 17  # events in one block where a long stream is walked: they fit in a core's cache
 
 
@@ -65,24 +68,25 @@ class EventStream:
         monotonic: Monotonic = "raise",
         first: int = 0,
         latest: int = 0,
+        named: Named | None = None,
     ) -> EventStream:
         """Columns from outside (any numeric dtype, [E] each) as a stream; arrays of the right dtype are not copied.
 
         Polarity may be bool, {0, 1} or {-1, 1}. For one block of a longer file, `first` is the index of its first event in
         the file and `latest` the latest time (us) before it. Raises BadInput, one line with `source`, the field, the first
-        bad index and the remedy, for unequal lengths, NaN, negative or fractional values, events outside the sensor, and
-        (unless `monotonic` says otherwise) a time before its predecessor.
+        bad index (``t[5]``, unless `named` calls it otherwise) and the remedy, for unequal lengths, NaN, negative or
+        fractional values, events outside the sensor, and (unless `monotonic` says otherwise) a time before its predecessor.
         """
         if monotonic not in get_args(Monotonic):
             raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
         _check_sensor(width, height, source)
-        place = _Place(source, first)
+        place = _Place(source, first, named)
         columns = {name: _whole(values, name, place) for name, values in (("x", x), ("y", y), ("t", t), ("p", p))}
         counts = {name: len(values) for name, values in columns.items()}
         if len(set(counts.values())) > 1:
             lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise BadInput(f"{source}: the columns differ in length ({lengths}): every event needs x, y, t and p")
-        times, ordered = _ordered(_times(columns["t"], place), place, monotonic, latest)
+        times, ordered = _times(columns["t"], place, monotonic, latest)
         return cls(
             _coordinates(columns["x"], "x", width, "width", place),
             _coordinates(columns["y"], "y", height, "height", place),
@@ -144,10 +148,16 @@ def _check_sensor(width: int, height: int, source: str) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where columns come from: the file, and the index of their first event in it."""
+    """Where columns come from: the file, the index of their first event in it, and how its values are called."""
 
     source: str
     first: int
+    named: Named | None
+
+    def of(self, name: str, index: int) -> str:
+        """How the value of a column is called at one of these events."""
+        index += self.first
+        return self.named(name, index) if self.named is not None else f"{name}[{index}]"
 
     def __str__(self) -> str:
         return self.source
@@ -156,7 +166,7 @@ class _Place:
 def _refuse(place: _Place, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
     """Raise for the first event where the bool column `bad` is true."""
     index = int(np.argmax(bad))
-    raise BadInput(f"{place}: {name}[{place.first + index}] is {values[index]}: {remedy}")
+    raise BadInput(f"{place}: {place.of(name, index)} is {values[index]}: {remedy}")
 
 
 def _whole(values: ArrayLike, name: str, place: _Place) -> Column:
@@ -188,33 +198,42 @@ def _coordinates(column: Column, name: str, side: int, side_name: str, place: _P
     return column.astype(np.uint16, copy=False)
 
 
-def _times(column: Column, place: _Place) -> np.ndarray[Any, np.dtype[np.int64]]:
-    if len(column) and column.min() < 0:
-        _refuse(place, "t", column < 0, column, "times count microseconds from 0 upwards; add an offset to all of them")
-    longest = np.iinfo(np.int64).max
-    if len(column) and column.max() > longest:
-        _refuse(place, "t", column > longest, column, "larger than int64 microseconds can be; the file is damaged")
-    return column.astype(np.int64, copy=False)
-
-
-def _ordered(
-    times: np.ndarray[Any, np.dtype[np.int64]], place: _Place, monotonic: Monotonic, latest: int
+def _times(
+    column: Column, place: _Place, monotonic: Monotonic, latest: int
 ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
-    """The times under the policy, and whether they are non-decreasing now; `latest` is the time before the first."""
-    back = times[1:] < times[:-1]
+    """Times int64 under the policy, and whether they are non-decreasing now; `latest` is the time before the first."""
+    longest = np.iinfo(np.int64).max
+    if column.dtype == np.uint64 and len(column) and column.max() > longest:
+        _refuse(place, "t", column > longest, column, "larger than int64 microseconds can be; the file is damaged")
+    times, rising = _int64(column)
     late = len(times) > 0 and bool(times[0] < latest)
-    if not late and not back.any():
+    # Times that never go back and begin after 0 need no look at each of them: a pass over a long column costs.
+    if not len(times) or (rising and times[0] >= max(latest, 0)):
         return times, True
+    if times.min() < 0:
+        _refuse(place, "t", times < 0, times, "times count microseconds from 0 upwards; add an offset to all of them")
     if monotonic == "keep":
         return times, False
     if monotonic == "clamp":
         return np.maximum(np.maximum.accumulate(times), latest), True
-    index = 0 if late else int(np.argmax(back)) + 1
+    index = 0 if late else int(np.argmax(times[1:] < times[:-1])) + 1
     before = latest if late else times[index - 1]
     raise BadInput(
-        f"{place}: t[{place.first + index}] is {times[index]}, before t[{place.first + index - 1}] = {before}: "
+        f"{place}: {place.of('t', index)} is {times[index]}, before {place.of('t', index - 1)} = {before}: "
         f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep" (command line: --monotonic clamp)'
     )
+
+
+def _int64(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+    """The column as int64, itself where it is, and whether it never falls: both in one walk that stays in the cache."""
+    times = column if column.dtype == np.int64 else np.empty(len(column), np.int64)
+    rising = True
+    for start in range(0, len(times), BLOCK):
+        if times is not column:
+            times[start : start + BLOCK] = column[start : start + BLOCK]
+        near = times[max(start - 1, 0) : start + BLOCK]
+        rising = rising and not (near[1:] < near[:-1]).any()
+    return times, rising
 
 
 def lags(times: np.ndarray[Any, np.dtype[np.int64]], latest: int = 0) -> tuple[int, int]:

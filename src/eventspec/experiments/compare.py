@@ -28,6 +28,7 @@ from eventspec.recordings import Recording
 EVENTS = ("real", "blank", "shuffled")
 SEES_EVENTS = ("cross-modal",)
 ALL_CORES = f"{BASE}, all cores"
+Opening = Callable[[Path], Recording]
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,15 @@ def read_questions(path: Path, limit: int | None) -> list[Question]:
 class Recordings:
     """Opened recordings by path, and what a control makes of their events."""
 
-    def __init__(self, questions: list[Question]) -> None:
+    def __init__(self, questions: list[Question], opening: Opening = Recording.open) -> None:
         self.paths = list(dict.fromkeys(q.recording for q in questions))
+        self._opening = opening
         self._opened: dict[Path, Recording] = {}
 
     def real(self, path: Path) -> Recording:
         """The recording as it is, opened once."""
         if path not in self._opened:
-            self._opened[path] = Recording.open(path)
+            self._opened[path] = self._opening(path)
         return self._opened[path]
 
     def get(self, path: Path, events: str = "real") -> Recording:
@@ -117,6 +119,10 @@ def ways_of(pair: Pair, methods: list[str], events: list[str], others: Mapping[s
     for kind in events:
         if kind not in EVENTS:
             raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
+    controls = [kind for kind in events if kind != EVENTS[0]]
+    if controls and not set(methods) & set(SEES_EVENTS):
+        told = f"none of the methods {', '.join(methods)} sees events, so {' and '.join(controls)} events would change nothing"
+        raise BadInput(f"{told}: add the method {' or '.join(SEES_EVENTS)}, or leave --events out")
     ways = []
     for method in methods:
         pair.drafter(method)
@@ -137,11 +143,13 @@ def compare(
     events: list[str],
     out: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    opening: Opening = Recording.open,
     others: Mapping[str, Pair] | None = None,
 ) -> dict[str, Any]:
     """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary. `others`
     are the same pair with other event drafters."""
-    ways, recordings = ways_of(pair, methods, events, others or {}), Recordings(questions)
+    ways, recordings = ways_of(pair, methods, events, others or {}), Recordings(questions, opening)
+    _must_have_frames(pair, recordings)
     for way in ways:  # warm: caches, threads and kernels of every path
         ask(way, recordings, questions[0], sampling).result()
     rng, total = np.random.default_rng(0), 2 * len(questions)
@@ -167,6 +175,16 @@ def compare(
         if way.pair is not pair:
             way.pair.lanes.close()
     return summary([row for found in table for row in found.values()], [way.name for way in ways], environment(pair, events))
+
+
+def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
+    """BadInput, before anything is timed, when the target sees frames and some recording has none."""
+    if pair.sees != "frames":
+        return
+    blind = [path for path in recordings.paths if not len(recordings.real(path).video or ())]
+    if blind:
+        told = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
+        raise BadInput(f"{told}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
 
 
 def ask(way: Way, recordings: Recordings, question: Question, sampling: Sampling) -> Answering:

@@ -1,6 +1,6 @@
 """A target with its drafters on named devices, and the methods that can be run with them."""
 
-from eventspec.pairs.answer import Answering, Result, answering, generate, stream, stream_text, window_of
+from eventspec.pairs.answer import Answering, Result, answering, generate, stream, stream_text
 from eventspec.pairs.event_drafters import VOCABULARY_WAYS, with_drafter
 from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import METHODS, check_method
@@ -21,6 +21,5 @@ __all__ = [
     "stream",
     "stream_text",
     "warm_up",
-    "window_of",
     "with_drafter",
 ]

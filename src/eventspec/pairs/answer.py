@@ -254,11 +254,3 @@ def stream_text(
 ) -> Iterator[Piece]:
     """Answer one question as text: final pieces, each with the provisional text behind it."""
     return answering(pair, recording, prompt, method, window, replace(sampling or Sampling(), **settings)).pieces()
-
-
-def window_of(recording: Recording, start_us: int | None, end_us: int | None) -> Window | None:
-    """The window a user named by one or both ends; None = the whole recording."""
-    if start_us is None and end_us is None:
-        return None
-    whole = recording.span
-    return Window(whole.start_us if start_us is None else start_us, whole.end_us if end_us is None else end_us)

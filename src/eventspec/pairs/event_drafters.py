@@ -26,6 +26,8 @@ def with_drafter(pair: Pair, which: str, vocabulary: str = "auto", how: Loading 
 
     vocabulary: see `joined`. Raises BadInput and BadCheckpoint, one line each.
     """
+    if not which:
+        raise BadInput("the name of the drafter is empty: give a folder or a name")
     if which in pair.others:
         folder = pair.others[which]
         drafting = embedded_drafter(folder, Vocabulary.load(folder / "tokenizer.json"))

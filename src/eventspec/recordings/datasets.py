@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from eventspec.core import BadInput, write_text
 from eventspec.recordings import activitynet_qa, dsec, eventgpt_json, mvsec
-from eventspec.recordings.layout import Layout, Questions
+from eventspec.recordings.layout import Layout, Questions, Report, opened
+from eventspec.recordings.parts import Parts
+from eventspec.recordings.recording import Recording
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout for layout in (dsec.LAYOUT, mvsec.LAYOUT, activitynet_qa.LAYOUT, eventgpt_json.LAYOUT)
 }
+
+PARTS = ("events", "frames")
 
 
 def layout_of(path: Path, kind: str | None = None) -> Layout:
@@ -35,16 +40,39 @@ def questions_of(
 ) -> tuple[Layout, Questions]:
     """The questions of a data set whose recordings are there; BadInput where there are none."""
     layout = layout_of(path, kind)
+    found = _asked(layout, path, recordings, split)
+    if not found.rows:
+        lacks = f"{len(found.missing)} recordings are missing, first {found.missing[0]}" if found.missing else "no question"
+        raise BadInput(f"{path}: {lacks}: see `eventspec dataset verify`, or name their folder with --recordings")
+    return layout, found
+
+
+def inspect_recordings(layout: Layout, path: Path, recordings: Path) -> Report:
+    """Every recording that the data set's questions are about, opened in the folder given: what it holds.
+
+    missing: one line for each that is not there, and for each thing that one lacks: a head start needs events, a video
+    model frames. BadInput for a data set without questions, or a folder that is not there.
+    """
+    found = _asked(layout, path, recordings, None)
+    report = opened(
+        dict.fromkeys(row.recording for row in found.rows), recordings, _parts, lambda _: [], f"any recording in {recordings}"
+    )
+    lacks = [f"{part.name}: has no {what}" for part in report.parts for what in PARTS if part.facts and not part.facts[what]]
+    return replace(report, missing=(*found.missing, *lacks) if report.parts or found.missing else report.missing)
+
+
+def _parts(path: Path) -> Parts:
+    recording = Recording.open(path)
+    return Parts(recording.name, recording.events, recording.video, recording.notes)
+
+
+def _asked(layout: Layout, path: Path, recordings: Path | None, split: str | None) -> Questions:
     if layout.questions is None:
         asking = ", ".join(known.name for known in LAYOUTS.values() if known.questions is not None)
         raise BadInput(f"{path}: {layout.title} has no questions: those with questions are {asking}")
     if recordings is not None and not recordings.is_dir():
         raise BadInput(f"{recordings}: no such folder of recordings: check the path")
-    found = layout.questions(path, recordings, split)
-    if not found.rows:
-        lacks = f"{len(found.missing)} recordings are missing, first {found.missing[0]}" if found.missing else "no question"
-        raise BadInput(f"{path}: {lacks}: see `eventspec dataset verify`, or name their folder with --recordings")
-    return layout, found
+    return layout.questions(path, recordings, split)
 
 
 def write_questions(out: Path, found: Questions) -> None:

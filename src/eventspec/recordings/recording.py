@@ -44,6 +44,8 @@ class Recording:
         `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times.
         Raises BadInput, one line, for anything that cannot be read.
         """
+        if not str(path):
+            raise BadInput("the recording's path is empty: name a file or folder")
         path = Path(path)
         if path.name == native.TOML_NAME:
             path = path.parent
@@ -95,6 +97,25 @@ class Recording:
         if not spans:
             raise BadInput(f"{self.name}: the recording has neither events nor frames")
         return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+
+    def window(self, start_us: int | None, end_us: int | None) -> Window | None:
+        """The window a person named by one or both ends, None for the whole; an end left out is the recording's own.
+
+        BadInput, with what the recording spans, for ends that are not in order or leave nothing of it.
+        """
+        if start_us is None and end_us is None:
+            return None
+        span = self.span
+        start = span.start_us if start_us is None else start_us
+        end = span.end_us if end_us is None else end_us
+        if start < min(end, span.end_us) and span.start_us < end:
+            return Window(start, end)
+        both = start_us is not None and end_us is not None
+        asked = f"[{start}, {end}) us" if both else f"up to {end} us" if start_us is None else f"from {start} us on"
+        wrong = (
+            "is outside the recording" if not both or start < end else "is empty" if start == end else "ends before it begins"
+        )
+        raise BadInput(f"{self.name}: the window {asked} {wrong}: the recording spans {words(span)}, choose a part of that")
 
     def slice(self, window: Window | None) -> Recording:
         """Events and frames of a window on this recording's clock, as views; None is the whole recording.

@@ -10,14 +10,16 @@ from __future__ import annotations
 import struct
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, policy_notes, settled_size
+from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, policy_notes, settled_size
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "aedat4"
@@ -35,16 +37,28 @@ def matches(path: Path, head: bytes) -> bool:
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     """Read events and frames. Of a torn or damaged file the packets before the tear are kept, and a note says what is lost.
 
-    Raises BadInput when the header is damaged, not even one packet is readable, or the events do not fit the sensor.
+    Raises BadInput when the header is damaged, no event and no frame comes before the tear (the rule of
+    `sequential.event_file`), or the events do not fit the sensor.
     """
+    return _read(path, sensor_size, monotonic, frames=True)
+
+
+def read_alone(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+    """The events as `read` gives them; frames are decoded, which the package cannot leave out, but not kept."""
+    return _read(path, sensor_size, monotonic, frames=False)
+
+
+def _read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic, frames: bool) -> EventFile:
     layout = _layout(path)
-    packets = _packets(path, layout)
+    packets = _packets(path, layout, frames)
     notes = [_loss_note(packets, layout)] if packets.tear else []
+    if packets.tear and not packets.events and not packets.frames:
+        raise BadInput(f"{path}: is torn at byte {packets.tear}, before its first event or frame: copy or record it again")
     events = _events(packets, sensor_size, monotonic, str(path), notes)
-    frames, times = _frames(packets, notes)
-    if events is None and frames is None:
+    pictures, times = _frames(packets, notes)
+    if events is None and pictures is None and frames:
         raise BadInput(f"{path}: has neither events nor frames: record the camera's events or frames output")
-    return EventFile(NAME, events, tuple(notes), frames, times)
+    return EventFile(NAME, events, tuple(notes), pictures, times)
 
 
 # ---------------------------------------------------------------------------------------------------------- file on the disk
@@ -70,27 +84,26 @@ class _Packets:
 
 def _layout(path: Path) -> _Layout:
     """Walk version line, header and packet frames without decoding anything; BadInput when no packet is complete."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        line = file.read(len(VERSION_LINE))
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:  # not empty: it was recognised
+        size, first = len(data), len(VERSION_LINE) + 4
+        line = data[: len(VERSION_LINE)]
         if line != VERSION_LINE:
             raise BadInput(f"{path}: the version line is {line!r}, not {VERSION_LINE!r}: copy the file again")
-        length = int.from_bytes(file.read(4), "little")
-        header = file.read(min(length, size))  # a damaged length may claim 4 GB
-        first = len(VERSION_LINE) + 4 + length
+        length = int.from_bytes(data[first - 4 : first], "little")
+        header = data[first : first + length]  # a damaged length may claim 4 GB
+        first += length
         if len(header) < length or length < 8:
             raise BadInput(f"{path}: ends inside its header (byte {size}): nothing is readable, copy or record it again")
         table = _table_position(header, path)
         # A recorder that was killed never wrote the table (-1): then the packets go to the end of the file.
         whole_end = table if table >= first else size
-        starts, position = [], first
-        while position + PACKET_HEAD.size <= min(size, whole_end):
-            file.seek(position)
-            _, body = PACKET_HEAD.unpack(file.read(PACKET_HEAD.size))
-            if position + PACKET_HEAD.size + body > size:
+        starts, position, last = list[int](), first, min(size, whole_end) - PACKET_HEAD.size
+        while position <= last:
+            after = position + PACKET_HEAD.size + PACKET_HEAD.unpack_from(data, position)[1]
+            if after > size:
                 break
             starts.append(position)
-            position += PACKET_HEAD.size + body
+            position = after
     if not starts:
         raise BadInput(f"{path}: not even one packet is complete (it ends at byte {size}): copy or record it again")
     return _Layout(starts, first, position, max(whole_end, position))
@@ -120,7 +133,7 @@ def _u32(data: bytes, position: int) -> int:
     return int(struct.unpack_from("<I", data, position)[0])
 
 
-def _packets(path: Path, layout: _Layout) -> _Packets:
+def _packets(path: Path, layout: _Layout, frames: bool) -> _Packets:
     """Decode packet by packet; the first failure ends the reading and is remembered as the tear."""
     import aedat
 
@@ -134,7 +147,7 @@ def _packets(path: Path, layout: _Layout) -> _Packets:
         for packet in decoder:
             if "events" in packet:
                 packets.events.setdefault(packet["stream_id"], []).append(packet["events"])
-            elif "frame" in packet:
+            elif frames and "frame" in packet:
                 packets.frames.setdefault(packet["stream_id"], []).append(packet["frame"])
             count += 1
     except BaseException as error:
@@ -178,8 +191,8 @@ def _events(
     return events
 
 
-def _frames(packets: _Packets, notes: list[str]) -> tuple[Array | None, Array | None]:
-    """uint8 [K, H, W, 3] and int64 [K] of the first frame stream, in order of time; (None, None) without frames."""
+def _frames(packets: _Packets, notes: list[str]) -> tuple[Callable[[], Frames] | None, Array | None]:
+    """What makes the frames of the first stream, in order of time, and their times int64 [K]; (None, None) without frames."""
     if not packets.frames:
         return None, None
     frames = packets.frames[min(packets.frames)]
@@ -197,14 +210,18 @@ def _frames(packets: _Packets, notes: list[str]) -> tuple[Array | None, Array | 
         times = np.array([frame["t"] for frame in fitting], np.int64)
         notes.append("frame times are the file's own frame times: it does not say when the exposure began and ended")
     order = np.argsort(times, kind="stable")
-    pictures = np.empty((len(fitting), *shape, 3), np.uint8)
-    for place, index in enumerate(order):
-        pixels = fitting[index]["pixels"]
+    return lambda: _rgb([fitting[index]["pixels"] for index in order]), times[order]
+
+
+def _rgb(pictures: list[Array]) -> Frames:
+    """Grey [H, W] or colour [H, W, 3] pictures of one size, of 8 or 16 bits, as uint8 [K, H, W, 3]."""
+    found = np.empty((len(pictures), *pictures[0].shape[:2], 3), np.uint8)
+    for place, pixels in enumerate(pictures):
         if pixels.dtype == np.uint16:
             pixels = (pixels >> 8).astype(np.uint8)
         for colour in range(3):  # plane by plane: four times as fast as spreading grey over the last axis
-            pictures[place, ..., colour] = pixels if pixels.ndim == 2 else pixels[..., colour]
-    return pictures, times[order]
+            found[place, ..., colour] = pixels if pixels.ndim == 2 else pixels[..., colour]
+    return found
 
 
-FORMAT = Format(NAME, "AEDAT4", matches, read)
+FORMAT = Format(NAME, "AEDAT4", matches, read, read_alone)

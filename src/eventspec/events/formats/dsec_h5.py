@@ -49,16 +49,15 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
     notes: list[str] = []
     with opened_h5(path) as file:
-        count = table(file).count
+        columns = table(file)
         stated = stated_size(file["events"], path)
-        offset = "t_offset" in file
-    if stated is None and sensor_size is None:
-        stated = SENSORS["dsec"]
-        notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")
-    if not offset:
-        notes.append("times are taken as they stand: there is no t_offset")
-    source = H5Source(path, settled_size(stated, sensor_size, str(path)), monotonic, table, count)
-    return h5_file(NAME, source, path, tuple(notes))
+        if stated is None and sensor_size is None:
+            stated = SENSORS["dsec"]
+            notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")
+        if "t_offset" not in file:
+            notes.append("times are taken as they stand: there is no t_offset")
+        source = H5Source(path, settled_size(stated, sensor_size, str(path)), monotonic, table, columns.count)
+        return h5_file(NAME, source, columns, path, tuple(notes))
 
 
 def write(path: Path, stream: EventStream) -> None:

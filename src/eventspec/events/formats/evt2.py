@@ -90,7 +90,7 @@ def _events(word: Array, mask: Array | None, state: State) -> tuple[Columns, Sta
     t = (known << 6) + (own >> 22 & 63)
     x, y, p = (own >> 11 & 2047).astype(np.uint16), (own & 2047).astype(np.uint16), kind[event]
     if mask is not None:
-        hot = np.flatnonzero(np.unpackbits(mask[event].view(np.uint8), bitorder="little"))
+        hot = np.flatnonzero(np.unpackbits(mask[event].view(np.uint8), bitorder="little").view(np.bool_))
         source, pixel = hot >> 5, (hot & 31).astype(np.uint16)
         x, y, t, p = x[source] + pixel, y[source], t[source], p[source]
     triggers = state.triggers + int(np.count_nonzero(kind == TRIGGER))

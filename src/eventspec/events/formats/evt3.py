@@ -102,15 +102,15 @@ def _columns(
     column = np.minimum(np.repeat(origin, counts) + walked[:-1], FARTHEST - 16)
     on = np.concatenate(([state.on], word[bases] >> 11 & 1)).astype(np.uint8)
 
-    hot = np.flatnonzero(np.unpackbits(bits.astype("<u2").view(np.uint8), bitorder="little"))
+    hot = np.flatnonzero(np.unpackbits(bits.astype("<u2").view(np.uint8), bitorder="little").view(np.bool_))
     source, pixel = hot >> 4, hot & 15
     many = np.bitwise_count(bits).astype(np.int64)
     # The events of a vector stand together, and all vectors' events in the order of `hot`.
     places = np.arange(len(hot)) + (done[vectors] - np.cumsum(many))[source]
     events = int(done[-1])
     x, p = np.empty(events, np.uint16), np.empty(events, np.uint8)
-    own = word[ones]
-    x[done[ones] - 1], p[done[ones] - 1] = own & np.uint16(2047), own >> 11 & 1
+    own, alone = word[ones], done[ones] - 1
+    x[alone], p[alone] = own & np.uint16(2047), own >> 11 & 1
     x[places], p[places] = column[source] + pixel, np.repeat(on, counts)[source]
     after = min(int(origin[-1] + walked[-1]), FARTHEST - 16)
     return x, p, state._replace(column=after, on=int(on[-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +13,48 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.stream import EventStream, Monotonic, lags
 
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
 SensorSize = tuple[int, int]
 """(width, height) in pixels."""
 
 
 @dataclass(frozen=True, eq=False)
 class EventFile:
-    """What one file held. A family that knows no frames leaves them None.
+    """What one file held. A family that knows no frames leaves `pictures` and their times None.
 
     events: None when the file has no event stream at all; notes: what the reader assumed or lost, one sentence each;
-    frames uint8 [K, H, W, 3] RGB with frame_times_us int64 [K], as plain arrays because this room knows no video.
+    pictures: makes the frames, of which frame_times_us int64 [K] are the times. As plain arrays: this room knows no video.
     """
 
     format: str
     events: EventStream | None
     notes: tuple[str, ...] = ()
-    frames: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+    pictures: Callable[[], Frames] | None = None
     frame_times_us: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+    @cached_property
+    def frames(self) -> Frames | None:
+        """Frames uint8 [K, H, W, 3] RGB, made when they are first asked for: who wants events alone does not wait."""
+        return self.pictures() if self.pictures is not None else None
+
+
+Read = Callable[[Path, SensorSize | None, Monotonic], EventFile]
 
 
 @dataclass(frozen=True)
 class Format:
-    """One family: its name in reports, how a person calls it, and two functions.
+    """One family: its name in reports, how a person calls it, and its functions.
 
     ``matches(path, head)`` sees the first bytes (up to `HEAD_BYTES`) and may open the file; ``read(path, sensor_size,
-    monotonic)`` raises BadInput for a file of this family it cannot use.
+    monotonic)`` raises BadInput for a file of this family it cannot use; ``read_alone`` is the same without frames, for a
+    family that would have to keep them.
     """
 
     name: str
     title: str
     matches: Callable[[Path, bytes], bool]
-    read: Callable[[Path, SensorSize | None, Monotonic], EventFile]
+    read: Read
+    read_alone: Read | None = None
 
 
 HEAD_BYTES = 4096

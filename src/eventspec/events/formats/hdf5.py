@@ -17,8 +17,8 @@ import numpy as np
 from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.formats.sequential import Columns
-from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import BLOCK, EventStream, Monotonic, lags
+from eventspec.events.stored import StoredStream, is_short
+from eventspec.events.stream import BLOCK, EVENT_BYTES, EventStream, Monotonic, lags
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CHUNK = 1 << 16  # events a chunk
@@ -129,6 +129,10 @@ class Table(Protocol):
 
     @property
     def count(self) -> int: ...
+    @property
+    def at_once(self) -> int:
+        """How many rows to read together when all of them are wanted in memory."""
+        ...
 
     def rows(self, first: int, last: int) -> Columns:
         """Events [first, last)."""
@@ -152,6 +156,9 @@ class ColumnTable:
         if any(len(column) != self.count for column in columns.values()):
             lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
             raise BadInput(f"{path}: the columns differ in length ({lengths}): every event needs x, y, t and p")
+        # Columns that are no wider than an event in memory are read whole: that saves putting blocks together.
+        narrow = sum(column.dtype.itemsize for column in columns.values()) <= EVENT_BYTES
+        self.at_once = max(self.count, 1) if narrow else BLOCK
         if offset_us and columns["t"].dtype.kind not in "iu":
             raise BadInput(f"{path}: t holds {columns['t'].dtype}: beside a t_offset it must be whole microseconds")
 
@@ -161,7 +168,7 @@ class ColumnTable:
 
     def times(self, first: int, last: int) -> Array:
         raw: Array = self._columns["t"][first:last]
-        return raw.astype(np.int64) + np.int64(self._offset_us) if self._offset_us else raw
+        return np.add(raw, np.int64(self._offset_us), dtype=np.int64) if self._offset_us else raw
 
     def near(self, time_us: int) -> tuple[int, int]:
         millisecond = (time_us - self._offset_us) // 1000
@@ -204,27 +211,35 @@ class H5Source:
         """Checked events. Where times must not go back, a window is found by search, and nothing else is read."""
         with opened_h5(self._path) as file:
             table = self._table(file)
-            first, last, latest = 0, self._count, 0
+            first, last = 0, self._count
             if window is not None and self._monotonic == "raise":
                 first, last = (_place(table, time) for time in (window.start_us, window.end_us))
-            for start in range(first, last, BLOCK):
-                columns = table.rows(start, min(start + BLOCK, last))
-                block = EventStream.checked(
-                    *columns,
-                    self.width,
-                    self.height,
-                    source=str(self._path),
-                    monotonic=self._monotonic,
-                    first=start,
-                    latest=latest,
-                )
-                if self._monotonic != "raise" and window is None:
-                    late, lag = lags(columns.t.astype(np.int64), latest)
-                    self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
-                latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
-                part = block if window is None else block.slice(window)
-                if len(part):
-                    yield part
+            yield from self._checked(table, window, first, last, BLOCK)
+
+    def whole(self, table: Table) -> EventStream:
+        """Every event of an open file, checked, in memory."""
+        return EventStream.joined(self._checked(table, None, 0, self._count, table.at_once), self.width, self.height)
+
+    def _checked(self, table: Table, window: Window | None, first: int, last: int, step: int) -> Iterator[EventStream]:
+        latest = 0
+        for start in range(first, last, step):
+            columns = table.rows(start, min(start + step, last))
+            block = EventStream.checked(
+                *columns,
+                self.width,
+                self.height,
+                source=str(self._path),
+                monotonic=self._monotonic,
+                first=start,
+                latest=latest,
+            )
+            if self._monotonic != "raise" and window is None:
+                late, lag = lags(columns.t.astype(np.int64), latest)
+                self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+            latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
+            part = block if window is None else block.slice(window)
+            if len(part):
+                yield part
 
 
 def _place(table: Table, time_us: int) -> int:
@@ -247,9 +262,9 @@ def _place(table: Table, time_us: int) -> int:
     return low + int(np.searchsorted(table.times(low, high), time_us))
 
 
-def h5_file(name: str, source: H5Source, path: Path, notes: tuple[str, ...] = ()) -> EventFile:
-    """The file as a whole: in memory when it is short."""
-    stream = held(source, path.stat().st_size, source.count())
+def h5_file(name: str, source: H5Source, table: Table, path: Path, notes: tuple[str, ...] = ()) -> EventFile:
+    """The file as a whole: in memory when it is short, and then read from the table of the open file."""
+    stream = source.whole(table) if is_short(source.count(), path.stat().st_size) else StoredStream(source)
     found = [*notes, *order_notes(source.late, source.largest_lag_us, source.ordered)]
     return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
 

@@ -13,7 +13,7 @@ from eventspec.events.formats.family import EventFile, Format, SensorSize, settl
 from eventspec.events.formats.hdf5 import MAGIC, H5Source, dataset, h5_file, holds, opened_h5
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.formats.sequential import Columns
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import BLOCK, Monotonic
 
 NAME = "mvsec-hdf5"
 CAMERAS = ("davis/left", "davis/right")
@@ -39,7 +39,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     if size > min(LARGEST_FRAMES, 20 * path.stat().st_size):
         told = f"{len(grey.times_us)} grey frames are left out: they are {size} bytes; open the file as a recording"
         return replace(found, notes=(*found.notes, told))
-    return replace(found, frames=grey.whole(), frame_times_us=grey.times_us)
+    return replace(found, pictures=grey.whole, frame_times_us=grey.times_us)
 
 
 def read_events(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> tuple[EventFile, str]:
@@ -56,9 +56,10 @@ def read_events(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic
         found = [camera for camera in CAMERAS if f"{camera}/events" in file]
         if len(found) > 1:
             notes.append(f"two event cameras: only {found[0]} is read")
-        count = table(file).count
-    size = settled_size(None, sensor_size or SENSORS["davis346"], str(path))
-    return h5_file(NAME, H5Source(path, size, monotonic, table, count), path, tuple(notes)), found[0]
+        matrix = table(file)
+        size = settled_size(None, sensor_size or SENSORS["davis346"], str(path))
+        source = H5Source(path, size, monotonic, table, matrix.count)
+        return h5_file(NAME, source, matrix, path, tuple(notes)), found[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +104,8 @@ def grey_frames(path: Path, camera: str) -> GreyFrames | None:
 
 class MatrixTable:
     """Events as the rows x, y, seconds, polarity of one matrix. Differences from the first time keep their full precision."""
+
+    at_once = BLOCK
 
     def __init__(self, matrix: Any, path: Path) -> None:
         if matrix.shape[1] != 4 or matrix.dtype.kind != "f":

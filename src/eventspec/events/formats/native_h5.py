@@ -38,9 +38,9 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         return ColumnTable({name: dataset(file, name, path) for name in COLUMNS}, path)
 
     with opened_h5(path) as file:
-        count = table(file).count
+        columns = table(file)
         size = settled_size(stated_size(file, path), sensor_size, str(path))
-    return h5_file(NAME, H5Source(path, size, monotonic, table, count), path)
+        return h5_file(NAME, H5Source(path, size, monotonic, table, columns.count), columns, path)
 
 
 def write(path: Path, stream: EventStream) -> None:

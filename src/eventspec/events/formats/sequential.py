@@ -18,7 +18,7 @@ import numpy as np
 from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import EventStream, Monotonic, lags
+from eventspec.events.stream import EventStream, Monotonic, Named, lags
 
 State = TypeVar("State")
 
@@ -54,14 +54,22 @@ class _Mark(Generic[State]):
 
 
 class Sequential(Generic[State]):
-    """A `Source` over a file of `end` bytes whose events begin at byte `start`."""
+    """A `Source` over a file of `end` bytes whose events begin at byte `start`; `named` as for `EventStream.checked`."""
 
     def __init__(
-        self, path: Path, size: SensorSize, monotonic: Monotonic, decode: Decode[State], start: int, end: int, state: State
+        self,
+        path: Path,
+        size: SensorSize,
+        monotonic: Monotonic,
+        decode: Decode[State],
+        start: int,
+        end: int,
+        state: State,
+        named: Named | None = None,
     ) -> None:
         self.width, self.height = size
         self.ordered = monotonic != "keep"
-        self._path, self._monotonic, self._decode, self._end = path, monotonic, decode, end
+        self._path, self._monotonic, self._decode, self._end, self._named = path, monotonic, decode, end, named
         self._marks = [_Mark(start, state, 0, 0)]  # of every block seen so far, and of the next one
         self._spans: list[Window | None] = []  # of every block seen so far
         self._growing = threading.Lock()
@@ -145,6 +153,7 @@ class Sequential(Generic[State]):
             monotonic=self._monotonic,
             first=mark.first,
             latest=mark.latest,
+            named=self._named,
         )
 
 
@@ -153,9 +162,17 @@ def _meet(span: Window, window: Window) -> bool:
 
 
 def event_file(name: str, source: Sequential[Any], notes: list[str], told: Callable[[Any], list[str]]) -> EventFile:
-    """The file as a whole: in memory when it is short. ``told(state)`` says what the decoder had to leave out."""
+    """The file as a whole: in memory when it is short. ``told(state)`` says what the decoder had to leave out.
+
+    The rule for files without an event, which all formats keep: a container that says how many events it has may say none
+    (npz, npy, HDF5; AEDAT4 unless it is torn). A file that is nothing but a row of events never says so, and one in which
+    not one event is complete cannot be told from one that was cut: BadInput.
+    """
     stream = held(source, source._end)
     found = [*notes, *told(source.state), *order_notes(source.late, source.largest_lag_us, source.ordered)]
+    if not isinstance(stream, StoredStream) and not len(stream):  # a stored one is long
+        why = f" ({'; '.join(found)})" if found else ""
+        raise BadInput(f"{source}: ends at byte {source._end}, before its first event{why}: copy or record it again")
     return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
 
 

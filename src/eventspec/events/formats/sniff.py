@@ -39,15 +39,18 @@ KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def open_events(path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> EventFile:
-    """Read an event file of any known family, with its notes and, where it has them, its frames.
+def open_events(
+    path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise", frames: bool = True
+) -> EventFile:
+    """Read an event file of any known family, with its notes and, where it has them and `frames` are wanted, its frames.
 
     Raises BadInput, one line, for a missing, empty, unknown or unusable file.
     """
     path = Path(path)
     family = recognised(path)
     if family is not None:
-        return family.read(path, sensor_size, monotonic)
+        read = family.read if frames or family.read_alone is None else family.read_alone
+        return read(path, sensor_size, monotonic)
     head = _head(path)
     readable = ", ".join(known.title for known in FORMATS)
     raise BadInput(f"{path}: looks like {describe(head)}, which is not a readable event file: readable are {readable}")
@@ -61,7 +64,7 @@ def recognised(path: Path) -> Format | None:
 
 def read_events(path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> EventStream:
     """The event stream of a file; BadInput when it cannot be read or has none. `open_events` also gives the notes."""
-    found = open_events(path, sensor_size, monotonic)
+    found = open_events(path, sensor_size, monotonic, frames=False)
     if found.events is None:
         raise BadInput(f"{path}: the {found.format} file holds no event stream: give a recording with events")
     return found.events

@@ -2,13 +2,16 @@
 
 A header names the columns in any order, with a unit where it has one (``t_us``, ``time [s]``); other columns are passed
 over. Without a header the order is t x y p. Times with fractions are seconds; whole numbers are microseconds, or nanoseconds
-where they are too large for any clock in microseconds. A first line of two whole numbers is the sensor's size.
+where they are too large for any clock in microseconds. A first line of two whole numbers is the sensor's size, and so is a
+comment such as ``# sensor 640x480``. Messages number the lines of the file from 1 on, headers and comments included.
 """
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -16,12 +19,11 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
-from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, event_file
-from eventspec.events.stream import Monotonic
+from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, event_file, opened
+from eventspec.events.stream import EventStream, Monotonic, Named
 
 NAME = "text"
 BLOCK_BYTES = 1 << 21
-LONGEST_LINE = 1000
 NANOSECONDS_FROM = 1e17  # as microseconds this would be the year 5138
 NAMES = {
     "t": ("t", "ts", "time", "times", "timestamp", "timestamps"),
@@ -31,8 +33,10 @@ NAMES = {
 }
 UNITS = {"s": 1e6, "sec": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "microseconds": 1.0, "ns": 1e-3}
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|True|False|true|false")
+NO_NUMBER = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)  # what programs write for a number that is missing
 HEADER = re.compile(r"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])(s|sec|seconds|ms|us|µs|microseconds|ns)[\])]?)?")
 GAPS = re.compile(r"[,;\t]\s*|(?<=[\w\])])\s+(?=[a-z])")
+SIZE = re.compile(rb"sensor (\d{1,5})x(\d{1,5})")
 COMMENTS = re.compile(rb"(?m)^[ \t]*[#%].*\n?")
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -62,17 +66,20 @@ def layout(head: bytes) -> Layout | None:
     start, size, names, scale = 0, None, None, 0.0
     for line in head.splitlines(keepends=True):
         words = line.strip().lstrip(b"#%").strip()
+        if size is None and (stated := SIZE.fullmatch(words)):
+            size = int(stated[1]), int(stated[2])
         ends = line.endswith(b"\n") or start + len(line) == len(head) < HEAD_BYTES  # the last line may be cut by `head`
         if words and names is None and (found := _header(words)):
             names, scale = found
         elif words and not line.lstrip().startswith((b"#", b"%")):
             separator = _separator(words)
             cells = words.split(separator)
-            if not all(NUMBER.fullmatch(cell.strip()) for cell in cells) or not ends:
+            # Behind a header that names t, x, y and p any line is one of them, and `read` says which one is wrong.
+            if not ends or not (names or all(_looks_numeric(cell.strip()) for cell in cells)):
                 return None
             if len(cells) == 2 and size is None and all(cell.strip().isdigit() for cell in cells):
                 size = int(cells[0]), int(cells[1])
-            elif len(cells) == 4 or (names is not None and len(cells) > max(names)):
+            elif len(cells) == 4 or names is not None:
                 order = names or (0, 1, 2, 3)
                 scale, why = (scale, "the header says so") if scale else _unit(head[start:], separator, order[0])
                 return Layout(separator, order, scale, start, size, names is not None, why)
@@ -80,6 +87,10 @@ def layout(head: bytes) -> Layout | None:
                 return None
         start += len(line)
     return None
+
+
+def _looks_numeric(cell: bytes) -> bool:
+    return NUMBER.fullmatch(cell) is not None or NO_NUMBER.fullmatch(cell) is not None
 
 
 def _header(line: bytes) -> tuple[tuple[int, int, int, int], float] | None:
@@ -129,8 +140,17 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     notes.append(f"times are in units of {found.scale:g} us: {found.why}")
     size = settled_size(found.size, sensor_size, str(path))
     end = path.stat().st_size
-    source = Sequential(path, size, monotonic, decoder(path, found, end), found.start, end, 0)
+    source = Sequential(path, size, monotonic, decoder(path, found, end), found.start, end, 0, _named(path, found.start))
     return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
+
+
+def write(path: Path, stream: EventStream) -> None:
+    """Write ``t_us,x,y,p`` a line under a header, after a comment with the sensor's size; the caller renames the path."""
+    with path.open("wb") as file:
+        file.write(f"# sensor {stream.width}x{stream.height}\nt_us,x,y,p\n".encode())
+        for block in stream.blocks():
+            rows = zip(block.t.tolist(), block.x.tolist(), block.y.tolist(), block.p.tolist(), strict=True)
+            file.write("".join(f"{t},{x},{y},{p}\n" for t, x, y, p in rows).encode())
 
 
 def decoder(path: Path, found: Layout, end: int) -> Decode[int]:
@@ -141,7 +161,8 @@ def decoder(path: Path, found: Layout, end: int) -> Decode[int]:
         data = file.read(BLOCK_BYTES)
         lines = data[: data.rfind(b"\n") + 1] if position + len(data) < end else data
         if not lines:
-            raise BadInput(f"{path}: byte {position} begins a line of more than {BLOCK_BYTES} bytes: this is no event text")
+            number = _lines_before(path, position) + 1
+            raise BadInput(f"{path}: line {number} has more than {BLOCK_BYTES} bytes: this is no event text")
         cut = 0
         if position + len(lines) == end and not lines.endswith(b"\n"):
             last = lines[lines.rfind(b"\n") + 1 :]
@@ -159,8 +180,9 @@ def _is_event(line: bytes, found: Layout) -> bool:
 
 def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
     """The events of whole lines. Times in seconds are rounded to the nearest microsecond."""
-    for word, number in ((b"True", b"1"), (b"False", b"0"), (b"true", b"1"), (b"false", b"0")):
-        lines = lines.replace(word, number)
+    raw = lines
+    for word, digit in ((b"True", b"1"), (b"False", b"0"), (b"true", b"1"), (b"false", b"0")):
+        lines = lines.replace(word, digit)
     if b"#" in lines or b"%" in lines:
         lines = COMMENTS.sub(b"", lines)
     if not lines.strip():
@@ -168,20 +190,59 @@ def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
     separator = found.separator.decode() if found.separator else None
     try:
         table = np.loadtxt(io.BytesIO(lines), np.float64, None, separator, usecols=found.order, ndmin=2, encoding="latin-1")
-    except (ValueError, IndexError) as error:
-        told = " ".join(str(error).split("\n")[0].split())[:120]
-        raise BadInput(f"{path}: after byte {position}, a line is no event ({told}): mend or remove it") from None
-    if not np.isfinite(table).all():
-        row = int(np.argmin(np.isfinite(table).all(axis=1)))
-        raise BadInput(f"{path}: after byte {position}, event {row} has a value that is no number: mend or remove the line")
+    except (ValueError, IndexError):
+        number = _lines_before(path, position) + 1
+        wrong = ((place, text) for place, text in _event_lines(raw.split(b"\n")) if not _is_event(text, found))
+        place, text = next(wrong, (0, lines[:80]))
+        raise BadInput(f"{path}: line {number + place} is no event ({_shown(text)}): mend or remove it") from None
+    bad = ~np.isfinite(table).all(axis=1)
+    if bad.any():
+        number, line = _line_of(path, position, int(np.argmax(bad)))
+        raise BadInput(f"{path}: line {number} has a value that is no number ({_shown(line)}): mend or remove it")
     t, x, y, p = table.T
     us = np.rint(t * found.scale)
     if found.scale == 1.0 and (us != t).any():
-        told = f"time {t[int(np.argmax(us != t))]:g} has a fraction, and times are in microseconds: {found.why}"
-        raise BadInput(f"{path}: after byte {position}, {told}; name the unit in a header, such as t_s,x,y,p")
+        row = int(np.argmax(us != t))
+        told_time = f"t in line {_line_of(path, position, row)[0]} is {t[row]:g}, and times are in microseconds: {found.why}"
+        raise BadInput(f"{path}: {told_time}; name the unit in a header, such as t_s,x,y,p")
     if len(us) and np.abs(us).max() >= 2.0**62:
-        raise BadInput(f"{path}: after byte {position}, a time is {us[np.abs(us).argmax()]:g} us: give times in seconds or us")
+        row = int(np.abs(us).argmax())
+        told_time = f"t in line {_line_of(path, position, row)[0]} is {us[row]:g} us"
+        raise BadInput(f"{path}: {told_time}: give times in seconds or us")
     return Columns(x, y, us.astype(np.int64), p)
+
+
+def _event_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Lines that should hold an event, with their place among all of them from 0 on: no empty ones, no comments."""
+    for place, line in enumerate(lines):
+        if line.strip() and not line.lstrip().startswith((b"#", b"%")):
+            yield place, line
+
+
+def _line_of(path: Path, position: int, event: int = 0) -> tuple[int, bytes]:
+    """Number of a line in the file, from 1 on, and its text: that of an event, the first from byte `position` on being 0.
+
+    Only messages need it, so it may walk through the file: what is before was read, in lines of bounded length.
+    """
+    with opened(path) as file:
+        file.seek(position)
+        place, line = next(islice(_event_lines(file), event, None), (0, b""))
+    return _lines_before(path, position) + 1 + place, line
+
+
+def _lines_before(path: Path, position: int) -> int:
+    with opened(path) as file:
+        return sum(file.read(min(BLOCK_BYTES, position - at)).count(b"\n") for at in range(0, position, BLOCK_BYTES))
+
+
+def _named(path: Path, start: int) -> Named:
+    """A value of the file in words; events are counted from byte `start` on."""
+    return lambda name, index: f"{name} in line {_line_of(path, start, index)[0]}"
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode("utf-8", "replace").strip()
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
 FORMAT = Format(NAME, "text with t x y p", matches, read)
