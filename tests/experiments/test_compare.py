@@ -140,12 +140,12 @@ def test_shuffled_events_are_another_recordings_on_this_clock() -> None:
 def test_unknown_controls_and_lonely_recordings_are_refused() -> None:
     asked = [Question("1", CLIPS / "street_scene", "?", "?")]
     with pytest.raises(BadInput, match="choose real, blank, shuffled"):
-        ways_of(load_pair("embedded", "two"), ["prior"], ["loud"], {})
+        ways_of(load_pair("embedded", "two"), ["prior"], ["loud"])
     for events in (["shuffled"], ["real", "blank"]):
         with pytest.raises(
             BadInput, match=r"none of the methods autoregressive, prior sees events, so .* add the method cross"
         ):
-            ways_of(load_pair("embedded", "two"), ["autoregressive", "prior"], events, {})
+            ways_of(load_pair("embedded", "two"), ["autoregressive", "prior"], events)
     with pytest.raises(BadInput, match="two recordings"):
         Recordings(asked).get(asked[0].recording, "shuffled")
 

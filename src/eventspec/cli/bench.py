@@ -31,6 +31,10 @@ def compare(
     drafter: Annotated[
         list[str] | None, typer.Option(help="Another event drafter, NAME or NAME:WAY (see generate --vocabulary). Repeatable.")
     ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(help="Another head for method eagle, NAME or NAME:TREE (dynamic, static, chain). Repeatable."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -45,9 +49,9 @@ def compare(
 
     from eventspec.core import BadInput, Sampling
     from eventspec.events.formats import parse_sensor_size
+    from eventspec.experiments.compare import Way, read_questions
     from eventspec.experiments.compare import compare as run
-    from eventspec.experiments.compare import read_questions
-    from eventspec.pairs import check_method, load_pair, warm_up, with_drafter
+    from eventspec.pairs import check_method, load_pair, warm_up, with_drafter, with_head
     from eventspec.recordings import Recording
 
     methods = [check_method(name) for name in dict.fromkeys(method)]
@@ -57,8 +61,11 @@ def compare(
     asked = read_questions(questions, limit)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     ready = warm_up(load_pair(pair, device_plan))
-    named = {name: name.partition(":") for name in drafter or ()}
-    others = {name: with_drafter(ready, which, way or "auto") for name, (which, _, way) in named.items()}
+    kind = (events or ["real"])[0]
+    others = [
+        Way(f"cross-modal, {name}", "cross-modal", kind, with_drafter(ready, *_split(name, "auto"))) for name in drafter or ()
+    ]
+    others += [Way(f"eagle, {name}", "eagle", kind, with_head(ready, *_split(name, "dynamic"))) for name in head or ()]
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("comparing", total=len(asked))
@@ -77,6 +84,12 @@ def compare(
         typer.echo(json.dumps(found))
     else:
         _print(found)
+
+
+def _split(name: str, usual: str) -> tuple[str, str]:
+    """NAME or NAME:HOW; a path may hold a colon of its own before a slash."""
+    first, mark, how = name.rpartition(":")
+    return (first, how) if mark and "/" not in how else (name, usual)
 
 
 def _print(found: dict[str, Any]) -> None:

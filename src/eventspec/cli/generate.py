@@ -36,6 +36,7 @@ Target = Annotated[Path | None, typer.Option(parser=given_path, help="A checkpoi
 Drafter = Annotated[
     str | None, typer.Option(help="The checkpoint folder that drafts for --target, or another event drafter for --pair.")
 ]
+Head = Annotated[str | None, typer.Option(help="Another head for methods eagle and specvlm: a folder, or one of --pair's.")]
 Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
 Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]
 Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
@@ -65,6 +66,7 @@ def generate(
     target: Target = None,
     drafter: Drafter = None,
     vocabulary: Ways = "auto",
+    head: Head = None,
     frames: Frames = None,
     allow_extrapolation: Beyond = False,
     compat: Compat = False,
@@ -104,7 +106,7 @@ def generate(
     drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
     opened = _opened(recording, video, events, sensor, monotonic)
     how = _precision(Loading(None, device, frames, allow_extrapolation, compat), dtype)
-    folders = (pair, target, drafter)
+    folders = (pair, target, drafter, head)
     loaded = _load(folders, method, vocabulary, how, device_plan)
     drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
     asking = answering(loaded, opened, prompt, method, opened.window(start_us, end_us), drawn)
@@ -142,21 +144,23 @@ def _tell(asking: Answering, recording: Recording, provisional: bool, trace: Pat
 
 
 def _load(
-    folders: tuple[str, Path | None, str | None], method: str, vocabulary: str, how: Loading, device_plan: str
+    folders: tuple[str, Path | None, str | None, str | None], method: str, vocabulary: str, how: Loading, device_plan: str
 ) -> LoadedPair:
     from eventspec.core import BadInput
     from eventspec.models.loading import Loading
-    from eventspec.pairs import load_folders, load_pair, with_drafter
+    from eventspec.pairs import load_folders, load_pair, with_drafter, with_head
 
-    pair, target, drafter = folders
+    pair, target, drafter, head = folders
     if target is not None:
         drafting = None if drafter is None else Path(drafter)
-        return load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
+        loaded = load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
+        return loaded if head is None else with_head(loaded, head)
     if how != Loading() or (drafter is None and vocabulary != "auto"):
         told = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
         raise BadInput(f"{told} are for checkpoint folders: give --target FOLDER or --drafter as well")
     loaded = load_pair(pair, device_plan)
-    return loaded if drafter is None else with_drafter(loaded, drafter, vocabulary)
+    loaded = loaded if drafter is None else with_drafter(loaded, drafter, vocabulary)
+    return loaded if head is None else with_head(loaded, head)
 
 
 def _biases(given: list[str]) -> dict[int, float]:

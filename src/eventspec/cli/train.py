@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -34,16 +36,67 @@ def embedded(
 
     if preset not in recipe.PRESETS:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
-    if out.exists() and any(out.iterdir()) and not resume:
-        raise BadInput(f"{out} is not empty: choose another folder, or continue it with --resume")
+    _check_out(out, resume)
     recipe.reexecute_with_allocator(sys.argv[1:])
 
+    with _shown() as report:
+        folder = recipe.train(preset, out, report)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **json.loads((folder / "provenance.json").read_text())}))
+        return
+    typer.echo(f"the trained pair is in {folder}: use it with --pair {folder}")
+
+
+@train.command()
+def heads(
+    out: Annotated[Path, typer.Option(parser=given_path, help="Rendered clips, answers, checkpoints and the finished pair.")],
+    pair: Annotated[
+        str, typer.Option(help="Whose target the heads are for: a bundled pair, or the folder of a pair.toml.")
+    ] = "nano",
+    head: Annotated[list[str] | None, typer.Option(help="eagle, eagle1, eagle3, specvlm; repeatable. Default: all.")] = None,
+    preset: Annotated[str, typer.Option(help="cpu (1.5 h on 2 cores), gpu or smoke.")] = "cpu",
+    resume: Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the acceptance.")] = False,
+) -> None:
+    """Train heads on a target's features (EAGLE, EAGLE-3, SpecVLM) by distillation from its running pass."""
+    from eventspec.core import BadInput
+    from eventspec.train import eagle as recipe
+    from eventspec.train.embedded import reexecute_with_allocator
+
+    names = list(dict.fromkeys(head or recipe.NAMES))
+    if unknown := [name for name in names if name not in recipe.NAMES]:
+        raise BadInput(f"head '{unknown[0]}' is unknown: choose from {', '.join(recipe.NAMES)}")
+    if preset not in recipe.PRESETS:
+        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
+    _check_out(out, resume)
+    reexecute_with_allocator(sys.argv[1:])
+    with _shown() as report:
+        folder = recipe.train(pair, preset, names, out, report)
+    told = json.loads((folder / "heads.json").read_text())
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **told}))
+        return
+    for name, tau in told["calibration"]["tau"].items():
+        typer.echo(f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}")
+    typer.echo(f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle")
+
+
+def _check_out(out: Path, resume: bool) -> None:
+    from eventspec.core import BadInput
+
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not resume)):
+        raise BadInput(f"{out} is not an empty folder: choose another one, or continue it with --resume")
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[str, float, dict[str, float]], None]]:
+    """A bar for every stage on standard error."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<8}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(name: str, progress: float, figures: dict[str, float]) -> None:
             if name not in tasks:
@@ -51,8 +104,4 @@ def embedded(
             words = " ".join(f"{key.lstrip('_')} {value:.3g}" for key, value in figures.items())
             bar.update(tasks[name], completed=progress, figures=words)
 
-        folder = recipe.train(preset, out, report)
-    if as_json:
-        typer.echo(json.dumps({"folder": str(folder), **json.loads((folder / "provenance.json").read_text())}))
-        return
-    typer.echo(f"the trained pair is in {folder}: use it with --pair {folder}")
+        yield report

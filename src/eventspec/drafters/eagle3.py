@@ -70,6 +70,10 @@ class Eagle3Head(nn.Module):
         """A target's logits [..., V] as far as this head can name tokens: [..., draft_vocab]."""
         return logits[..., self.ids]
 
+    def names(self, rows: Tensor) -> Tensor:
+        """Rows of its scores int64 -> the target's ids."""
+        return self.ids[rows]
+
     def hot(self, target: Llama) -> Hot:
         """The weights of the drafting pass."""
         return Hot([self.hidden_norm.detach()], self.layer, [self.norm.detach(), self.head.weight.detach(), self.ids])

@@ -19,7 +19,7 @@ from eventspec.compress import Elastic
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
 from eventspec.engine.tree import best_chain, best_nodes
 from eventspec.nn import KVCache, Llama, LlamaConfig
-from eventspec.nn.draft import Growth, Hot
+from eventspec.nn.draft import Growth, Hot, fixed_tree
 from eventspec.nn.llama import rope_tables
 
 
@@ -71,6 +71,17 @@ def compressed(elastic: Elastic) -> Prefix:
         )
 
     return seen
+
+
+STATIC = (
+    *((0,), (1,), (2,), (3,)),
+    *((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)),
+    *((0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0)),
+    *((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2), (0, 0, 0, 0, 0), (0, 0, 0, 0, 1)),
+)
+"""EAGLE-1's tree of 25 drafts in five levels, as its code ships it."""
+TREES = {"dynamic": Growth(), "static": fixed_tree(STATIC), "chain": Growth(1)}
+"""EAGLE-2's dynamic tree, EAGLE-1's fixed one, and no tree at all."""
 
 
 class FeatureDrafter:

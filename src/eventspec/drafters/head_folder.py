@@ -143,7 +143,10 @@ def head_sources(head: Head, layer: str = LAYER) -> weights.Sources:
 def _add(folder: Path, tensors: dict[str, Tensor]) -> None:
     """More tensors into the file that was just written."""
     path = folder / "model.safetensors"
-    save_file({**load_file(path), **tensors}, path, metadata={"format": "pt"})
+    beside = path.with_suffix(".part")
+    save_file({**load_file(path), **tensors}, beside, metadata={"format": "pt"})
+    beside.chmod(0o644)
+    beside.rename(path)
 
 
 def _compressor(folder: Path, data: fields.Fields, checkpoint: Checkpoint, head: Head) -> Elastic | None:

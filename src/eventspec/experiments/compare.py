@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,9 @@ class Recordings:
         )
 
 
-def ways_of(pair: Pair, methods: list[str], events: list[str], others: Mapping[str, Pair]) -> list[Way]:
-    """Every method with the first kind of events; those that see events with the other kinds too, and with the drafters of the
-    `others`; the baseline on all cores. BadInput for what does not exist."""
+def ways_of(pair: Pair, methods: list[str], events: list[str]) -> list[Way]:
+    """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores.
+    BadInput for what does not exist."""
     for kind in events:
         if kind not in EVENTS:
             raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
@@ -129,7 +129,6 @@ def ways_of(pair: Pair, methods: list[str], events: list[str], others: Mapping[s
         ways.append(Way(method, method, events[0], pair))
         if method in SEES_EVENTS:
             ways += [Way(f"{method}, {kind} events", method, kind, pair) for kind in events[1:]]
-            ways += [Way(f"{method}, {name}", method, events[0], other) for name, other in others.items()]
     if BASE in methods and pair.lanes.concurrent:
         ways.append(Way(ALL_CORES, BASE, events[0], pair.on("one")))
     return ways
@@ -144,11 +143,11 @@ def compare(
     out: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
     opening: Opening = Recording.open,
-    others: Mapping[str, Pair] | None = None,
+    others: Sequence[Way] = (),
 ) -> dict[str, Any]:
     """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary. `others`
-    are the same pair with other event drafters."""
-    ways, recordings = ways_of(pair, methods, events, others or {}), Recordings(questions, opening)
+    are further ways, such as the same target with other drafters."""
+    ways, recordings = [*ways_of(pair, methods, events), *others], Recordings(questions, opening)
     _must_have_frames(pair, recordings)
     for way in ways:  # warm: caches, threads and kernels of every path
         ask(way, recordings, questions[0], sampling).result()

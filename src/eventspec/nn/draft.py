@@ -11,6 +11,7 @@ forward. The weights of a head come as lists, so that one function serves both k
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -165,6 +166,21 @@ class Growth:
     def rows(self) -> int:
         """Rows of a cache that the tree may need."""
         return sum(map(len, self.shape[1::2])) if self.shape else self.width * self.levels
+
+
+def fixed_tree(paths: Sequence[Sequence[int]]) -> Growth:
+    """The growth of a tree given by its paths, as ranks of children (EAGLE-1's notation); a path's beginning is a path too."""
+    known = sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path))
+    width, shape = max(rank for path in known for rank in path) + 1, list[Tensor]()
+    expanded: list[tuple[int, ...]] = [()]
+    for level in range(1, len(known[-1]) + 1):
+        here = [path for path in known if len(path) == level]
+        inner = [
+            place for place, path in enumerate(here) if any(other[:level] == path for other in known if len(other) > level)
+        ]
+        shape += [torch.tensor([expanded.index(path[:-1]) * width + path[-1] for path in here]), torch.tensor(inner).long()]
+        expanded = [here[place] for place in inner]
+    return Growth(width, len(shape) // 2, tuple(shape))
 
 
 class Hot:

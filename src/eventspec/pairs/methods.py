@@ -14,6 +14,10 @@ METHODS = {
 }
 
 
+FEATURE_METHODS = ("eagle", "specvlm")
+"""Methods whose drafts come from a head on the target's features."""
+
+
 def check_method(name: str) -> str:
     """The name itself, or BadInput that lists the valid ones."""
     if name not in METHODS:

@@ -26,6 +26,7 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.drafters import FeatureDrafter, LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior, load_head
+from eventspec.drafters.feature import TREES
 from eventspec.engine import Plan
 from eventspec.engine.cost import VerifyCurve, measure_draft, measure_level, measure_verify
 from eventspec.engine.lanes import Lanes, choose_plan
@@ -36,8 +37,7 @@ from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
 from eventspec.nn import Llama
-from eventspec.nn.draft import Growth
-from eventspec.pairs.methods import check_method
+from eventspec.pairs.methods import FEATURE_METHODS, check_method
 from eventspec.text import Vocabulary, json_schema, regex
 from eventspec.video.clip import VideoClip
 
@@ -50,8 +50,8 @@ DATA = Path(__file__).parent.parent / "data"
 class Pair:
     """A target and its drafters by method name. `banned` are ids that no method says, `ends` are ids that end an answer beside
     `end`, `notes` what the trace says of a method, `sees` is what the target cannot do without, `others` are further event
-    drafters by name (`event_drafters.with_drafter`), `budgets` are those of methods whose drafts cost something else than
-    `budget` says."""
+    drafters by name (`event_drafters.with_drafter`), `heads` are folders of heads (`with_head`), `budgets` are those of
+    methods whose drafts cost something else than `budget` says."""
 
     name: str
     target: Target
@@ -66,6 +66,7 @@ class Pair:
     sees: Literal["frames", "events"] = "frames"
     ends: tuple[int, ...] = ()
     others: Mapping[str, Path] = field(default_factory=dict)
+    heads: Mapping[str, Path] = field(default_factory=dict)
     budgets: Mapping[str, Plan] = field(default_factory=dict)
 
     def drafter(self, method: str) -> Drafter:
@@ -167,8 +168,10 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         "ngram": NgramDrafter(lambda question: vocabulary.encode(f"\n{question} ASSISTANT:")),
         "prior": PriorDrafter(prior, EOS),
     }
-    for method, place in data.get("heads", {}).items():
-        drafters[check_method(method)] = feature_drafter(method, folder / place, target.language)
+    heads = {name: folder / place for name, place in data.get("heads", {}).items()}
+    for method in FEATURE_METHODS:
+        if method in heads:
+            drafters[method] = feature_drafter(method, heads[method], target.language)
     return Pair(
         name=str(data.get("name", folder.name)),
         target=LanguageTarget(target.language, target_rows(target, vocabulary.encode)),
@@ -178,15 +181,32 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         lanes=Lanes(choose_plan(device_plan)),
         folder=folder,
         others={name: folder / place for name, place in data.get("drafters", {}).items()},
-        budgets=dict.fromkeys(data.get("heads", {}), FEATURES),
+        heads=heads,
+        budgets=dict.fromkeys(FEATURE_METHODS, FEATURES),
     )
 
 
-def feature_drafter(method: str, folder: Path, target: Llama) -> FeatureDrafter:
-    """The head of a folder as a drafter for `target`, growing EAGLE-2's dynamic trees."""
+def with_head(pair: Pair, which: str, tree: str = "dynamic") -> Pair:
+    """The same target with another head for the methods that draft on its features: a name from the pair's `[heads]`, or the
+    folder of a head; `tree` is one of `drafters.feature.TREES`. Raises BadInput and BadCheckpoint, one line each."""
+    if tree not in TREES:
+        raise BadInput(f"tree '{tree}' is unknown: choose one of {', '.join(TREES)}")
+    folder = pair.heads.get(which, Path(which))
+    if not which or not folder.is_dir():
+        known = f", or one of {', '.join(pair.heads)}" if pair.heads else ""
+        raise BadInput(f"no head '{which}' for pair {pair.name}: give the folder of a head{known}")
+    target = pair.target
+    if not isinstance(target, LanguageTarget):
+        raise BadInput(f"a head needs the layers of a target of our own, pair {pair.name} has another")
+    made = {method: feature_drafter(method, folder, target.language, tree) for method in FEATURE_METHODS}
+    return replace(pair, drafters={**pair.drafters, **made})
+
+
+def feature_drafter(method: str, folder: Path, target: Llama, tree: str = "dynamic") -> FeatureDrafter:
+    """The head of a folder as a drafter for `target`."""
     trained = load_head(folder, target)
     head = trained.head
-    return FeatureDrafter(method, head, head.config.language, target, EOS, Growth(), trained.prefix)
+    return FeatureDrafter(method, head, head.config.language, target, EOS, TREES[tree], trained.prefix)
 
 
 def _prior(path: Path) -> TextPrior:

@@ -5,12 +5,15 @@ All questions about a clip are decoded together: they are branches behind one vi
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from eventspec.models.embedded import EOS, pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
@@ -119,6 +122,26 @@ def write_answers(model: VideoLlava, questions: Questions, clips: Clips, numbers
     part = path.with_suffix(".part.npz")
     np.savez(part, allow_pickle=False, **flat)
     part.rename(path)
+
+
+def answers_of(
+    load: Callable[[], VideoLlava], tokenizer: Path, clips: Path, folder: Path, numbers: list[int], workers: int
+) -> dict[int, list[Branch]]:
+    """The answers of the target that `load` gives on the clips `numbers`, in parts of 100 in `folder` that survive an
+    interruption; every worker loads its own target."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [numbers[at : at + 100] for at in range(0, len(numbers), 100)]
+    jobs = [(load, tokenizer, clips, part, folder / f"{part[0]:06d}-{part[-1]:06d}.npz") for part in parts]
+    if missing := [job for job in jobs if not job[-1].exists()]:
+        with multiprocessing.get_context("spawn").Pool(min(workers, len(missing))) as pool:
+            pool.map(_answer_part, missing, chunksize=1)
+    return read_answers([path for *_, path in jobs])
+
+
+def _answer_part(job: tuple[Callable[[], VideoLlava], Path, Path, list[int], Path]) -> None:
+    load, tokenizer, clips, numbers, path = job
+    torch.set_num_threads(1)
+    write_answers(load().eval(), Questions(Tokenizer.from_file(str(tokenizer))), Clips(clips), numbers, path)
 
 
 def read_answers(paths: list[Path]) -> dict[int, list[Branch]]:

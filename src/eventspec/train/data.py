@@ -34,9 +34,9 @@ def facts_from_json(row: dict[str, Any]) -> Facts:
     return Facts(row["ego"], row["light"], row["signal"], row["junction"], tuple(RoadUser(**user) for user in row["users"]))
 
 
-def _render(job: tuple[Path, int, int]) -> Path:
+def _render(job: tuple[Path, str, int, int]) -> Path:
     """One shard of clips: frames.npy, classes.npy, labels, facts.jsonl; written beside and renamed."""
-    out, seed, number = job
+    out, split, seed, number = job
     folder = out / f"shard_{number:04d}"
     if folder.exists():
         return folder
@@ -45,7 +45,7 @@ def _render(job: tuple[Path, int, int]) -> Path:
     made.mkdir(parents=True)
     frames, classes, seen, felt, facts = [], [], [], [], []
     for index in range(number * SHARD, (number + 1) * SHARD):
-        clip = make_clip(split_seed("train", seed, index))
+        clip = make_clip(split_seed(split, seed, index))
         frames.append(clip.frames)
         height, width = clip.frames.shape[1:3]
         classes.append(red_blue_classes(EventStream(clip.x, clip.y, clip.t, clip.p, width, height), 5))
@@ -59,9 +59,9 @@ def _render(job: tuple[Path, int, int]) -> Path:
     return folder
 
 
-def render_shards(out: Path, shards: int, seed: int, workers: int) -> Iterator[Path]:
-    """Render what is missing of `shards` shards of 500 training clips; yields each folder as it is ready."""
-    jobs = [(out, seed, number) for number in range(shards)]
+def render_shards(out: Path, shards: int, seed: int, workers: int, split: str = "train") -> Iterator[Path]:
+    """Render what is missing of `shards` shards of 500 clips of a split; yields each folder as it is ready."""
+    jobs = [(out, split, seed, number) for number in range(shards)]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         yield from pool.imap(_render, jobs)
 

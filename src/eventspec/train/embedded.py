@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from eventspec.models.embedded import BOS, EOS, FINE_VOCABULARY, IMAGE, PAD, SIZ
 from eventspec.models.eventgpt import EventGpt, save_eventgpt
 from eventspec.models.video_llava import VideoLlava, save_video_llava
 from eventspec.scenes.language import every_wording
-from eventspec.train.answers import read_answers, write_answers
+from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, Branch, Clips, Questions, render_shards, train_tokenizer
 from eventspec.train.loop import Checkpoint, Report, Stage, TrainingFailed, run_stage
 from eventspec.train.models import DrafterTraining, Sampler, TargetTraining
@@ -163,16 +164,10 @@ def place(module: M) -> M:
 
 
 def answers_of_target(preset: Preset, out: Path, clips: Clips, workers: int) -> dict[int, list[Branch]]:
-    """The final target's own answers on the first clips, in parts that survive an interruption."""
-    parts = [
-        list(range(at, min(at + 100, preset.answers, len(clips)))) for at in range(0, min(preset.answers, len(clips)), 100)
-    ]
+    """The final target's own answers on the first clips."""
     folder = out / "answers" / _target_name(preset, out)  # another target gives other answers
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs = [(preset, out, numbers, folder / f"{numbers[0]:06d}.npz") for numbers in parts]
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        pool.map(_answer_part, jobs, chunksize=1)
-    return read_answers([path for *_, path in jobs])
+    numbers = list(range(min(preset.answers, len(clips))))
+    return answers_of(partial(_trained_target, preset, out), out / "tokenizer.json", clips.folder, folder, numbers, workers)
 
 
 def _target_name(preset: Preset, out: Path) -> str:
@@ -183,14 +178,11 @@ def _target_name(preset: Preset, out: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _answer_part(job: tuple[Preset, Path, list[int], Path]) -> None:
-    preset, out, numbers, path = job
-    torch.set_num_threads(1)
+def _trained_target(preset: Preset, out: Path) -> VideoLlava:
     clips = Clips(out / "clips")
-    questions = Questions(tokenizer_of(out, clips))
-    training = TargetTraining(SIZES[preset.size], questions, clips)
+    training = TargetTraining(SIZES[preset.size], Questions(tokenizer_of(out, clips)), clips)
     Checkpoint(out / "target", preset.eight.name).require(training)
-    write_answers(training.model.eval(), questions, clips, numbers, path)
+    return training.model
 
 
 def export(preset: Preset, out: Path, folder: Path) -> Path:

@@ -70,7 +70,7 @@ class HeadTraining(nn.Module):
         self.heads = nn.ModuleDict({name: trainee.module() for name, trainee in trainees.items()})
         self.trainees, self.questions, self.clips, self.answers, self.packed = trainees, questions, clips, answers, packed
         # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
-        self._target = [target.train()]
+        self._target = [target.train().requires_grad_(False)]
         self.rng = np.random.default_rng(seed)
         self.layers = tuple(sorted({tap for t in trainees.values() for tap in t.head.taps if tap >= 0}))
 
@@ -84,6 +84,24 @@ class HeadTraining(nn.Module):
         for name, found in losses.items():
             parts.update({f"_{name}_{part[1:]}" if part.startswith("_") else f"{name}_{part}": x for part, x in found.items()})
         return parts
+
+    @property
+    def target(self) -> VideoLlava:
+        """The frozen target."""
+        return self._target[0]
+
+    @torch.no_grad()
+    def acceptance(self, numbers: list[int], batch: int, depth: int = 8) -> dict[str, float]:
+        """tau of every head on clips: how many drafts of a chain of `depth`, begun at any token of an answer, are the target's
+        own next tokens, and the bonus token. What lies behind an answer's end counts as neither right nor wrong."""
+        right, begun = dict.fromkeys(self.trainees, 0.0), 0.0
+        for at in range(0, len(numbers), batch):
+            with autocast(self.target.language.embed.weight.device):
+                seen = self._seen(np.array(numbers[at : at + batch]))
+                for name, trainee in self.trainees.items():
+                    right[name] += float(_gained(trainee, self.target, seen, depth).sum())
+            begun += float(seen.learned.sum())
+        return {name: 1 + gained / max(1.0, begun) for name, gained in right.items()}
 
     @torch.no_grad()
     def _seen(self, index: np.ndarray[Any, Any]) -> Seen:
@@ -112,6 +130,24 @@ class HeadTraining(nn.Module):
     def _branches(self, index: int) -> list[Branch]:
         known = self.answers[index]
         return [Branch(known[i].question, known[i].answer) for i in self.rng.permutation(len(known))[: self.packed]]
+
+
+def _gained(trainee: Trainee, target: VideoLlava, seen: Seen, depth: int) -> Tensor:
+    """Right drafts in a row of a chain begun at every branch row, [B, R]."""
+    head, view = trainee.head, trainee.view(seen)
+    turns = target.language.cos[view.positions], target.language.sin[view.positions]
+    wanted = seen.logits.roll(-1, 1).argmax(-1)
+    alive, gained = seen.learned.float(), torch.zeros_like(seen.learned, dtype=torch.float32)
+    outs = steps(head, view.embeds, head.features(view.tapped), turns, view.prefix, view.mask, depth)
+    for step, out in enumerate(outs):
+        said = head.scores(out, target.language).argmax(-1)
+        correct = (head.names(said) == wanted) & seen.learned
+        # Row j of this step belongs to the chain that began at row j - step.
+        alive = alive * correct.roll(-step, 1).float()
+        if step:
+            alive[:, -step:] = 0
+        gained += alive
+    return gained
 
 
 def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, Tensor]:

@@ -1,0 +1,152 @@
+"""The recipe of the heads that draft on a target's features: the target answers training clips, all heads learn from its
+running pass, and their acceptance on calibration clips is told while they do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from eventspec.compress.elastic import SELECT, Elastic
+from eventspec.core import BadInput
+from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, save_head
+from eventspec.drafters.eagle3 import usual_taps
+from eventspec.drafters.head_folder import fingerprint
+from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.pairs import bundled
+from eventspec.train.answers import answers_of
+from eventspec.train.data import Branch, Clips, Questions, render_shards
+from eventspec.train.heads import HeadTraining, Trainee
+from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
+from eventspec.train.models import Sampler, initialise
+
+CALIBRATION = 64
+SNAPSHOTS = (0.25, 0.5)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Shards of 500 clips, clips that the target answers, the stage, questions packed behind a recording."""
+
+    shards: int
+    answered: int
+    stage: Stage
+    packed: int
+
+
+PRESETS = {
+    "cpu": Preset(6, 3000, Stage("heads", 3600, 1e-3, 8), 12),
+    "gpu": Preset(40, 20000, Stage("heads", 480, 1e-3, 64), 12),
+    "smoke": Preset(1, 4, Stage("heads", 2, 1e-3, 2), 2),
+}
+NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
+
+
+def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
+    """A head to be trained, by name; `used` are the tokens of the target's answers, which EAGLE-3's own head is made for.
+
+    eagle1: the paper's head, one step. eagle: EagleVLM, unrolled for three. eagle3: three layers fused, unrolled for four,
+    learns words only. specvlm: eagle behind an elastic compressor that selects.
+    """
+    sizes = replace(target.config.language, num_hidden_layers=1)
+    if name == "eagle1":
+        return Trainee(EagleHead(EagleConfig(sizes, input_norm=False)))
+    if name == "eagle":
+        return Trainee(EagleHead(EagleConfig(sizes)), unroll=3)
+    if name == "specvlm":
+        return Trainee(EagleHead(EagleConfig(sizes)), Elastic(sizes.hidden_size, "select", SELECT), unroll=3)
+    if name == "eagle3":
+        ids = sorted({*used})
+        head = Eagle3Head(Eagle3Config(sizes, usual_taps(target.config.language.num_hidden_layers), len(ids)))
+        head.ids.copy_(torch.tensor(ids))
+        return Trainee(head, unroll=4, words=1.0, feature=0.0)
+    raise BadInput(f"head '{name}' is unknown: choose one of {', '.join(NAMES)}")
+
+
+def train(pair: str, preset_name: str, names: list[str], out: Path, report: Report, workers: int = 2) -> Path:
+    """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted."""
+    preset, folder = PRESETS[preset_name], bundled().get(pair, Path(pair))
+    load = partial(load_video_llava, folder / "target")
+    target, tokenizer = load(), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for split, shards in (("train", preset.shards), ("calibration", 1)):
+        for number, _ in enumerate(render_shards(out / split, shards, 0, workers, split), 1):
+            report(f"render {split}", number / shards, {})
+    clips, held_out = Clips(out / "train"), Clips(out / "calibration")
+    mark = fingerprint(target.language)  # another target gives other answers
+    answered = [
+        answers_of(load, folder / "tokenizer.json", each.folder, out / "answers" / mark / each.folder.name, numbers, workers)
+        for each, numbers in (
+            (clips, list(range(min(preset.answered, len(clips))))),
+            (held_out, list(range(min(preset.answered, CALIBRATION)))),
+        )
+    ]
+    used = Counter(token for known in answered[0].values() for branch in known for token in branch.answer)
+    torch.manual_seed(0)
+    trainees = {name: trainee(name, target, used) for name in names}
+    for made in trainees.values():
+        initialise(made.head)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    target.to(device)
+    training = HeadTraining(target, trainees, Questions(tokenizer), clips, answered[0], preset.packed).to(device)
+    judge = Calibration(training, held_out, answered[1], out / "calibration.jsonl")
+    sampler = Sampler(clips, preset.stage.batch, 400, sorted(answered[0]))
+    parts = list(training.heads.values())
+    run_stage(preset.stage, training, sampler, training.losses, out, judge.telling(report), clipped=parts, snapshots=SNAPSHOTS)
+    Checkpoint(out, preset.stage.name).require(training)
+    judge.measure({"step": -1})
+    return export(folder, trainees, target.to("cpu"), out)
+
+
+class Calibration:
+    """Acceptance on clips that no training saw: tokens a chain of drafts would gain per round, the bonus token included."""
+
+    def __init__(self, training: HeadTraining, clips: Clips, answers: dict[int, list[Branch]], log: Path, every: int = 100):
+        self.training, self.log, self.every = training, log, every
+        self.own = HeadTraining(training.target, training.trainees, training.questions, clips, answers, packed=8, seed=1)
+        self.clips = sorted(answers)
+
+    def telling(self, report: Report) -> Report:
+        """`report`, with a measurement every so many steps."""
+
+        def told(name: str, progress: float, figures: dict[str, float]) -> None:
+            if figures.get("step", 1) % self.every == 0:
+                self.measure({"step": figures["step"], "progress": round(progress, 4)})
+            report(name, progress, figures)
+
+        return told
+
+    @torch.no_grad()
+    def measure(self, where: dict[str, Any]) -> dict[str, float]:
+        """tau of every head; written to the log."""
+        self.training.eval()
+        found = self.own.acceptance(self.clips, batch=8)
+        self.training.train()
+        with self.log.open("a") as file:
+            file.write(json.dumps({**where, "tau": {name: round(tau, 4) for name, tau in found.items()}}) + "\n")
+        return found
+
+
+def export(folder: Path, trainees: dict[str, Trainee], target: VideoLlava, out: Path) -> Path:
+    """A copy of the pair with the heads in it; heads it had under other names stay."""
+    made = out / ".pair.part"
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(folder, made)
+    for name, each in trainees.items():
+        shutil.rmtree(made / "heads" / name, ignore_errors=True)
+        save_head(TrainedHead(each.head, each.compressor), made / "heads" / name, target.language)
+    text = (made / "pair.toml").read_text().split("\n[heads]")[0].rstrip("\n")
+    rows = "".join(f'{path.name} = "heads/{path.name}"\n' for path in sorted((made / "heads").iterdir()))
+    (made / "pair.toml").write_text(f"{text}\n\n[heads]\n{rows}")
+    calibration = (out / "calibration.jsonl").read_text().splitlines()[-1]
+    (made / "heads.json").write_text(json.dumps({"calibration": json.loads(calibration), "torch": torch.__version__}) + "\n")
+    shutil.rmtree(out / "pair", ignore_errors=True)
+    made.rename(out / "pair")
+    return out / "pair"

@@ -1,0 +1,184 @@
+"""Head folders: the published layouts read and written, and a head that does not belong to a target refused in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic
+from eventspec.core import BadCheckpoint
+from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, load_head, save_head
+from eventspec.drafters.eagle3 import usual_taps
+from eventspec.drafters.head_folder import fingerprint
+from eventspec.nn import Llama, LlamaConfig
+
+SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)
+ONE = replace(SIZES, num_hidden_layers=1)
+
+
+def target(seed: int = 0) -> Llama:
+    made = Llama(SIZES).requires_grad_(False).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in made.parameters():
+        parameter.normal_(0.0, 0.6, generator=generator)
+    return made
+
+
+def halved(module: Any) -> Any:
+    """With values that fp16 holds exactly, as what is stored."""
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape).half().float()
+    return module
+
+
+def eagle3(taps: tuple[int, ...] = usual_taps(6)) -> Eagle3Head:
+    head = Eagle3Head(Eagle3Config(ONE, taps, 24))
+    head.ids.copy_(torch.randperm(40)[:24].sort().values)
+    made = halved(head)
+    assert isinstance(made, Eagle3Head)
+    return made
+
+
+KINDS: dict[str, Callable[[], TrainedHead]] = {
+    "eagle1": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, input_norm=False)))),
+    "eaglevlm": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE)))),
+    "no bias": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, bias=False)))),
+    "eagle3": lambda: TrainedHead(eagle3()),
+    "other taps": lambda: TrainedHead(eagle3((1, 2, 4))),
+    "select": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "select", SELECT))),
+    "weighted": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "weighted", WEIGHTED))),
+    "concat": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, bias=False))), halved(Elastic(16, "concat", CONCAT))),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_that_was_written_is_read_back_bit_by_bit(kind: str, tmp_path: Path) -> None:
+    whose, made = target(), KINDS[kind]()
+    save_head(made, tmp_path / "head", whose)
+    found = load_head(tmp_path / "head", whose)
+    assert type(found.head) is type(made.head)
+    assert found.head.config == made.head.config
+    pairs = [(made.head, found.head)]
+    if made.compressor is not None:
+        assert found.compressor is not None
+        assert (found.compressor.mode, found.compressor.options) == (made.compressor.mode, made.compressor.options)
+        pairs.append((made.compressor, found.compressor))  # type: ignore[arg-type]
+    for ours, theirs in pairs:
+        assert ours.state_dict().keys() == theirs.state_dict().keys()
+        for name, tensor in ours.state_dict().items():
+            assert torch.equal(tensor, theirs.state_dict()[name]), name
+    assert all(path.stat().st_mode & 0o044 for path in (tmp_path / "head").iterdir()), "others may read it"
+
+
+def test_the_layouts_are_the_published_ones(tmp_path: Path) -> None:
+    whose = target()
+    save_head(KINDS["eagle1"](), tmp_path / "1", whose)
+    layer = {f"layers.0.self_attn.{x}_proj.weight" for x in "qkvo"} | {
+        f"layers.0.mlp.{x}_proj.weight" for x in ("gate", "up", "down")
+    }
+    names = {"fc.weight", "fc.bias", "layers.0.post_attention_layernorm.weight", *layer}
+    assert load_file(tmp_path / "1/model.safetensors").keys() == names
+    save_head(KINDS["eagle3"](), tmp_path / "3", whose)
+    written = load_file(tmp_path / "3/model.safetensors")
+    more = {"d2t", "t2d", "fc.weight", "norm.weight", "lm_head.weight"}
+    norms = {f"midlayer.{x}.weight" for x in ("hidden_norm", "input_layernorm", "post_attention_layernorm")}
+    assert written.keys() == {name.replace("layers.0.", "midlayer.") for name in layer} | norms | more
+    assert written["midlayer.self_attn.q_proj.weight"].shape == (16, 32)
+    ids = torch.arange(24) + written["d2t"]
+    assert written["d2t"].dtype == torch.int64
+    assert torch.equal(written["t2d"].nonzero().flatten(), ids)
+    assert json.loads((tmp_path / "3/config.json").read_text())["draft_vocab_size"] == 24
+
+
+@pytest.mark.parametrize("kind", ["eagle1", "eagle3"])
+def test_published_variants_are_read(kind: str, tmp_path: Path) -> None:
+    """As .bin, with the embedding in it, with the layer's other name, without a word of ours in config.json."""
+    whose, made = target(), KINDS[kind]()
+    save_head(made, tmp_path, whose)
+    tensors = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    torch.save({**renamed, "embed_tokens.weight": whose.embed.weight}, tmp_path / "pytorch_model.bin")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["eventspec"]
+    config.pop("eagle_aux_hidden_state_layer_ids", None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = load_head(tmp_path, whose).head
+    assert torch.equal(found.fc.weight, made.head.fc.weight)
+    assert found.taps == made.head.taps
+
+
+def test_the_fingerprint_is_of_the_weights_not_of_their_precision() -> None:
+    one, other = target(), target(1)
+    assert fingerprint(one) != fingerprint(other)
+    stored = target().half()
+    assert fingerprint(stored) == fingerprint(stored.float())
+
+
+def broken(folder: Path, how: str) -> None:
+    path, config = folder / "model.safetensors", json.loads((folder / "config.json").read_text())
+    tensors = load_file(path)
+    if how == "d2t elsewhere":
+        tensors["d2t"] += 40
+    elif how == "d2t twice":
+        tensors["d2t"][1] = tensors["d2t"][0] - 1
+    elif how == "no d2t":
+        del tensors["d2t"]
+    elif how == "no layer":
+        del tensors["midlayer.mlp.up_proj.weight"]
+    elif how == "more":
+        tensors["midlayer.extra"] = torch.zeros(1)
+    elif how == "taps":
+        config["eagle_aux_hidden_state_layer_ids"] = [2, 2, 9]
+    elif how == "width":
+        config["hidden_size"] = 32
+    elif how == "compressor":
+        config["eventspec"]["compressor"] = {"mode": "select", "options": [{"kind": "pool", "size": 0}]}
+    elif how == "no weights":
+        path.unlink()
+    elif how == "torn":
+        path.write_bytes(path.read_bytes()[:100])
+    if how not in ("no weights", "torn"):
+        save_file(tensors, path)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("d2t elsewhere", "another vocabulary"),
+        ("d2t twice", "another vocabulary"),
+        ("no d2t", "no table d2t"),
+        ("no layer", "up_proj.weight is missing"),
+        ("more", "unknown"),
+        ("taps", "ascending layers"),
+        ("width", "another target"),
+        ("compressor", "leaves no visual token"),
+        ("no weights", "missing"),
+        ("torn", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_head_is_said_in_one_line(how: str, told: str, tmp_path: Path) -> None:
+    save_head(TrainedHead(eagle3()), tmp_path, target())
+    broken(tmp_path, how)
+    with pytest.raises(BadCheckpoint, match=told) as error:
+        load_head(tmp_path, target())
+    assert "\n" not in str(error.value)
+
+
+def test_a_head_for_another_target_is_refused(tmp_path: Path) -> None:
+    save_head(KINDS["eaglevlm"](), tmp_path, target())
+    with pytest.raises(BadCheckpoint, match="was trained for target"):
+        load_head(tmp_path, target(1))
+    copy = shutil.copytree(tmp_path, tmp_path / "copy")
+    (copy / "config.json").unlink()
+    with pytest.raises(BadCheckpoint, match=r"config\.json is missing"):
+        load_head(copy, target())

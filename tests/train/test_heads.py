@@ -1,0 +1,197 @@
+"""Training of heads: the unrolled pass against its definition, what is learned from, and a whole run in small."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from eventspec.compress.elastic import SELECT, WEIGHTED, Elastic
+from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead
+from eventspec.models.embedded import SIZES
+from eventspec.models.video_llava import VideoLlava
+from eventspec.nn import LlamaConfig
+from eventspec.nn.llama import rope_tables
+from eventspec.train.data import Branch, pack
+from eventspec.train.heads import HeadTraining, Trainee, head_losses
+from eventspec.train.unrolled import steps
+from eventspec.train.views import Seen, compressed, whole
+
+ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
+
+
+def random(module: Any, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.5, generator=generator)
+    return module.double()
+
+
+def heads() -> dict[str, Any]:
+    return {
+        "eagle": random(EagleHead(EagleConfig(ONE))),
+        "eagle1": random(EagleHead(EagleConfig(ONE, input_norm=False))),
+        "eagle3": random(Eagle3Head(Eagle3Config(ONE, (1, 2, 3), 20))),
+    }
+
+
+def slow(head: Any, embeds: torch.Tensor, hidden: torch.Tensor, row: int, count: int) -> list[torch.Tensor]:
+    """What a drafter does that stands behind pair `row` and follows the text: pairs one by one, its own features behind."""
+    found = []
+    rows = hidden[: row + 1]
+    for _ in range(count):
+        length = len(rows)
+        normed, residual = head.joined(embeds[:length][None], rows[None])
+        cos, sin = (table.double()[None] for table in rope_tables(ONE, length))
+        queries, keys, values = (part.transpose(1, 2) for part in head.layer.project(normed, cos, sin))
+        attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
+        out = head.layer.finish(residual, attended.transpose(1, 2).flatten(-2))[0]
+        found.append(out[-1])
+        rows = torch.cat((rows, out[-1:]))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle1", "eagle3"])
+@torch.no_grad()
+def test_unrolled_steps_are_what_a_drafter_sees(kind: str) -> None:
+    head, generator = heads()[kind], torch.Generator().manual_seed(3)
+    prefix, rows = 4, 7
+    embeds, hidden = (torch.randn(1, prefix + rows, 16, generator=generator, dtype=torch.float64) for _ in range(2))
+    cos, sin = (table.double()[None] for table in rope_tables(ONE, prefix + rows))
+    mask = torch.full((rows, prefix + rows), -math.inf, dtype=torch.float64).triu(prefix + 1)[None, None]
+    outs = list(steps(head, embeds, hidden, (cos, sin), prefix, mask, 3))
+    for start in range(rows - 3):
+        expected = slow(head, embeds[0], hidden[0], prefix + start, 3)
+        for step, wanted in enumerate(expected):
+            torch.testing.assert_close(outs[step][0, start + step], wanted)
+
+
+def seen(seed: int = 0) -> Seen:
+    """A batch of two recordings with two questions each, random throughout."""
+    branches = [[Branch([5, 6, 7], [8, 9, 10, 11, 2]), Branch([5, 9], [12, 13, 2])], [Branch([5, 4], [14, 15, 16, 2])] * 2]
+    prefix, generator = 9, torch.Generator().manual_seed(seed)
+    packed = pack(branches, prefix)
+    total = prefix + packed.ids.shape[1]
+
+    def noise(width: int, length: int = total) -> torch.Tensor:
+        return torch.randn(2, length, width, generator=generator)
+
+    learned = (packed.labels >= 0) & (packed.labels.roll(-1, 1) >= 0)
+    learned[:, -1] = False
+    places = torch.cat((torch.arange(prefix).expand(2, -1), prefix + packed.offsets), 1)
+    logits = noise(40, total - prefix)
+    return Seen(
+        noise(16),
+        noise(16),
+        {1: noise(16), 2: noise(16), 3: noise(16), -1: noise(16)},
+        logits,
+        places,
+        packed,
+        2,
+        prefix,
+        learned,
+    )
+
+
+def test_only_words_behind_the_first_of_an_answer_are_learned() -> None:
+    found = seen()
+    rows = found.learned[0].nonzero().flatten().tolist()
+    # Rows of [5 6 7 | 8 9 10 11] [5 9 | 12 13]: the row of 7 learns what follows 8; an end is the last thing learned.
+    assert rows == [2, 3, 4, 5, 8, 9]
+
+
+@pytest.mark.parametrize("kind", ["select", "weighted"])
+def test_gates_and_ways_get_gradients(kind: Any) -> None:
+    options = SELECT if kind == "select" else WEIGHTED
+    torch.manual_seed(0)
+    trainee = Trainee(EagleHead(EagleConfig(ONE)), Elastic(16, kind, options), unroll=2)
+    for parameter in trainee.head.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.3)
+    target = VideoLlava(SIZES["nano"].target)
+    target.language.head = torch.nn.Linear(16, 40, bias=False)  # type: ignore[assignment]
+    target.language.cos, target.language.sin = rope_tables(ONE, 64)
+    losses = head_losses(trainee, target, seen())
+    (losses["words"] + losses["feature"]).backward()
+    assert trainee.compressor is not None
+    assert trainee.compressor.gate is not None
+    gate = trainee.compressor.gate.weight.grad
+    assert gate is not None and float(gate.abs().sum()) > 0
+    ways = [p.grad for name, p in trainee.compressor.named_parameters() if name.startswith("ways")]
+    assert all(grad is not None and torch.isfinite(grad).all() for grad in ways)
+
+
+@torch.no_grad()
+def test_a_view_in_training_is_the_view_at_inference() -> None:
+    """With hard choices, a branch sees exactly the rows that the drafter would be given for its question."""
+    found = seen()
+    elastic = Elastic(16, "select", SELECT).eval()
+    head = random(EagleHead(EagleConfig(ONE))).float()
+    view = compressed(found, head.taps, elastic)
+    cos, sin = (table for table in rope_tables(ONE, 64))
+    turns = cos[view.positions], sin[view.positions]
+    out = next(steps(head, view.embeds, view.tapped, turns, view.prefix, view.mask, 1))
+    plain = whole(found, head.taps)
+    for recording, (begin, end, question) in ((0, (0, 7, 2)), (0, (7, 11, 1)), (1, (0, 5, 1))):
+        kept = found.prefix
+        embeds = torch.cat((plain.embeds[recording, :kept], plain.embeds[recording, kept + begin : kept + end]))
+        tapped = torch.cat((plain.tapped[recording, :kept], plain.tapped[recording, kept + begin : kept + end]))
+        rows = torch.cat((embeds[2:kept], tapped[2:kept]), 1)
+        # A drafter holds the pairs before the last row of the prompt: that row's pair waits for the first token.
+        fewer, places = elastic(rows, tapped[kept : kept + question])
+        own = (torch.cat((embeds[:2], fewer[:, :16], embeds[kept:])), torch.cat((tapped[:2], fewer[:, 16:], tapped[kept:])))
+        positions = torch.cat((torch.arange(2), 2 + places, torch.arange(kept, kept + end - begin)))
+        length = len(positions)
+        normed, residual = head.joined(own[0][None], own[1][None])
+        queries, keys, values = (
+            p.transpose(1, 2) for p in head.layer.project(normed, cos[positions][None], sin[positions][None])
+        )
+        attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
+        expected = head.layer.finish(residual, attended.transpose(1, 2).flatten(-2))[0, length - (end - begin) :]
+        torch.testing.assert_close(out[recording, begin:end], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tau counts drafts in a row from every token of an answer; here the head is asked for what it is told."""
+    from eventspec.train import heads as module
+
+    found = seen()
+    trainee = Trainee(EagleHead(EagleConfig(ONE)))
+    training = HeadTraining.__new__(HeadTraining)
+    torch.nn.Module.__init__(training)
+    target = VideoLlava(SIZES["nano"].target)
+    target.language.cos, target.language.sin = rope_tables(ONE, 64)
+    training.trainees, training._target = {"it": trainee}, [target]
+    monkeypatch.setattr(HeadTraining, "_seen", lambda self, index: found)
+    answer = found.logits.roll(-1, 1)
+    for said, gained in ((answer, None), (-answer, 0.0)):
+        monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target, said=said: said)
+        monkeypatch.setattr(module, "steps", lambda *words, said=said: iter([torch.zeros(2, said.shape[1], 16)] * words[-1]))
+        tau = training.acceptance([0, 1], batch=2)["it"]
+        # Chains that begin at the rows of an answer with n learned rows gain n, n - 1, ..., 1.
+        runs = [4, 2, 3, 3]
+        best = sum(n * (n + 1) / 2 for n in runs) / sum(runs)
+        assert tau == pytest.approx(1 + (best if gained is None else gained))
+
+
+@pytest.mark.long
+def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
+    from eventspec.pairs import load_pair
+    from eventspec.train.eagle import PRESETS, train
+
+    monkey = replace(PRESETS["smoke"], answered=2)
+    PRESETS["tiny"] = monkey
+    try:
+        folder = train("nano", "tiny", ["eagle", "eagle3", "specvlm"], tmp_path, lambda *words: None)
+    finally:
+        del PRESETS["tiny"]
+    pair = load_pair(folder)
+    assert {"eagle", "specvlm"} <= pair.drafters.keys()
+    assert set(pair.heads) >= {"eagle", "eagle3", "specvlm"}
+    told = json.loads((folder / "heads.json").read_text())["calibration"]["tau"]
+    assert all(np.isfinite(list(told.values())))
