@@ -162,7 +162,7 @@ def test_a_broken_pair_folder_names_the_file(tmp_path: Path, name: str, harm: st
 
 
 def test_an_unknown_method_lists_the_valid_ones(pair: Pair, real: Recording) -> None:
-    with pytest.raises(BadInput, match="autoregressive, cross-modal, eagle, specvlm, ngram, prior"):
+    with pytest.raises(BadInput, match="autoregressive, cross-modal, eagle, specvlm, compressed-target, ngram, prior"):
         generate(pair, real, "What?", "warp")
 
 

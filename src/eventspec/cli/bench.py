@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eventspec.cli.events import Order, Sensor
 from eventspec.cli.paths import given_path
 
+if TYPE_CHECKING:
+    from eventspec.experiments.compare import Way
+    from eventspec.pairs import Pair
+
 bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
+
+
+Drafters = Annotated[
+    list[str] | None, typer.Option(help="Another event drafter, NAME or NAME:WAY (see generate --vocabulary). Repeatable.")
+]
+Heads = Annotated[
+    list[str] | None,
+    typer.Option(help="Another head for method eagle, NAME or NAME:TREE (dynamic, static, chain). Repeatable."),
+]
+Compressions = Annotated[
+    list[str] | None, typer.Option(help="For method compressed-target: prune:N, pool:N or attention:N. Repeatable.")
+]
 
 
 @bench.callback()
@@ -28,13 +44,9 @@ def compare(
     events: Annotated[
         list[str] | None, typer.Option(help="real, or a control: blank, shuffled (another clip's). Repeat it for several.")
     ] = None,
-    drafter: Annotated[
-        list[str] | None, typer.Option(help="Another event drafter, NAME or NAME:WAY (see generate --vocabulary). Repeatable.")
-    ] = None,
-    head: Annotated[
-        list[str] | None,
-        typer.Option(help="Another head for method eagle, NAME or NAME:TREE (dynamic, static, chain). Repeatable."),
-    ] = None,
+    drafter: Drafters = None,
+    head: Heads = None,
+    compress: Compressions = None,
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -49,9 +61,9 @@ def compare(
 
     from eventspec.core import BadInput, Sampling
     from eventspec.events.formats import parse_sensor_size
-    from eventspec.experiments.compare import Way, read_questions
     from eventspec.experiments.compare import compare as run
-    from eventspec.pairs import check_method, load_pair, warm_up, with_drafter, with_head
+    from eventspec.experiments.compare import read_questions
+    from eventspec.pairs import check_method, load_pair, warm_up
     from eventspec.recordings import Recording
 
     methods = [check_method(name) for name in dict.fromkeys(method)]
@@ -62,10 +74,7 @@ def compare(
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     ready = warm_up(load_pair(pair, device_plan))
     kind = (events or ["real"])[0]
-    others = [
-        Way(f"cross-modal, {name}", "cross-modal", kind, with_drafter(ready, *_split(name, "auto"))) for name in drafter or ()
-    ]
-    others += [Way(f"eagle, {name}", "eagle", kind, with_head(ready, *_split(name, "dynamic"))) for name in head or ()]
+    others = _others(ready, kind, drafter or [], head or [], compress or [])
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("comparing", total=len(asked))
@@ -84,6 +93,18 @@ def compare(
         typer.echo(json.dumps(found))
     else:
         _print(found)
+
+
+def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], compressions: list[str]) -> list[Way]:
+    """Ways beyond the methods: other event drafters, heads and compressions of the same target."""
+    from eventspec.experiments.compare import Way
+    from eventspec.pairs import with_compression, with_drafter, with_head
+    from eventspec.pairs.methods import LOSSY
+
+    made = [("cross-modal", name, with_drafter(pair, *_split(name, "auto"))) for name in drafters]
+    made += [("eagle", name, with_head(pair, *_split(name, "dynamic"))) for name in heads]
+    made += [(LOSSY, name, with_compression(pair, name)) for name in compressions]
+    return [Way(f"{method}, {name}", method, events, other) for method, name, other in made]
 
 
 def _split(name: str, usual: str) -> tuple[str, str]:

@@ -37,6 +37,7 @@ Drafter = Annotated[
     str | None, typer.Option(help="The checkpoint folder that drafts for --target, or another event drafter for --pair.")
 ]
 Head = Annotated[str | None, typer.Option(help="Another head for methods eagle and specvlm: a folder, or one of --pair's.")]
+Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N or attention:N.")]
 Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
 Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]
 Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
@@ -67,12 +68,13 @@ def generate(
     drafter: Drafter = None,
     vocabulary: Ways = "auto",
     head: Head = None,
+    compress: Compress = None,
     frames: Frames = None,
     allow_extrapolation: Beyond = False,
     compat: Compat = False,
     dtype: Dtype = "float32",
     device: Device = "cpu",
-    method: Annotated[str, typer.Option(help="autoregressive, cross-modal, ngram or prior.")] = "cross-modal",
+    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "cross-modal",
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0 switches it off.")] = 0,
@@ -98,7 +100,7 @@ def generate(
     """Ask one question about one recording; the answer is exactly the target's own."""
     from eventspec.core import Sampling
     from eventspec.models.loading import Loading
-    from eventspec.pairs import answering, check_method
+    from eventspec.pairs import answering, check_method, with_compression
 
     check_method(method)
     drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
@@ -108,6 +110,7 @@ def generate(
     how = _precision(Loading(None, device, frames, allow_extrapolation, compat), dtype)
     folders = (pair, target, drafter, head)
     loaded = _load(folders, method, vocabulary, how, device_plan)
+    loaded = loaded if compress is None else with_compression(loaded, compress)
     drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
     asking = answering(loaded, opened, prompt, method, opened.window(start_us, end_us), drawn)
     _tell(asking, opened, provisional, trace, as_json)

@@ -115,6 +115,10 @@ class Llama(nn.Module):
             config.num_hidden_layers, config.num_key_value_heads, config.head_dim, capacity, weight.dtype, weight.device
         )
 
+    def decoder_layer(self, number: int) -> Layer:
+        """One of the layers, from 0."""
+        return cast("Layer", self.layers[number])
+
     def normed(self, x: Tensor) -> Tensor:
         """The final norm: the input of the head, [..., D]."""
         return F.rms_norm(x, self.norm.shape, self.norm.to(x.dtype), self.config.rms_norm_eps)

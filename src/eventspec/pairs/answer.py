@@ -184,7 +184,7 @@ class Answering:
         rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
         text = text_of(outcome.token_ids, self.pair.vocabulary.decode, request.sampling.stop_strings)
         sizes = (rows - visual, visual)
-        target, plan = self.pair.target, self.pair.lanes.plan
+        target, plan = self.pair.target_of(self.method), self.pair.lanes.plan
         return Result(text, outcome.token_ids, self.method, target.lossless, outcome.finish_reason, *sizes, plan, self.trace)
 
     def _run_unheard(self) -> None:
@@ -196,7 +196,7 @@ class Answering:
         self.trace.restart()
         for note in pair.notes.get(self.method, ()):
             self.trace.note(note)
-        common = (pair.target, self.drafter, request, pair.plan(self.method), pair.lanes, self.trace, stopped)
+        common = (pair.target_of(self.method), self.drafter, request, pair.plan(self.method), pair.lanes, self.trace, stopped)
         self._outcome = run(*common, emit, lambda: self._cancelled)
         self.trace.mark("end")
         return self._outcome

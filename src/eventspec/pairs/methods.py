@@ -9,11 +9,13 @@ METHODS = {
     "cross-modal": "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
     "eagle": "an EAGLE head on the target's own features drafts a tree in every round",
     "specvlm": "the same, and the head sees the visual rows through an elastic compressor",
+    "compressed-target": "LOSSY: the target alone, on fewer of its own visual rows",
     "ngram": "control: prompt lookup",
     "prior": "control: what answers to this question usually say, blind to the recording",
 }
 
 
+LOSSY = "compressed-target"
 FEATURE_METHODS = ("eagle", "specvlm")
 """Methods whose drafts come from a head on the target's features."""
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from eventspec.compress import CompressedTarget
 from eventspec.core import (
     BadCheckpoint,
     BadInput,
@@ -37,7 +38,7 @@ from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
 from eventspec.nn import Llama
-from eventspec.pairs.methods import FEATURE_METHODS, check_method
+from eventspec.pairs.methods import FEATURE_METHODS, LOSSY, check_method
 from eventspec.text import Vocabulary, json_schema, regex
 from eventspec.video.clip import VideoClip
 
@@ -50,8 +51,8 @@ DATA = Path(__file__).parent.parent / "data"
 class Pair:
     """A target and its drafters by method name. `banned` are ids that no method says, `ends` are ids that end an answer beside
     `end`, `notes` what the trace says of a method, `sees` is what the target cannot do without, `others` are further event
-    drafters by name (`event_drafters.with_drafter`), `heads` are folders of heads (`with_head`), `budgets` are those of
-    methods whose drafts cost something else than `budget` says."""
+    drafters by name (`event_drafters.with_drafter`), `heads` are folders of heads (`with_head`), `targets` and
+    `budgets` are those of methods that have others than `target` and `budget`."""
 
     name: str
     target: Target
@@ -67,6 +68,7 @@ class Pair:
     ends: tuple[int, ...] = ()
     others: Mapping[str, Path] = field(default_factory=dict)
     heads: Mapping[str, Path] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
     budgets: Mapping[str, Plan] = field(default_factory=dict)
 
     def drafter(self, method: str) -> Drafter:
@@ -79,6 +81,10 @@ class Pair:
     def plan(self, method: str) -> Plan:
         """How much a method may draft."""
         return self.budgets.get(method, self.budget)
+
+    def target_of(self, method: str) -> Target:
+        """Who answers with a method: a lossy one has a target of its own."""
+        return self.targets.get(method, self.target)
 
     def on(self, plan: str) -> Pair:
         """The same pair on another device plan, with lanes of its own; close them when done."""
@@ -162,6 +168,7 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
             )
     drafters: dict[str, Drafter] = {
         "autoregressive": Nothing(),
+        LOSSY: Nothing(),
         "cross-modal": LanguageDrafter(
             "cross-modal", drafter.language, drafter_rows(drafter, vocabulary.encode), EOS, guess=prior.sure_of
         ),
@@ -172,9 +179,11 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
     for method in FEATURE_METHODS:
         if method in heads:
             drafters[method] = feature_drafter(method, heads[method], target.language)
+    answering = LanguageTarget(target.language, target_rows(target, vocabulary.encode))
     return Pair(
         name=str(data.get("name", folder.name)),
-        target=LanguageTarget(target.language, target_rows(target, vocabulary.encode)),
+        target=answering,
+        targets={LOSSY: CompressedTarget(answering, "pool", 3)},
         drafters=drafters,
         vocabulary=vocabulary,
         end=EOS,
@@ -200,6 +209,16 @@ def with_head(pair: Pair, which: str, tree: str = "dynamic") -> Pair:
         raise BadInput(f"a head needs the layers of a target of our own, pair {pair.name} has another")
     made = {method: feature_drafter(method, folder, target.language, tree) for method in FEATURE_METHODS}
     return replace(pair, drafters={**pair.drafters, **made})
+
+
+def with_compression(pair: Pair, spec: str) -> Pair:
+    """The same pair with another KIND:SIZE (see `compress.lossy`) for method compressed-target. BadInput, one line."""
+    kind, _, size = spec.partition(":")
+    if not isinstance(pair.target, LanguageTarget):
+        raise BadInput(f"method {LOSSY} needs a target of our own, pair {pair.name} has another")
+    if not size.isdecimal():
+        raise BadInput(f"compression '{spec}' cannot be read: give KIND:SIZE, such as pool:3")
+    return replace(pair, targets={**pair.targets, LOSSY: CompressedTarget(pair.target, kind, int(size))})
 
 
 def feature_drafter(method: str, folder: Path, target: Llama, tree: str = "dynamic") -> FeatureDrafter:
