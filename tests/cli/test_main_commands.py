@@ -115,10 +115,11 @@ def test_bench_compare_writes_rows_and_a_summary(capsys: pytest.CaptureFixture[s
 
 def test_demo_compares_every_method_on_both_recordings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     runs = told(capsys, "demo", "--json", "--out", tmp_path)["runs"]
-    assert len(runs) == 12
+    assert len(runs) == 18
+    assert {run["method"] for run in runs if not run["lossless"]} == {"compressed-target"}
     assert {run["recording"] for run in runs} == {"street_scene", "davis346_traffic_1s"}
     for recording in ("street_scene", "davis346_traffic_1s"):
-        answers = {tuple(run["token_ids"]) for run in runs if run["recording"] == recording}
+        answers = {tuple(run["token_ids"]) for run in runs if run["recording"] == recording and run["lossless"]}
         assert len(answers) == 1
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -17,7 +17,7 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 
-LOSSLESS = ("cross-modal", "ngram", "prior")
+LOSSLESS = ("cross-modal", "eagle", "specvlm", "ngram", "prior")
 
 
 @pytest.fixture(scope="module")

@@ -35,10 +35,13 @@ class Way:
 WAYS = (
     Way("autoregressive", "autoregressive"),
     Way("cross-modal", "cross-modal"),
+    Way("eagle", "eagle"),
+    Way("specvlm", "specvlm"),
     Way("ngram", "ngram"),
     Way("prior", "prior"),
     Way("cross-modal, blank events", "cross-modal", "blank"),
     Way("cross-modal, other clip's events", "cross-modal", "shuffled"),
+    Way("compressed-target (lossy)", "compressed-target"),
 )
 
 
@@ -70,7 +73,11 @@ def demo(
         tell(console, pair, recording, QUESTIONS[name])
         console.print(table(rows))
         if name == SCENE:
-            strips = [(way.label, ask(pair, recording, other, QUESTIONS[name], way)) for way in WAYS[:4]]
+            strips = [
+                (way.label, ask(pair, recording, other, QUESTIONS[name], way))
+                for way in WAYS[:4]
+                if way.method in pair.drafters
+            ]
             for _, asking in strips:
                 asking.result()
     title = (
@@ -104,7 +111,7 @@ def ask(pair: Pair, recording: Recording, other: Recording, question: str, way: 
 
 def measure(pair: Pair, recording: Recording, other: Recording, question: str) -> list[tuple[Way, list[dict[str, Any]]]]:
     """Every way, interleaved, one warm-up and REPEATS timed runs: generate objects with recording and events named."""
-    rows: list[tuple[Way, list[dict[str, Any]]]] = [(way, []) for way in WAYS]
+    rows: list[tuple[Way, list[dict[str, Any]]]] = [(way, []) for way in WAYS if way.method in pair.drafters]
     for repeat in range(REPEATS + 1):
         for way, found in rows:
             result = ask(pair, recording, other, question, way).result()

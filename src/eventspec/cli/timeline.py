@@ -9,12 +9,15 @@ if TYPE_CHECKING:
     from eventspec.core import Trace
 
 COLOURS = {"vision": "#4c78a8", "prefill": "#9ecae9", "draft": "#f58518", "verify": "#54a24b", "decode": "#b8b8b8"}
+COLOURS |= {"drafter prefill": "#f2b880", "compress": "#72b7b2"}
 MEANINGS = {
     "vision": "vision: encode frames or events",
     "prefill": "prefill: read the prompt",
     "draft": "draft: guess tokens",
     "verify": "verify: check the guesses",
     "decode": "decode: one token, unaided",
+    "drafter prefill": "drafter prefill: a head reads the prompt's features",
+    "compress": "compress: fewer visual rows",
 }
 MARKS = {
     "first_provisional": ("#d62728", "--", "first provisional token"),
