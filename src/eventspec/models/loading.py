@@ -60,12 +60,13 @@ class VisionLanguage:
         name: str,
         reader: Reader,
         vocabulary: Vocabulary,
-        end: int,
+        ends: tuple[int, ...],
         banned: tuple[int, ...],
         sees: Literal["frames", "events"],
         notes: tuple[str, ...] = (),
     ) -> VisionLanguage:
-        """One of our own models: it answers, and it drafts."""
+        """One of our own models: it answers, and it drafts. What ends an answer is never banned."""
         target, weights = LanguageTarget(reader.language, reader.rows), list(reader.language.parameters())
         size = sum(weight.nbytes for weight in weights)
-        return cls(name, target, vocabulary, end, banned, sees, weights[0].dtype, size, reader, notes=notes)
+        said = tuple(token for token in banned if token not in ends)
+        return cls(name, target, vocabulary, ends[0], said, sees, weights[0].dtype, size, reader, ends[1:], notes=notes)
