@@ -312,3 +312,36 @@ def test_another_model_as_drafter_never_changes_the_answer(
     tokens, trace = answered(target, drafting(other), request, plan, Lanes(lanes))
     assert tokens == greedy(mine, 20)
     assert trace.notes == []
+
+
+def test_the_tree_ends_with_the_context_and_what_lies_beyond_is_told(
+    model: Any, drafting: Any, asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA an index behind a table would end the target's work on the device too."""
+    drafter = drafting(model(1))
+    draft = drafter.open(asked(PROMPT), None, Trace())
+    draft.context = context = len(PROMPT) + 6
+    asked_of: list[int] = []
+    step = drafter.language.step
+
+    def seen(x: Any, cache: Any, positions: Any = None, mask: Any = None) -> Any:
+        asked_of.append(cache.length + len(x) - 1 if positions is None else int(positions.max()))
+        return step(x, cache, positions, mask)
+
+    monkeypatch.setattr(drafter.language, "step", seen)
+    for _ in range(6):
+        draft.propose(Budget(12))
+        told(draft, 29)
+    draft.propose(Budget(12))
+    assert max(asked_of) == context - 1
+    told(draft, 29)
+    with pytest.raises(ValueError, match=f"row {context + 1} of the drafter's context of {context}"):
+        draft.propose(Budget(12))
+
+
+def test_a_token_that_the_drafter_has_no_row_for_is_told(model: Any, drafting: Any, asked: Any) -> None:
+    drafter = drafting(model(1))
+    draft = drafter.open(asked(PROMPT), None, Trace())
+    told(draft, 3, drafter.language.config.vocab_size)
+    with pytest.raises(ValueError, match="is none of the drafter's"):
+        draft.propose(Budget(4))

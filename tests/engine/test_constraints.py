@@ -247,6 +247,7 @@ def test_a_constrained_answer_can_be_cancelled(temperature: float, tiny: Any, or
         ("bad_words", ((1,), ())),
         ("min_new_tokens", -1),
         ("min_new_tokens", 65),
+        ("stop_ids", (2, -1)),  # as an index it would hold back the last id
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(field: str, value: Any) -> None:

@@ -140,7 +140,9 @@ def test_temperature_zero_is_one_hot_at_the_first_best_token() -> None:
 
 def test_a_low_temperature_comes_close_to_greedy_without_overflow() -> None:
     logits = torch.randn(V, generator=torch.Generator().manual_seed(0)) * 30
-    assert processed(logits, [], Sampling(temperature=1e-5)).argmax() == int(logits.argmax())
+    for temperature in (1e-5, 1e-30, 1e-308, 5e-324):
+        found = processed(logits, [], Sampling(temperature=temperature, banned_ids=(3,)))
+        assert found.argmax() == int(logits.argmax()) and found.sum() == 1 and found[3] == 0
 
 
 def test_penalty_and_bans_act_at_temperature_zero_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def array_program(shape: tuple[int, ...], code: str = "u2", data: bytes = b"\0\0
     ("program", "words"),
     [
         (array_program((10**15,)), r"an array claims shape (1000000000000000,) of uint16 but has 2 bytes"),
-        (array_program((-1,)), "it has an array of shape (-1,)"),
+        (array_program((-1,)), "it has an array whose shape is no row of sizes"),
         (array_program((1,), "O8"), "a column holds objects"),
         (array_program((1,), "V2"), "it uses the type 'V2'"),
         (array_program((1,)), "lacks y, t, p"),
@@ -119,6 +120,39 @@ def test_claims_a_pickle_cannot_keep_are_refused(tmp_path: Path, program: bytes,
     with pytest.raises(BadInput) as refused:
         read_events(npy(tmp_path / "e.npy", program))
     assert words in str(refused.value)
+
+
+def tower(levels: int) -> bytes:
+    """A program for a tuple of twice the tuple below, 2^levels numbers to print or to hash."""
+    return b"K\x01K\x01\x86q\x00" + b"".join(b"h%c\x86q%c" % (level, level + 1) for level in range(levels))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"cnumpy\ndtype\n" + tower(40) + b"\x85R.",
+        b"}" + tower(40) + b"K\x01s.",
+        b"}" + tower(1).replace(b"\x86q\x00", b"\x86Nbq\x00") + b"K\x01s.",  # kept behind an instruction that changes nothing
+        b"}" + tower(1).replace(b"\x86q\x00", b"\x86(eq\x00") + b"K\x01s.",
+    ],
+    ids=["type", "key", "build", "appends"],
+)
+def test_a_small_pickle_of_a_huge_value_is_refused_at_once(tmp_path: Path, program: bytes) -> None:
+    began = time.monotonic()
+    with pytest.raises(BadInput, match="it uses one tuple twice"):
+        read_events(npy(tmp_path / "e.npy", b"\x80\x02" + program))
+    assert time.monotonic() - began < 1
+
+
+def test_names_in_a_pickle_do_not_make_a_refusal_longer_than_a_line(tmp_path: Path) -> None:
+    word = b"X" + (3000).to_bytes(4, "little") + b"two\nlines " * 300
+    for program in (b"\x80\x04" + word + word + b"\x93.", b"\x80\x02cnumpy\ndtype\n" + word + b"\x85R."):
+        with pytest.raises(BadInput) as refused:
+            read_events(npy(tmp_path / "e.npy", program))
+        assert "\n" not in str(refused.value) and len(str(refused.value)) < 600
+    np.save(tmp_path / "e.npy", np.array({"a\nb": np.zeros(2)}), allow_pickle=True)
+    with pytest.raises(BadInput, match="holds a b, lacks"):
+        read_events(tmp_path / "e.npy")
 
 
 def test_a_torn_file_is_refused_at_every_length(tmp_path: Path) -> None:

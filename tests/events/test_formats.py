@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,26 @@ def test_an_npz_lacking_a_column_or_holding_a_pickle_is_refused(tmp_path: Path) 
         read_events(write_npz(tmp_path / "o.npz", x=np.array([{}, 1], object)))
     with pytest.raises(BadInput, match="width is not one whole number"):
         read_events(write_npz(tmp_path / "w.npz", width=[1, 2]))
+
+
+def test_an_npz_that_unpacks_into_far_more_than_events_can_is_refused_unread(tmp_path: Path) -> None:
+    count = 3_000_000
+    columns = {name: np.zeros(count, dtype) for name, dtype in (("x", "u2"), ("y", "u2"), ("t", "i8"), ("p", "u1"))}
+    np.savez_compressed(tmp_path / "e.npz", width=640, height=480, **columns)
+    tracemalloc.start()
+    with pytest.raises(BadInput, match="are no recorded events: write them as"):
+        read_events(tmp_path / "e.npz")
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    tracemalloc.stop()
+    kept = {name: column[: npz.LEAST_BYTES // 16] for name, column in columns.items()}  # a still scene may be packed well
+    np.savez_compressed(tmp_path / "s.npz", width=640, height=480, unread=np.zeros(1 << 26), **kept)
+    assert len(read_events(tmp_path / "s.npz")) == npz.LEAST_BYTES // 16
+
+
+def test_names_in_an_npz_do_not_make_a_refusal_longer_than_a_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "e.npz", **{"two\nlines": np.zeros(2)})
+    with pytest.raises(BadInput, match="holds two lines, lacks x"):
+        read_events(tmp_path / "e.npz")
 
 
 def test_an_npz_that_claims_more_than_it_stores_is_refused_without_allocating(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def test_without_an_offset_times_stand_as_they_are(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    start=st.integers(-50, 70_000), length=st.integers(1, 30_000), index=st.sampled_from(["right", "none", "wrong", "short"])
+    start=st.integers(-50, 70_000),
+    length=st.integers(1, 30_000),
+    index=st.sampled_from(["right", "none", "wrong", "short", "late", "early"]),
 )
 def test_a_window_is_exact_whatever_the_index_says(tmp_path: Path, start: int, length: int, index: str) -> None:
     def change(file: Any) -> None:
@@ -63,6 +65,8 @@ def test_a_window_is_exact_whatever_the_index_says(tmp_path: Path, start: int, l
             file["ms_to_idx"] = right[::-1] + np.uint64(7)
         if index == "short":
             file["ms_to_idx"] = right[:3]
+        if index in ("late", "early"):  # of another cut of the file: in order, and each millisecond longer than a chunk
+            file["ms_to_idx"] = np.clip(right.astype(np.int64) + (300 if index == "late" else -300), 0, 3000)
 
     path = edited(tmp_path / "e", encoders.dsec(**COLUMNS, chunks=(128,)), change)
     with pytest.MonkeyPatch.context() as patch:

@@ -71,6 +71,34 @@ def test_a_clock_that_turns_runs_on(tmp_path: Path, camera: str) -> None:
     assert np.diff(found.t).tolist() == steps[1:].tolist() and found.t[0] == turn - 20
 
 
+@pytest.mark.parametrize("block", [2, 5, 64])
+@pytest.mark.parametrize("camera", ["evt3", "dat"])
+def test_an_event_from_before_the_turn_of_the_clock_does_not_turn_it_twice(tmp_path: Path, camera: str, block: int) -> None:
+    turn = TURNS[camera]
+    t = turn + np.array([-9000, -50, 3, -40, 20, 5000, -30, 9000, 20_000], np.int64)
+    columns = (np.arange(9), np.arange(9) + 3, t, np.arange(9) % 2)
+    if camera == "dat":
+        data = encoders.dat(*columns)
+    else:  # every event with its whole time, as a camera sends it that reads its rows out of order
+        words = [
+            (0x8000 | time >> 12 & 4095, 0x6000 | time & 4095, y, 0x2000 | x) for x, y, time in zip(*columns[:3], strict=True)
+        ]
+        data = b"% evt 3.0\n% geometry 640x480\n% end\n" + np.array(words, "<u2").tobytes()
+    (tmp_path / "e").write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (evt3, dat):
+            patch.setattr(module, "BLOCK", block)
+        assert read_events(tmp_path / "e", monotonic="keep").t.tolist() == t.tolist()
+        with pytest.raises(BadInput, match="before t"):
+            read_events(tmp_path / "e")
+
+
+def test_a_clock_does_not_go_back_to_before_its_first_turn(tmp_path: Path) -> None:
+    t = np.array([5, (1 << 32) - 7, (1 << 32) + 3], np.int64)  # nobody can know: it is read as a gap
+    (tmp_path / "e").write_bytes(encoders.dat(np.arange(3), np.arange(3), t, np.zeros(3, np.int64)))
+    assert (read_events(tmp_path / "e", monotonic="keep").t >= 0).all()
+
+
 @pytest.mark.parametrize("camera", CAMERAS)
 def test_a_cut_file_keeps_its_whole_words_and_tells_of_the_rest(tmp_path: Path, camera: str) -> None:
     columns = columns_of([(5, 7, 3, 1, 30), (9, 8, 2, 0, 0), (1, 2, 9, 1, 2)] * 5)

@@ -178,3 +178,15 @@ def test_a_cut_bin_file_keeps_its_whole_records(tmp_path: Path) -> None:
 def test_bytes_that_are_no_events_are_not_taken_for_them(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "e").write_bytes(data)
     assert recognised(tmp_path / "e") is None
+
+
+@pytest.mark.parametrize("header", [b"t,x,y,p\n", b"640 480\n", b"# sensor 640x480\n", b""])
+def test_the_mark_of_utf8_before_the_text_changes_nothing(tmp_path: Path, header: bytes) -> None:
+    lines = header + b"5,6,7,1\n9,6,7,0\n"
+    (tmp_path / "e.csv").write_bytes(b"\xef\xbb\xbf" + lines)
+    size = None if b"640" in header else (640, 480)
+    found = read_events(tmp_path / "e.csv", size)
+    assert found.t.tolist() == [5, 9] and found.p.tolist() == [1, 0]
+    (tmp_path / "e.csv").write_bytes(b"\xef\xbb\xbf" + lines + b"10,6,oh,1\n")
+    with pytest.raises(BadInput, match=f"line {lines.count(10) + 1} is no event"):
+        read_events(tmp_path / "e.csv", size)

@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from eventspec.core import BadCheckpoint
+from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.folder import describe, load_folder
+from eventspec.models.loading import Loading
 from eventspec.models.video_llava import VideoLlava, hub_name, load_video_llava
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
@@ -193,3 +194,10 @@ def test_a_tokenizer_of_another_size_cuts_or_lengthens_the_rows(folders: Folders
     assert (shorter.config.language.vocab_size, longer.language.config.vocab_size) == (size - 2, size + 1)
     end = longer.language.logits(torch.ones(1, 48))
     assert end.shape == (1, size + 1)
+
+
+@pytest.mark.parametrize("device", ["nowhere", "cuda:99", "meta", ""])
+def test_a_device_that_is_not_there_is_refused_before_any_weight_is_read(device: str) -> None:
+    with pytest.raises(BadInput, match=f"device '{device}' cannot be used") as refused:
+        Loading(device=device)
+    assert "\n" not in str(refused.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -117,6 +118,34 @@ def test_no_method_says_placeholders_or_rows_without_a_token(
     assert max(found) < 282
     bare = Pair("bare", pair.target, pair.drafters, pair.vocabulary, pair.end)
     assert max(answered(bare, recording, "autoregressive")[0]) >= 282
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "cross-modal"])
+@pytest.mark.parametrize("kind", ["video_llava", "eventgpt"])
+def test_an_answer_ends_with_any_of_several_end_ids(
+    folders: Folders, recording: Recording, method: str, kind: str, tmp_path: Path
+) -> None:
+    source = getattr(folders, kind)
+    whole, _ = answered(load_folders(source, method="autoregressive"), recording, "autoregressive")
+    last = next(place for place in range(3, MOST) if whole[place] not in whole[:place])
+    folder = Path(shutil.copytree(source, tmp_path / kind))
+    (tmp_path / "clip").symlink_to(folders.eventgpt.parent / "clip")  # EventGPT's tower lies beside it
+    config = json.loads((folder / "config.json").read_text())
+    for part in (config, config.get("text_config", {})):
+        part["eos_token_id"] = [2, whole[last]]
+    (folder / "config.json").write_text(json.dumps(config))
+    pair = load_folders(folder, folders.eventgpt, method=method)
+    assert answered(pair, recording, method)[0] == whole[: last + 1]
+
+
+def test_an_end_id_behind_the_text_pieces_is_not_banned(folders: Folders, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folders.video_llava, tmp_path / "copy"))
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["eos_token_id"] = [2, 284]
+    (folder / "config.json").write_text(json.dumps(config))
+    found = load_folder(folder)
+    assert (found.end, found.ends) == (2, (284,))
+    assert found.banned == tuple(id for id in range(282, 295) if id != 284)
 
 
 # ------------------------------------------------------------------------------------------------------------------- frames

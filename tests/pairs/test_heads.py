@@ -43,7 +43,7 @@ def test_what_is_no_head_is_refused(pair: Pair) -> None:
         with_head(pair, "eagle4")
     with pytest.raises(BadInput, match="tree 'oak' is unknown"):
         with_head(pair, "eagle", "oak")
-    with pytest.raises(BadCheckpoint, match="config.json"):
+    with pytest.raises(BadCheckpoint, match=r"config\.json"):
         with_head(pair, str(DATA))
     with pytest.raises(BadCheckpoint, match=r"fc\.weight is missing"):
         feature_drafter("eagle", DATA / "pairs/nano/drafter", pair.target.language)  # type: ignore[attr-defined]

@@ -224,6 +224,15 @@ def test_a_drive_without_frames_is_a_recording_and_reported(tmp_path: Path) -> N
     assert mvsec.inspect(path).missing == ("outdoor_day1_data.hdf5/davis/left/image_raw_ts",)
 
 
+def test_more_frame_times_than_the_file_has_bytes_are_refused_unread(tmp_path: Path) -> None:
+    path = trees.mvsec(tmp_path / "MVSEC") / "outdoor_day1_data.hdf5"
+    with h5py.File(path, "r+") as file:
+        del file["davis/left/image_raw"], file["davis/left/image_raw_ts"]
+        file.create_dataset("davis/left/image_raw", (1 << 20, 1, 1), "u1", chunks=(4096, 1, 1))  # neither is ever written
+        file.create_dataset("davis/left/image_raw_ts", (1 << 20,), "f8", chunks=(4096,))
+    assert "image_raw is uint8 of shape (1048576, 1, 1)" in refused(Recording.open, path)
+
+
 def test_frames_of_another_day_are_refused(tmp_path: Path) -> None:
     path = trees.mvsec(tmp_path / "MVSEC") / "outdoor_day1_data.hdf5"
     with h5py.File(path, "r+") as file:

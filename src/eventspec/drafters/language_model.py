@@ -82,7 +82,7 @@ class LanguageDraft:
         if budget.show is not None and len(self.tree):
             budget.show(self.tree.best_chain())
         while not budget.until() and len(self.tree.expanded) + _WIDTH + _AHEAD <= _TREE_ROWS:
-            leaves = self.tree.leaves(_WIDTH, floor, budget.levels, budget.nodes)
+            leaves = self.tree.leaves(_WIDTH, floor, min(budget.levels, self.context - self.base), budget.nodes)
             if not leaves or sum(self.tree.values[node] for node in leaves) < budget.mass:
                 break
             self._expand(leaves)
@@ -128,6 +128,7 @@ class LanguageDraft:
         ahead: list[int] = []
         after: list[Children] = []
         if self.unread:
+            self._check_unread()
             self.cache.length = self.base
             ahead = self._guessed([], self.base + len(self.unread))
             text = torch.tensor(self.unread + ahead, device=self.language.embed.weight.device)
@@ -143,6 +144,14 @@ class LanguageDraft:
             for row in range(len(ahead)):
                 self.sees[row] = np.arange(_TREE_ROWS) <= row
             self._agree(-1, ahead, after, 0)
+
+    def _check_unread(self) -> None:
+        """ValueError for what the model has no row or position for. On CUDA such an index ends the whole process's use of the
+        device, the target's included."""
+        if (largest := max(self.unread)) >= self.language.config.vocab_size:
+            raise ValueError(f"token {largest} is none of the drafter's {self.language.config.vocab_size}")
+        if (rows := self.base + len(self.unread)) > self.context:
+            raise ValueError(f"the answer reaches row {rows} of the drafter's context of {self.context}")
 
     def _guessed(self, path: list[int], position: int) -> list[int]:
         """What is likely to follow the answer and `path`, for rows from `position` on."""

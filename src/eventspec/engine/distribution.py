@@ -63,7 +63,8 @@ def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: Co
         hot = np.zeros_like(row)
         hot[row.argmax()] = 1.0
         return hot
-    row /= sampling.temperature
+    with np.errstate(over="ignore"):  # by the smallest temperatures, and only to minus infinity: the best token is at 0
+        row = (row - row.max()) / sampling.temperature
     if 0 < sampling.top_k < len(row):
         row[row < np.partition(row, -sampling.top_k)[-sampling.top_k]] = -np.inf
     if sampling.top_p < 1:

@@ -72,8 +72,8 @@ def _load_eventgpt(folder: Path, how: Loading) -> VisionLanguage:
     pixels = event_prompt.EventPixels(folder, model.config.vision.image_size)
     rows = event_prompt.eventgpt_rows(model, vocabulary, pixels, special_id(folder, data, "bos_token_id", 1), how.compat)
     banned = tuple(range(vocabulary.text_size, vocabulary.size))
-    end = special_id(folder, data, "eos_token_id", 2)
-    return VisionLanguage.of("EventGPT", Reader(model.language, rows), vocabulary, end, banned, "events")
+    ends = special_ids(folder, data, "eos_token_id", 2)
+    return VisionLanguage.of("EventGPT", Reader(model.language, rows), vocabulary, ends, banned, "events")
 
 
 def _describe_eventgpt(folder: Path) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _load_video_llava(folder: Path, how: Loading) -> VisionLanguage:
         "Video-LLaVA",
         Reader(model.language, rows),
         vocabulary,
-        special_id(folder, text, "eos_token_id", 2),
+        special_ids(folder, text, "eos_token_id", 2),
         video_prompt.banned_ids(vocabulary, config),
         "frames",
         (note,) if beyond else (),
@@ -131,11 +131,16 @@ def _describe_video_llava(folder: Path) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------------- both
 def special_id(folder: Path, data: fields.Fields, name: str, default: int) -> int:
     """A special token's id from config.json; of several the first."""
+    return special_ids(folder, data, name, default)[0]
+
+
+def special_ids(folder: Path, data: fields.Fields, name: str, default: int) -> tuple[int, ...]:
+    """The ids of config.json with the meaning `name`: as a rule one, in a list where there are several."""
     value = data.get(name, default)
-    value = value[0] if isinstance(value, list) and value else default if value is None else value
-    if type(value) is not int or value < 0:
+    found = tuple(value) if isinstance(value, list) and value else (default if value is None else value,)
+    if not all(type(token) is int and token >= 0 for token in found):
         raise BadCheckpoint(f"{folder / 'config.json'}: {name} is {data.get(name)!r}, wanted a token id")
-    return value
+    return found
 
 
 def _description(

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from eventspec.core import Target
+from eventspec.core import BadInput, Target
 from eventspec.models.session import LanguageTarget, Rows
 from eventspec.nn import Llama
 from eventspec.text import Vocabulary
@@ -17,7 +17,7 @@ from eventspec.text import Vocabulary
 class Loading:
     """How a folder is loaded. dtype None keeps the file's; frames None takes config.json's number; `compat` and
     `feature_bytes` (size of the frame cache, 0 = none) concern one architecture each; `quantized` those that transformers
-    opens, on CUDA."""
+    opens, on CUDA. BadInput for a device that is not there: before any weight is read."""
 
     dtype: torch.dtype | None = torch.float32
     device: str = "cpu"
@@ -26,6 +26,15 @@ class Loading:
     compat: bool = False
     feature_bytes: int = 0
     quantized: Literal["nf4", "int8"] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            usable = torch.empty(0, device=self.device).device.type != "meta"
+            why = "it has shapes and no numbers"
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            usable, why = False, str(error).splitlines()[0][:100]
+        if not usable:
+            raise BadInput(f"device '{self.device}' cannot be used ({why}): choose cpu, or what `eventspec doctor` finds")
 
 
 @dataclass(frozen=True)
@@ -60,12 +69,13 @@ class VisionLanguage:
         name: str,
         reader: Reader,
         vocabulary: Vocabulary,
-        end: int,
+        ends: tuple[int, ...],
         banned: tuple[int, ...],
         sees: Literal["frames", "events"],
         notes: tuple[str, ...] = (),
     ) -> VisionLanguage:
-        """One of our own models: it answers, and it drafts."""
+        """One of our own models: it answers, and it drafts. What ends an answer is never banned."""
         target, weights = LanguageTarget(reader.language, reader.rows), list(reader.language.parameters())
         size = sum(weight.nbytes for weight in weights)
-        return cls(name, target, vocabulary, end, banned, sees, weights[0].dtype, size, reader, notes=notes)
+        said = tuple(token for token in banned if token not in ends)
+        return cls(name, target, vocabulary, ends[0], said, sees, weights[0].dtype, size, reader, ends[1:], notes=notes)

@@ -47,7 +47,7 @@ def embedded_drafter(folder: Path, vocabulary: Vocabulary) -> VisionLanguage:
     """The folder of an embedded pair's drafter, with its prompts."""
     model = load_eventgpt(folder, rows=vocabulary.size)
     reader = Reader(model.language, drafter_rows(model, vocabulary.encode))
-    return VisionLanguage.of("EventGPT", reader, vocabulary, EOS, (), "events")
+    return VisionLanguage.of("EventGPT", reader, vocabulary, (EOS,), (), "events")
 
 
 def joined(

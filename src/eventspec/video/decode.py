@@ -110,7 +110,8 @@ def _decoded(
             used += frames[-1].nbytes
             if used > max_bytes:
                 most = f"more than {max_bytes >> 20} MiB of decoded frames"
-                raise BadInput(f"{path}: {most} after {len(frames)} of them: choose a window or a stride")
+                remedy = "choose a window or a stride, or give its frames as a folder of images, which stay in their files"
+                raise BadInput(f"{path}: {most} after {len(frames)} of them: {remedy}")
         if window is None and times:
             notes.extend(_missing(container, seen, times))
     return frames, times, notes

@@ -40,6 +40,14 @@ _HARMLESS = """
 """
 HARMLESS_OPCODES = frozenset(_HARMLESS.split())
 MEMO_OPCODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+KEEPING_OPCODES = MEMO_OPCODES | {"MEMOIZE"}
+FETCHING_OPCODES = frozenset({"GET", "BINGET", "LONG_BINGET"})
+# What certainly leaves no tuple behind. A kept tuple is never fetched: tuples of twice the same tuple, a few hundred bytes of
+# program, take for ever to hash or to print.
+FETCHABLE_OPCODES = HARMLESS_OPCODES - {
+    *("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE", "BUILD", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "MARK"),
+    *("PROTO", "FRAME", *KEEPING_OPCODES, *FETCHING_OPCODES),
+}
 
 
 class _Refused(Exception):
@@ -72,7 +80,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         ) from None
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
-        held = ", ".join(sorted(columns)) or "nothing"
+        held = " ".join(", ".join(sorted(columns)).split())[:120] or "nothing"
         raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: an EventGPT .npy has x, y, t and p")
     width, height = sensor_size or DSEC_SIZE
     x, y, t, p = (columns[name] for name in COLUMNS)
@@ -92,7 +100,7 @@ class _DType:
 
     def __init__(self, code: object, *_: object) -> None:
         if not isinstance(code, str) or code not in PLAIN_TYPES:
-            raise _Refused(f"it uses the type {code!r}, not plain numbers")
+            raise _Refused(f"it uses the type {_brief(code)!r}, not plain numbers")
         self.code = code
         self.order = "="
 
@@ -129,7 +137,7 @@ class _Array:
         match state:
             case (int(), tuple() as shape, _DType() as dtype, bool() | int(), (bytes() | list()) as data):
                 if not all(isinstance(side, int) and side >= 0 for side in shape):
-                    raise _Refused(f"it has an array of shape {shape}")
+                    raise _Refused("it has an array whose shape is no row of sizes")
                 self.shape, self.dtype, self.data = shape, dtype, data
             case _:
                 raise _Refused("it has an array in an unknown layout")
@@ -165,23 +173,41 @@ class _RestrictedUnpickler(pickle.Unpickler):
         try:
             return ALLOWED[module, name]
         except KeyError:
-            raise _Refused(f"it asks for {module}.{name}") from None
+            raise _Refused(f"it asks for {_brief(module)}.{_brief(name)}") from None
 
 
 # ------------------------------------------------------------------------------------------------------------------ reading
 def _unpickled(program: bytes) -> object:
     """The object a harmless pickle describes, made of stand-ins; _Refused for any other."""
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(program)):
-            if opcode.name not in HARMLESS_OPCODES:
-                raise _Refused(f"it uses the instruction {opcode.name}")
-            if count >= LARGEST_PROGRAM or (opcode.name in MEMO_OPCODES and int(str(argument)) > LARGEST_PROGRAM):
-                raise _Refused("it is far longer than a dict of columns")
+        _check(program)
         return _RestrictedUnpickler(io.BytesIO(program)).load()
     except _Refused:
         raise
     except Exception as error:  # a damaged pickle can fail in any way: every one of them means the same to the user
         raise _Refused(f"it is damaged or cut short ({' '.join(str(error).split())[:100]})") from None
+
+
+def _check(program: bytes) -> None:
+    """_Refused for instructions that no dict of columns needs; nothing is built yet."""
+    before, kept, fetchable = "", 0, set[int]()
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(program)):
+        name = opcode.name
+        if name not in HARMLESS_OPCODES:
+            raise _Refused(f"it uses the instruction {name}")
+        if count >= LARGEST_PROGRAM or (name in MEMO_OPCODES and int(str(argument)) > LARGEST_PROGRAM):
+            raise _Refused("it is far longer than a dict of columns")
+        if name in KEEPING_OPCODES:
+            place, kept = kept if name == "MEMOIZE" else int(str(argument)), kept + 1
+            (fetchable.add if before in FETCHABLE_OPCODES else fetchable.discard)(place)
+        if name in FETCHING_OPCODES and int(str(argument)) not in fetchable:
+            raise _Refused("it uses one tuple twice")
+        before = name
+
+
+def _brief(value: object) -> str:
+    """Text of the pickle as a message shows it, on one short line."""
+    return " ".join(value.split())[:60] if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _columns(value: object) -> dict[str, Array]:

@@ -253,6 +253,8 @@ def _place(table: Table, time_us: int) -> int:
         if starts_before and ends_after:
             return start + int(np.searchsorted(times, time_us))
         low, high = 0, table.count
+    elif not _surrounds(table, low, high, time_us):
+        low, high = 0, table.count
     while high - low > CHUNK:
         middle = (low + high) // 2
         if table.times(middle, middle + 1)[0] < time_us:
@@ -260,6 +262,12 @@ def _place(table: Table, time_us: int) -> int:
         else:
             high = middle
     return low + int(np.searchsorted(table.times(low, high), time_us))
+
+
+def _surrounds(table: Table, low: int, high: int, time_us: int) -> bool:
+    """Whether the first event at or after a time lies in [low, high]."""
+    starts_before = low == 0 or bool(table.times(low - 1, low)[0] < time_us)
+    return starts_before and (high == table.count or bool(table.times(high, high + 1)[0] >= time_us))
 
 
 def h5_file(name: str, source: H5Source, table: Table, path: Path, notes: tuple[str, ...] = ()) -> EventFile:

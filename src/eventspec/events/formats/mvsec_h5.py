@@ -91,7 +91,8 @@ def grey_frames(path: Path, camera: str) -> GreyFrames | None:
         if name not in file or f"{name}_ts" not in file:
             return None
         images, seconds = dataset(file, name, path, 3), dataset(file, f"{name}_ts", path)
-        if images.dtype != np.uint8 or len(images) != len(seconds):
+        unwritten = seconds.nbytes > path.stat().st_size  # times are read whole, and packed they are no smaller than a frame
+        if images.dtype != np.uint8 or len(images) != len(seconds) or unwritten:
             raise BadInput(
                 f"{path}: image_raw is {images.dtype} of shape {images.shape} with {len(seconds)} times: they must match"
             )

@@ -17,6 +17,9 @@ from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "npz"
 COLUMNS = ("x", "y", "t", "p")
+# Archives are read whole. Real events need 1.5 bytes packed, and 32 as four columns of 64 bits.
+LARGEST_RATIO = 40
+LEAST_BYTES = 1 << 25  # that may be unpacked however small the archive is
 # What zipfile and zlib raise on damaged archives; names that are no text are ValueErrors.
 DAMAGE = (
     zipfile.BadZipFile,
@@ -49,8 +52,13 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
             names = {name.removesuffix(".npy") for name in archive.namelist()}
             missing = [name for name in COLUMNS if name not in names]
             if missing:
-                held = ", ".join(sorted(names)) or "nothing"
+                held = " ".join(", ".join(sorted(names)).split())[:120] or "nothing"
                 raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: an events archive has x, y, t and p")
+            wanted = [f"{name}.npy" for name in (*COLUMNS, "width", "height") if name in names]
+            size, packed = sum(archive.getinfo(name).file_size for name in wanted), path.stat().st_size
+            if size > max(LEAST_BYTES, LARGEST_RATIO * packed):
+                told = f"{packed} bytes that unpack to {size} are no recorded events"
+                raise BadInput(f"{path}: {told}: write them as .h5, which is read in parts")
             columns = {name: _member(archive, name, path) for name in COLUMNS}
             sides = {name: _side(_member(archive, name, path), name, path) for name in ("width", "height") if name in names}
     except DAMAGE as error:

@@ -37,6 +37,7 @@ NO_NUMBER = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)  # what progr
 HEADER = re.compile(r"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])(s|sec|seconds|ms|us|µs|microseconds|ns)[\])]?)?")
 GAPS = re.compile(r"[,;\t]\s*|(?<=[\w\])])\s+(?=[a-z])")
 SIZE = re.compile(rb"sensor (\d{1,5})x(\d{1,5})")
+MARK = b"\xef\xbb\xbf"  # of UTF-8, as spreadsheets write it
 COMMENTS = re.compile(rb"(?m)^[ \t]*[#%].*\n?")
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -63,8 +64,8 @@ def layout(head: bytes) -> Layout | None:
     """How the columns lie, from the file's first bytes; None when it is no text of events."""
     if b"\0" in head:
         return None
-    start, size, names, scale = 0, None, None, 0.0
-    for line in head.splitlines(keepends=True):
+    start, size, names, scale = len(MARK) if head.startswith(MARK) else 0, None, None, 0.0
+    for line in head[start:].splitlines(keepends=True):
         words = line.strip().lstrip(b"#%").strip()
         if size is None and (stated := SIZE.fullmatch(words)):
             size = int(stated[1]), int(stated[2])
