@@ -8,6 +8,7 @@ says which of them the head gets to see.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -98,6 +99,12 @@ class FeatureDrafter:
         weight = target.embed.weight
         cos, sin = rope_tables(sizes, sizes.max_position_embeddings)
         self.tables = cos.to(weight), sin.to(weight)
+
+    def with_growth(self, growth: Growth) -> FeatureDrafter:
+        """The same head, growing another kind of tree."""
+        twin = copy(self)
+        twin.growth = growth
+        return twin
 
     def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
         """As `core.Drafter.open`; the target's session must have been prefilled with this drafter's taps."""

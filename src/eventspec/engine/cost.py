@@ -30,7 +30,7 @@ class VerifyCurve:
         return max(0.0, slope / self.one)
 
 
-def measure_verify(session: TargetSession, counts: Sequence[int] = (4, 8, 12), repeats: int = 25) -> VerifyCurve:
+def measure_verify(session: TargetSession, counts: Sequence[int] = (4, 12, 24, 40), repeats: int = 20) -> VerifyCurve:
     """Time a session's forwards over chains of k tokens; nothing is committed. The prefill must be done.
 
     The lengths take turns, so that a cache that warms up, or a machine that slows down, does so for all of them.
