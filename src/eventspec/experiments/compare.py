@@ -23,6 +23,7 @@ from eventspec.engine.plan import NO_TAIL
 from eventspec.events.disturb import blank
 from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Answering, Pair, answering
+from eventspec.pairs.methods import LOSSY
 from eventspec.recordings import Recording
 
 EVENTS = ("real", "blank", "shuffled")
@@ -206,7 +207,7 @@ def vision_acceptance(
 ) -> list[int] | None:
     """[right, all] over the answer's tokens that the blind prior gets wrong: whether the drafter's first choice, given the
     target's own tokens before, is the target's token. None for a method that drafts nothing, and for a pair without a prior."""
-    if way.method == BASE or "prior" not in way.pair.drafters:
+    if way.method in (BASE, LOSSY) or "prior" not in way.pair.drafters:
         return None
     request = ask(way, recordings, question, sampling).request
     seen, blind = (_first_choices(way.pair, request, method, answer) for method in (way.method, "prior"))
