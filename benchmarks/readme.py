@@ -25,7 +25,6 @@ BEGIN, END = "<!-- figures: benchmarks/readme.py -->", "<!-- end of figures -->"
 HEADS = (
     "method",
     "speedup (95 %)",
-    "after the first token",
     "tau",
     "accepted of drafted levels",
     "first choice right where the prior is wrong",
@@ -72,7 +71,6 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
     return [
         name,
         f"{found['speedup']:.2f} ({low:.2f} to {high:.2f})",
-        f"{found['decode_speedup']:.2f}",
         f"{found['tau']:.2f}",
         share(found["acceptance"]),
         share(right),

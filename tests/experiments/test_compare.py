@@ -54,6 +54,7 @@ def test_speedups_and_ceilings_are_ratios_of_sums() -> None:
     found = summary([*base, *fast], ["autoregressive", "prior"], {})["methods"]["prior"]
     assert found["speedup"] == pytest.approx(400 / 250)
     assert found["ceiling"] == pytest.approx(400 / 100)
+    assert found["decode_speedup"] == pytest.approx(300 / 150)
     assert found["acceptance_nodes"] == pytest.approx(2 / 18)
     assert found["provisional_kept"] == pytest.approx(0.8)
     assert found["overhead_share"] == pytest.approx(0.1)

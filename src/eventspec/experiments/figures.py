@@ -61,6 +61,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         figures |= {
             "speedup": ratio_of_sums(whole, _column(own, "total")),
             "speedup_ci95": _times_as_fast(base, own)[1:],
+            "decode_speedup": ratio_of_sums(_column(base, "decode"), _column(own, "decode")),
             "ceiling": ratio_of_sums(whole, _column(base, "first_committed")),
             "identical": sum(r["first_difference"] is None for r in own),
             "ties": sum((r["first_difference"] or {}).get("gap", 1.0) < TIE_GAP for r in own),
