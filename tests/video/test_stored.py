@@ -57,8 +57,8 @@ def test_only_the_frames_asked_for_are_read_and_the_last_ones_are_kept(monkeypat
     part[np.array([0, 3, 0])]
     assert read == [2, 5]
     monkeypatch.setattr(stored, "HELD_BYTES", 2 * WHOLE[0].nbytes)
-    held[0], held[2], held[5]
-    assert read == [2, 5, 0, 5]  # 0 took the place of 5, which was used longer ago than 2
+    held[0], held[5], held[2]
+    assert read == [2, 5, 0, 2]  # 0 took the place of 2: frames are read, and so used, in ascending order
 
 
 def test_a_kept_frame_cannot_be_written_to() -> None:

@@ -1,10 +1,11 @@
-"""Video files through PyAV: RGB frames with the times the file gives them."""
+"""Video files through PyAV: RGB frames with the times the file gives them, in memory when few, else in the file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import numpy as np
 
 from eventspec.core import BadInput, Window
 from eventspec.video.clip import VideoClip
-from eventspec.video.stored import LARGEST_BYTES, Frames
+from eventspec.video.packets import MICROSECONDS, Packets, in_order, opened, survey
+from eventspec.video.seeking import SeekingReader
+from eventspec.video.stored import Frames, StoredFrames, is_short
 
-MICROSECONDS = 1_000_000
+LONG_NOTE = "the video is long: its frames stay in the file, and are decoded when they are asked for"
+DEFAULT_RATE = 20  # frames a second of a stream that states none, as for images
+CHECKED = 8  # frames at the beginning whose times are decoded to see whether the packets tell the truth
 VIDEO_STARTS = (b"\x1a\x45\xdf\xa3", b"RIFF", b"OggS", b"FLV\x01", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3")
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".mpg", ".mpeg", ".ogv", ".flv", ".wmv"})
 
@@ -34,19 +39,19 @@ def looks_like_video(path: Path) -> bool:
     return head[4:8] in (b"ftyp", b"moov", b"mdat") or head.startswith(VIDEO_STARTS) or path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def decode_frames(
-    path: Path | str, window: Window | None = None, *, stride: int = 1, max_bytes: int = LARGEST_BYTES
-) -> VideoClip:
+def decode_frames(path: Path | str, window: Window | None = None, *, stride: int = 1) -> VideoClip:
     """The frames of a video file as a clip; see `open_video`, which also gives the notes."""
-    return open_video(path, window, stride=stride, max_bytes=max_bytes).clip
+    return open_video(path, window, stride=stride).clip
 
 
-def open_video(path: Path | str, window: Window | None = None, *, stride: int = 1, max_bytes: int = LARGEST_BYTES) -> VideoFile:
-    """Decode the frames whose time lies in `window` (file clock, default all), every `stride`-th of them.
+def open_video(path: Path | str, window: Window | None = None, *, stride: int = 1) -> VideoFile:
+    """The frames whose time lies in `window` (file clock, default all), every `stride`-th of them.
 
-    Times are pts * time_base, rounded to microseconds. A torn file keeps the frames before the tear and a note says so.
-    Raises BadInput for a missing or unreadable file, one without video, no frame in the window, or more than `max_bytes` of
-    decoded frames (the remedy is a window or a stride).
+    A short video is decoded now; the frames of a long one stay in the file and a note says so. Times are pts * time_base,
+    rounded to microseconds: of a long one as the packets tell them, checked by decoding the first frames and the last; where
+    they lie or the file is torn, by decoding everything once.
+    A torn file keeps the frames before the tear and a note says so; damage inside a long one is met when it is decoded.
+    Raises BadInput for a missing or unreadable file, one without video, or no frame in the window.
     """
     import av
 
@@ -57,20 +62,16 @@ def open_video(path: Path | str, window: Window | None = None, *, stride: int = 
         raise BadInput(f"{path}: no such video file: check the path")
     _refuse_playlist(path)
     try:
-        try:
-            found = _decoded(path, window, stride, max_bytes, seek=window is not None and window.start_us > 0)
-        except _Overshot:
-            found = _decoded(path, window, stride, max_bytes, seek=False)
+        found = _opened_whole(path)
     except av.FFmpegError as error:
         raise BadInput(
             f"{path}: not a readable video ({' '.join(str(error).split())[:120]}): copy or record it again"
         ) from None
-    frames, times, notes = found
-    if not frames:
+    clip = found.clip if window is None else found.clip.slice(window)
+    if not len(clip):
         where = f" in [{window.start_us}, {window.end_us}) us" if window else ""
         raise BadInput(f"{path}: no frame can be decoded{where}: choose another window, or copy the file again")
-    kept = _same_size(frames, times, notes)
-    return VideoFile(VideoClip.checked(np.stack(kept[0]), np.array(kept[1], np.int64), source=str(path)), tuple(notes))
+    return VideoFile(VideoClip(clip.frames[::stride], clip.times_us[::stride]), found.notes)
 
 
 def _refuse_playlist(path: Path) -> None:
@@ -83,66 +84,111 @@ def _refuse_playlist(path: Path) -> None:
         raise BadInput(f"{path}: is text, not a video: playlists are not followed, give the video itself")
 
 
-class _Overshot(Exception):
-    """Seeking landed after the start of the window (files without an index): decode from the beginning instead."""
-
-
-def _decoded(
-    path: Path, window: Window | None, stride: int, max_bytes: int, *, seek: bool
-) -> tuple[list[Frames], list[int], list[str]]:
-    """Every `stride`-th frame of the window as RGB, the times, and notes."""
-    import av
-
-    frames: list[Frames] = []
-    times: list[int] = []
-    notes: list[str] = []
-    used = 0
-    # Only the file itself: containers can name other files and addresses to fetch.
-    with av.open(str(path), options={"protocol_whitelist": "file"}) as container:
+def _opened_whole(path: Path) -> VideoFile:
+    """All frames of the file, held or stored, and notes."""
+    with opened(path) as container:
         if not container.streams.video:
             raise BadInput(f"{path}: the file has no video stream: give a video")
-        seen = 0
-        for seen, (time_us, frame) in enumerate(_timed(container, window, notes, seek=seek), start=1):
-            if (seen - 1) % stride:
+        packets = survey(container)
+        times = packets.times_us
+        lost = _lost(container, len(times), times.tolist())
+    if packets.honest:
+        frames = _stored(path, packets)
+        if frames is not None:
+            notes = (f"{lost}, everything before is kept", LONG_NOTE) if lost else (LONG_NOTE,)
+            return VideoFile(VideoClip.checked(frames, times, source=str(path)), notes)
+    return _counted(path, packets)
+
+
+def _stored(path: Path, packets: Packets) -> StoredFrames | None:
+    """The frames that honest packets promise, or None when they are few, or when decoding finds others."""
+    import av
+
+    try:
+        with opened(path) as container:
+            frames = list(islice(container.decode(video=0), CHECKED))
+    except av.FFmpegError:
+        return None  # damaged within the first frames: counting tells how many there are
+    if not frames:
+        return None
+    size = frames[0].height, frames[0].width
+    if is_short(len(packets.marks), *size) or [frame.pts for frame in frames] != packets.marks[: len(frames)].tolist():
+        return None
+    found = StoredFrames(SeekingReader(path, packets.marks, packets.keys), len(packets.marks), *size)
+    try:
+        found[-1]  # what was copied or recorded to a sudden end is damaged here first
+    except BadInput:
+        return None
+    return found
+
+
+def _counted(path: Path, packets: Packets) -> VideoFile:
+    """All frames that can be decoded, one after the other; no more of them are in memory than a short video has."""
+    held: list[Frames] = []
+    times: list[int] = []
+    numbers: list[int] = []
+    pts: list[int | None] = []
+    notes: list[str] = []
+    size: tuple[int, int] | None = None
+    seen = 0
+    with opened(path) as container:
+        damage: list[str] = []
+        for number, (time_us, frame) in enumerate(_timed(container, notes, damage)):
+            seen = number + 1
+            size = size or (frame.height, frame.width)
+            if (frame.height, frame.width) != size:
                 continue
-            frames.append(frame.to_ndarray(format="rgb24"))
             times.append(time_us)
-            used += frames[-1].nbytes
-            if used > max_bytes:
-                most = f"more than {max_bytes >> 20} MiB of decoded frames"
-                remedy = "choose a window or a stride, or give its frames as a folder of images, which stay in their files"
-                raise BadInput(f"{path}: {most} after {len(frames)} of them: {remedy}")
-        if window is None and times:
-            notes.extend(_missing(container, seen, times))
-    return frames, times, notes
+            numbers.append(number)
+            pts.append(frame.pts)
+            if is_short(len(times), *size):
+                held.append(frame.to_ndarray(format="rgb24"))
+            else:
+                held.clear()
+        lost = _lost(container, seen, times)
+    if size is None:
+        raise BadInput(f"{path}: no frame can be decoded: copy the file again")
+    if lost or damage:
+        notes.append(f"{lost or 'the video is damaged'}{''.join(damage)}, everything before is kept")
+    if seen > len(times):
+        notes.append(f"{seen - len(times)} frames are left out: their size is not that of the first frame")
+    times, was_sorted = in_order(times)
+    if was_sorted:
+        notes.append("the file numbers its frames in the order they are stored in: their times are sorted")
+    if held:
+        return VideoFile(VideoClip.checked(np.stack(held), np.array(times, np.int64), source=str(path)), tuple(notes))
+    frames = StoredFrames(_reader(path, packets, numbers, pts), len(times), *size)
+    return VideoFile(VideoClip.checked(frames, np.array(times, np.int64), source=str(path)), (*notes, LONG_NOTE))
 
 
-def _missing(container: Any, seen: int, times: list[int]) -> list[str]:
-    """A note when the file promises more frames, or a longer film, than could be decoded."""
+def _reader(path: Path, packets: Packets, numbers: list[int], pts: list[int | None]) -> SeekingReader:
+    """A reader by the frames' own times where each has one that is found among the packets, else by their numbers."""
+    known = [time for time in pts if time is not None]
+    marks = np.array(known, np.int64)
+    if len(known) == len(pts) and (np.diff(marks) > 0).all() and np.isin(marks, packets.marks).all():
+        return SeekingReader(path, marks, packets.keys)
+    return SeekingReader(path, np.array(numbers, np.int64), packets.keys[:0])
+
+
+def _lost(container: Any, seen: int, times: list[int]) -> str:
+    """What is missing when the file promises more frames, or a longer film, than there is; else nothing."""
     stream = container.streams.video[0]
     if seen < stream.frames:
-        lost = f"{stream.frames - seen} of {stream.frames} frames are lost"
-        return [f"{lost}: the file is torn or damaged, everything before is kept"]
-    frame_us = MICROSECONDS / float(stream.average_rate or 20)
-    missing_us = (container.duration or 0) - (times[-1] - times[0]) - frame_us
+        return f"{stream.frames - seen} of {stream.frames} frames are lost: the file is torn or damaged"
+    frame_us = MICROSECONDS / float(stream.average_rate or DEFAULT_RATE)
+    missing_us = (container.duration or 0) - (times[-1] - times[0]) - frame_us if times else 0.0
     if not stream.frames and missing_us > 2 * frame_us:
-        return [
-            f"the last {missing_us / 1e6:.2f} s the file promises have no frames: it may be torn, everything before is kept"
-        ]
-    return []
+        return f"the last {missing_us / 1e6:.2f} s the file promises have no frames: it may be torn"
+    return ""
 
 
-def _timed(container: Any, window: Window | None, notes: list[str], *, seek: bool) -> Iterator[tuple[int, Any]]:
-    """(microseconds, frame) in order of presentation, inside the window only; ends at the first damaged packet."""
+def _timed(container: Any, notes: list[str], damage: list[str]) -> Iterator[tuple[int, Any]]:
+    """(microseconds, frame) in order of presentation; ends at the first damaged packet, which `damage` then tells of."""
     import av
 
     stream = container.streams.video[0]
-    stream.thread_type = "AUTO"
     base = Fraction(stream.time_base or Fraction(1, MICROSECONDS))
-    rate = Fraction(stream.average_rate or 20)
-    start_us, end_us = (window.start_us, window.end_us) if window else (None, None)
-    if seek and start_us is not None:
-        container.seek(int(Fraction(start_us, MICROSECONDS) / base), stream=stream, backward=True)
+    rate = Fraction(stream.average_rate or DEFAULT_RATE)
     decoded = container.decode(stream)
     count = 0
     while True:
@@ -151,27 +197,13 @@ def _timed(container: Any, window: Window | None, notes: list[str], *, seek: boo
         except av.FFmpegError as error:
             if not count:
                 raise
-            notes.append(f"the video is damaged after frame {count} ({error.strerror}): everything before is kept")
+            damage.append(f" after frame {count} ({error.strerror})")
             return
-        if seek and not count and (frame is None or frame.pts is None or frame.pts * base * MICROSECONDS > (start_us or 0)):
-            raise _Overshot
         if frame is None:
             return
         if frame.pts is None:
             note = f"the file gives no frame times: {float(rate):g} frames a second are assumed"
             notes.extend([note] if note not in notes else [])
         exact = Fraction(count) / rate if frame.pts is None else frame.pts * base
-        time_us = round(exact * MICROSECONDS)
         count += 1
-        if end_us is not None and time_us >= end_us:
-            return
-        if start_us is None or time_us >= start_us:
-            yield time_us, frame
-
-
-def _same_size(frames: list[Frames], times: list[int], notes: list[str]) -> tuple[list[Frames], list[int]]:
-    """The frames of the first frame's size (a stream may change its size midway)."""
-    kept = [index for index, frame in enumerate(frames) if frame.shape == frames[0].shape]
-    if len(kept) < len(frames):
-        notes.append(f"{len(frames) - len(kept)} frames are left out: their size is not that of the first frame")
-    return [frames[index] for index in kept], [times[index] for index in kept]
+        yield round(exact * MICROSECONDS), frame

@@ -13,7 +13,7 @@ from eventspec.core import BadInput
 
 HELD_BYTES = 1 << 27
 """Clips of at most this many bytes (28 frames of DSEC) are held in memory; of longer ones, so much of what was read last is."""
-LARGEST_BYTES = 4 << 30  # decoded RGB at once; half a minute of 1080p at 24 frames a second
+LARGEST_BYTES = 4 << 30  # decoded RGB at once, as one array; half a minute of 1080p at 24 frames a second
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 ReadFrame = Callable[[int], Frames]
@@ -64,8 +64,8 @@ class StoredFrames:
         if wanted > LARGEST_BYTES:
             raise BadInput(f"{len(places)} frames are {wanted >> 20} MiB, more than {LARGEST_BYTES >> 20}: choose a window")
         found = np.empty((len(places), *self._shelf.shape), np.uint8)
-        for row, place in zip(found, places, strict=True):
-            row[...] = self._shelf.frame(place)
+        for row in sorted(range(len(places)), key=places.__getitem__):  # a video is decoded forwards, once
+            found[row] = self._shelf.frame(places[row])
         return found
 
 
@@ -84,7 +84,10 @@ class _Shelf:
                 return self._kept[place]
         frame = self._read(place)  # outside the lock: decoding is long, and two threads may do it at once
         if frame.shape != self.shape:
-            raise BadInput(f"frame {place} is {frame.shape}, was {self.shape}: its file has changed; open the recording again")
+            raise BadInput(
+                f"frame {place} is {frame.shape}, was {self.shape}: the video changes its size there, or its file has changed; "
+                "choose a window without it, or open the recording again"
+            )
         frame.flags.writeable = False  # everyone gets the same one
         with self._lock:
             self._kept[place] = frame
@@ -93,7 +96,12 @@ class _Shelf:
         return frame
 
 
+def is_short(count: int, height: int, width: int) -> bool:
+    """Whether so many frames are held in memory."""
+    return count * height * width * 3 <= HELD_BYTES
+
+
 def held_frames(read: ReadFrame, count: int, height: int, width: int) -> Frames | StoredFrames:
     """The frames in memory when they are few, and in their files when they are many."""
     stored = StoredFrames(read, count, height, width)
-    return np.asarray(stored) if count * height * width * 3 <= HELD_BYTES else stored
+    return np.asarray(stored) if is_short(count, height, width) else stored
