@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eventspec.core import BadInput
+from eventspec.core import BadInput, Window
 from eventspec.events.formats import open_events, read_events
+from eventspec.events.formats.family import LONG_NOTE
+from eventspec.events.stored import StoredStream
+from eventspec.events.stream import EventStream
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 CLIP = SHARED / "recordings/aedat4/davis346_traffic_clip.aedat4"
@@ -34,7 +37,7 @@ def test_frames_come_as_grey_rgb_with_the_middle_of_their_exposure() -> None:
 
 def test_events_alone_are_the_same_without_frames_being_kept(tmp_path: Path, data: bytes) -> None:
     both, alone = open_events(CLIP), open_events(CLIP, frames=False)
-    assert alone.pictures is None and alone.frames is None and both.pictures is not None and both.frames is both.frames
+    assert alone.picture is None and alone.frames is None and both.picture is not None and both.frames is both.frames
     for stream in (alone.events, read_events(CLIP)):
         assert stream is not None and both.events is not None
         assert all(np.array_equal(getattr(stream, name), getattr(both.events, name)) for name in "xytp")
@@ -124,3 +127,52 @@ def test_the_recipe_for_an_abort_is_refused(tmp_path: Path, data: bytes) -> None
 def test_another_sensor_size_than_the_files_is_refused() -> None:
     with pytest.raises(BadInput, match="the file says 346x260 pixels but sensor_size is 640x480"):
         open_events(CLIP, (640, 480))
+
+
+# -------------------------------------------------------------------------------------------------------------- long files
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is made for long files, at the size of the clip."""
+    monkeypatch.setattr("eventspec.events.stored.HELD_EVENTS", 1000)
+    monkeypatch.setattr("eventspec.events.formats.aedat4.BLOCK_BYTES", 6000)
+
+
+def equal(one: EventStream, other: EventStream) -> None:
+    for name in "xytp":
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+def test_a_long_file_is_read_in_parts(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = open_events(CLIP)
+    with monkeypatch.context() as usual:
+        usual.setattr("eventspec.events.stored.HELD_EVENTS", 1 << 23)
+        whole = read_events(CLIP)
+    assert isinstance(found.events, StoredStream) and LONG_NOTE in found.notes and not isinstance(whole, StoredStream)
+    for start, end in ((0, 10), (100, 3000), (2500, 2501), (6000, 6675)):
+        window = Window(int(whole.t[start]), int(whole.t[end]))
+        equal(read_events(CLIP).slice(window), whole.slice(window))  # nothing known of the file yet
+        equal(found.events.slice(window), whole.slice(window))
+    blocks = list(found.events.blocks())
+    assert len(blocks) > 5 and found.events.span == whole.span and len(found.events) == len(whole)
+    equal(EventStream.joined(blocks, 346, 260), whole)
+
+
+def test_a_long_torn_file_ends_at_the_tear(tmp_path: Path, data: bytes, small: None) -> None:
+    path = tmp_path / "torn.aedat4"
+    path.write_bytes(data[:214_683])
+    found = open_events(path)
+    assert isinstance(found.events, StoredStream) and len(found.events) == 3154 and any("torn" in note for note in found.notes)
+    path.write_bytes(data[:100_000])
+    with pytest.raises(BadInput, match=r"was it changed"):
+        list(found.events.blocks())
+
+
+def test_a_frame_is_decoded_when_it_is_asked_for(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "clip.aedat4"
+    path.write_bytes(data)
+    found = open_events(path)
+    assert found.picture is not None and found.frames is not None
+    assert np.array_equal(found.picture(2), found.frames[2])
+    path.write_bytes(data[:FIRST_PACKET])
+    with pytest.raises(BadInput, match=r"clip.aedat4: cannot be decoded at byte \d+"):
+        found.picture(2)

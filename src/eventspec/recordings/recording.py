@@ -11,8 +11,9 @@ from eventspec.events.stream import EventStream, Monotonic
 from eventspec.recordings import dsec, mvsec, native
 from eventspec.recordings.parts import meeting_notes, words
 from eventspec.video.clip import VideoClip
-from eventspec.video.decode import VideoFile, looks_like_video, open_video
+from eventspec.video.decode import LONG_NOTE, VideoFile, looks_like_video, open_video
 from eventspec.video.images import image_paths, read_image_folder
+from eventspec.video.stored import StoredFrames, held_frames
 
 OWN_ZERO_US = 1_000_000  # a clock that starts within its first second is taken for one that was reset at the start
 
@@ -146,10 +147,12 @@ def _not_one(folder: Path) -> str:
 
 
 def _of_events(path: Path, found: EventFile) -> Recording:
-    clip = None
-    if found.frames is not None and found.frame_times_us is not None:
-        clip = VideoClip.checked(found.frames, found.frame_times_us, source=str(path))
-    return Recording(path.stem, found.events, clip, found.notes, found.format)
+    clip, notes = None, found.notes
+    if found.picture is not None and found.frame_times_us is not None:
+        frames = held_frames(found.picture, len(found.frame_times_us), *found.frame_shape)
+        clip = VideoClip.checked(frames, found.frame_times_us, source=str(path))
+        notes = (*notes, LONG_NOTE) if isinstance(frames, StoredFrames) else notes
+    return Recording(path.stem, found.events, clip, notes, found.format)
 
 
 def _of_video(path: Path, source_format: str, found: VideoFile) -> Recording:

@@ -10,21 +10,25 @@ from __future__ import annotations
 import struct
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, policy_notes, settled_size
+from eventspec.events.formats.family import LONG_NOTE, EventFile, Format, Frames, SensorSize, order_notes, settled_size
+from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, opened
+from eventspec.events.stored import StoredStream, held
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "aedat4"
 MAGIC = b"#!AER-DAT4"
 VERSION_LINE = b"#!AER-DAT4.0\r\n"
+BLOCK_BYTES = 1 << 18  # of packets, compressed or not, that are decoded at once
 PACKET_HEAD = struct.Struct("<II")  # stream id, bytes that follow
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,48 +41,77 @@ def matches(path: Path, head: bytes) -> bool:
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     """Read events and frames. Of a torn or damaged file the packets before the tear are kept, and a note says what is lost.
 
-    Raises BadInput when the header is damaged, no event and no frame comes before the tear (the rule of
+    Everything is decoded once to see that it can be; of a long file nothing of that is kept, and parts are decoded again when
+    they are asked for. Raises BadInput when the header is damaged, no event and no frame comes before the tear (the rule of
     `sequential.event_file`), or the events do not fit the sensor.
     """
     return _read(path, sensor_size, monotonic, frames=True)
 
 
 def read_alone(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """The events as `read` gives them; frames are decoded, which the package cannot leave out, but not kept."""
+    """The events as `read` gives them, without the frames."""
     return _read(path, sensor_size, monotonic, frames=False)
 
 
 def _read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic, frames: bool) -> EventFile:
     layout = _layout(path)
-    packets = _packets(path, layout, frames)
+    packets = _packets(path, layout)
     notes = [_loss_note(packets, layout)] if packets.tear else []
-    if packets.tear and not packets.events and not packets.frames:
+    if packets.tear and not packets.events and not packets.shots:
         raise BadInput(f"{path}: is torn at byte {packets.tear}, before its first event or frame: copy or record it again")
-    events = _events(packets, sensor_size, monotonic, str(path), notes)
-    pictures, times = _frames(packets, notes)
-    if events is None and pictures is None and frames:
+    events = _events(path, layout, packets, sensor_size, monotonic, notes)
+    shots, times = _frames(packets, notes) if frames else ([], None)
+    if events is None and not shots and frames:
         raise BadInput(f"{path}: has neither events nor frames: record the camera's events or frames output")
-    return EventFile(NAME, events, tuple(notes), pictures, times)
+    if not shots:
+        return EventFile(NAME, events, tuple(notes))
+
+    def picture(place: int) -> Frames:
+        with opened(path) as file:
+            (packet,) = _decoded(file, layout, [shots[place].packet])
+        return _rgb(packet["frame"]["pixels"])
+
+    return EventFile(NAME, events, tuple(notes), picture, shots[0].shape, times)
 
 
 # ---------------------------------------------------------------------------------------------------------- file on the disk
 @dataclass(frozen=True)
 class _Layout:
-    """Byte positions: `starts` of every complete packet, `first` and `whole_end` of where they lie, or should lie."""
+    """Byte positions: `starts` of every complete packet, `first` and `whole_end` of where they lie, or should lie; `head` is
+    what comes before the first."""
 
+    head: bytes
     starts: list[int]
     first: int
     end: int
     whole_end: int
 
 
+class _Packet(NamedTuple):
+    """Where a packet lies: its first byte and the one after its last."""
+
+    start: int
+    end: int
+
+
+class _Shot(NamedTuple):
+    """A frame without its pixels. shape (H, W); begin and end of its exposure, 0 where unknown, and t int64 us."""
+
+    packet: _Packet
+    shape: tuple[int, int]
+    t: int
+    begin: int
+    end: int
+
+
 @dataclass
 class _Packets:
-    """What `aedat` decoded. `streams`: id -> description; `tear`: byte where reading ended too early, 0 when it did not."""
+    """What `aedat` decoded. `streams`: id -> description; `events`: ids of streams that have some; `shots`: frames by id;
+    `tear`: byte where reading ended too early, 0 when it did not."""
 
     streams: dict[int, dict[str, Any]]
-    events: dict[int, list[Array]] = field(default_factory=dict)
-    frames: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    events: set[int] = field(default_factory=set)
+    shots: dict[int, list[_Shot]] = field(default_factory=dict)
     tear: int = 0
 
 
@@ -106,7 +139,7 @@ def _layout(path: Path) -> _Layout:
             position = after
     if not starts:
         raise BadInput(f"{path}: not even one packet is complete (it ends at byte {size}): copy or record it again")
-    return _Layout(starts, first, position, max(whole_end, position))
+    return _Layout(line + length.to_bytes(4, "little") + header, starts, first, position, max(whole_end, position))
 
 
 def _table_position(header: bytes, path: Path) -> int:
@@ -133,8 +166,8 @@ def _u32(data: bytes, position: int) -> int:
     return int(struct.unpack_from("<I", data, position)[0])
 
 
-def _packets(path: Path, layout: _Layout, frames: bool) -> _Packets:
-    """Decode packet by packet; the first failure ends the reading and is remembered as the tear."""
+def _packets(path: Path, layout: _Layout) -> _Packets:
+    """Decode packet by packet, keeping none; the first failure ends the reading and is remembered as the tear."""
     import aedat
 
     try:
@@ -146,9 +179,11 @@ def _packets(path: Path, layout: _Layout, frames: bool) -> _Packets:
     try:
         for packet in decoder:
             if "events" in packet:
-                packets.events.setdefault(packet["stream_id"], []).append(packet["events"])
-            elif frames and "frame" in packet:
-                packets.frames.setdefault(packet["stream_id"], []).append(packet["frame"])
+                packets.events.add(packet["stream_id"])
+            elif "frame" in packet:
+                ends = [*layout.starts[count + 1 : count + 2], layout.end]
+                shot = _shot(_Packet(layout.starts[count], ends[0]), packet["frame"])
+                packets.shots.setdefault(packet["stream_id"], []).append(shot)
             count += 1
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
@@ -161,6 +196,33 @@ def _packets(path: Path, layout: _Layout, frames: bool) -> _Packets:
     return packets
 
 
+def _shot(packet: _Packet, frame: dict[str, Any]) -> _Shot:
+    height, width = frame["pixels"].shape[:2]
+    return _Shot(packet, (height, width), frame["t"], frame["exposure_begin_t"], frame["exposure_end_t"])
+
+
+def _decoded(file: BinaryIO, layout: _Layout, chosen: list[_Packet]) -> list[dict[str, Any]]:
+    """Some packets of the file, decoded. `aedat` reads files from the front only: they are put into a small one."""
+    import aedat
+
+    try:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "part.aedat4"
+            with path.open("wb") as part:
+                part.write(layout.head)
+                for packet in chosen:
+                    file.seek(packet.start)
+                    part.write(file.read(packet.end - packet.start))
+            found = list(islice(aedat.Decoder(str(path)), len(chosen)))
+            if len(found) < len(chosen):
+                raise ValueError(f"{len(found)} of {len(chosen)} packets")
+    except BaseException as error:  # a panic of the package is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise BadInput(f"{file.name}: cannot be decoded at byte {chosen[0].start} ({error}): was it changed?") from None
+    return found
+
+
 def _loss_note(packets: _Packets, layout: _Layout) -> str:
     lost, whole = layout.whole_end - packets.tear, layout.whole_end - layout.first
     return (
@@ -171,56 +233,87 @@ def _loss_note(packets: _Packets, layout: _Layout) -> str:
 
 # ------------------------------------------------------------------------------------------------------------------ contents
 def _events(
-    packets: _Packets, sensor_size: SensorSize | None, monotonic: Monotonic, source: str, notes: list[str]
+    path: Path,
+    layout: _Layout,
+    packets: _Packets,
+    sensor_size: SensorSize | None,
+    monotonic: Monotonic,
+    notes: list[str],
 ) -> EventStream | None:
-    """The first event stream of the file, or None when there is none."""
+    """The first event stream of the file, in memory when it is short, or None when there is none."""
     ids = sorted(number for number, stream in packets.streams.items() if stream["type"] == "events")
     if not ids:
         return None
     if len(ids) > 1:
         notes.append(f"{len(ids)} event streams: only stream {ids[0]} is read")
     stream = packets.streams[ids[0]]
-    width, height = settled_size((int(stream["width"]), int(stream["height"])), sensor_size, source)
-    parts = packets.events.get(ids[0], [])
-    if not parts:
-        return EventStream.empty(width, height)
-    # Column by column: one copy each, and never an [E, 4] matrix.
-    x, y, t, p = (np.concatenate([part[name] for part in parts]) for name in ("x", "y", "t", "on"))
-    events = EventStream.checked(x, y, t, p, width, height, source=source, monotonic=monotonic)
-    notes += policy_notes(t, monotonic)
+    size = settled_size((int(stream["width"]), int(stream["height"])), sensor_size, str(path))
+    if ids[0] not in packets.events:
+        return EventStream.empty(*size)
+    end = packets.tear or layout.end
+    source = Sequential(path, size, monotonic, _decoder(layout, ids[0], end), layout.first, end, None)
+    events = held(source, end)
+    notes += order_notes(source.late, source.largest_lag_us, source.ordered)
+    notes += [LONG_NOTE] if isinstance(events, StoredStream) else []
     return events
 
 
-def _frames(packets: _Packets, notes: list[str]) -> tuple[Callable[[], Frames] | None, Array | None]:
-    """What makes the frames of the first stream, in order of time, and their times int64 [K]; (None, None) without frames."""
-    if not packets.frames:
-        return None, None
-    frames = packets.frames[min(packets.frames)]
-    if len(packets.frames) > 1:
-        notes.append(f"{len(packets.frames)} frame streams: only stream {min(packets.frames)} is read")
-    shape = Counter(frame["pixels"].shape[:2] for frame in frames).most_common(1)[0][0]
-    fitting = [frame for frame in frames if frame["pixels"].shape[:2] == shape]
-    if len(fitting) < len(frames):
-        notes.append(f"{len(frames) - len(fitting)} frames are left out: their size is not {shape[1]}x{shape[0]}")
-    exposed = all(frame["exposure_begin_t"] > 0 and frame["exposure_end_t"] > 0 for frame in fitting)
+def _decoder(layout: _Layout, stream: int, end: int) -> Decode[None]:
+    """The decoder of one stream's packets before byte `end`; those of other streams are passed over."""
+
+    def decode(file: BinaryIO, position: int, state: None) -> Step[None]:
+        chosen: list[_Packet] = []
+        size = 0
+        while position < end and size < BLOCK_BYTES:
+            file.seek(position)
+            head = file.read(PACKET_HEAD.size)
+            if len(head) < PACKET_HEAD.size:
+                raise BadInput(f"{file.name}: ends at byte {position}, before byte {end}: was it changed meanwhile?")
+            number, length = PACKET_HEAD.unpack(head)
+            packet = _Packet(position, position + PACKET_HEAD.size + length)
+            position = packet.end
+            if number == stream:
+                chosen.append(packet)
+                size += length
+        parts = [packet["events"] for packet in _decoded(file, layout, chosen)] if chosen else []
+        if not parts:
+            return Step(Columns(*(np.empty(0, np.int64) for _ in range(4))), position, None)
+        # Column by column: one copy each, and never an [E, 4] matrix.
+        x, y, t, p = (np.concatenate([part[name] for part in parts]) for name in ("x", "y", "t", "on"))
+        return Step(Columns(x, y, t, p), position, None)
+
+    return decode
+
+
+def _frames(packets: _Packets, notes: list[str]) -> tuple[list[_Shot], Array | None]:
+    """The frames of the first stream in order of time, and their times int64 [K]; ([], None) without frames."""
+    if not packets.shots:
+        return [], None
+    shots = packets.shots[min(packets.shots)]
+    if len(packets.shots) > 1:
+        notes.append(f"{len(packets.shots)} frame streams: only stream {min(packets.shots)} is read")
+    shape = Counter(shot.shape for shot in shots).most_common(1)[0][0]
+    fitting = [shot for shot in shots if shot.shape == shape]
+    if len(fitting) < len(shots):
+        notes.append(f"{len(shots) - len(fitting)} frames are left out: their size is not {shape[1]}x{shape[0]}")
+    exposed = all(shot.begin > 0 and shot.end > 0 for shot in fitting)
     if exposed:
-        times = np.array([(frame["exposure_begin_t"] + frame["exposure_end_t"]) // 2 for frame in fitting], np.int64)
+        times = np.array([(shot.begin + shot.end) // 2 for shot in fitting], np.int64)
         notes.append("frame times are the middle of the exposure")
     else:
-        times = np.array([frame["t"] for frame in fitting], np.int64)
+        times = np.array([shot.t for shot in fitting], np.int64)
         notes.append("frame times are the file's own frame times: it does not say when the exposure began and ended")
     order = np.argsort(times, kind="stable")
-    return lambda: _rgb([fitting[index]["pixels"] for index in order]), times[order]
+    return [fitting[index] for index in order], times[order]
 
 
-def _rgb(pictures: list[Array]) -> Frames:
-    """Grey [H, W] or colour [H, W, 3] pictures of one size, of 8 or 16 bits, as uint8 [K, H, W, 3]."""
-    found = np.empty((len(pictures), *pictures[0].shape[:2], 3), np.uint8)
-    for place, pixels in enumerate(pictures):
-        if pixels.dtype == np.uint16:
-            pixels = (pixels >> 8).astype(np.uint8)
-        for colour in range(3):  # plane by plane: four times as fast as spreading grey over the last axis
-            found[place, ..., colour] = pixels if pixels.ndim == 2 else pixels[..., colour]
+def _rgb(pixels: Array) -> Frames:
+    """A grey [H, W] or colour [H, W, 3] picture of 8 or 16 bits as uint8 [H, W, 3]."""
+    if pixels.dtype == np.uint16:
+        pixels = (pixels >> 8).astype(np.uint8)
+    found = np.empty((*pixels.shape[:2], 3), np.uint8)
+    for colour in range(3):  # plane by plane: four times as fast as spreading grey over the last axis
+        found[..., colour] = pixels if pixels.ndim == 2 else pixels[..., colour]
     return found
 
 

@@ -20,22 +20,29 @@ SensorSize = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class EventFile:
-    """What one file held. A family that knows no frames leaves `pictures` and their times None.
+    """What one file held. A family that knows no frames leaves `picture` and their times None.
 
     events: None when the file has no event stream at all; notes: what the reader assumed or lost, one sentence each;
-    pictures: makes the frames, of which frame_times_us int64 [K] are the times. As plain arrays: this room knows no video.
+    picture: the frame at a place, uint8 [H, W, 3] RGB, of `frame_shape` (H, W); frame_times_us int64 [K] are their times. As
+    plain arrays, one by one: this room knows no video.
     """
 
     format: str
     events: EventStream | None
     notes: tuple[str, ...] = ()
-    pictures: Callable[[], Frames] | None = None
+    picture: Callable[[int], Frames] | None = None
+    frame_shape: tuple[int, int] = (0, 0)
     frame_times_us: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     @cached_property
     def frames(self) -> Frames | None:
-        """Frames uint8 [K, H, W, 3] RGB, made when they are first asked for: who wants events alone does not wait."""
-        return self.pictures() if self.pictures is not None else None
+        """All frames uint8 [K, H, W, 3] RGB, made when they are first asked for: who wants events alone does not wait."""
+        if self.picture is None or self.frame_times_us is None:
+            return None
+        found = np.empty((len(self.frame_times_us), *self.frame_shape, 3), np.uint8)
+        for place, row in enumerate(found):
+            row[...] = self.picture(place)
+        return found
 
 
 Read = Callable[[Path, SensorSize | None, Monotonic], EventFile]

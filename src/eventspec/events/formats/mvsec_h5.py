@@ -39,7 +39,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     if size > min(LARGEST_FRAMES, 20 * path.stat().st_size):
         told = f"{len(grey.times_us)} grey frames are left out: they are {size} bytes; open the file as a recording"
         return replace(found, notes=(*found.notes, told))
-    return replace(found, pictures=grey.whole, frame_times_us=grey.times_us)
+    return replace(found, picture=grey.read, frame_shape=(grey.height, grey.width), frame_times_us=grey.times_us)
 
 
 def read_events(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> tuple[EventFile, str]:
@@ -77,11 +77,6 @@ class GreyFrames:
         """One frame uint8 [H, W, 3]."""
         with opened_h5(self.path) as file:
             return np.repeat(dataset(file, self.name, self.path, 3)[self.places[index]][..., None], 3, axis=2)
-
-    def whole(self) -> Array:
-        """All of them, uint8 [K, H, W, 3]."""
-        with opened_h5(self.path) as file:
-            return np.repeat(dataset(file, self.name, self.path, 3)[...][self.places][..., None], 3, axis=3)
 
 
 def grey_frames(path: Path, camera: str) -> GreyFrames | None:
