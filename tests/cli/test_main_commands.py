@@ -39,7 +39,7 @@ def test_generate_tells_every_stage(capsys: pytest.CaptureFixture[str], tmp_path
     assert base["timing_ms"]["drafter_vision"] is None
     assert base["timing_ms"]["first_provisional"] is None
     assert early["usage"]["completion_tokens"] == len(early["token_ids"])
-    spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
     assert {"vision", "prefill", "draft"} <= {span["name"] for span in spans}
 
 
@@ -113,16 +113,19 @@ def test_bench_compare_writes_rows_and_a_summary(capsys: pytest.CaptureFixture[s
     assert len(rows.read_text().splitlines()) == 20
 
 
-def test_demo_compares_every_method_on_both_recordings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    runs = told(capsys, "demo", "--json", "--out", tmp_path)["runs"]
+def test_demo_compares_every_method_on_both_recordings(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = told(capsys, "demo", "--json")["runs"]  # as `make demo` calls it: everything by default
     assert len(runs) == 18
     assert {run["method"] for run in runs if not run["lossless"]} == {"compressed-target"}
     assert {run["recording"] for run in runs} == {"street_scene", "davis346_traffic_1s"}
     for recording in ("street_scene", "davis346_traffic_1s"):
         answers = {tuple(run["token_ids"]) for run in runs if run["recording"] == recording and run["lossless"]}
         assert len(answers) == 1
-    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert (tmp_path / "out/timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
 
 
 def test_models_and_doctor_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
