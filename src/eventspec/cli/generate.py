@@ -155,7 +155,7 @@ def _load(
 
     pair, target, drafter, head = folders
     if target is not None:
-        drafting = None if drafter is None else Path(drafter)
+        drafting = None if drafter is None else given_path(drafter)
         loaded = load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
         return loaded if head is None else with_head(loaded, head)
     if how != Loading() or (drafter is None and vocabulary != "auto"):

@@ -22,6 +22,7 @@ class Pooling(nn.Module):
 def grouped(rows: Tensor, ratio: int) -> tuple[Tensor, Tensor]:
     """[..., T, C] -> [..., M, ratio, C], the last group filled up with its own mean; places of the groups' last rows."""
     total = rows.shape[-2]
+    ratio = max(1, min(ratio, total))  # one group is the most that there can be
     count = -(-total // ratio)
     places = (torch.arange(1, count + 1, device=rows.device) * ratio - 1).clamp_max(total - 1)
     if missing := count * ratio - total:

@@ -63,6 +63,8 @@ class TrainedHead:
 def load_head(folder: Path, target: Llama) -> TrainedHead:
     """The head of a folder, checked against the target it is to draft for; BadCheckpoint in one line for what does not fit."""
     data = fields.read_json(folder / "config.json")
+    if "hidden_size" not in data:
+        raise BadCheckpoint(f"{folder / 'config.json'} has no hidden_size: it is not the config of a head")
     checkpoint = Checkpoint(folder, _plain)
     _check_target(folder, data, target)
     try:

@@ -220,7 +220,9 @@ def with_compression(pair: Pair, spec: str) -> Pair:
         raise BadInput(f"method {LOSSY} needs a target of our own, pair {pair.name} has another")
     if not size.isdecimal():
         raise BadInput(f"compression '{spec}' cannot be read: give KIND:SIZE, such as pool:3")
-    return replace(pair, targets={**pair.targets, LOSSY: CompressedTarget(pair.target, kind, int(size))})
+    made = CompressedTarget(pair.target, kind, int(size))
+    notes = {**pair.notes, LOSSY: (f"{spec}: lossy, this is not the answer of the target that sees everything",)}
+    return replace(pair, targets={**pair.targets, LOSSY: made}, notes=notes)
 
 
 def feature_drafter(method: str, folder: Path, target: Llama, tree: str = "dynamic") -> FeatureDrafter:
