@@ -39,7 +39,7 @@ def test_generate_tells_every_stage(capsys: pytest.CaptureFixture[str], tmp_path
     assert base["timing_ms"]["drafter_vision"] is None
     assert base["timing_ms"]["first_provisional"] is None
     assert early["usage"]["completion_tokens"] == len(early["token_ids"])
-    spans = json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
+    spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"vision", "prefill", "draft"} <= {span["name"] for span in spans}
 
 
