@@ -44,9 +44,13 @@ class EagleHead(nn.Module):
         """Tapped outputs [..., F] -> features [..., D]: they are the features."""
         return tapped
 
-    def joined(self, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual."""
+    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual.
+
+        Rows where `plain` bool [...] is true are not fused: the layer reads the embedding itself (MSD's visual rows)."""
         x = self.fc(torch.cat((embeds, hidden), -1))
+        if plain is not None:
+            x = torch.where(plain[..., None], embeds.to(x.dtype), x)
         return (self.layer.normed(x) if self.config.input_norm else x), x
 
     def scores(self, hidden: Tensor, target: Llama) -> Tensor:
@@ -68,3 +72,8 @@ class EagleHead(nn.Module):
         none = weight.new_empty(0)
         bias = none if self.fc.bias is None else self.fc.bias.detach()
         return Hot([weight, bias], self.layer, [none, target.head.weight.detach(), torch.empty(0, dtype=torch.int64)])
+
+
+class MsdHead(EagleHead):
+    """EAGLE's head for text, decoupled from vision (MSD, 2505.14260): a visual row is the layer's input as it is, without a
+    feature and without the reduction."""

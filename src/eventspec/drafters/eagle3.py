@@ -53,8 +53,9 @@ class Eagle3Head(nn.Module):
         fused: Tensor = self.fc(tapped)
         return fused
 
-    def joined(self, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual."""
+        assert plain is None  # here they are side by side, there is nothing to leave out
         eps = self.config.language.rms_norm_eps
         seen = F.rms_norm(hidden, self.hidden_norm.shape, self.hidden_norm.to(hidden.dtype), eps)
         return torch.cat((self.layer.normed(embeds), seen), -1), hidden

@@ -15,11 +15,15 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from eventspec.compress.elastic import SELECT, Elastic
+from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic, Mode, Option
 from eventspec.core import BadInput
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, save_head
+from eventspec.drafters.dream import DreamConfig, DreamHead
+from eventspec.drafters.eagle import MsdHead
 from eventspec.drafters.eagle3 import usual_taps
 from eventspec.drafters.head_folder import fingerprint
+from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
+from eventspec.drafters.vispec import VispecHead
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs import bundled
 from eventspec.train.answers import answers_of
@@ -48,27 +52,50 @@ PRESETS = {
     "smoke": Preset(1, 4, Stage("heads", 2, 1e-3, 2), 2),
 }
 NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
+NEIGHBOURS = ("weighted", "concat", "hivis", "msd", "vispec", "dream", "massv")
+"""Further heads, of the papers around: not trained unless they are named."""
+VECTORS = 8
+"""ViSpec's rows for a recording: one for each of the frames, as the paper takes one for an image."""
+SMALL = (96, 256, 2)
+"""Width, inner width and layers of MASSV's small model."""
 
 
 def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
     """A head to be trained, by name; `used` are the tokens of the target's answers, which EAGLE-3's own head is made for.
 
     eagle1: the paper's head, one step. eagle: EagleVLM, unrolled for three. eagle3: three layers fused, unrolled for four,
-    learns words only. specvlm: eagle behind an elastic compressor that selects.
+    learns words only. specvlm: eagle behind an elastic compressor that selects; weighted, concat: its other modes. hivis: eagle
+    that sees no visual row. msd: no reduction on visual rows. vispec: few vectors instead. dream: cross-attention. massv: a
+    small model of its own behind the target's vision.
     """
     sizes = replace(target.config.language, num_hidden_layers=1)
+    width = sizes.hidden_size
+    modes: dict[str, tuple[Mode, tuple[Option, ...]]] = {
+        "specvlm": ("select", SELECT),
+        "weighted": ("weighted", WEIGHTED),
+        "concat": ("concat", CONCAT),
+        "hivis": ("concat", (Option("none"),)),
+    }
+    if name in modes:
+        return Trainee(EagleHead(EagleConfig(sizes)), Elastic(width, *modes[name]), unroll=3)
     if name == "eagle1":
         return Trainee(EagleHead(EagleConfig(sizes, input_norm=False)))
-    if name == "eagle":
-        return Trainee(EagleHead(EagleConfig(sizes)), unroll=3)
-    if name == "specvlm":
-        return Trainee(EagleHead(EagleConfig(sizes)), Elastic(sizes.hidden_size, "select", SELECT), unroll=3)
     if name == "eagle3":
         ids = sorted({*used})
         head = Eagle3Head(Eagle3Config(sizes, usual_taps(target.config.language.num_hidden_layers), len(ids)))
         head.ids.copy_(torch.tensor(ids))
         return Trainee(head, unroll=4, words=1.0, feature=0.0)
-    raise BadInput(f"head '{name}' is unknown: choose one of {', '.join(NAMES)}")
+    if name == "dream":
+        last = max(2, int(0.4 * target.config.language.num_hidden_layers) + 1)
+        return Trainee(DreamHead(DreamConfig(sizes)), unroll=2, words=1.0, feature=0.2, middle=tuple(range(2, last + 1)))
+    if name == "massv":
+        small = replace(sizes, hidden_size=SMALL[0], intermediate_size=SMALL[1], num_hidden_layers=SMALL[2])
+        return Trainee(SmallVlm(SmallConfig(replace(small, tie_word_embeddings=True), width)), words=1.0, feature=0.0)
+    if name == "vispec":
+        return Trainee(VispecHead(EagleConfig(sizes), VECTORS), unroll=3)
+    if name not in ("eagle", "msd"):
+        raise BadInput(f"head '{name}' is unknown: choose one of {', '.join((*NAMES, *NEIGHBOURS))}")
+    return Trainee((MsdHead if name == "msd" else EagleHead)(EagleConfig(sizes)), unroll=3)
 
 
 def train(pair: str, preset_name: str, names: list[str], out: Path, report: Report, workers: int = 2) -> Path:

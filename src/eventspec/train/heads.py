@@ -7,7 +7,7 @@ feature and the distribution behind token j + 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,27 +17,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.compress import Elastic
-from eventspec.drafters.eagle import EagleHead
+from eventspec.drafters.dream import DreamHead
+from eventspec.drafters.eagle import EagleHead, MsdHead
 from eventspec.drafters.eagle3 import Eagle3Head
+from eventspec.drafters.small_vlm import SmallVlm
+from eventspec.drafters.vispec import VispecHead
 from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
+from eventspec.nn import Llama
 from eventspec.train.data import Branch, Clips, Questions, pack
 from eventspec.train.models import autocast
+from eventspec.train.neighbours import dream_steps, first_block, sharpest, small_steps, vispec_steps
 from eventspec.train.unrolled import shifted, steps
-from eventspec.train.views import Seen, View, compressed, whole
+from eventspec.train.views import Seen, View, compressed, decoupled, whole
+
+Head = EagleHead | Eagle3Head | DreamHead | SmallVlm
 
 
 @dataclass(frozen=True)
 class Trainee:
     """A head in training, with what compresses its visual rows: how many steps it is unrolled for, and the weights of its
-    losses. `decay`: of each further step."""
+    losses. `decay`: of each further step; `middle`: layers of the target one of which its first block learns (DREAM)."""
 
-    head: EagleHead | Eagle3Head
+    head: Head
     compressor: Elastic | None = None
     unroll: int = 1
     words: float = 0.1
     feature: float = 1.0
     decay: float = 0.8
+    middle: tuple[int, ...] = ()
 
     def module(self) -> nn.ModuleDict:
         """Everything that is trained."""
@@ -46,11 +54,41 @@ class Trainee:
             parts["compressor"] = self.compressor
         return nn.ModuleDict(parts)
 
+    @property
+    def layers(self) -> set[int]:
+        """The target's layers whose outputs its training reads, besides the last one's."""
+        return {tap for tap in self.head.taps if tap >= 0} | {layer - by for layer in self.middle for by in (0, 1)}
+
     def view(self, seen: Seen) -> View:
         """What the head sees of a batch."""
-        if self.compressor is None:
-            return whole(seen, self.head.taps)
-        return compressed(seen, self.head.taps, self.compressor)
+        if self.compressor is not None:
+            return compressed(seen, self.head.taps, self.compressor)
+        return (decoupled if isinstance(self.head, MsdHead) else whole)(seen, self.head.taps)
+
+    def steps(self, language: Llama, seen: Seen, count: int) -> Ahead:
+        """What the head predicts on the branch rows of a batch, so many steps ahead."""
+        head = self.head
+        if isinstance(head, SmallVlm):
+            return Ahead(small_steps(head, seen, count), seen.learned)
+        if isinstance(head, VispecHead):
+            return Ahead(vispec_steps(head, language, seen, count), seen.learned)
+        view = self.view(seen)
+        turns = language.cos[view.positions], language.sin[view.positions]
+        if isinstance(head, DreamHead):
+            rows = first_block(head, view, turns)
+            return Ahead(dream_steps(head, rows, view, turns, count), view.learned, rows[:, view.prefix :])
+        hidden = head.features(view.tapped)
+        return Ahead(steps(head, view.embeds, hidden, turns, view.prefix, view.mask, count, view.plain), view.learned)
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Predicted features [B, R, D] of every step; which branch rows are learned from, bool [B, R]; the output of the first of
+    several blocks [B, R, D]."""
+
+    outs: Iterator[Tensor]
+    learned: Tensor
+    block: Tensor | None = None
 
 
 class HeadTraining(nn.Module):
@@ -72,7 +110,7 @@ class HeadTraining(nn.Module):
         # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
         self._target = [target.train().requires_grad_(False)]
         self.rng = np.random.default_rng(seed)
-        self.layers = tuple(sorted({tap for t in trainees.values() for tap in t.head.taps if tap >= 0}))
+        self.layers = tuple(sorted(set().union(*(trainee.layers for trainee in trainees.values()))))
 
     def losses(self, index: object, progress: float) -> dict[str, Tensor]:
         """Of every head on one pass of the target."""
@@ -125,7 +163,10 @@ class HeadTraining(nn.Module):
         following = torch.cat((rows[:, 1:prefix], language.embed(ids[:, :1]), language.embed(behind)), 1)
         learned = (labels >= 0) & (labels.roll(-1, 1) >= 0)
         learned[:, -1] = False
-        return Seen(rows, following, taps, language.logits(hidden[:, prefix:]), places, packed, len(before), prefix, learned)
+        said = torch.full(rows.shape[:2], -1, device=device)
+        said[:, : len(before)], said[:, prefix:] = torch.tensor(before), ids
+        logits = language.logits(hidden[:, prefix:])
+        return Seen(rows, said, following, taps, logits, places, packed, len(before), prefix, learned)
 
     def _branches(self, index: int) -> list[Branch]:
         known = self.answers[index]
@@ -134,12 +175,10 @@ class HeadTraining(nn.Module):
 
 def _gained(trainee: Trainee, target: VideoLlava, seen: Seen, depth: int) -> Tensor:
     """Right drafts in a row of a chain begun at every branch row, [B, R]."""
-    head, view = trainee.head, trainee.view(seen)
-    turns = target.language.cos[view.positions], target.language.sin[view.positions]
+    head = trainee.head
     wanted = seen.logits.roll(-1, 1).argmax(-1)
     alive, gained = seen.learned.float(), torch.zeros_like(seen.learned, dtype=torch.float32)
-    outs = steps(head, view.embeds, head.features(view.tapped), turns, view.prefix, view.mask, depth)
-    for step, out in enumerate(outs):
+    for step, out in enumerate(trainee.steps(target.language, seen, depth).outs):
         said = head.scores(out, target.language).argmax(-1)
         correct = (head.names(said) == wanted) & seen.learned
         # Row j of this step belongs to the chain that began at row j - step.
@@ -154,15 +193,13 @@ def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, T
     """words: cross-entropy with the target's distribution; feature: smooth L1; `_right`, `_right3`: how often the head's first
     choice is the target's, at the first and at the third step ahead."""
     head, language = trainee.head, target.language
-    view = trainee.view(seen)
-    turns = language.cos[view.positions], language.sin[view.positions]
+    predicted = trainee.steps(language, seen, trainee.unroll)
     wanted = head.in_vocabulary(seen.logits).roll(-1, 1)
     nameable = wanted.amax(-1) >= seen.logits.roll(-1, 1).amax(-1)  # the target's choice is one the head can name
     true = seen.taps[-1][:, seen.prefix :].roll(-1, 1)
-    learned, parts = view.learned, dict[str, list[Tensor]](words=[], feature=[])
+    learned, parts = predicted.learned, dict[str, list[Tensor]](words=[], feature=[])
     figures: dict[str, Tensor] = {}
-    outs = steps(head, view.embeds, head.features(view.tapped), turns, view.prefix, view.mask, trainee.unroll)
-    for step, out in enumerate(outs):
+    for step, out in enumerate(predicted.outs):
         if step:
             learned = learned & shifted(learned, 1)
             learned[:, 0] = False
@@ -177,4 +214,7 @@ def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, T
     losses = {"words": trainee.words * torch.stack(parts["words"]).sum(), **figures}
     if trainee.feature:
         losses["feature"] = trainee.feature * torch.stack(parts["feature"]).sum()
+    if trainee.middle and predicted.block is not None:
+        true = sharpest(language, seen, trainee.middle).roll(-1, 1)
+        losses["middle"] = F.smooth_l1_loss(predicted.block[predicted.learned].float(), true[predicted.learned].float())
     return losses

@@ -8,7 +8,7 @@ the predicted keys of the s - 1 rows between, which is what a drafter s levels b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -22,39 +22,51 @@ class Trainable(Protocol):
 
     layer: Layer
 
-    def joined(self, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What the attention reads, and the residual."""
+    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What the attention reads, and the residual; rows that are `plain` are their embedding alone."""
 
 
 def steps(
-    head: Trainable, embeds: Tensor, hidden: Tensor, turns: tuple[Tensor, Tensor], prefix: int, mask: Tensor, count: int
+    head: Trainable,
+    embeds: Tensor,
+    hidden: Tensor,
+    turns: tuple[Tensor, Tensor],
+    prefix: int,
+    mask: Tensor,
+    count: int,
+    plain: Tensor | None = None,
+    again: Callable[[Tensor], Tensor] = lambda predicted: predicted,
 ) -> Iterator[Tensor]:
     """Outputs of every step on the branch rows, float [B, R, D]; `count` of them.
 
     embeds, hidden float [B, P + R, D]; turns: cos and sin [B, P + R, 1, d]; mask float, added to the scores: [B, 1, R, P + R]
-    (the prefix is causal) or [B, 1, P + R, P + R].
+    (the prefix is causal) or [B, 1, P + R, P + R]; plain bool [P + R]; `again` is what becomes of a prediction before it is
+    read.
     """
     layer, (cos, sin) = head.layer, turns
-    normed, residual = head.joined(embeds, hidden)
+    normed, residual = head.joined(embeds, hidden, plain)
     queries, keys, values = (part.transpose(1, 2) for part in layer.project(normed, cos, sin))
     attended = packed_attention(queries, keys, values, queries.shape[2] - mask.shape[2], mask)
     mask = mask[:, :, -(queries.shape[2] - prefix) :]
     out = layer.finish(residual, attended.transpose(1, 2).flatten(-2))[:, prefix:]
     yield out
-    rows = out.shape[1]
-    behind = torch.arange(rows, device=out.device)
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(1, count):
-        normed, residual = head.joined(embeds[:, prefix:], shifted(out, 1))
+        normed, residual = head.joined(embeds[:, prefix:], again(shifted(out, 1)))
         queries, new_keys, new_values = (
             part.transpose(1, 2) for part in layer.project(normed, cos[:, prefix:], sin[:, prefix:])
         )
         own.append((new_keys, new_values))
-        recent = behind[None, :] > behind[:, None] - step
-        seen = torch.cat((mask[..., :prefix], mask[..., prefix:].masked_fill(recent, -torch.inf)), -1)
-        attended = _attended(queries, (keys, values), seen, own)
+        attended = ahead(queries, (keys, values), without(mask, prefix, step), own)
         out = layer.finish(residual, attended.transpose(1, 2).flatten(-2))
         yield out
+
+
+def without(mask: Tensor, prefix: int, step: int) -> Tensor:
+    """The mask [B, 1, R, P + R] of branch rows, with true rows seen up to j - step only."""
+    behind = torch.arange(mask.shape[2], device=mask.device)
+    recent = behind[None, :] > behind[:, None] - step
+    return torch.cat((mask[..., :prefix], mask[..., prefix:].masked_fill(recent, -torch.inf)), -1)
 
 
 def shifted(x: Tensor, by: int) -> Tensor:
@@ -62,7 +74,7 @@ def shifted(x: Tensor, by: int) -> Tensor:
     return torch.cat((x[:, :by], x[:, : x.shape[1] - by]), 1)
 
 
-def _attended(queries: Tensor, true: tuple[Tensor, Tensor], mask: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
+def ahead(queries: Tensor, true: tuple[Tensor, Tensor], mask: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
     """[B, H, R, d]: true keys under the mask, and of step i's keys the one row that lies len(own) - i before."""
     keys, values = true
     groups = queries.shape[1] // keys.shape[1]

@@ -9,7 +9,7 @@ the other ways, and a branch's choice is a bias on its attention to each. At inf
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +21,12 @@ from eventspec.train.data import Packed
 
 @dataclass(frozen=True)
 class Seen:
-    """What the target did with a batch: rows float [B, P + R, D], the embedding behind each, layer outputs by tap, logits
-    [B, R, V] of the branch rows, positions [B, P + R], where the visual rows begin and the prefix ends, and which branch rows
-    are learned from, bool [B, R]."""
+    """What the target did with a batch: rows float [B, P + R, D], their ids (-1 = visual), the embedding behind each, layer
+    outputs by tap, logits [B, R, V] of the branch rows, positions [B, P + R], where the visual rows begin and the prefix ends,
+    and which branch rows are learned from, bool [B, R]."""
 
     rows: Tensor
+    ids: Tensor
     following: Tensor
     taps: Mapping[int, Tensor]
     logits: Tensor
@@ -39,7 +40,7 @@ class Seen:
 @dataclass(frozen=True)
 class View:
     """What a head sees: pairs [B, P + R, .], positions [B, P + R], a mask float as in `unrolled.steps`, the rows P of the
-    prefix, and which branch rows it learns from."""
+    prefix, which branch rows it learns from, and which rows are their embedding alone, bool [P + R], or None."""
 
     embeds: Tensor
     tapped: Tensor
@@ -47,6 +48,7 @@ class View:
     mask: Tensor
     prefix: int
     learned: Tensor
+    plain: Tensor | None = None
 
 
 def whole(seen: Seen, taps: tuple[int, ...]) -> View:
@@ -54,6 +56,30 @@ def whole(seen: Seen, taps: tuple[int, ...]) -> View:
     tapped = torch.cat([seen.taps[tap] for tap in taps], -1)
     mask = hidden_where(~seen.packed.mask.to(tapped.device))
     return View(seen.following, tapped, seen.positions, mask, seen.prefix, seen.learned)
+
+
+def decoupled(seen: Seen, taps: tuple[int, ...]) -> View:
+    """All pairs; those whose next row is visual are that row alone."""
+    every = whole(seen, taps)
+    order = torch.arange(every.embeds.shape[1], device=every.embeds.device)
+    return replace(every, plain=(order >= seen.visual - 1) & (order < seen.prefix - 1))
+
+
+def few(seen: Seen, taps: tuple[int, ...], vectors: Tensor) -> View:
+    """Vectors [B, M, D] instead of the pairs whose next row is visual, where the last of these stood."""
+    every, begin, end = whole(seen, taps), seen.visual - 1, seen.prefix - 1
+    count = vectors.shape[1]
+    order = torch.arange(every.embeds.shape[1] - (end - begin) + count, device=vectors.device)
+    kept = torch.cat((torch.arange(begin), torch.arange(end - count, every.embeds.shape[1]))).to(vectors.device)
+    return View(
+        torch.cat((every.embeds[:, :begin], vectors.to(every.embeds.dtype), every.embeds[:, end:]), 1),
+        every.tapped[:, kept],
+        every.positions[:, kept],
+        every.mask[..., kept],
+        seen.prefix - (end - begin) + count,
+        every.learned,
+        (order >= begin) & (order < begin + count),
+    )
 
 
 def compressed(seen: Seen, taps: tuple[int, ...], elastic: Elastic) -> View:
