@@ -88,7 +88,6 @@ def seen(seed: int = 0) -> Seen:
     logits = noise(40, total - prefix)
     return Seen(
         noise(16),
-        noise(16),
         {1: noise(16), 2: noise(16), 3: noise(16), -1: noise(16)},
         logits,
         places,

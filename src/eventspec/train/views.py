@@ -21,11 +21,10 @@ from eventspec.train.data import Packed
 
 @dataclass(frozen=True)
 class Seen:
-    """What the target did with a batch: rows float [B, P + R, D], the embedding behind each, layer outputs by tap, logits
+    """What the target did with a batch: the embedding behind each row float [B, P + R, D], layer outputs by tap, logits
     [B, R, V] of the branch rows, positions [B, P + R], where the visual rows begin and the prefix ends, and which branch rows
     are learned from, bool [B, R]."""
 
-    rows: Tensor
     following: Tensor
     taps: Mapping[int, Tensor]
     logits: Tensor
