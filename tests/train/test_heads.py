@@ -86,8 +86,11 @@ def seen(seed: int = 0) -> Seen:
     learned[:, -1] = False
     places = torch.cat((torch.arange(prefix).expand(2, -1), prefix + packed.offsets), 1)
     logits = noise(40, total - prefix)
+    ids = torch.cat((torch.full((2, prefix), -1), packed.ids), 1)
+    ids[:, :2] = torch.tensor([1, 30])
     return Seen(
         noise(16),
+        ids,
         noise(16),
         {1: noise(16), 2: noise(16), 3: noise(16), -1: noise(16)},
         logits,

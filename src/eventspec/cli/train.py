@@ -33,7 +33,10 @@ def embedded(
     """Train the embedded pair: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
     from eventspec.core import BadInput
     from eventspec.train import embedded as recipe
+    from eventspec.train.processes import launched
 
+    if launched() > 1:
+        raise BadInput(f"the embedded pair is trained in one process, not in {launched()}: start it without torchrun")
     if preset not in recipe.PRESETS:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
     _check_out(out, resume)
@@ -54,24 +57,40 @@ def heads(
         str, typer.Option(help="Whose target the heads are for: a bundled pair, or the folder of a pair.toml.")
     ] = "nano",
     head: Annotated[list[str] | None, typer.Option(help="eagle, eagle1, eagle3, specvlm; repeatable. Default: all.")] = None,
-    preset: Annotated[str, typer.Option(help="cpu (1.5 h on 2 cores), gpu or smoke.")] = "cpu",
+    preset: Annotated[
+        str, typer.Option(help="cpu (1.5 h on 2 cores), gpu or smoke. Its batch is that of one process.")
+    ] = "cpu",
     resume: Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the acceptance.")] = False,
 ) -> None:
-    """Train heads on a target's features (EAGLE, EAGLE-3, SpecVLM) by distillation from its running pass."""
+    """Train heads on a target's features (EAGLE, EAGLE-3, SpecVLM) by distillation from its running pass.
+
+    On several GPUs, or processes: torchrun --nproc-per-node N -m eventspec train heads ... Gradients are averaged, so a step
+    learns from N batches; the output folder must be the same for all. A run may go on with another N.
+    """
     from eventspec.core import BadInput
     from eventspec.train import eagle as recipe
     from eventspec.train.embedded import reexecute_with_allocator
+    from eventspec.train.loop import TrainingFailed
+    from eventspec.train.processes import launched_first, started
 
     names = list(dict.fromkeys(head or recipe.NAMES))
     if unknown := [name for name in names if name not in recipe.NAMES]:
         raise BadInput(f"head '{unknown[0]}' is unknown: choose from {', '.join(recipe.NAMES)}")
     if preset not in recipe.PRESETS:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
-    _check_out(out, resume)
+    if launched_first():
+        _check_out(out, resume)
     reexecute_with_allocator(sys.argv[1:])
-    with _shown() as report:
-        folder = recipe.train(pair, preset, names, out, report)
+    with started() as processes, _shown(processes.first) as report:
+        try:
+            folder = recipe.train(pair, preset, names, out, report, processes=processes)
+        except TrainingFailed:
+            if processes.first:
+                raise
+            raise typer.Exit from None  # it came to all of them; were this a failure too, the launcher might end the first
+    if not processes.first:
+        return
     told = json.loads((folder / "heads.json").read_text())
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **told}))
@@ -89,13 +108,13 @@ def _check_out(out: Path, resume: bool) -> None:
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[str, float, dict[str, float]], None]]:
+def _shown(visible: bool = True) -> Iterator[Callable[[str, float, dict[str, float]], None]]:
     """A bar for every stage on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<8}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), disable=not visible) as bar:
         tasks: dict[str, TaskID] = {}
 
         def report(name: str, progress: float, figures: dict[str, float]) -> None:

@@ -62,6 +62,10 @@ def _render(job: tuple[Path, str, int, int]) -> Path:
 def render_shards(out: Path, shards: int, seed: int, workers: int, split: str = "train") -> Iterator[Path]:
     """Render what is missing of `shards` shards of 500 clips of a split; yields each folder as it is ready."""
     jobs = [(out, split, seed, number) for number in range(shards)]
+    made = [out / f"shard_{number:04d}" for number in range(shards)]
+    if all(folder.exists() for folder in made):
+        yield from made
+        return
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         yield from pool.imap(_render, jobs)
 

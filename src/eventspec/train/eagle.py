@@ -29,8 +29,9 @@ from eventspec.pairs import bundled
 from eventspec.train.answers import answers_of
 from eventspec.train.data import Branch, Clips, Questions, render_shards
 from eventspec.train.heads import HeadTraining, Trainee
-from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
+from eventspec.train.loop import Report, Stage, run_stage
 from eventspec.train.models import Sampler, initialise
+from eventspec.train.processes import ALONE, Processes
 
 CALIBRATION = 64
 SNAPSHOTS = (0.25, 0.5)
@@ -98,36 +99,47 @@ def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
     return Trainee((MsdHead if name == "msd" else EagleHead)(EagleConfig(sizes)), unroll=3)
 
 
-def train(pair: str, preset_name: str, names: list[str], out: Path, report: Report, workers: int = 2) -> Path:
-    """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted."""
+def train(
+    pair: str, preset_name: str, names: list[str], out: Path, report: Report, workers: int = 2, processes: Processes = ALONE
+) -> Path:
+    """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted, with
+    any number of processes; the first of them does alone what is not training."""
     preset, folder = PRESETS[preset_name], bundled().get(pair, Path(pair))
     load = partial(load_video_llava, folder / "target")
     target, tokenizer = load(), Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for split, shards in (("train", preset.shards), ("calibration", 1)):
-        for number, _ in enumerate(render_shards(out / split, shards, 0, workers, split), 1):
-            report(f"render {split}", number / shards, {})
-    clips, held_out = Clips(out / "train"), Clips(out / "calibration")
-    mark = fingerprint(target.language)  # another target gives other answers
-    answered = [
-        answers_of(load, folder / "tokenizer.json", each.folder, out / "answers" / mark / each.folder.name, numbers, workers)
-        for each, numbers in (
-            (clips, list(range(min(preset.answered, len(clips))))),
-            (held_out, list(range(min(preset.answered, CALIBRATION)))),
-        )
-    ]
+    with processes.first_ahead():
+        for split, shards in (("train", preset.shards), ("calibration", 1)):
+            for number, _ in enumerate(render_shards(out / split, shards, 0, workers, split), 1):
+                report(f"render {split}", number / shards, {})
+        clips, held_out = Clips(out / "train"), Clips(out / "calibration")
+        mark = fingerprint(target.language)  # another target gives other answers
+        answered = [
+            answers_of(
+                load, folder / "tokenizer.json", each.folder, out / "answers" / mark / each.folder.name, numbers, workers
+            )
+            for each, numbers in (
+                (clips, list(range(min(preset.answered, len(clips))))),
+                (held_out, list(range(min(preset.answered, CALIBRATION)))),
+            )
+        ]
     used = Counter(token for known in answered[0].values() for branch in known for token in branch.answer)
     torch.manual_seed(0)
     trainees = {name: trainee(name, target, used) for name in names}
     for made in trainees.values():
         initialise(made.head)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    target.to(device)
-    training = HeadTraining(target, trainees, Questions(tokenizer), clips, answered[0], preset.packed).to(device)
+    torch.manual_seed(1 + processes.rank)  # every process draws its own noise, and its own questions
+    target.to(processes.device)
+    questions = Questions(tokenizer)
+    training = HeadTraining(target, trainees, questions, clips, answered[0], preset.packed, processes.rank).to(processes.device)
     judge = Calibration(training, held_out, answered[1], out / "calibration.jsonl")
-    sampler = Sampler(clips, preset.stage.batch, 400, sorted(answered[0]))
+    sampler = Sampler(clips, preset.stage.batch, 400, sorted(answered[0]), processes)
     parts = list(training.heads.values())
-    run_stage(preset.stage, training, sampler, training.losses, out, judge.telling(report), clipped=parts, snapshots=SNAPSHOTS)
-    Checkpoint(out, preset.stage.name).require(training)
+    told = judge.telling(report)
+    run_stage(
+        preset.stage, training, sampler, training.losses, out, told, clipped=parts, snapshots=SNAPSHOTS, processes=processes
+    )
+    if not processes.first:
+        return out / "pair"
     judge.measure({"step": -1})
     return export(folder, trainees, target.to("cpu"), out)
 

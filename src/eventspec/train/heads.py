@@ -116,9 +116,9 @@ class HeadTraining(nn.Module):
         """Of every head on one pass of the target."""
         assert isinstance(index, np.ndarray)
         parts: dict[str, Tensor] = {}
-        with autocast(self._target[0].language.embed.weight.device):
+        with autocast(self.target.language.embed.weight.device):
             seen = self._seen(index)
-            losses = {name: head_losses(trainee, self._target[0], seen) for name, trainee in self.trainees.items()}
+            losses = {name: head_losses(trainee, self.target, seen) for name, trainee in self.trainees.items()}
         for name, found in losses.items():
             parts.update({f"_{name}_{part[1:]}" if part.startswith("_") else f"{name}_{part}": x for part, x in found.items()})
         return parts
@@ -144,7 +144,7 @@ class HeadTraining(nn.Module):
     @torch.no_grad()
     def _seen(self, index: np.ndarray[Any, Any]) -> Seen:
         """The target's own pass over the recordings, with some of its answers behind each."""
-        target = self._target[0]
+        target = self.target
         language, before = target.language, self.questions.prefix()
         device = language.embed.weight.device
         frames = self.clips.column("frames", index).numpy()

@@ -2,7 +2,8 @@
 not be NaN.
 
 The budget is trained seconds, added up over interruptions: on a CPU the seconds this process really had of it, on a GPU wall
-time. So a run that is stopped, paused or crowded out ends where an unbroken one does.
+time. So a run that is stopped, paused or crowded out ends where an unbroken one does. Of several processes the slowest counts,
+step by step, so that all stop at the same one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.core import EventspecError
+from eventspec.train.processes import ALONE, Processes
 
 Report = Callable[[str, float, dict[str, float]], None]
 """Called with the stage's name, progress in [0, 1] and smoothed figures."""
@@ -25,7 +27,8 @@ Report = Callable[[str, float, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class Stage:
-    """One stretch of training: `seconds` of it at peak learning rate `rate`, for batches of `batch` recordings."""
+    """One stretch of training: `seconds` of it at peak learning rate `rate`, for batches of `batch` recordings in every
+    process: N processes learn from N x `batch` in a step, at the same rate."""
 
     name: str
     seconds: float
@@ -104,6 +107,24 @@ def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
     ]
 
 
+class _Log:
+    """Smoothed figures of a stage, told and appended to `folder/NAME.jsonl` every 20 steps."""
+
+    def __init__(self, folder: Path, stage: Stage, report: Report) -> None:
+        self.path, self.stage, self.report = folder / f"{stage.name}.jsonl", stage, report
+        self.smooth: dict[str, float] = {}
+
+    def add(self, figures: Mapping[str, float], steps: int, seconds: float) -> None:
+        for name, figure in figures.items():
+            self.smooth[name] = 0.95 * self.smooth.get(name, figure) + 0.05 * figure
+        if steps % 20:
+            return
+        self.report(self.stage.name, seconds / self.stage.seconds, {**self.smooth, "step": steps})
+        row = {"step": steps, "seconds": round(seconds, 1), **{name: round(value, 4) for name, value in self.smooth.items()}}
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def run_stage(
     stage: Stage,
     model: nn.Module,
@@ -114,15 +135,16 @@ def run_stage(
     save_every: float = 120.0,
     clipped: Sequence[nn.Module] = (),
     snapshots: Sequence[float] = (),
+    processes: Processes = ALONE,
 ) -> None:
     """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised, names
     that begin with `_` are only reported. `clipped`: parts whose gradients are clipped each for itself, not all at once;
-    `snapshots`: shares of the budget at which the state is kept as NAME-PERCENT.pt as well."""
+    `snapshots`: shares of the budget at which the state is kept as NAME-PERCENT.pt as well. Of several `processes`, each with
+    batches of its own, the first one saves and reports; TrainingFailed comes to all of them at the same step."""
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
-    checkpoint = Checkpoint(folder, stage.name)
+    checkpoint, log = Checkpoint(folder, stage.name), _Log(folder, stage, report)
     seconds, steps = checkpoint.load(model, optimiser)
-    log = (folder / f"{stage.name}.jsonl").open("a")
-    smooth: dict[str, float] = {}
+    processes.begin(model)
     saved, last = seconds, trained_clock()
     for batch in batches:
         if seconds >= stage.seconds:
@@ -131,32 +153,37 @@ def run_stage(
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(progress, stage.rate) * group["scale"]
         parts = losses(batch, progress)
-        total = torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum()
-        if not torch.isfinite(total):
-            raise TrainingFailed(
-                f"{stage.name}: the loss is {total.item()} at step {steps}; {checkpoint.path} keeps the last good state"
-            )
-        total.backward()
-        for part in clipped or (model,):
-            torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0)
+        torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum().backward()
+        figures = processes.average(model, parts)
+        norms = [torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0) for part in clipped or (model,)]
+        _require_numbers(figures, norms, steps, checkpoint)
         optimiser.step()
         optimiser.zero_grad()
         steps += 1
         now = trained_clock()
-        seconds, last = seconds + now - last, now
-        for name, loss in parts.items():
-            smooth[name] = 0.95 * smooth.get(name, float(loss.detach())) + 0.05 * float(loss.detach())
-        if steps % 20 == 0:
-            report(stage.name, seconds / stage.seconds, {**smooth, "step": steps})
-            log.write(
-                json.dumps({"step": steps, "seconds": round(seconds, 1), **{k: round(v, 4) for k, v in smooth.items()}}) + "\n"
-            )
-            log.flush()
-        for share in snapshots:
-            if progress < share <= seconds / stage.seconds:
-                Checkpoint(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
+        seconds, last = processes.most(seconds + now - last), now
+        if processes.first:
+            log.add(figures, steps, seconds)
+            for share in snapshots:
+                if progress < share <= seconds / stage.seconds:
+                    Checkpoint(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
         if seconds - saved > save_every:
-            checkpoint.save(model, optimiser, seconds, steps)
+            if processes.first:
+                checkpoint.save(model, optimiser, seconds, steps)
+            processes.wait()
             saved, last = seconds, trained_clock()
-    checkpoint.save(model, optimiser, max(seconds, stage.seconds), steps)
-    log.close()
+    if processes.first:
+        checkpoint.save(model, optimiser, max(seconds, stage.seconds), steps)
+    processes.wait()
+
+
+def _require_numbers(figures: Mapping[str, float], norms: Sequence[Tensor], steps: int, checkpoint: Checkpoint) -> None:
+    """TrainingFailed when the loss or a gradient is none; before the step, so that no such state is ever saved."""
+    loss = sum(figure for name, figure in figures.items() if not name.startswith("_"))
+    norm = float(torch.stack([norm.float() for norm in norms]).sum())
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
+    told = f"the loss is {loss}" if not math.isfinite(loss) else f"a gradient's norm is {norm}"
+    path = checkpoint.path
+    kept = f"{path} keeps the last good state" if path.exists() else f"{path} was not yet written"
+    raise TrainingFailed(f"{path.stem}: {told} at step {steps}; {kept}")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from eventspec.core import BadInput
 from eventspec.models.embedded import Size, pixels_from_classes
 from eventspec.models.eventgpt import EventGpt
 from eventspec.models.pixels import normalised
@@ -17,19 +18,29 @@ from eventspec.nn import Llama
 from eventspec.train.data import Branch, Clips, Packed, Questions, augment_events, augment_frames, pack
 from eventspec.train.loop import half_precision
 from eventspec.train.losses import Grounding, answer_loss, distillation_loss
+from eventspec.train.processes import ALONE, Processes
 
 
 class Sampler:
-    """Endless shuffled clip numbers; new shards join as they are rendered."""
+    """Endless shuffled clip numbers; new shards join as they are rendered. Several processes deal out one shuffle, given `only`
+    the same clips; BadInput when those are fewer than a batch for each."""
 
-    def __init__(self, clips: Clips, batch: int, seed: int, only: list[int] | None = None) -> None:
+    def __init__(
+        self, clips: Clips, batch: int, seed: int, only: list[int] | None = None, processes: Processes = ALONE
+    ) -> None:
         self.clips, self.batch, self.rng, self.only = clips, batch, np.random.default_rng(seed), only
+        self.processes, self.together = processes, batch * processes.count
+        if only is not None and len(only) < self.together:
+            raise BadInput(
+                f"{clips.folder}: {len(only)} clips to train on are fewer than {processes.count} x {batch}, a step's"
+            )
 
     def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
         while True:
             self.clips.refresh()
             order = self.rng.permutation(self.only if self.only is not None else len(self.clips))
-            for at in range(0, len(order) - self.batch + 1, self.batch):
+            for step in range(len(order) // self.together):
+                at = step * self.together + self.processes.rank * self.batch
                 yield order[at : at + self.batch]
 
 
