@@ -78,6 +78,38 @@ def test_check_tells_both_layouts(capsys: pytest.CaptureFixture[str], folders: F
     assert "image_tower skipped" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("layout", ["safeailab", "speculators"])
+def test_an_exported_head_drafts_as_before(capsys: pytest.CaptureFixture[str], tmp_path: Path, layout: str) -> None:
+    said = told(capsys, "models", "export-head", "eagle3", "--layout", layout, "--out", tmp_path / "head")
+    assert (said["head"], said["taps"], said["dtype"]) == ("Eagle3Head", [2, 4, 5], "float16")
+    before = told(capsys, *ASK, "--method", "eagle", "--head", "eagle3")
+    after = told(capsys, *ASK, "--method", "eagle", "--head", tmp_path / "head")
+    assert after["token_ids"] == before["token_ids"]
+    config = json.loads((tmp_path / "head/config.json").read_text())
+    if layout == "speculators":
+        named = {"name_or_path": str(DATA / "pairs/nano/target"), "architectures": ["VideoLlavaForConditionalGeneration"]}
+        assert config["speculators_config"]["verifier"] == named
+    else:
+        written = (tmp_path / "head/model.safetensors").read_bytes()
+        assert written == (DATA / "pairs/nano/heads/eagle3/model.safetensors").read_bytes()
+
+
+def test_a_head_that_cannot_be_exported_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], folders: Folders, tmp_path: Path
+) -> None:
+    export, out = ("models", "export-head"), ("--out", tmp_path / "out")
+    assert "reads no EAGLE-1" in refused(capsys, *export, "eagle1", "--layout", "speculators", *out)
+    assert "no head 'eagle4'" in refused(capsys, *export, "eagle4", "--layout", "safeailab", *out)
+    assert "'safeailab', 'speculators'" in refused(capsys, *export, "eagle3", "--layout", "vllm", *out)
+    nano = DATA / "pairs/nano/heads/eagle3"
+    said = refused(capsys, *export, nano, "--target", folders.video_llava, "--layout", "speculators", *out)
+    assert "trained for target" in said
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes").touch()
+    assert "not an empty folder" in refused(capsys, *export, "eagle3", "--layout", "safeailab", *out)
+
+
 def test_what_cannot_be_used_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], folders: Folders, tmp_path: Path
 ) -> None:

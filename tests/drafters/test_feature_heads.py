@@ -57,8 +57,8 @@ def eagle(norm: bool = True, bias: bool = True, seed: int = 1) -> EagleHead:
     return made
 
 
-def eagle3(seed: int = 1) -> Eagle3Head:
-    head = Eagle3Head(Eagle3Config(ONE, usual_taps(6), 24))
+def eagle3(normed: bool = False, seed: int = 1) -> Eagle3Head:
+    head = Eagle3Head(Eagle3Config(ONE, usual_taps(6), 24, normed))
     head.ids.copy_(torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:24].sort().values)
     made = randomised(head, seed)
     assert isinstance(made, Eagle3Head)
@@ -76,6 +76,7 @@ HEADS: dict[str, Callable[[], EagleHead | Eagle3Head]] = {
     "eagle1": lambda: eagle(norm=False),
     "eaglevlm": lambda: eagle(bias=False),
     "eagle3": eagle3,
+    "norm before residual": lambda: eagle3(normed=True),
 }
 GROWTHS = {"dynamic": Growth(10, 8), "narrow": Growth(2, 5), "chain": Growth(1, 6), "static": STATIC}
 

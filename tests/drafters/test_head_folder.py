@@ -123,6 +123,20 @@ def test_the_fingerprint_is_of_the_weights_not_of_their_precision() -> None:
     assert fingerprint(stored) == fingerprint(stored.float())
 
 
+FIELDS = {
+    "hidden_size": 32,
+    "vocab_size": 41,
+    "num_hidden_layers": 2,
+    "draft_vocab_size": 25,
+    "target_hidden_size": 32,
+    "norm_before_residual": "yes",
+    "norm_before_fc": True,
+    "fc_norm": True,
+    "norm_output": True,
+}
+"""What a config can say that the tensors or the target do not bear out."""
+
+
 def broken(folder: Path, how: str) -> None:
     path, config = folder / "model.safetensors", json.loads((folder / "config.json").read_text())
     tensors = load_file(path)
@@ -138,8 +152,8 @@ def broken(folder: Path, how: str) -> None:
         tensors["midlayer.extra"] = torch.zeros(1)
     elif how == "taps":
         config["eagle_aux_hidden_state_layer_ids"] = [2, 2, 9]
-    elif how == "width":
-        config["hidden_size"] = 32
+    elif how in FIELDS:
+        config[how] = FIELDS[how]
     elif how == "compressor":
         config["eventspec"]["compressor"] = {"mode": "select", "options": [{"kind": "pool", "size": 0}]}
     elif how == "no weights":
@@ -160,7 +174,8 @@ def broken(folder: Path, how: str) -> None:
         ("no layer", "up_proj.weight is missing"),
         ("more", "unknown"),
         ("taps", "ascending layers"),
-        ("width", "another target"),
+        ("hidden_size", "another target"),
+        *((name, f"{name} is .*, wanted ") for name in list(FIELDS)[1:]),
         ("compressor", "leaves no visual token"),
         ("no weights", "missing"),
         ("torn", "cannot be read"),
@@ -172,6 +187,25 @@ def test_what_is_wrong_with_a_head_is_said_in_one_line(how: str, told: str, tmp_
     with pytest.raises(BadCheckpoint, match=told) as error:
         load_head(tmp_path, target())
     assert "\n" not in str(error.value)
+
+
+def test_a_field_that_is_not_there_contradicts_nothing(tmp_path: Path) -> None:
+    made = eagle3()
+    save_head(TrainedHead(made), tmp_path, target())
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("vocab_size", "num_hidden_layers", "draft_vocab_size"):
+        del config[name]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_head(tmp_path, target()).head.config == made.config
+
+
+@pytest.mark.parametrize(("field", "value"), [("bias", False), ("vocab_size", 39), ("draft_vocab_size", 40)])
+def test_an_eagle1_config_that_contradicts_its_tensors_is_refused(field: str, value: object, tmp_path: Path) -> None:
+    save_head(KINDS["eagle1"](), tmp_path, target())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, field: value}))
+    with pytest.raises(BadCheckpoint, match=f"{field} is {value}, wanted"):
+        load_head(tmp_path, target())
 
 
 def test_a_head_for_another_target_is_refused(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""``eventspec models``: what is bundled, and what a folder is and lacks."""
+"""``eventspec models``: what is bundled, what a folder is and lacks, and heads in the layouts of others."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -96,3 +96,43 @@ def parity(
         typer.echo(f"greedy answers identical: {'yes' if found.greedy_identical else 'no'}")
     if not found.greedy_identical:
         raise typer.Exit(1)
+
+
+@models.command("export-head")
+def export_head(
+    head: Annotated[str, typer.Argument(help="A head's folder, or the name of one of --pair's.")],
+    layout: Annotated[Literal["safeailab", "speculators"], typer.Option(help="Whose code is to read it.")],
+    out: Annotated[Path, typer.Option(parser=given_path, help="The folder to write: a new one, or an empty one.")],
+    pair: Annotated[
+        str, typer.Option(help="Whose target the head is for: a bundled pair, or the folder of a pair.toml.")
+    ] = "nano",
+    target: Annotated[Path | None, typer.Option(parser=given_path, help="Its checkpoint folder, instead of a pair.")] = None,
+    verifier: Annotated[
+        str | None,
+        typer.Option(help="For speculators: where others find the target, a hub name or folder; default: its folder."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write a head as SafeAILab's code or `speculators` and vLLM read it, in the precision it is stored in."""
+    from eventspec.core import BadInput
+    from eventspec.drafters import Verifier, export_speculators, load_head, save_head
+    from eventspec.drafters.head_folder import exact_dtype
+    from eventspec.models import configuration as fields
+    from eventspec.pairs import find_head, load_folders, load_pair
+
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
+    loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
+    folder, language = find_head(loaded, head)
+    trained = load_head(folder, language)
+    dtype = exact_dtype(trained)
+    if layout == "safeailab":
+        save_head(trained, out, language, dtype)
+    else:
+        assert loaded.checkpoint is not None  # both ways to load one set it
+        named = fields.read_json(loaded.checkpoint / "config.json").get("architectures") or []
+        where = Verifier(verifier or str(loaded.checkpoint.resolve()), tuple(named))
+        export_speculators(trained, out, language, where, dtype)
+    told = {"folder": str(out), "layout": layout, "head": type(trained.head).__name__, "taps": list(trained.head.taps)}
+    told["dtype"] = str(dtype).removeprefix("torch.")
+    typer.echo(json.dumps(told) if as_json else f"{told['head']} in {told['dtype']}, layout {layout}: {out}")

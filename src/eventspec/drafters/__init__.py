@@ -5,12 +5,13 @@ from eventspec.drafters.chains import Chains
 from eventspec.drafters.eagle import EagleConfig, EagleHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head
 from eventspec.drafters.feature import FeatureDrafter
-from eventspec.drafters.head_folder import TrainedHead, load_head, save_head
+from eventspec.drafters.head_folder import TrainedHead, export_speculators, load_head, save_head
 from eventspec.drafters.language_model import LanguageDrafter
 from eventspec.drafters.ngram import NgramDrafter
 from eventspec.drafters.nothing import Nothing
 from eventspec.drafters.prior import PriorDrafter, TextPrior
 from eventspec.drafters.retokenized import Retokenized
+from eventspec.drafters.speculators import Verifier
 
 __all__ = [
     "Chains",
@@ -26,6 +27,8 @@ __all__ = [
     "Retokenized",
     "TextPrior",
     "TrainedHead",
+    "Verifier",
+    "export_speculators",
     "load_head",
     "save_head",
 ]

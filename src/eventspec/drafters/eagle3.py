@@ -18,11 +18,13 @@ from eventspec.nn.llama import Layer
 @dataclass(frozen=True)
 class Eagle3Config:
     """`language`: sizes of the one layer, with the target's width and vocabulary; `taps`: the target's layers whose outputs are
-    fused, ascending; `draft_vocab`: tokens the head can name."""
+    fused, ascending; `draft_vocab`: tokens the head can name; `norm_before_residual`: the layer adds to the normed feature, as
+    many of `speculators` do, not to the feature itself, as the paper's."""
 
     language: LlamaConfig
     taps: tuple[int, ...]
     draft_vocab: int
+    norm_before_residual: bool = False
 
 
 def usual_taps(layers: int) -> tuple[int, ...]:
@@ -58,7 +60,7 @@ class Eagle3Head(nn.Module):
         assert plain is None  # here they are side by side, there is nothing to leave out
         eps = self.config.language.rms_norm_eps
         seen = F.rms_norm(hidden, self.hidden_norm.shape, self.hidden_norm.to(hidden.dtype), eps)
-        return torch.cat((self.layer.normed(embeds), seen), -1), hidden
+        return torch.cat((self.layer.normed(embeds), seen), -1), seen if self.config.norm_before_residual else hidden
 
     def scores(self, hidden: Tensor, target: Llama) -> Tensor:
         """Outputs [..., D] -> logits float [..., draft_vocab]."""
@@ -77,4 +79,5 @@ class Eagle3Head(nn.Module):
 
     def hot(self, target: Llama) -> Hot:
         """The weights of the drafting pass."""
-        return Hot([self.hidden_norm.detach()], self.layer, [self.norm.detach(), self.head.weight.detach(), self.ids])
+        norms = [self.hidden_norm.detach()] * (2 if self.config.norm_before_residual else 1)
+        return Hot(norms, self.layer, [self.norm.detach(), self.head.weight.detach(), self.ids])

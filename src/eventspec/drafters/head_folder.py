@@ -1,9 +1,10 @@
-"""Folders of feature-level heads in the layout of SafeAILab's releases: config.json and model.safetensors or pytorch_model.bin.
+"""Folders of feature-level heads: config.json, and model.safetensors or pytorch_model.bin.
 
-EAGLE-1 and 2: `fc`, `layers.0.*`, no head; an `input_layernorm` makes it EagleVLM's. EAGLE-3: `fc` over three layers,
-`midlayer.*` (or `layers.0.*`), `norm`, `lm_head`, and the tables d2t and t2d of a reduced vocabulary. Which one it is, its
-norm and its bias are read off the tensors. Our own folders also say, in `eventspec`, which target the head was trained for, and
-hold the tensors of its compressor, if it has one, below `compressor.`.
+SafeAILab's layout. EAGLE-1 and 2: `fc`, `layers.0.*`, no head; an `input_layernorm` makes it EagleVLM's. EAGLE-3: `fc` over
+three layers, `midlayer.*` (or `layers.0.*`), `norm`, `lm_head`, and the tables d2t and t2d of a reduced vocabulary. Which one
+it is, its norm and its bias are read off the tensors; a config that says otherwise is refused. Our own folders also say, in
+`eventspec`, which target the head was trained for, and hold the tensors of its compressor, if it has one, below `compressor.`.
+The layout of `speculators` has EAGLE-3's tensors and another config.json: `drafters.speculators`.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eventspec.compress import Elastic
-from eventspec.core import BadCheckpoint
+from eventspec.core import BadCheckpoint, BadInput
+from eventspec.drafters import speculators
 from eventspec.drafters.eagle import EagleConfig, EagleHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.feature import Prefix, compressed, whole
+from eventspec.drafters.speculators import TAPS, Verifier
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.nn import Llama
 
 Head = EagleHead | Eagle3Head
-TAPS = "eagle_aux_hidden_state_layer_ids"
 LAYER, COMPRESSOR = "layers.0.", "compressor."
 _SAMPLED = 64
 
@@ -62,28 +63,18 @@ class TrainedHead:
 
 def load_head(folder: Path, target: Llama) -> TrainedHead:
     """The head of a folder, checked against the target it is to draft for; BadCheckpoint in one line for what does not fit."""
-    data = fields.read_json(folder / "config.json")
-    if "hidden_size" not in data:
-        raise BadCheckpoint(f"{folder / 'config.json'} has no hidden_size: it is not the config of a head")
-    checkpoint = Checkpoint(folder, _plain)
-    _check_target(folder, data, target)
+    path = folder / "config.json"
+    data = fields.read_json(path)
     try:
-        sizes = fields.llama_config({**data, "vocab_size": target.config.vocab_size})
+        data = speculators.flattened(data) if speculators.KIND in data else data
+        if "hidden_size" not in data:
+            raise BadCheckpoint(f"{path} has no hidden_size: it is not the config of a head")
+        checkpoint = Checkpoint(folder, _plain)
+        _check_target(folder, data, target)
+        head = _head(folder, data, checkpoint, target)
     except fields.BadField as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
-    if sizes.hidden_size != target.config.hidden_size:
-        widths = f"{sizes.hidden_size}, the target's {target.config.hidden_size}"
-        raise BadCheckpoint(f"{folder}: the head's width is {widths}: it belongs to another target")
-    sizes = replace(sizes, num_hidden_layers=1)
-    dtype = target.embed.weight.dtype
-    head: Head
-    with without_memory():
-        if "lm_head.weight" in checkpoint.at:
-            head = Eagle3Head(Eagle3Config(sizes, _taps(folder, data, target), checkpoint.shape("lm_head.weight")[0]))
-        else:
-            norm = f"{LAYER}input_layernorm.weight" in checkpoint.at
-            head = EagleHead(EagleConfig(sizes, norm, "fc.bias" in checkpoint.at))
-    sources = head_sources(head)
+        raise BadCheckpoint(f"{path}: {error}") from None
+    dtype, sources = target.embed.weight.dtype, head_sources(head)
     compressor = _compressor(folder, data, checkpoint, head)
     own = compressor is not None
 
@@ -105,28 +96,53 @@ def load_head(folder: Path, target: Llama) -> TrainedHead:
     return TrainedHead(head, compressor)
 
 
-def save_head(trained: TrainedHead, folder: Path, target: Llama) -> None:
-    """Write a folder that `load_head` and SafeAILab's loaders read, in fp16; config.json says which target it is for."""
+def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dtype = torch.float16) -> None:
+    """Write a folder that `load_head` and SafeAILab's loaders read; config.json says which target it is for.
+
+    BadInput for a head that SafeAILab's code would run otherwise.
+    """
     head, elastic = trained.head, trained.compressor
-    folder.mkdir(parents=True, exist_ok=True)
     sizes = fields.llama_json(replace(head.config.language, num_hidden_layers=1))
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float16", **sizes}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": _name(dtype), **sizes}
     own: fields.Fields = {"target": fingerprint(target)}
-    weights.save(head, folder / "model.safetensors", head_sources(head, "midlayer." if isinstance(head, Eagle3Head) else LAYER))
+    layer, more = LAYER, dict[str, Tensor]()
     if isinstance(head, Eagle3Head):
+        if head.config.norm_before_residual:
+            raise BadInput("the head has norm_before_residual, which SafeAILab's code has not: export it for speculators")
         config.update(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=head.config.draft_vocab)
         config[TAPS] = list(head.taps)
-        known = torch.zeros(head.config.language.vocab_size, dtype=torch.bool)
-        known[head.ids] = True
-        offsets = head.ids.cpu() - torch.arange(len(head.ids))
-        _add(folder, {"d2t": offsets, "t2d": known})
+        layer, more = "midlayer.", _tables(head)
     else:
         config["bias"] = head.config.bias
     if elastic is not None:
         own["compressor"] = elastic.as_json()
-        _add(folder, {f"{COMPRESSOR}{name}": p.detach().cpu().half() for name, p in elastic.named_parameters()})
-    config["eventspec"] = own
-    (folder / "config.json").write_text(fields.pretty(config))
+        more.update({f"{COMPRESSOR}{name}": p.detach().cpu().to(dtype) for name, p in elastic.named_parameters()})
+    _write(folder, head, layer, more, {**config, "eventspec": own}, dtype)
+
+
+def export_speculators(
+    trained: TrainedHead, folder: Path, target: Llama, verifier: Verifier, dtype: torch.dtype = torch.float16
+) -> None:
+    """Write a folder that `load_head`, the package `speculators` 0.9 and vLLM read; BadInput for a head it has no place for."""
+    head = trained.head
+    if not isinstance(head, Eagle3Head):
+        raise BadInput("speculators reads no EAGLE-1 head since 0.9, only EAGLE-3: choose layout safeailab")
+    if trained.compressor is not None:
+        raise BadInput("speculators has no place for a head's compressor: choose layout safeailab")
+    more, whole = _tables(head), head.config.draft_vocab == head.config.language.vocab_size
+    if whole and bool(more["d2t"].any()):
+        raise BadInput("the head names the target's tokens in another order, which speculators does not read")
+    config = {**speculators.described(head.config, verifier, _name(dtype)), "eventspec": {"target": fingerprint(target)}}
+    _write(folder, head, LAYER, {} if whole else more, config, dtype)
+
+
+def exact_dtype(trained: TrainedHead) -> torch.dtype:
+    """The narrowest of fp16, bf16 and fp32 that holds every number of a head as it is."""
+    parts = [part for part in (trained.head, trained.compressor) if part is not None]
+    for dtype in (torch.float16, torch.bfloat16):
+        if all(torch.equal(p.to(dtype).to(p.dtype), p) for part in parts for p in part.parameters()):
+            return dtype
+    return torch.float32
 
 
 def head_sources(head: Head, layer: str = LAYER) -> weights.Sources:
@@ -142,13 +158,55 @@ def head_sources(head: Head, layer: str = LAYER) -> weights.Sources:
     return names
 
 
-def _add(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """More tensors into the file that was just written."""
-    path = folder / "model.safetensors"
-    beside = path.with_suffix(".part")
-    save_file({**load_file(path), **tensors}, beside, metadata={"format": "pt"})
-    beside.chmod(0o644)
-    beside.rename(path)
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _tables(head: Eagle3Head) -> dict[str, Tensor]:
+    """The published tables of a reduced vocabulary: d2t int64 [draft_vocab] and t2d bool [V]."""
+    ids = head.ids.cpu()
+    known = torch.zeros(head.config.language.vocab_size, dtype=torch.bool)
+    known[ids] = True
+    return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
+
+
+def _write(folder: Path, head: Head, layer: str, more: dict[str, Tensor], config: fields.Fields, dtype: torch.dtype) -> None:
+    """A head's tensors, its decoder layer called `layer`, with some more, and its config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights.save(head, folder / "model.safetensors", head_sources(head, layer), more=more, dtype=dtype)
+    (folder / "config.json").write_text(fields.pretty(config))
+
+
+def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Llama) -> Head:
+    """The head that config and tensors describe, on the meta device; BadField where one contradicts the other or the target."""
+    sizes = fields.llama_config({**data, "vocab_size": target.config.vocab_size})
+    if sizes.hidden_size != target.config.hidden_size:
+        widths = f"{sizes.hidden_size}, the target's {target.config.hidden_size}"
+        raise BadCheckpoint(f"{folder}: the head's width is {widths}: it belongs to another target")
+    eagle3, bias = "lm_head.weight" in checkpoint.at, "fc.bias" in checkpoint.at
+    _agrees(data, "vocab_size", target.config.vocab_size, "as the target has")
+    _agrees(data, "target_hidden_size", target.config.hidden_size, "as the target has")
+    _agrees(data, "num_hidden_layers", 1, "a head has one layer")
+    sizes = replace(sizes, num_hidden_layers=1)
+    if not eagle3:
+        _agrees(data, "draft_vocab_size", None, "there is no lm_head.weight")
+        _agrees(data, "bias", bias, f"fc.bias is {'there' if bias else 'not there'}")
+        with without_memory():
+            return EagleHead(EagleConfig(sizes, f"{LAYER}input_layernorm.weight" in checkpoint.at, bias))
+    rows = checkpoint.shape("lm_head.weight")[0]
+    _agrees(data, "draft_vocab_size", rows, "the rows of lm_head.weight")
+    for name in speculators.SWITCHES:
+        _agrees(data, name, False, "our EAGLE-3 head has no such norm")
+    normed = data.get("norm_before_residual", False)
+    fields.require(data, "norm_before_residual", isinstance(normed, bool), "true or false")
+    with without_memory():
+        return Eagle3Head(Eagle3Config(sizes, _taps(data, target), rows, normed))
+
+
+def _agrees(data: fields.Fields, name: str, only: int | None, why: str) -> None:
+    """BadField unless a field has the only value it can have; one that is not there contradicts nothing."""
+    found = data.get(name)
+    fields.require(data, name, found is None or (type(found) is type(only) and found == only), f"{only}: {why}")
 
 
 def _compressor(folder: Path, data: fields.Fields, checkpoint: Checkpoint, head: Head) -> Elastic | None:
@@ -169,16 +227,15 @@ def _plain(name: str) -> str:
     return re.sub(r"^midlayer\.", LAYER, name.removeprefix("model."))
 
 
-def _taps(folder: Path, data: fields.Fields, target: Llama) -> tuple[int, ...]:
-    layers = target.config.num_hidden_layers
-    found = data.get(TAPS, data.get("eagle_config", {}).get(TAPS) if isinstance(data.get("eagle_config"), dict) else None)
+def _taps(data: fields.Fields, target: Llama) -> tuple[int, ...]:
+    layers, inner = target.config.num_hidden_layers, data.get("eagle_config")
+    found = data.get(TAPS)
+    if found is None and isinstance(inner, dict):
+        found = inner.get(TAPS)
     if found is None:
         return usual_taps(layers)
     fits = isinstance(found, list) and len(found) > 0 and all(type(i) is int and 0 <= i <= layers for i in found)
-    if not fits or sorted(set(found)) != found:
-        raise BadCheckpoint(
-            f"{folder / 'config.json'}: {TAPS} is {found!r}, wanted ascending layers of the target, 0 to {layers}"
-        )
+    fields.require({TAPS: found}, TAPS, fits and sorted(set(found)) == found, f"ascending layers of the target, 0 to {layers}")
     return tuple(found)
 
 

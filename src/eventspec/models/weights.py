@@ -69,9 +69,17 @@ def linear_sources(ours: str, theirs: str) -> Sources:
     return {f"{ours}.{part}": [(f"{theirs}.{part}", 0)] for part in ("weight", "bias")}
 
 
-def save(module: nn.Module, path: Path, sources: Sources, copies: Mapping[str, str] | None = None) -> None:
-    """Write a module's tensors in fp16 under the checkpoint's names; `copies` repeats those below one prefix under another."""
-    own = {name: p.detach().to("cpu", torch.float16) for name, p in module.named_parameters()}
+def save(
+    module: nn.Module,
+    path: Path,
+    sources: Sources,
+    copies: Mapping[str, str] | None = None,
+    more: Mapping[str, Tensor] | None = None,
+    dtype: torch.dtype = torch.float16,
+) -> None:
+    """Write a module's tensors as `dtype` under the checkpoint's names; `copies` repeats those below one prefix under another,
+    `more` are written as they are."""
+    own = {name: p.detach().to("cpu", dtype) for name, p in module.named_parameters()}
     tensors: dict[str, Tensor] = {}
     for name, parts in sources.items():
         rows = [n or len(own[name]) for _, n in parts]
@@ -80,6 +88,6 @@ def save(module: nn.Module, path: Path, sources: Sources, copies: Mapping[str, s
     for source, destination in (copies or {}).items():
         tensors.update({destination + n[len(source) :]: t.clone() for n, t in tensors.items() if n.startswith(source)})
     beside = path.with_suffix(".part")
-    save_file(tensors, beside, metadata={"format": "pt"})
+    save_file({**tensors, **(more or {})}, beside, metadata={"format": "pt"})
     beside.chmod(0o644)
     beside.rename(path)

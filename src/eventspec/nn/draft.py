@@ -3,7 +3,8 @@ tree in one call.
 
 A level of a tree is a forward over a handful of rows; between them lies bookkeeping that in Python would cost more than the
 forward. The weights of a head come as lists, so that one function serves both kinds:
-    fuse: [fc.weight [D, 2D], fc.bias [D] or empty] (EAGLE-1), or [hidden norm [D]] (EAGLE-3);
+    fuse: [fc.weight [D, 2D], fc.bias [D] or empty] (EAGLE-1), or [hidden norm [D]] (EAGLE-3), twice if the residual is
+        normed too;
     layer, packed: six tensors of one decoder layer as in `nn.decode` (input norm empty: none), and their oneDNN layout or [];
     out: [norm [D] or empty, head [V', D], ids int64 [V'] of the head's rows or empty: they are the target's].
 """
@@ -45,13 +46,14 @@ def layer_pass(
     values.
     """
     width = hidden.size(1)
-    if len(fuse) > 1:
+    if fuse[0].dim() > 1:
         bias = fuse[1] if fuse[1].numel() > 0 else None
         x = F.linear(torch.cat((embeds, hidden), 1), fuse[0], bias)
         normed = torch.rms_norm(x, [width], layer[0], eps) if layer[0].numel() > 0 else x
     else:
-        x = hidden
-        normed = torch.cat((torch.rms_norm(embeds, [width], layer[0], eps), torch.rms_norm(hidden, [width], fuse[0], eps)), 1)
+        seen = torch.rms_norm(hidden, [width], fuse[0], eps)
+        x = seen if len(fuse) > 1 else hidden
+        normed = torch.cat((torch.rms_norm(embeds, [width], layer[0], eps), seen), 1)
     used = packed if x.size(0) >= 4 else layer[:0]
     given = mask if mask.numel() > 0 else None
     causal = mask.numel() == 0 and x.size(0) > 1

@@ -4,7 +4,7 @@ from eventspec.pairs.answer import Answering, Result, answering, generate, strea
 from eventspec.pairs.event_drafters import VOCABULARY_WAYS, with_drafter
 from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import METHODS, check_method
-from eventspec.pairs.pair import Pair, bundled, load_pair, warm_up, with_compression, with_head
+from eventspec.pairs.pair import Pair, bundled, find_head, load_pair, warm_up, with_compression, with_head
 
 __all__ = [
     "METHODS",
@@ -15,6 +15,7 @@ __all__ = [
     "answering",
     "bundled",
     "check_method",
+    "find_head",
     "generate",
     "load_folders",
     "load_pair",

@@ -69,6 +69,7 @@ def load_folders(
         lanes=Lanes(plan, how.device, how.device),
         notes=notes,
         sees=answering.sees,
+        checkpoint=target,
     )
 
 

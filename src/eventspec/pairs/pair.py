@@ -54,7 +54,7 @@ class Pair:
     """A target and its drafters by method name. `banned` are ids that no method says, `ends` are ids that end an answer beside
     `end`, `notes` what the trace says of a method, `sees` is what the target cannot do without, `others` are further event
     drafters by name (`event_drafters.with_drafter`), `heads` are folders of heads (`with_head`), `targets` and
-    `budgets` are those of methods that have others than `target` and `budget`."""
+    `budgets` are those of methods that have others than `target` and `budget`, `checkpoint` is the target's folder."""
 
     name: str
     target: Target
@@ -72,6 +72,7 @@ class Pair:
     heads: Mapping[str, Path] = field(default_factory=dict)
     targets: Mapping[str, Target] = field(default_factory=dict)
     budgets: Mapping[str, Plan] = field(default_factory=dict)
+    checkpoint: Path | None = None
 
     def drafter(self, method: str) -> Drafter:
         """The drafter of a method; BadInput when the method does not exist or this pair has no drafter for it."""
@@ -194,6 +195,7 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         others={name: folder / place for name, place in data.get("drafters", {}).items()},
         heads=heads,
         budgets=dict.fromkeys(FEATURE_METHODS, FEATURES),
+        checkpoint=folder / files["target"],
     )
 
 
@@ -202,15 +204,20 @@ def with_head(pair: Pair, which: str, tree: str = "dynamic") -> Pair:
     folder of a head; `tree` is one of `drafters.feature.TREES`. Raises BadInput and BadCheckpoint, one line each."""
     if tree not in TREES:
         raise BadInput(f"tree '{tree}' is unknown: choose one of {', '.join(TREES)}")
+    folder, target = find_head(pair, which)
+    made = {method: feature_drafter(method, folder, target, tree) for method in FEATURE_METHODS}
+    return replace(pair, drafters={**pair.drafters, **made})
+
+
+def find_head(pair: Pair, which: str) -> tuple[Path, Llama]:
+    """The folder of a head, by a name from the pair's `[heads]` or as it is, and the language model it drafts for; BadInput."""
     folder = pair.heads.get(which, Path(which))
     if not which or not folder.is_dir():
         known = f", or one of {', '.join(pair.heads)}" if pair.heads else ""
         raise BadInput(f"no head '{which}' for pair {pair.name}: give the folder of a head{known}")
-    target = pair.target
-    if not isinstance(target, LanguageTarget):
+    if not isinstance(pair.target, LanguageTarget):
         raise BadInput(f"a head needs the layers of a target of our own, pair {pair.name} has another")
-    made = {method: feature_drafter(method, folder, target.language, tree) for method in FEATURE_METHODS}
-    return replace(pair, drafters={**pair.drafters, **made})
+    return folder, pair.target.language
 
 
 def with_compression(pair: Pair, spec: str) -> Pair:
