@@ -18,6 +18,7 @@ from torch import Tensor
 
 from eventspec.compress import Elastic
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.drafters.vispec import VispecHead
 from eventspec.engine.tree import best_chain, best_nodes
 from eventspec.nn import KVCache, Llama, LlamaConfig
 from eventspec.nn.draft import Growth, Hot, fixed_tree
@@ -32,8 +33,9 @@ class FeatureHead(Protocol):
     def features(self, tapped: Tensor) -> Tensor:
         """Tapped outputs [..., F] -> features [..., D]."""
 
-    def joined(self, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]."""
+    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]; rows that are `plain`
+        are their embedding alone."""
 
     def hot(self, target: Llama) -> Hot:
         """The weights of the drafting pass."""
@@ -41,11 +43,14 @@ class FeatureHead(Protocol):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Embeddings float [M, D], tapped outputs float [M, F], and positions in the target's prompt int64 [M]."""
+    """Embeddings float [M, D], tapped outputs float [M, F], and positions in the target's prompt int64 [M]; `plain` bool [M]:
+    which rows are their embedding alone; `whole` float [D]: a vector of all visual rows that every feature is told (ViSpec)."""
 
     embeds: Tensor
     tapped: Tensor
     positions: Tensor
+    plain: Tensor | None = None
+    whole: Tensor | None = None
 
 
 Prefix = Callable[[Pairs, tuple[int, int]], Pairs]
@@ -55,6 +60,36 @@ Prefix = Callable[[Pairs, tuple[int, int]], Pairs]
 def whole(pairs: Pairs, visual: tuple[int, int]) -> Pairs:
     """The head sees the whole prompt."""
     return pairs
+
+
+def decoupled(pairs: Pairs, visual: tuple[int, int]) -> Pairs:
+    """Pairs whose next row is visual are that row alone (MSD)."""
+    order = torch.arange(len(pairs.embeds), device=pairs.embeds.device)
+    return replace(pairs, plain=(order >= visual[0] - 1) & (order < visual[1] - 1))
+
+
+def adapted(head: VispecHead) -> Prefix:
+    """A few vectors instead of the pairs whose next row is visual, where the last of these stood (ViSpec)."""
+
+    def seen(pairs: Pairs, visual: tuple[int, int]) -> Pairs:
+        if visual[0] == visual[1]:
+            return replace(pairs, tapped=head.told(pairs.tapped, torch.zeros_like(pairs.tapped[0])))
+        begin, end = max(0, visual[0] - 1), visual[1] - 1
+        vectors, whole = head.adaptor(pairs.embeds[begin:end])
+        first = max(begin, end - len(vectors))  # a span that is shorter than the vectors are many takes the last of them
+        vectors = vectors[len(vectors) - (end - first) :]
+        order = torch.arange(len(pairs.embeds), device=whole.device)
+        kept = (order < begin) | (order >= first)
+        tapped = head.told(pairs.tapped, whole * (order >= begin)[:, None])
+        return Pairs(
+            torch.cat((pairs.embeds[:begin], vectors, pairs.embeds[end:])),
+            tapped[kept],
+            pairs.positions[kept],
+            ((order >= begin) & (order < end))[kept],
+            whole,
+        )
+
+    return seen
 
 
 def compressed(elastic: Elastic) -> Prefix:

@@ -5,6 +5,9 @@ three layers, `midlayer.*` (or `layers.0.*`), `norm`, `lm_head`, and the tables 
 it is, its norm and its bias are read off the tensors; a config that says otherwise is refused. Our own folders also say, in
 `eventspec`, which target the head was trained for, and hold the tensors of its compressor, if it has one, below `compressor.`.
 The layout of `speculators` has EAGLE-3's tensors and another config.json: `drafters.speculators`.
+
+Heads that no other code loads say what they are in `eventspec.kind`: MSD's and ViSpec's have EAGLE-1's tensors (and ViSpec's
+`imadpt.*` and `img_fc.*`), DREAM's and MASSV's are written under our own names.
 """
 
 from __future__ import annotations
@@ -15,21 +18,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eventspec.compress import Elastic
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters import speculators
-from eventspec.drafters.eagle import EagleConfig, EagleHead
+from eventspec.drafters.dream import DreamConfig, DreamHead
+from eventspec.drafters.eagle import EagleConfig, EagleHead, MsdHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
-from eventspec.drafters.feature import Prefix, compressed, whole
+from eventspec.drafters.feature import Prefix, adapted, compressed, decoupled, whole
+from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
 from eventspec.drafters.speculators import TAPS, Verifier
+from eventspec.drafters.vispec import VispecHead
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.nn import Llama
 
-Head = EagleHead | Eagle3Head
+Head = EagleHead | Eagle3Head | DreamHead | SmallVlm
+KINDS: dict[type[nn.Module], str] = {MsdHead: "msd", VispecHead: "vispec", DreamHead: "dream", SmallVlm: "massv"}
+"""What our own folders call a head that nobody else's code loads."""
 LAYER, COMPRESSOR = "layers.0.", "compressor."
 _SAMPLED = 64
 
@@ -58,7 +66,11 @@ class TrainedHead:
     @property
     def prefix(self) -> Prefix:
         """What of the prompt the head sees."""
-        return whole if self.compressor is None else compressed(self.compressor)
+        if self.compressor is not None:
+            return compressed(self.compressor)
+        if isinstance(self.head, VispecHead):
+            return adapted(self.head)
+        return decoupled if isinstance(self.head, MsdHead) else whole
 
 
 def load_head(folder: Path, target: Llama) -> TrainedHead:
@@ -87,7 +99,7 @@ def load_head(folder: Path, target: Llama) -> TrainedHead:
     if isinstance(head, Eagle3Head):
         assert ids is not None
         head.ids = ids
-    elif not head.config.input_norm:
+    elif isinstance(head, EagleHead) and not head.config.input_norm:
         head.layer.input_norm = torch.nn.Parameter(torch.empty(0, dtype=dtype), requires_grad=False)
     device = target.embed.weight.device
     head.to(device).requires_grad_(False).eval()
@@ -102,9 +114,11 @@ def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dt
     BadInput for a head that SafeAILab's code would run otherwise.
     """
     head, elastic = trained.head, trained.compressor
-    sizes = fields.llama_json(replace(head.config.language, num_hidden_layers=1))
+    sizes = fields.llama_json(head.config.language)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": _name(dtype), **sizes}
     own: fields.Fields = {"target": fingerprint(target)}
+    if type(head) in KINDS:
+        own["kind"] = KINDS[type(head)]
     layer, more = LAYER, dict[str, Tensor]()
     if isinstance(head, Eagle3Head):
         if head.config.norm_before_residual:
@@ -112,7 +126,7 @@ def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dt
         config.update(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=head.config.draft_vocab)
         config[TAPS] = list(head.taps)
         layer, more = "midlayer.", _tables(head)
-    else:
+    elif isinstance(head, EagleHead):
         config["bias"] = head.config.bias
     if elastic is not None:
         own["compressor"] = elastic.as_json()
@@ -146,7 +160,9 @@ def exact_dtype(trained: TrainedHead) -> torch.dtype:
 
 
 def head_sources(head: Head, layer: str = LAYER) -> weights.Sources:
-    """Tensor names of the published layouts; `layer` is what they call the decoder layer."""
+    """Tensor names of the published layouts, or our own; `layer` is what they call the decoder layer."""
+    if isinstance(head, DreamHead | SmallVlm):
+        return {name: [(name, 0)] for name, _ in head.named_parameters()}
     names = {**weights.layer_sources(head.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
     if isinstance(head, Eagle3Head):
         names.update({"norm": [("norm.weight", 0)], "head.weight": [("lm_head.weight", 0)]})
@@ -155,6 +171,11 @@ def head_sources(head: Head, layer: str = LAYER) -> weights.Sources:
         del names["layer.input_norm"]
     if head.config.bias:
         names["fc.bias"] = [("fc.bias", 0)]
+    if isinstance(head, VispecHead):
+        names.update(weights.linear_sources("tell", "img_fc"))
+        for ours, theirs in (("queries", "q"), ("keys.weight", "k_proj.weight"), ("values.weight", "v_proj.weight")):
+            names[f"adaptor.{ours}"] = [(f"imadpt.{theirs}", 0)]
+        names["adaptor.out.weight"] = [("imadpt.o_proj.weight", 0)]
     return names
 
 
@@ -179,7 +200,13 @@ def _write(folder: Path, head: Head, layer: str, more: dict[str, Tensor], config
 
 def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Llama) -> Head:
     """The head that config and tensors describe, on the meta device; BadField where one contradicts the other or the target."""
+    own = fields.part(data, "eventspec", {})
+    kind = own.get("kind")
+    fields.require(own, "kind", kind is None or kind in KINDS.values(), f"one of {', '.join(KINDS.values())}")
     sizes = fields.llama_config({**data, "vocab_size": target.config.vocab_size})
+    if kind == "massv":
+        with without_memory():
+            return SmallVlm(SmallConfig(sizes, target.config.hidden_size))
     if sizes.hidden_size != target.config.hidden_size:
         widths = f"{sizes.hidden_size}, the target's {target.config.hidden_size}"
         raise BadCheckpoint(f"{folder}: the head's width is {widths}: it belongs to another target")
@@ -188,11 +215,17 @@ def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Lla
     _agrees(data, "target_hidden_size", target.config.hidden_size, "as the target has")
     _agrees(data, "num_hidden_layers", 1, "a head has one layer")
     sizes = replace(sizes, num_hidden_layers=1)
+    if kind == "dream":
+        with without_memory():
+            return DreamHead(DreamConfig(sizes))
     if not eagle3:
         _agrees(data, "draft_vocab_size", None, "there is no lm_head.weight")
         _agrees(data, "bias", bias, f"fc.bias is {'there' if bias else 'not there'}")
+        config = EagleConfig(sizes, f"{LAYER}input_layernorm.weight" in checkpoint.at, bias)
         with without_memory():
-            return EagleHead(EagleConfig(sizes, f"{LAYER}input_layernorm.weight" in checkpoint.at, bias))
+            if kind == "vispec":
+                return VispecHead(config, checkpoint.shape("imadpt.q")[0] - 1)
+            return (MsdHead if kind == "msd" else EagleHead)(config)
     rows = checkpoint.shape("lm_head.weight")[0]
     _agrees(data, "draft_vocab_size", rows, "the rows of lm_head.weight")
     for name in speculators.SWITCHES:

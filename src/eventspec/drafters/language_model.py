@@ -10,6 +10,7 @@ drafting never has to stop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -33,6 +34,16 @@ Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
 Guess = Callable[[str, Sequence[int]], list[int]]
 """(question, answer so far) -> the tokens that are likely to follow, at best a few; [] where that is not clear."""
+
+
+class Speaks(Protocol):
+    """What drafting needs of a language model; see `LanguageDrafter`."""
+
+    name: str
+    language: Llama
+    end: int
+    limit: int | None
+    guess: Guess
 
 
 class LanguageDrafter:
@@ -60,7 +71,7 @@ class LanguageDrafter:
 class LanguageDraft:
     """The drafter's cache, its tree, and the committed tokens it has not read yet."""
 
-    def __init__(self, drafter: LanguageDrafter, prompt: Tensor, request: Request, trace: Trace) -> None:
+    def __init__(self, drafter: Speaks, prompt: Tensor, request: Request, trace: Trace) -> None:
         self.trace = trace
         self.language, self.end, self.name, self.limit = drafter.language, drafter.end, drafter.name, drafter.limit
         self.guess, self.question, self.answer = drafter.guess, request.prompt, list[int]()

@@ -19,12 +19,12 @@ class VisionAdaptor(nn.Module):
 
     def __init__(self, width: int, heads: int, queries: int) -> None:
         super().__init__()
-        self.heads, self.queries = heads, nn.Parameter(torch.randn(queries + 1, width) * width**-0.5)
+        self.heads, self.queries = heads, nn.Parameter(torch.randn(queries + 1, heads, width // heads) * width**-0.5)
         self.keys, self.values, self.out = (Linear(width, width, bias=False) for _ in range(3))
 
     def forward(self, visual: Tensor) -> tuple[Tensor, Tensor]:
         """Visual rows [..., T, D] -> rows [..., queries, D], and the vector of them all [..., D]."""
-        queries = self.queries.unflatten(-1, (self.heads, -1)).transpose(0, 1)
+        queries = self.queries.transpose(0, 1)
         keys, values = (part(visual).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in (self.keys, self.values))
         shares = (queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5).softmax(-1)
         found = self.out((shares @ values).transpose(-2, -3).flatten(-2))

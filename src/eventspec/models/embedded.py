@@ -93,9 +93,24 @@ def drafter_prompt(question: str) -> str:
     return f"USER: <event>\n{question} ASSISTANT:"
 
 
+Ids = Callable[[str], tuple[list[int], list[int]]]
+"""A question -> the target's text before and behind its visual rows."""
+
+
+def target_ids(encode: Callable[[str], list[int]]) -> Ids:
+    """The text of the target's prompt in ids."""
+
+    def ids(question: str) -> tuple[list[int], list[int]]:
+        before, after = target_prompt(question).split("<video>", 1)
+        return [BOS, *encode(before)], encode(after)
+
+    return ids
+
+
 # ------------------------------------------------------------------------------------------------------------- prompt rows
 def target_rows(model: VideoLlava, encode: Callable[[str], list[int]]) -> Rows:
     """Eight frames spread over the window, encoded and spliced into the target's prompt."""
+    ids = target_ids(encode)
 
     def rows(request: Request, trace: Trace, lane: str) -> Spliced:
         if request.video is None or len(request.video.frames) == 0:
@@ -105,8 +120,8 @@ def target_rows(model: VideoLlava, encode: Callable[[str], list[int]]) -> Rows:
         visual = model.encode(pixels_from_frames(chosen).to(model.projector.linear_1.weight))
         trace.span("vision", lane, began)
         trace.sizes["visual"] = len(visual)
-        before, after = target_prompt(request.prompt).split("<video>")
-        return splice(model.language, [BOS, *encode(before)], visual, encode(after))
+        before, after = ids(request.prompt)
+        return splice(model.language, before, visual, after)
 
     return rows
 
@@ -121,7 +136,7 @@ def drafter_rows(model: EventGpt, encode: Callable[[str], list[int]]) -> Rows:
         classes = torch.from_numpy(red_blue_classes(request.events, model.config.images))
         visual = model.encode(pixels_from_classes(classes).to(model.projector.linear_1.weight))[0]
         trace.span("vision", lane, began)
-        before, after = drafter_prompt(request.prompt).split("<event>")
+        before, after = drafter_prompt(request.prompt).split("<event>", 1)
         return splice(model.language, [BOS, *encode(before)], visual, encode(after))
 
     return rows
