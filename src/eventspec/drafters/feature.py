@@ -94,16 +94,16 @@ class FeatureDrafter:
     def __init__(
         self, name: str, head: FeatureHead, sizes: LlamaConfig, target: Llama, end: int, growth: Growth, prefix: Prefix = whole
     ) -> None:
-        self.name, self.head, self.sizes, self.end, self.growth, self.prefix = name, head, sizes, end, growth, prefix
-        self.taps, self.embed, self.hot = head.taps, target.embed, head.hot(target)
         weight = target.embed.weight
+        self.name, self.head, self.sizes, self.end, self.prefix = name, head, sizes, end, prefix
+        self.taps, self.embed, self.hot, self.growth = head.taps, target.embed, head.hot(target), growth.on(weight.device)
         cos, sin = rope_tables(sizes, sizes.max_position_embeddings)
         self.tables = cos.to(weight), sin.to(weight)
 
     def with_growth(self, growth: Growth) -> FeatureDrafter:
         """The same head, growing another kind of tree."""
         twin = copy(self)
-        twin.growth = growth
+        twin.growth = growth.on(self.embed.weight.device)
         return twin
 
     def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
@@ -143,7 +143,7 @@ class FeatureDraft:
         growth = replace(drafter.growth, levels=max(1, levels))
         where = (drafter.end, self.position - 1, [drafter.embed.weight, *drafter.tables], cache)
         grown = drafter.hot.grow(root, growth, budget.floor, budget.mass, *where)
-        found = [part.numpy() for part in grown]
+        found = [part.cpu().numpy() for part in grown]
         self.trace.forward("drafter", self.trace.now() - began)
         proposal = best_nodes(found[0], found[1], found[2], budget, drafter.name)
         if budget.show is not None:
@@ -175,7 +175,7 @@ class FeatureDraft:
         self.position, self.tokens, self.tapped = last, [], []
         if first:
             self.trace.span("drafter prefill", "target", began)
-        return read[-1:]
+        return read
 
     def _new_cache(self, rows: int) -> KVCache:
         drafter, sizes = self.drafter, self.drafter.sizes
