@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic, Option
+from eventspec.compress.resample import Resampler
 from eventspec.core import BadCheckpoint, Budget, Proposal, Request, Sampling, Trace, Verdict
 from eventspec.drafters.eagle import EagleConfig, EagleHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
@@ -231,6 +232,19 @@ def test_asked_twice_it_drafts_the_same() -> None:
     assert one.parents.tolist() == two.parents.tolist()
 
 
+@pytest.mark.parametrize("mode", [None, *MODES])
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_session_makes_nothing_on_the_default_device(kind: str, mode: str | None) -> None:
+    """With the target's tensors in one place and the default device elsewhere, as on a GPU."""
+    model = target()
+    draft = opened(model, drafter(model, HEADS[kind](), Growth(3, 3), None if kind == "eagle3" else mode), [4])
+    scores = scored(model, draft.drafter.head, [4])
+    with torch.device("meta"):
+        for _ in range(2):
+            assert len(draft.propose(Budget(nodes=9)))
+            draft.observe(Verdict(np.empty(0, np.int64), np.array([9])), scores)
+
+
 def test_a_fixed_tree_has_its_shape_whatever_the_weights() -> None:
     model = target()
     shapes = {
@@ -279,6 +293,13 @@ def test_pooling_a_short_last_group_is_its_own_mean() -> None:
     rows = torch.arange(14.0).reshape(7, 2)
     pooled, _ = Elastic(1, "concat", (Option("pool", 3),))(rows, rows[:, 1:])
     assert pooled.tolist() == [[2.0, 3.0], [8.0, 9.0], [12.0, 13.0]]
+
+
+def test_turning_the_queries_gives_the_shares_of_turning_the_rows() -> None:
+    resampler, rows = Resampler(8, 2), torch.randn(7, 16)
+    hidden = rows[:, 8:]
+    shares = (resampler.queries @ resampler.keys(hidden).T * 8**-0.5).softmax(-1)
+    torch.testing.assert_close(resampler(rows)[0], torch.cat((shares @ rows[:, :8], resampler.values(shares @ hidden)), 1))
 
 
 @pytest.mark.parametrize(("kind", "size"), [("prune", 0), ("pool", -1), ("shrink", 3)])

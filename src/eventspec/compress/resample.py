@@ -20,8 +20,9 @@ class Resampler(nn.Module):
         """[..., T, 2 D] -> [..., queries, 2 D] and the last places; with fewer rows than queries, as many as there are."""
         total, count = rows.shape[-2], min(rows.shape[-2], len(self.queries))
         embeds, hidden = rows.chunk(2, -1)
-        # (q K) x, not q (K x): as many products as there are queries, not rows.
-        scores = self.queries[:count] @ self.keys.weight @ hidden.transpose(-1, -2) * hidden.shape[-1] ** -0.5
+        # Turning the few queries instead of all rows gives the same products.
+        asked = self.queries[:count] @ self.keys.weight
+        scores = asked @ hidden.transpose(-1, -2) * hidden.shape[-1] ** -0.5
         shares = scores.softmax(-1)
         found = torch.cat((shares @ embeds, self.values(shares @ hidden)), -1)
         return found, torch.arange(total - count, total, device=rows.device)

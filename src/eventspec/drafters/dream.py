@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.nn import Llama, LlamaConfig
+from eventspec.nn.draft import CrossedHot
 from eventspec.nn.llama import Layer
 
 
@@ -93,3 +94,15 @@ class DreamHead(nn.Module):
     def names(self, rows: Tensor) -> Tensor:
         """Rows of its scores int64 -> the target's ids."""
         return rows
+
+    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(embedding of the next token, feature of this one), [..., D] each: they meet in the crossing, not before."""
+        assert plain is None
+        return embeds, hidden
+
+    def hot(self, target: Llama) -> CrossedHot:
+        """The weights of the drafting pass."""
+        cross, none = self.cross, self.norm.detach().new_empty(0)
+        more = [part.detach() for part in (cross.query_norm, cross.key_norm, cross.gates.tanh(), self.norm)]
+        out = [none, target.head.weight.detach(), none.long()]
+        return CrossedHot(self.first, cross.layer, self.last, more, out)

@@ -71,7 +71,7 @@ class EagleHead(nn.Module):
         weight = self.fc.weight.detach()
         none = weight.new_empty(0)
         bias = none if self.fc.bias is None else self.fc.bias.detach()
-        return Hot([weight, bias], self.layer, [none, target.head.weight.detach(), torch.empty(0, dtype=torch.int64)])
+        return Hot([weight, bias], self.layer, [none, target.head.weight.detach(), none.long()])
 
 
 class MsdHead(EagleHead):

@@ -34,8 +34,8 @@ class FeatureHead(Protocol):
         """Tapped outputs [..., F] -> features [..., D]."""
 
     def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]; rows that are `plain`
-        are their embedding alone."""
+        """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]; rows that are
+        `plain` are their embedding alone."""
 
     def hot(self, target: Llama) -> Hot:
         """The weights of the drafting pass."""
@@ -129,16 +129,16 @@ class FeatureDrafter:
     def __init__(
         self, name: str, head: FeatureHead, sizes: LlamaConfig, target: Llama, end: int, growth: Growth, prefix: Prefix = whole
     ) -> None:
-        self.name, self.head, self.sizes, self.end, self.growth, self.prefix = name, head, sizes, end, growth, prefix
-        self.taps, self.embed, self.hot = head.taps, target.embed, head.hot(target)
         weight = target.embed.weight
+        self.name, self.head, self.sizes, self.end, self.prefix = name, head, sizes, end, prefix
+        self.taps, self.embed, self.hot, self.growth = head.taps, target.embed, head.hot(target), growth.on(weight.device)
         cos, sin = rope_tables(sizes, sizes.max_position_embeddings)
         self.tables = cos.to(weight), sin.to(weight)
 
     def with_growth(self, growth: Growth) -> FeatureDrafter:
         """The same head, growing another kind of tree."""
         twin = copy(self)
-        twin.growth = growth
+        twin.growth = growth.on(self.embed.weight.device)
         return twin
 
     def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
@@ -155,6 +155,8 @@ class FeatureDraft:
         self.tokens: list[int] = []
         self.tapped: list[Tensor] = []
         self.cache: KVCache | None = None
+        self.hot = drafter.hot
+        self.whole: Tensor | None = None  # what every feature is told of the recording, [D]
         self.root: Tensor | None = None  # the predicted feature behind the last pair that was read, [1, D]
         self.position = 0  # behind the last pair that was read
 
@@ -177,8 +179,8 @@ class FeatureDraft:
         levels = min(drafter.growth.levels, budget.levels, drafter.sizes.max_position_embeddings - self.position + 1)
         growth = replace(drafter.growth, levels=max(1, levels))
         where = (drafter.end, self.position - 1, [drafter.embed.weight, *drafter.tables], cache)
-        grown = drafter.hot.grow(root, growth, budget.floor, budget.mass, *where)
-        found = [part.numpy() for part in grown]
+        grown = self.hot.grow(root, growth, budget.floor, budget.mass, *where)
+        found = [part.cpu().numpy() for part in grown]
         self.trace.forward("drafter", self.trace.now() - began)
         proposal = best_nodes(found[0], found[1], found[2], budget, drafter.name)
         if budget.show is not None:
@@ -191,29 +193,39 @@ class FeatureDraft:
         tapped = torch.cat(self.tapped)
         embeds = drafter.embed(torch.tensor(self.tokens, device=tapped.device))
         first = self.cache is None
-        if self.cache is None:
-            prompt = self.target.prompt()
-            self.position = len(prompt.rows) - 1
-            places = torch.arange(self.position, device=tapped.device)
-            seen = drafter.prefix(Pairs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
-            embeds, tapped = torch.cat((seen.embeds, embeds)), torch.cat((seen.tapped, tapped))
-            self.cache = self._new_cache(len(embeds))
-        else:
-            places = torch.empty(0, dtype=torch.int64, device=tapped.device)
-            seen = Pairs(embeds[:0], tapped[:0], places)
+        seen = (
+            self._prompt() if first else Pairs(embeds[:0], tapped[:0], torch.empty(0, dtype=torch.int64, device=tapped.device))
+        )
+        if self.whole is not None and isinstance(drafter.head, VispecHead):
+            tapped = drafter.head.told(tapped, self.whole)
         last = self.position + len(self.tokens)
-        positions = torch.cat((seen.positions, torch.arange(self.position, last, device=places.device)))
+        positions = torch.cat((seen.positions, torch.arange(self.position, last, device=tapped.device)))
+        embeds, tapped = torch.cat((seen.embeds, embeds)), torch.cat((seen.tapped, tapped))
+        plain = None if seen.plain is None else torch.cat((seen.plain, seen.plain.new_zeros(len(self.tokens))))
+        if self.cache is None:
+            self.cache = self._new_cache(len(embeds))
         cos, sin = drafter.tables
-        joined = drafter.head.joined(embeds, drafter.head.features(tapped))
-        read = drafter.hot.read(*joined, (cos[positions], sin[positions]), self.cache)
+        joined = drafter.head.joined(embeds, drafter.head.features(tapped), plain)
+        read = self.hot.read(*joined, (cos[positions], sin[positions]), self.cache)
         self.cache.keep(len(embeds), [])
         self.position, self.tokens, self.tapped = last, [], []
         if first:
             self.trace.span("drafter prefill", "target", began)
-        return read[-1:]
+        return read
+
+    def _prompt(self) -> Pairs:
+        """What the head sees of the prompt; `position` is then behind its pairs."""
+        drafter, prompt = self.drafter, self.target.prompt()
+        self.position = len(prompt.rows) - 1
+        places = torch.arange(self.position, device=prompt.rows.device)
+        seen = drafter.prefix(Pairs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
+        self.whole = seen.whole
+        if seen.whole is not None and isinstance(drafter.head, VispecHead):
+            self.hot = drafter.hot.with_fuse(drafter.head.folded(seen.whole))
+        return seen
 
     def _new_cache(self, rows: int) -> KVCache:
         drafter, sizes = self.drafter, self.drafter.sizes
         capacity = rows + self.most + 1 + drafter.growth.rows
         weight = drafter.embed.weight
-        return KVCache(1, sizes.num_key_value_heads, sizes.head_dim, capacity, weight.dtype, weight.device)
+        return KVCache(self.hot.blocks, sizes.num_key_value_heads, sizes.head_dim, capacity, weight.dtype, weight.device)

@@ -83,7 +83,8 @@ class SmallVlmDrafter:
         pruned: Pruned | None = None,
     ) -> None:
         self.name, self.model, self.ids, self.end, self.pruned = name, model, ids, end, pruned
-        self.language, self.limit = model.language, None
+        self.language = model.language
+        self.limit: int | None = None
         self.guess: Guess = lambda question, answer: []
         self.taps: tuple[int, ...] = (0 if pruned is None else pruned.layer,)
 

@@ -8,8 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.drafters.eagle import EagleConfig, EagleHead
-from eventspec.nn import Llama
-from eventspec.nn.draft import Hot
 from eventspec.nn.linear import Linear
 
 
@@ -53,11 +51,10 @@ class VispecHead(EagleHead):
         fused: Tensor = self.tell(torch.cat((hidden, whole.expand_as(hidden).to(hidden.dtype)), -1))
         return fused
 
-    def hot_for(self, target: Llama, whole: Tensor) -> Hot:
-        """The weights of the drafting pass for one recording: the fusion with its vector [D] is folded into the reduction."""
-        hot, width = self.hot(target), self.tell.out_features
-        left, right = self.fc.weight.detach().split(width, 1)
-        tell, told = self.tell.weight.detach().split(width, 1)
+    def folded(self, whole: Tensor) -> list[Tensor]:
+        """The reduction's weight and bias with the fusion in it, for one recording's vector [D]: drafting costs what EAGLE's
+        does."""
+        left, right = self.fc.weight.detach().split(self.tell.out_features, 1)
+        tell, told = self.tell.weight.detach().split(self.tell.out_features, 1)
         bias = right @ F.linear(whole, told, self.tell.bias.detach())
-        hot.fuse = [torch.cat((left, right @ tell), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()]
-        return hot
+        return [torch.cat((left, right @ tell), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()]

@@ -56,13 +56,37 @@ def measure_draft(session: DraftSession, repeats: int = 12) -> float:
     return median(_seconds(step) for _ in range(repeats))
 
 
-def measure_level(session: DraftSession, levels: int = 6, repeats: int = 12) -> float:
-    """Seconds that one more level of a tree costs a drafter that draws it in one go; the session knows where it stands."""
-    taken: dict[int, list[float]] = {1: [], levels: []}
+def measure_rounds(
+    target: TargetSession,
+    draft: DraftSession,
+    one: float,
+    counts: Sequence[int] = (4, 12, 24, 40),
+    depths: Sequence[int] = (1, 6),
+    repeats: int = 6,
+) -> tuple[VerifyCurve, float]:
+    """What verifying trees costs, in steps of `one` second, and seconds that one more level of a tree costs a drafter that
+    draws it in one go. Nothing is committed; the draft session knows where it stands.
+
+    They take turns as in a real round: each finds the processor's caches full of the other's weights.
+    """
+    trees = {count: _forked(count - 1) for count in counts}
+    verified: dict[int, list[float]] = {count: [] for count in counts}
+    drafted: dict[int, list[float]] = {depth: [] for depth in depths}
     for _ in range(repeats):
-        for depth, seconds in taken.items():
-            seconds.append(_seconds(lambda depth=depth: session.propose(Budget(nodes=2 * depth, levels=depth))))  # type: ignore[misc]
-    return max(0.0, median(taken[levels]) - median(taken[1])) / (levels - 1)
+        for count, tree in trees.items():
+            for depth in depths:
+                budget = Budget(nodes=2 * depth, levels=depth)
+                drafted[depth].append(_seconds(lambda budget=budget: draft.propose(budget)))  # type: ignore[misc]
+                verified[count].append(_seconds(lambda tree=tree: target.score(tree)))  # type: ignore[misc]
+    level = (median(drafted[depths[-1]]) - median(drafted[depths[0]])) / (depths[-1] - depths[0])
+    return VerifyCurve(one, tuple(counts), tuple(median(verified[count]) for count in counts)), max(0.0, level)
+
+
+def _forked(nodes: int) -> Proposal:
+    """A tree of two branches, one of them a leaf, that no model drafted: trees need a mask, which a chain does not."""
+    parents = np.arange(-1, nodes - 1)
+    parents[1:2] = -1
+    return Proposal(np.ones(nodes, np.int64), parents)
 
 
 def _seconds(work: Callable[[], object]) -> float:

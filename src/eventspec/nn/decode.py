@@ -16,11 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def _product(x: Tensor, weights: list[Tensor], packed: list[Tensor], at: int) -> Tensor:
+def product(x: Tensor, weights: list[Tensor], packed: list[Tensor], at: int) -> Tensor:
+    """x [T, I] through the weight `at` of a list [O, I], or of the same list in oneDNN's layout -> [T, O]."""
     if len(packed) > 0:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed[at], None, "none", [], "")
-        return product
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed[at], None, "none", [], "")
+        return found
     return F.linear(x, weights[at])
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [T, heads, head_dim] rotated to its positions: cos, signed sin [T or 1, 1, head_dim]."""
+    return torch.addcmul(x * cos, torch.roll(x, x.size(2) // 2, -1), sin)
 
 
 def _causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -31,15 +37,15 @@ def _causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     heads, rows, width = queries.size(0), queries.size(1), queries.size(2)
     block = (rows + 2) // 3
     scaled = queries * (1.0 / math.sqrt(width))
-    turned = values.transpose(1, 2)
+    across = values.transpose(1, 2)
     attended = torch.empty_like(scaled)
     for begin in range(0, rows, block):
         end = min(rows, begin + block)
-        later = torch.full([end - begin, end - begin], -math.inf, dtype=queries.dtype).triu_(1)
+        later = torch.full([end - begin, end - begin], -math.inf, dtype=queries.dtype, device=queries.device).triu_(1)
         for head in range(heads):
             scores = torch.ops.mkldnn._linear_pointwise(scaled[head, begin:end], keys[head, :end], None, "none", [], "")
             scores[:, begin:] += later
-            seen = turned[head, :, :end].contiguous()  # oneDNN falls back to a reference kernel for strided weights
+            seen = across[head, :, :end].contiguous()  # oneDNN falls back to a reference kernel for strided weights
             attended[head, begin:end] = torch.ops.mkldnn._linear_pointwise(scores.softmax(-1), seen, None, "none", [], "")
     return attended
 
@@ -64,12 +70,11 @@ def block(
     feed-forward block. Writes rows [start, start + T) of past_keys and past_values. Weights as in `decode`, from `at` on."""
     rows, end = x.size(0), start + x.size(0)
     kv_heads, head_dim = past_keys.size(0), past_keys.size(2)
-    rotated_and_values = _product(normed, weights, packed, at + 1).view(rows, heads + 2 * kv_heads, head_dim)
-    turning = rotated_and_values[:, : heads + kv_heads]
-    turned = torch.addcmul(turning * cos, torch.roll(turning, head_dim // 2, -1), sin)
-    past_keys[:, start:end] = turned[:, heads:].transpose(0, 1)
+    rotated_and_values = product(normed, weights, packed, at + 1).view(rows, heads + 2 * kv_heads, head_dim)
+    rotated = turned(rotated_and_values[:, : heads + kv_heads], cos, sin)
+    past_keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
     past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
-    queries = turned[:, :heads].transpose(0, 1)
+    queries = rotated[:, :heads].transpose(0, 1)
     if causal and len(packed) > 0 and rows >= 192 and kv_heads == heads:
         attended = _causal_attention(queries, past_keys[:, :end], past_values[:, :end])
     else:
@@ -82,10 +87,10 @@ def block(
             causal,
             enable_gqa=kv_heads != heads,
         )[0]
-    x = x + _product(attended.transpose(0, 1).reshape(rows, heads * head_dim), weights, packed, at + 2)
-    inner = _product(torch.rms_norm(x, [x.size(1)], weights[at + 3], eps), weights, packed, at + 4)
+    x = x + product(attended.transpose(0, 1).reshape(rows, heads * head_dim), weights, packed, at + 2)
+    inner = product(torch.rms_norm(x, [x.size(1)], weights[at + 3], eps), weights, packed, at + 4)
     width = inner.size(1) // 2
-    return x + _product(F.silu(inner[:, :width]) * inner[:, width:], weights, packed, at + 5)
+    return x + product(F.silu(inner[:, :width]) * inner[:, width:], weights, packed, at + 5)
 
 
 def decode(

@@ -2,10 +2,10 @@
 tree in one call.
 
 A level of a tree is a forward over a handful of rows; between them lies bookkeeping that in Python would cost more than the
-forward. The weights of a head come as lists, so that one function serves both kinds:
+forward. The weights of a head come as lists, so that one function serves all kinds:
     fuse: [fc.weight [D, 2D], fc.bias [D] or empty] (EAGLE-1), or [hidden norm [D]] (EAGLE-3), twice if the residual is
-        normed too;
-    layer, packed: six tensors of one decoder layer as in `nn.decode` (input norm empty: none), and their oneDNN layout or [];
+        normed too, or nothing (DREAM: `nn.crossed`, whose weights are `layer` then);
+    layer: six tensors of one decoder layer as in `nn.decode` (input norm empty: none);
     out: [norm [D] or empty, head [V', D], ids int64 [V'] of the head's rows or empty: they are the target's].
 """
 
@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import List, Optional  # noqa: UP035
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.decode import block, compiled
-from eventspec.nn.linear import FEW_ROWS, usable_for
+from eventspec.nn.crossed import crossed_pass
+from eventspec.nn.decode import block, compiled, product, turned
+from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
 from eventspec.nn.llama import Layer
 
 
@@ -33,17 +36,17 @@ def layer_pass(
     keys: Tensor,
     values: Tensor,
     start: int,
-    mask: Tensor,
+    mask: Optional[Tensor],  # noqa: UP045
     fuse: list[Tensor],
     layer: list[Tensor],
-    packed: list[Tensor],
     heads: int,
     eps: float,
 ) -> Tensor:
     """Pairs (embeds [T, D] of the next token, hidden [T, D] of this one) through the layer, behind `start` cached ones.
 
-    Returns [T, D]. mask float [T, start + T] is added; empty: causal at start 0. Writes rows [start, start + T) of keys and
-    values.
+    Returns [T, D]. mask float [T, start + T] is added; None: every row sees all of them. Writes rows [start, start + T) of
+    keys and values. The weights are not packed for oneDNN: a second layout of them in the processor's caches costs what it
+    saves (4, 6 and 10 rows behind a verification on a Zen core: packed 1.01, 1.05 and 1.00 times the time, n = 80 each).
     """
     width = hidden.size(1)
     if fuse[0].dim() > 1:
@@ -54,10 +57,37 @@ def layer_pass(
         seen = torch.rms_norm(hidden, [width], fuse[0], eps)
         x = seen if len(fuse) > 1 else hidden
         normed = torch.cat((torch.rms_norm(embeds, [width], layer[0], eps), seen), 1)
-    used = packed if x.size(0) >= 4 else layer[:0]
-    given = mask if mask.numel() > 0 else None
-    causal = mask.numel() == 0 and x.size(0) > 1
-    return block(normed, x, cos, sin, keys, values, start, given, causal, layer, used, 0, heads, eps)
+    return block(normed, x, cos, sin, keys, values, start, mask, False, layer, layer[:0], 0, heads, eps)
+
+
+def last_row(
+    normed: Tensor,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: int,
+    layer: list[Tensor],
+    packed: list[Tensor],
+    heads: int,
+    eps: float,
+) -> Tensor:
+    """What the layer makes of the last of T new rows [1, D]: of those before it, only keys and values are ever looked at.
+
+    normed [T, I] is what the attention reads, x [1, D] the last row's residual; packed: the layer's rows for keys and values in
+    oneDNN's layout, or []. Writes rows [start, start + T) of keys and values.
+    """
+    before = normed.size(0) - 1
+    if before > 0:
+        kv_heads, head_dim = keys.size(0), keys.size(2)
+        found = product(normed[:before], [layer[1][heads * head_dim :]], packed, 0).view(before, 2 * kv_heads, head_dim)
+        keys[:, start : start + before] = turned(found[:, :kv_heads], cos[:before], sin[:before]).transpose(0, 1)
+        values[:, start : start + before] = found[:, kv_heads:].transpose(0, 1)
+    last, unpacked = start + before, layer[:0]
+    return block(
+        normed[before:], x, cos[before:], sin[before:], keys, values, last, None, False, layer, unpacked, 0, heads, eps
+    )
 
 
 def next_tokens(hidden: Tensor, width: int, out: list[Tensor], eps: float) -> tuple[Tensor, Tensor]:
@@ -75,19 +105,28 @@ def frontier(reach: Tensor, tokens: Tensor, width: int, floor: float, mass: floa
 
     The order is stable: of equal paths the one that was recorded first, so that a tree is the same on every machine.
     """
-    open = torch.where(tokens == end, torch.full_like(reach, -1e30), reach)
-    ranked, best = open.sort(descending=True, stable=True)
-    shares = ranked[:width].exp()
-    best = best[:width][shares >= floor]
-    if best.size(0) > 0 and float(shares[: best.size(0)].sum()) < mass:
-        best = best[:0]
-    return best
+    ranked, best = reach.masked_fill(tokens == end, -1e30).sort(descending=True, stable=True)
+    shares: List[float] = ranked[:width].exp().tolist()  # noqa: UP006 - one wait for the device, and TorchScript's spelling
+    many, together = 0, 0.0
+    for share in shares:
+        if share < floor or share == 0.0:
+            break
+        many += 1
+        together += share
+    return best[: many if together >= mass else 0]
 
 
-def ancestry(seen: Tensor, above: Tensor) -> Tensor:
-    """Which drafted rows the next ones may see, bool [w, R + w]: what the row above could see (`seen` [., R]), and itself."""
-    own = torch.eye(above.size(0), dtype=torch.bool)
-    return own if seen.size(1) == 0 else torch.cat((seen[above], own), 1)
+def ancestry(mask: Tensor, above: Tensor, start: int, behind: int, room: int) -> Tensor:
+    """The mask float [w, start + room] of the next w drafted rows, whose keys come in row `behind`: what the rows `above` could
+    see (`mask`; empty: all that was drafted), and themselves."""
+    width = above.size(0)
+    if mask.numel() == 0:
+        mask = mask.new_full([width, start + room], -float("inf"))
+        mask[:, :behind] = 0.0
+    else:
+        mask = mask.index_select(0, above)
+    mask[:, behind : behind + width].fill_diagonal_(0.0)
+    return mask
 
 
 def grow(
@@ -104,7 +143,6 @@ def grow(
     start: int,
     fuse: list[Tensor],
     layer: list[Tensor],
-    packed: list[Tensor],
     out: list[Tensor],
     heads: int,
     eps: float,
@@ -119,40 +157,46 @@ def grow(
     (-1 = root) and the logarithms of path probabilities, [M] each, level by level.
     """
     made: list[list[Tensor]] = [[], [], []]
-    expanded = torch.full([1], -1, dtype=torch.int64)
-    path = torch.zeros(1, 1)
-    seen = torch.zeros(1, 0, dtype=torch.bool)
-    recorded = 0
+    nodes = torch.full([1], -1, dtype=torch.int64, device=hidden.device)  # of the frontier
+    path = torch.zeros(1, 1, device=hidden.device)
+    mask, behind, recorded = hidden.new_empty(0), start, 0
     for level in range(levels):
         logs, tokens = next_tokens(hidden, width, out, eps)
-        reach = (path + logs).flatten()
-        parents = expanded[:, None].expand_as(tokens).flatten()
-        rows = torch.arange(expanded.size(0))[:, None].expand_as(tokens).flatten()
-        tokens = tokens.flatten()
+        parents = nodes[:, None].expand_as(tokens).flatten()
+        tokens, reach = tokens.flatten(), (path + logs).flatten()
         if len(shape) > 0:
             kept = shape[2 * level]
-            reach, parents, tokens, rows = reach[kept], parents[kept], tokens[kept], rows[kept]
+            tokens, parents, reach = tokens[kept], parents[kept], reach[kept]
         made[0].append(tokens)
         made[1].append(parents)
         made[2].append(reach)
-        first, recorded = recorded, recorded + tokens.size(0)
-        best = shape[2 * level + 1] if len(shape) > 0 else frontier(reach, tokens, width, floor, mass, end)
-        if level + 1 == levels or best.size(0) == 0:
+        if level + 1 == levels:
             break
-        expanded, path = best + first, reach[best][:, None]
-        behind = start + seen.size(1)
-        seen = ancestry(seen, rows[best])
-        mask = torch.zeros(best.size(0), start + seen.size(1), dtype=hidden.dtype)
-        mask[:, start:].masked_fill_(~seen, -float("inf"))
-        at = position + 1 + level
-        cos, sin = tables[1][at : at + 1], tables[2][at : at + 1]
-        given, below = tables[0][tokens[best]], hidden[rows[best]]
-        hidden = layer_pass(given, below, cos, sin, stored[0], stored[1], behind, mask, fuse, layer, packed, heads, eps)
+        best = shape[2 * level + 1] if len(shape) > 0 else frontier(reach, tokens, width, floor, mass, end)
+        if best.size(0) == 0:
+            break
+        above = (shape[2 * level][best] if len(shape) > 0 else best).div(logs.size(1), rounding_mode="floor")
+        # Below a chain one row sees everything: no mask, which would cost as much as the rest of the bookkeeping.
+        alone = best.size(0) == 1 and behind - start == level
+        if not alone:
+            mask = ancestry(mask, above, start, behind, width * levels)
+        after = behind + best.size(0)
+        given = tables[0].index_select(0, tokens.index_select(0, best))
+        below = hidden if alone else hidden.index_select(0, above)
+        cos, sin = tables[1].narrow(0, position + 1 + level, 1), tables[2].narrow(0, position + 1 + level, 1)
+        seen = None if alone else mask[:, :after]
+        if len(fuse) == 0:
+            hidden = crossed_pass(given, below, cos, sin, stored, behind, seen, False, layer, heads, eps)
+        else:
+            hidden = layer_pass(given, below, cos, sin, stored[0], stored[1], behind, seen, fuse, layer, heads, eps)
+        nodes, path = best + recorded, reach.index_select(0, best)[:, None]
+        behind, recorded = after, recorded + tokens.size(0)
     return torch.cat(made[0]), torch.cat(made[1]), torch.cat(made[2])
 
 
-_block = functools.cache(lambda: compiled(block))
+_last_row = functools.cache(lambda: compiled(last_row))
 _grow = functools.cache(lambda: compiled(grow))
+_crossed = functools.cache(lambda: compiled(crossed_pass))
 
 
 @dataclass(frozen=True)
@@ -168,6 +212,10 @@ class Growth:
     def rows(self) -> int:
         """Rows of a cache that the tree may need."""
         return sum(map(len, self.shape[1::2])) if self.shape else self.width * self.levels
+
+    def on(self, device: torch.device) -> Growth:
+        """The same on another device."""
+        return replace(self, shape=tuple(part.to(device) for part in self.shape))
 
 
 def fixed_tree(paths: Sequence[Sequence[int]]) -> Growth:
@@ -188,25 +236,26 @@ def fixed_tree(paths: Sequence[Sequence[int]]) -> Growth:
 class Hot:
     """The weights of one head, laid out for the passes above."""
 
+    blocks = 1
+    """Layers of keys and values that its cache needs."""
+
     def __init__(self, fuse: list[Tensor], layer: Layer, out: list[Tensor]) -> None:
-        parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
-        self.fuse, self.out, self.heads, self.eps = fuse, out, layer.heads, layer.eps
-        self.layer = [part.detach() if isinstance(part, Tensor) else part.weight.detach() for part in parts]
-        packed = [part.detach() if isinstance(part, Tensor) else part.packed() for part in parts]
-        self.packed = packed if usable_for(self.layer[1]) else []
+        self.fuse, self.layer, self.out, self.heads, self.eps = fuse, six(layer), out, layer.heads, layer.eps
+        remembered = self.layer[1][layer.heads * layer.head_dim :]
+        self.packed = [packed_weight(remembered)] if usable_for(remembered) else []
+
+    def with_fuse(self, fuse: list[Tensor]) -> Hot:
+        """The same, with another way to join an embedding and a feature."""
+        twin = copy(self)
+        twin.fuse = fuse
+        return twin
 
     def read(self, normed: Tensor, x: Tensor, turns: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
-        """Joined pairs behind the cached ones, causal -> [T, D]: normed [T, I] is what the attention reads, x [T, D] the
-        residual, `turns` are cos and sin of their positions. Not committed."""
-        rows, start = len(x), cache.length
-        mask = None
-        if start and rows > 1:
-            unseen = torch.ones(rows, start + rows, dtype=torch.bool, device=x.device).triu_(start + 1)
-            mask = x.new_zeros(rows, start + rows).masked_fill_(unseen, -torch.inf)
-        causal = mask is None and rows > 1
-        packed = self.packed if rows >= FEW_ROWS else []
-        stored = (cache.keys[0], cache.values[0], start, mask, causal)
-        found: Tensor = _block()(normed, x, *turns, *stored, self.layer, packed, 0, self.heads, self.eps)
+        """Joined pairs behind the cached ones, causal; what the layer makes of the last one [1, D]: normed [T, I] is what the
+        attention reads, x [T, D] the residual, `turns` are cos and sin of their positions. Not committed."""
+        stored = (cache.keys[0], cache.values[0], cache.length)
+        packed = self.packed if len(normed) > FEW_ROWS else []
+        found: Tensor = _last_row()(normed, x[-1:], *turns, *stored, self.layer, packed, self.heads, self.eps)
         return found
 
     def grow(
@@ -222,7 +271,40 @@ class Hot:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """As the function `grow`, behind the committed rows of `cache`; nothing is committed."""
         how = (growth.width, growth.levels, floor, mass, end, position, list(growth.shape))
-        stored = [cache.keys[0], cache.values[0]]
-        weights = (self.fuse, self.layer, self.packed, self.out, self.heads, self.eps)
-        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, *how, tables, stored, cache.length, *weights)
+        weights = (self.fuse, self.layer, self.out, self.heads, self.eps)
+        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, *how, tables, stored_in(cache), cache.length, *weights)
         return found
+
+
+class CrossedHot(Hot):
+    """The same of DREAM's head: `first` and `last` layer, between them the crossing's, whose norms and gates (after tanh) come
+    as `more`, the final norm behind them."""
+
+    blocks = 3
+
+    def __init__(self, first: Layer, cross: Layer, last: Layer, more: list[Tensor], out: list[Tensor]) -> None:
+        super().__init__([], first, out)
+        self.layer, self.packed = [*six(first), *six(cross), *six(last), *more], []
+
+    def read(self, normed: Tensor, x: Tensor, turns: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
+        """As `Hot.read`, of embeddings [T, D] and features [T, D]: the predicted feature behind the last pair [1, D]."""
+        rows, start = len(normed), cache.length
+        mask = None
+        if start and rows > 1:
+            unseen = torch.ones(rows, start + rows, dtype=torch.bool, device=x.device).triu_(start + 1)
+            mask = x.new_zeros(rows, start + rows).masked_fill_(unseen, -torch.inf)
+        causal = mask is None and rows > 1
+        how = (stored_in(cache), start, mask, causal, self.layer, self.heads, self.eps)
+        found: Tensor = _crossed()(normed, x, *turns, *how)
+        return found[-1:]
+
+
+def six(layer: Layer) -> list[Tensor]:
+    """A decoder layer's tensors in the order of `nn.decode`."""
+    parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
+    return [part.detach() if isinstance(part, Tensor) else part.weight.detach() for part in parts]
+
+
+def stored_in(cache: KVCache) -> list[Tensor]:
+    """Keys and values of every layer in turn."""
+    return [part for pair in zip(cache.keys, cache.values, strict=True) for part in pair]

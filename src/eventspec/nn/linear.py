@@ -35,6 +35,12 @@ def usable_for(weight: Tensor) -> bool:
     return _ONEDNN and weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
+def packed_weight(weight: Tensor) -> Tensor:
+    """A weight [O, I] in oneDNN's layout, where `usable_for` it."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _PACKED_FOR)
+    return packed
+
+
 class Linear(nn.Linear):
     """As nn.Linear, exact in fp32. In evaluation mode its weight is taken to be final: it is packed on first use."""
 
@@ -46,7 +52,7 @@ class Linear(nn.Linear):
         if not usable_for(self.weight):
             return self.weight.detach()
         if self._packed is None or self._packed_from != self.weight.data_ptr():
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _PACKED_FOR)
+            self._packed = packed_weight(self.weight)
             self._packed_from = self.weight.data_ptr()
         return self._packed
 

@@ -29,7 +29,7 @@ from eventspec.core import (
 from eventspec.drafters import FeatureDrafter, LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior, load_head
 from eventspec.drafters.feature import TREES
 from eventspec.engine import Plan
-from eventspec.engine.cost import VerifyCurve, measure_draft, measure_level, measure_verify
+from eventspec.engine.cost import VerifyCurve, measure_draft, measure_rounds, measure_verify
 from eventspec.engine.lanes import Lanes, choose_plan
 from eventspec.engine.plan import NO_TAIL
 from eventspec.events.stream import EventStream
@@ -260,20 +260,22 @@ def warm_up(pair: Pair) -> Pair:
     def verifying() -> VerifyCurve:
         return measure_verify(pair.target.prefill(request, 1, Trace()))
 
-    def alone(drafter: Drafter) -> float:
+    def alone(drafter: Drafter) -> tuple[VerifyCurve, float]:
         session = drafter.open(request, None, Trace())
         for nodes in (4, 16):
             session.propose(Budget(nodes))
-        return measure_draft(session)
+        return curve, measure_draft(session)
 
-    def reading(drafter: Drafter) -> float:
+    def reading(drafter: Drafter) -> tuple[VerifyCurve, float]:
         if isinstance(drafter, FeatureDrafter):
             # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
             drafter = drafter.with_growth(Growth(2, 24))
         target = pair.target.prefill(request, NO_TAIL, Trace(), drafter.taps)
         session = drafter.open(request, target, Trace())
-        session.observe(Verdict(np.empty(0, np.int64), np.array([1], np.int64)), target.score(Proposal.empty()))
-        return measure_level(session)
+        verdict = Verdict(np.empty(0, np.int64), np.array([1], np.int64))
+        session.observe(verdict, target.score(Proposal.empty()))
+        target.commit(verdict)
+        return measure_rounds(target, session, curve.one)
 
     curve = pair.lanes.lane("target").start(verifying).result()
     fitted = replace(pair.budget, node_cost=curve.node_cost, step_seconds=curve.one)
@@ -281,7 +283,7 @@ def warm_up(pair: Pair) -> Pair:
     for method, drafter in pair.drafters.items():
         if drafter.taps or drafter.concurrent:
             work = partial(reading if drafter.taps else alone, drafter)
-            seconds = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
-            costs = {"node_cost": curve.node_cost, "level_cost": seconds / curve.one, "step_seconds": curve.one}
+            verified, level = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
+            costs = {"node_cost": verified.node_cost, "level_cost": level / curve.one, "step_seconds": curve.one}
             budgets[method] = replace(pair.plan(method), **costs)  # type: ignore[arg-type]
     return replace(pair, budget=fitted, budgets=budgets)

@@ -1,0 +1,106 @@
+"""The drafting pass: what is left out changes nothing, what has ended stays ended, and nothing is made on another device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from eventspec.drafters.eagle import EagleConfig, EagleHead
+from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head
+from eventspec.nn import KVCache, Llama, LlamaConfig
+from eventspec.nn.decode import block
+from eventspec.nn.draft import Growth, fixed_tree, grow
+from eventspec.nn.llama import rope_tables
+
+SIZES = LlamaConfig(30, 32, 48, 1, 4, 2, max_position_embeddings=64)
+GROWTHS = {"dynamic": Growth(4, 5), "chain": Growth(1, 5), "static": fixed_tree([(0,), (1,), (2,), (0, 0), (1, 2), (1, 2, 0)])}
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    torch.manual_seed(3)
+    with torch.inference_mode():
+        yield
+
+
+def llama() -> Llama:
+    return Llama(SIZES).requires_grad_(False).eval()
+
+
+def head(kind: str) -> EagleHead | Eagle3Head:
+    made = (
+        Eagle3Head(Eagle3Config(SIZES, (0, 1), 20)) if kind == "eagle3" else EagleHead(EagleConfig(SIZES, kind == "eaglevlm"))
+    )
+    return made.requires_grad_(False).eval()
+
+
+def turns(rows: int) -> tuple[Tensor, Tensor]:
+    cos, sin = rope_tables(SIZES, rows)
+    return cos, sin
+
+
+def cache() -> KVCache:
+    made = KVCache(1, 2, 8, 60, torch.float32)
+    for rows in (*made.keys, *made.values):
+        rows.normal_()
+    made.length = 5
+    return made
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 9])
+@pytest.mark.parametrize("kind", ["eagle1", "eaglevlm", "eagle3"])
+def test_rows_that_nobody_asks_for_leave_keys_and_values_all_the_same(kind: str, rows: int) -> None:
+    """The whole layer over all rows, against the pass that finishes the last one only."""
+    made, one, two = head(kind), cache(), cache()
+    two.keys[0].copy_(one.keys[0]), two.values[0].copy_(one.values[0])
+    hot = made.hot(llama())
+    normed, x = made.joined(torch.randn(rows, 32), torch.randn(rows, 32))
+    cos, sin = (table[5 : 5 + rows] for table in turns(20))
+    mask = torch.full((rows, 5 + rows), -torch.inf).triu(6)
+    weights = (hot.layer, [], 0, hot.heads, hot.eps)
+    whole = block(normed, x, cos, sin, one.keys[0], one.values[0], 5, mask, False, *weights)
+    last = hot.read(normed, x, (cos, sin), two)
+    torch.testing.assert_close(last, whole[-1:], atol=1e-5, rtol=1e-4)
+    for mine, theirs in ((two.keys[0], one.keys[0]), (two.values[0], one.values[0])):
+        torch.testing.assert_close(mine[:, : 5 + rows], theirs[:, : 5 + rows], atol=1e-5, rtol=1e-4)
+
+
+def grown(made: EagleHead | Eagle3Head, model: Llama, growth: Growth, end: int = -1, home: str = "cpu") -> list[Tensor]:
+    """A tree where tensors land on `home` unless their device is named; by the function itself, TorchScript knows no such
+    context. Feature and cache are the same every time."""
+    torch.manual_seed(4)
+    behind, feature, tables = cache(), torch.randn(1, 32), [model.embed.weight, *turns(64)]
+    stored = ([behind.keys[0], behind.values[0]], 5)
+    how = (growth.width, growth.levels, 0.0, 0.0, end, 4, list(growth.shape))
+    with torch.device(home):
+        hot = made.hot(model)
+        return list(grow(feature, *how, tables, *stored, hot.fuse, hot.layer, hot.out, hot.heads, hot.eps))
+
+
+@pytest.mark.parametrize("growth", GROWTHS)
+@pytest.mark.parametrize("kind", ["eagle1", "eagle3"])
+def test_a_draft_stays_on_the_device_of_its_feature(kind: str, growth: str) -> None:
+    """Where every stray tensor lands on another device, the tree is still grown, and it is the same one."""
+    model, made = llama(), head(kind)
+    wanted, found = (grown(made, model, GROWTHS[growth], home=home) for home in ("cpu", "meta"))
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.device.type == "cpu"
+        assert mine.tolist() == theirs.tolist()
+
+
+def test_a_stray_tensor_would_be_noticed() -> None:
+    """The control of the test above."""
+    with torch.device("meta"), pytest.raises((RuntimeError, NotImplementedError)):
+        torch.cat((torch.zeros(1), torch.ones(1, device="cpu"))).tolist()
+
+
+def test_nothing_follows_the_end() -> None:
+    model, made = llama(), head("eagle1")
+    tokens, parents, _ = grown(made, model, Growth(3, 4))
+    end = int(tokens[parents[parents >= 0][0]])
+    tokens, parents, _ = grown(made, model, Growth(3, 4), end)
+    assert end in tokens.tolist()
+    assert end not in tokens[parents[parents >= 0]].tolist()
