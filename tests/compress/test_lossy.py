@@ -24,8 +24,8 @@ def test_attention_keeps_the_rows_that_the_last_row_looks_at() -> None:
         torch.nn.init.normal_(parameter, 0.0, 0.4, generator=torch.Generator().manual_seed(parameter.numel()))
     rows = torch.randn(20, 32, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
-        _, (before,) = language.tapped(rows[None], torch.arange(20), 20, None, (2,))
-        layer = language.decoder_layer(2)
+        _, (before,) = language.tapped(rows[None], torch.arange(20), 20, None, (1,))
+        layer = language.decoder_layer(1)  # the second: FastV's K = 2
         queries, keys, _ = layer.project(layer.normed(before[0]), language.cos[:20], language.sin[:20])
         shares = torch.stack([(keys[:, head // 2] @ queries[-1, head] / 8**0.5).softmax(0) for head in range(4)]).mean(0)
         kept = most_attended(language, Spliced(rows, (3, 15)), 4)

@@ -26,7 +26,7 @@ Heads = Annotated[
     typer.Option(help="Another head for method eagle, NAME or NAME:TREE (dynamic, static, chain). Repeatable."),
 ]
 Compressions = Annotated[
-    list[str] | None, typer.Option(help="For method compressed-target: prune:N, pool:N or attention:N. Repeatable.")
+    list[str] | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N. Repeatable.")
 ]
 
 

@@ -100,6 +100,40 @@ def heads(
     typer.echo(f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle")
 
 
+@train.command()
+def packer(
+    out: Annotated[Path, typer.Option(parser=given_path, help="Rendered clips, answers, checkpoints and the finished pair.")],
+    pair: Annotated[
+        str, typer.Option(help="Whose target the packer is for: a bundled pair, or the folder of a pair.toml.")
+    ] = "nano",
+    scale: Annotated[int, typer.Option(help="Patches a side that become one row: 2 leaves a quarter of the rows.")] = 2,
+    preset: Annotated[str, typer.Option(help="cpu (12 min, after half an hour of clips and answers) or smoke.")] = "cpu",
+    resume: Annotated[
+        bool, typer.Option(help="Go on in a folder that holds an earlier run, or its clips and answers.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the agreement.")] = False,
+) -> None:
+    """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
+    from eventspec.core import BadInput
+    from eventspec.train import packer as recipe
+    from eventspec.train.embedded import reexecute_with_allocator
+
+    if preset not in recipe.PRESETS:
+        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
+    _check_out(out, resume)
+    reexecute_with_allocator(sys.argv[1:])
+    with _shown() as report:
+        folder = recipe.train(pair, preset, scale, out, report)
+    told = json.loads((folder / f"packers/{scale}/provenance.json").read_text())
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **told}))
+        return
+    for name in ("before", "calibration"):
+        figures = told[name]
+        typer.echo(f"{name:<12} {figures['tokens']:.1%} of tokens, {figures['answers']:.1%} of {figures['n_answers']} answers")
+    typer.echo(f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}")
+
+
 def _check_out(out: Path, resume: bool) -> None:
     from eventspec.core import BadInput
 

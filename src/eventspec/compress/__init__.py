@@ -1,6 +1,6 @@
 """Fewer visual rows for a drafter: dropping, averaging, strided convolution, learned queries, none at all, and a chooser
-(SpecVLM, 2509.11815, section 3.2). The target keeps all of its rows, so they change no answer; only `lossy` makes a target
-that sees less itself.
+(SpecVLM, 2509.11815, section 3.2). The target keeps all of its rows, so they change no answer; only `lossy` and `packer` make a
+target that sees less itself.
 
 Rows are pairs side by side, float [..., T, 2 D]: the embedding of a row and the target's feature. A compressor gives back rows
 [..., M, 2 D] and their places int64 [M] among the T; a place decides a row's position.
@@ -9,8 +9,20 @@ Rows are pairs side by side, float [..., T, 2 D]: the embedding of a row and the
 from eventspec.compress.convolve import Convolution
 from eventspec.compress.elastic import Elastic, Option
 from eventspec.compress.lossy import CompressedTarget
+from eventspec.compress.packer import PackedTarget, Packer, PackerConfig
 from eventspec.compress.pool import Pooling
 from eventspec.compress.prune import Pruning
 from eventspec.compress.resample import Resampler
 
-__all__ = ["CompressedTarget", "Convolution", "Elastic", "Option", "Pooling", "Pruning", "Resampler"]
+__all__ = [
+    "CompressedTarget",
+    "Convolution",
+    "Elastic",
+    "Option",
+    "PackedTarget",
+    "Packer",
+    "PackerConfig",
+    "Pooling",
+    "Pruning",
+    "Resampler",
+]

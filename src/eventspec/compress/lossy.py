@@ -1,8 +1,9 @@
 """A target that sees fewer of its own visual rows. It is faster and it answers otherwise: lossy, and every result says so.
 
 One row of `size` stays. prune: every `size`-th; pool: the mean of `size` neighbours; attention: those that the prompt's last
-row attends to most, by the mean over heads in the third layer (FastV's ranking, 2403.06764; there rows are dropped from that
-layer on and keep their positions, here they never enter, and those that stay move together).
+row attends to most, by the mean over heads in the second layer. That is FastV's ranking (2403.06764, K = 2), not its way:
+there rows are dropped behind that layer and the others keep their positions, here they never enter, and those that stay move
+together; so the first two layers run over all rows once more. `packer` is the way that is trained.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from eventspec.compress.prune import Pruning
 from eventspec.core import BadInput, Request, Trace
 from eventspec.models.session import LanguageTarget, Spliced
 from eventspec.nn import Llama
+from eventspec.nn.llama import packed_attention
 
 KINDS = ("prune", "pool", "attention")
-RANKED_BEHIND = 2
-"""Layers before the one whose attention ranks the rows: FastV's K."""
+RANKED_IN = 2
+"""The layer whose attention ranks the rows, from 1: FastV's K. Its released code, too, takes the scores of the layer before the
+first that runs on fewer rows."""
 
 
 class CompressedTarget(LanguageTarget):
@@ -28,7 +31,7 @@ class CompressedTarget(LanguageTarget):
 
     def __init__(self, target: LanguageTarget, kind: str, size: int) -> None:
         if kind not in KINDS:
-            raise BadInput(f"compression '{kind}' is unknown: choose one of {', '.join(KINDS)}")
+            raise BadInput(f"compression '{kind}' is unknown: choose one of {', '.join(KINDS)} or packer")
         if size < 1:
             raise BadInput(f"{kind} with {size} leaves no visual token: give a whole number from 1 on")
         super().__init__(target.language, self._reduced, target.name)
@@ -50,14 +53,15 @@ class CompressedTarget(LanguageTarget):
 
 def most_attended(language: Llama, prompt: Spliced, count: int) -> Tensor:
     """Places int64 [count], ascending, of the visual rows that the prompt's last row attends to most."""
-    cache = language.new_cache(len(prompt.rows))
-    _, tapped = language.step(prompt.rows, cache, taps=(RANKED_BEHIND,))
-    layer = language.decoder_layer(RANKED_BEHIND)
-    last = len(prompt.rows) - 1
-    cos, sin = language.cos[last:], language.sin[last:]
-    queries, _, _ = layer.project(layer.normed(tapped[0][last:]), cos[:1], sin[:1])
-    keys = cache.keys[RANKED_BEHIND][:, : last + 1].repeat_interleave(layer.heads // layer.kv_heads, 0)
-    shares = (queries[0][:, None] @ keys.transpose(1, 2) * layer.head_dim**-0.5).softmax(-1).mean((0, 1))
+    x, total = prompt.rows[None], len(prompt.rows)
+    cos, sin = (table[:total].to(x.dtype) for table in (language.cos, language.sin))
+    for number in range(RANKED_IN):
+        layer = language.decoder_layer(number)
+        queries, keys, values = (part.transpose(1, 2) for part in layer.project(layer.normed(x), cos, sin))
+        if number < RANKED_IN - 1:
+            x = layer.finish(x, packed_attention(queries, keys, values, total, None).transpose(1, 2).flatten(-2))
+    seen = keys[0].repeat_interleave(layer.heads // layer.kv_heads, 0)
+    shares = (queries[0, :, -1:] @ seen.transpose(1, 2) * layer.head_dim**-0.5).softmax(-1).mean((0, 1))
     begin, end = prompt.visual
     best: Tensor = shares[begin:end].topk(count).indices.sort().values
     return best

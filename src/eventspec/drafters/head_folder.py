@@ -42,8 +42,8 @@ LAYER, COMPRESSOR = "layers.0.", "compressor."
 _SAMPLED = 64
 
 
-def fingerprint(target: Llama) -> str:
-    """Names a language model by evenly spaced weights of every tensor, rounded to bfloat16 (16 hex digits).
+def fingerprint(target: torch.nn.Module) -> str:
+    """Names a model by evenly spaced weights of every tensor, rounded to bfloat16 (16 hex digits).
 
     Not by all of them: a mapped checkpoint of 7 B would be read from end to end. A dtype of loading does not change it.
     """

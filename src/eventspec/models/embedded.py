@@ -108,16 +108,17 @@ def target_ids(encode: Callable[[str], list[int]]) -> Ids:
 
 
 # ------------------------------------------------------------------------------------------------------------- prompt rows
-def target_rows(model: VideoLlava, encode: Callable[[str], list[int]]) -> Rows:
-    """Eight frames spread over the window, encoded and spliced into the target's prompt."""
-    ids = target_ids(encode)
+def target_rows(model: VideoLlava, encode: Callable[[str], list[int]], see: Callable[[Tensor], Tensor] | None = None) -> Rows:
+    """Eight frames spread over the window, encoded and spliced into the target's prompt; `see` makes their visual rows [T, D]
+    of the frames' pixels where it is not the target's own way."""
+    ids, seen = target_ids(encode), see or model.encode
 
     def rows(request: Request, trace: Trace, lane: str) -> Spliced:
         if request.video is None or len(request.video.frames) == 0:
             raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
         began = trace.now()
         chosen = request.video.frames[uniform_indices(len(request.video.frames), model.config.frames)]
-        visual = model.encode(pixels_from_frames(chosen).to(model.projector.linear_1.weight))
+        visual = seen(pixels_from_frames(chosen).to(model.projector.linear_1.weight))
         trace.span("vision", lane, began)
         trace.sizes["visual"] = len(visual)
         before, after = ids(request.prompt)

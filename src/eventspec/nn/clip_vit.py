@@ -81,6 +81,10 @@ class ClipViT(nn.Module):
 
         As in CLIP's `hidden_states`: CLS at row 0 and no final norm. Later blocks are not run at all.
         """
+        return self.outputs(pixels, (len(self.blocks) + 1 + layer,))[0]
+
+    def outputs(self, pixels: Tensor, layers: tuple[int, ...]) -> list[Tensor]:
+        """As `forward`, of several blocks: `layers` ascending from 1, 0 is what goes into the first."""
         size = self.config.patch_size
         batch, _, height, width = pixels.shape
         # Equal to the strided convolution, and on a CPU two to three times faster: one matrix product over unfolded patches.
@@ -89,6 +93,9 @@ class ClipViT(nn.Module):
         x: Tensor = F.linear(patches, self.patch.weight.flatten(1))
         x = torch.cat((self.cls.to(x.dtype).expand(batch, 1, -1), x), 1) + self.positions
         x = self.pre_norm(x)
-        for block in self.blocks[: len(self.blocks) + 1 + layer]:
+        found = [x] if 0 in layers else []
+        for number, block in enumerate(self.blocks[: layers[-1]], 1):
             x = cast(Block, block)(x)
-        return x
+            if number in layers:
+                found.append(x)
+        return found

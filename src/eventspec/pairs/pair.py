@@ -40,6 +40,7 @@ from eventspec.models.video_llava import load_video_llava
 from eventspec.nn import Llama
 from eventspec.nn.draft import Growth
 from eventspec.pairs.methods import FEATURE_METHODS, LOSSY, check_method
+from eventspec.pairs.packers import Packers
 from eventspec.text import Vocabulary, json_schema, regex
 from eventspec.video.clip import VideoClip
 
@@ -54,7 +55,8 @@ class Pair:
     """A target and its drafters by method name. `banned` are ids that no method says, `ends` are ids that end an answer beside
     `end`, `notes` what the trace says of a method, `sees` is what the target cannot do without, `others` are further event
     drafters by name (`event_drafters.with_drafter`), `heads` are folders of heads (`with_head`), `targets` and
-    `budgets` are those of methods that have others than `target` and `budget`, `checkpoint` is the target's folder."""
+    `budgets` are those of methods that have others than `target` and `budget`, `checkpoint` is the target's folder, `packers`
+    what `with_compression` packs with."""
 
     name: str
     target: Target
@@ -73,6 +75,7 @@ class Pair:
     targets: Mapping[str, Target] = field(default_factory=dict)
     budgets: Mapping[str, Plan] = field(default_factory=dict)
     checkpoint: Path | None = None
+    packers: Packers | None = None
 
     def drafter(self, method: str) -> Drafter:
         """The drafter of a method; BadInput when the method does not exist or this pair has no drafter for it."""
@@ -196,6 +199,7 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         heads=heads,
         budgets=dict.fromkeys(FEATURE_METHODS, FEATURES),
         checkpoint=folder / files["target"],
+        packers=Packers(target, vocabulary.encode, {name: folder / place for name, place in data.get("packers", {}).items()}),
     )
 
 
@@ -221,13 +225,22 @@ def find_head(pair: Pair, which: str) -> tuple[Path, Llama]:
 
 
 def with_compression(pair: Pair, spec: str) -> Pair:
-    """The same pair with another KIND:SIZE (see `compress.lossy`) for method compressed-target. BadInput, one line."""
+    """The same pair with another KIND:SIZE (see `compress.lossy`), or packer:SCALE (`compress.packer`), for method
+    compressed-target. BadInput and BadCheckpoint, one line."""
     kind, _, size = spec.partition(":")
     if not isinstance(pair.target, LanguageTarget):
         raise BadInput(f"method {LOSSY} needs a target of our own, pair {pair.name} has another")
     if not size.isdecimal():
         raise BadInput(f"compression '{spec}' cannot be read: give KIND:SIZE, such as pool:3")
-    made = CompressedTarget(pair.target, kind, int(size))
+    made: Target
+    if kind == "packer":
+        if pair.packers is None:
+            raise BadInput(
+                f"pair {pair.name} has no trained packer: packer:{size} is for a pair of ours, as `eventspec train` makes"
+            )
+        made = pair.packers.packed(pair.target, int(size))
+    else:
+        made = CompressedTarget(pair.target, kind, int(size))
     notes = {**pair.notes, LOSSY: (f"{spec}: lossy, this is not the answer of the target that sees everything",)}
     return replace(pair, targets={**pair.targets, LOSSY: made}, notes=notes)
 

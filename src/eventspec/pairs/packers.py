@@ -1,0 +1,72 @@
+"""Folders of trained packers: config.json, which names the target they were trained for, and model.safetensors in fp16. A pair
+lists them by scale in the table `[packers]` of pair.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from eventspec.compress.packer import PackedTarget, Packer, PackerConfig, packed_rows
+from eventspec.core import BadCheckpoint, BadInput
+from eventspec.drafters.head_folder import fingerprint
+from eventspec.models import configuration as fields
+from eventspec.models import weights
+from eventspec.models.checkpoint import Checkpoint, without_memory
+from eventspec.models.embedded import target_rows
+from eventspec.models.session import LanguageTarget
+from eventspec.models.video_llava import VideoLlava
+
+
+@dataclass(frozen=True)
+class Packers:
+    """The packers of a pair by scale, the model whose tower they read, and how its prompt is encoded."""
+
+    model: VideoLlava
+    encode: Callable[[str], list[int]]
+    folders: Mapping[str, Path]
+
+    def packed(self, target: LanguageTarget, scale: int) -> PackedTarget:
+        """`target` on packed rows; BadInput when there is no packer of that scale, BadCheckpoint when it does not fit."""
+        folder = self.folders.get(str(scale))
+        if folder is None:
+            there = f"there is {', '.join(self.folders)}" if self.folders else "there is none"
+            raise BadInput(f"no trained packer of scale {scale}, {there}: train one with `eventspec train packer`")
+        see = partial(packed_rows, self.model, load_packer(folder, self.model))
+        return PackedTarget(target, target_rows(self.model, self.encode, see))
+
+
+def load_packer(folder: Path, target: VideoLlava) -> Packer:
+    """The packer of a folder, checked against the target it is to pack for; BadCheckpoint in one line for what does not fit."""
+    data = fields.read_json(folder / "config.json")
+    own = data.get("eventspec")
+    trained = own.get("target") if isinstance(own, dict) else None
+    if trained != (found := fingerprint(target)):
+        raise BadCheckpoint(
+            f"{folder}: the packer was trained for target {trained}, this one is {found}: `eventspec train packer` makes one"
+        )
+    try:
+        config = PackerConfig.from_json(target.config, data)
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+    with without_memory():
+        packer = Packer(config, target.config)
+    checkpoint, sources = Checkpoint(folder), _sources(packer)
+    checkpoint.check(packer, sources, lambda name: False)
+    checkpoint.fill(packer, sources, target.projector.linear_1.weight.dtype)
+    return packer.to(target.projector.linear_1.weight.device).requires_grad_(False).eval()
+
+
+def save_packer(packer: Packer, folder: Path, target: VideoLlava) -> None:
+    """Write a folder that `load_packer` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights.save(packer, folder / "model.safetensors", _sources(packer))
+    config = {"model_type": "packer", "dtype": "float16", **packer.config.as_json()}
+    (folder / "config.json").write_text(fields.pretty({**config, "eventspec": {"target": fingerprint(target)}}))
+
+
+def _sources(packer: torch.nn.Module) -> weights.Sources:
+    return {name: [(name, 0)] for name, _ in packer.named_parameters()}

@@ -1,0 +1,24 @@
+"""What a recipe learns from: rendered clips of a split, and the target's own answers on them. What is on disk stays."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from eventspec.drafters.head_folder import fingerprint
+from eventspec.models.video_llava import load_video_llava
+from eventspec.train.answers import answers_of
+from eventspec.train.data import SHARD, Branch, Clips, render_shards
+from eventspec.train.loop import Report
+
+
+def answered(
+    pair: Path, out: Path, split: str, count: int, report: Report, workers: int
+) -> tuple[Clips, dict[int, list[Branch]]]:
+    """The clips of `out`/`split`, and the answers of the pair's target to every question about the first `count` of them."""
+    shards = -(-count // SHARD)
+    for number, _ in enumerate(render_shards(out / split, shards, 0, workers, split), 1):
+        report(f"render {split}", number / shards, {})
+    load = partial(load_video_llava, pair / "target")
+    answers = out / "answers" / fingerprint(load().language) / split  # another target gives other answers
+    return Clips(out / split), answers_of(load, pair / "tokenizer.json", out / split, answers, list(range(count)), workers)

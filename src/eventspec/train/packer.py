@@ -1,0 +1,167 @@
+"""The recipe of a packer: it learns to make few visual rows from which the frozen target still gives its own answers.
+
+The teacher is the target on all of its rows. It has spoken before: the answers on disk carry its top log-probabilities, so only
+the student runs, the same language model on packed rows, and a step costs a fraction of the teacher's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from eventspec.compress import Packer, PackerConfig
+from eventspec.models.embedded import pixels_from_frames
+from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.pairs import bundled
+from eventspec.pairs.packers import save_packer
+from eventspec.train.answered import answered
+from eventspec.train.data import Branch, Clips, Questions, pack
+from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
+from eventspec.train.losses import answer_loss, distillation_loss
+from eventspec.train.models import Sampler, autocast, initialise, through
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
+
+    answered: int
+    held_out: int
+    stage: Stage
+    packed: int
+
+
+PRESETS = {
+    "cpu": Preset(3000, 32, Stage("packer", 720, 1e-3, 8), 4),
+    "smoke": Preset(4, 2, Stage("packer", 2, 1e-3, 2), 2),
+}
+
+
+class PackerTraining(nn.Module):
+    """A packer before a frozen target, and its loss on a batch of clips."""
+
+    def __init__(
+        self,
+        target: VideoLlava,
+        packer: Packer,
+        questions: Questions,
+        clips: Clips,
+        answers: Mapping[int, list[Branch]],
+        packed: int,
+    ) -> None:
+        super().__init__()
+        self.packer, self.questions, self.clips, self.answers, self.packed = packer, questions, clips, answers, packed
+        # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
+        self._target = [target.train().requires_grad_(False)]
+        self.rng = np.random.default_rng(0)
+
+    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
+        """teacher: cross-entropy with the target's own distribution; `_accuracy`: how often its own token comes first."""
+        assert isinstance(index, np.ndarray)
+        known = [self.answers[int(i)] for i in index]
+        drawn = [[every[i] for i in self.rng.permutation(len(every))[: self.packed]] for every in known]
+        with autocast(next(self.parameters()).device):
+            logits, labels, top = self.student(index, drawn)
+            return {"teacher": distillation_loss(logits, labels, *top), "_accuracy": answer_loss(logits, labels)[1]}
+
+    def student(
+        self, index: np.ndarray[Any, Any], branches: list[list[Branch]]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """The target on packed rows, branches behind them: logits float [B, R, V], labels int64 [B, R] as in `Packed`, and the
+        teacher's top ids and log-probabilities [B, R, 8]."""
+        (target,), before = self._target, self.questions.prefix()
+        device = target.language.embed.weight.device
+        frames = self.clips.column("frames", index).numpy()
+        with torch.no_grad():
+            pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(device)
+            layers = target.tower.outputs(pixels, self.packer.config.layers)
+        visual = self.packer(layers).flatten(0, 1).unflatten(0, (len(index), -1))
+        prefix = len(before) + visual.shape[1]
+        packed = pack(branches, prefix)
+        hidden = through(target.language, before, visual, packed, torch.arange(prefix), prefix)
+        assert packed.teacher_ids is not None and packed.teacher_logs is not None
+        top = packed.teacher_ids.to(device), packed.teacher_logs.to(device)
+        return target.language.logits(hidden[:, prefix:]), packed.labels.to(device), top
+
+    @torch.no_grad()
+    def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
+        """On held-out clips: shares of the target's tokens that come first behind its own, and of its answers that come out
+        whole (the greedy answers that stay what they were)."""
+        right = tokens = whole = count = 0
+        mine, self.clips = self.clips, clips
+        for number, branches in sorted(answers.items()):
+            for at in range(0, len(branches), self.packed):
+                drawn = branches[at : at + self.packed]
+                with autocast(next(self.parameters()).device):
+                    logits, labels, _ = self.student(np.array([number]), [drawn])
+                kept = labels[0] >= 0
+                hits = logits[0][kept].argmax(-1) == labels[0][kept]
+                right, tokens, count = right + int(hits.sum()), tokens + len(hits), count + len(drawn)
+                whole += sum(bool(part.all()) for part in hits.split([len(branch.answer) for branch in drawn]))
+        self.clips = mine
+        return {"tokens": right / tokens, "answers": whole / count, "n_answers": count}
+
+
+def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = 2) -> Path:
+    """Train a packer for a pair's target and write OUT/pair: the pair with it. Picks up where a run was interrupted."""
+    preset, folder = PRESETS[preset_name], bundled().get(pair, Path(pair))
+    target = load_video_llava(folder / "target")
+    packer = Packer(PackerConfig.of(target.config, scale), target.config)
+    clips, answers = answered(folder, out, "train", preset.answered, report, workers)
+    held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
+    torch.manual_seed(0)
+    initialise(packer)
+    packer.begin_as(target)
+    target.to("cuda" if torch.cuda.is_available() else "cpu")
+    questions = Questions(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    training = PackerTraining(target, packer, questions, clips, answers, preset.packed)
+    training.to(target.language.embed.weight.device)
+    stage = Stage(f"packer-{scale}", preset.stage.seconds, preset.stage.rate, preset.stage.batch)
+    log = out / f"{stage.name}-calibration.jsonl"
+
+    def told(name: str, progress: float, figures: dict[str, float]) -> None:
+        if figures.get("step", 1) % 200 == 0:
+            _note(log, {"step": figures["step"], "progress": round(progress, 4)}, training.agreement(held_out, wanted))
+        report(name, progress, figures)
+
+    if not log.exists():
+        _note(log, {"step": 0}, training.agreement(held_out, wanted))
+    run_stage(stage, training, Sampler(clips, stage.batch, 500, sorted(answers)), training.losses, out, told)
+    Checkpoint(out, stage.name).require(training)
+    _note(log, {"step": -1}, training.agreement(held_out, wanted))
+    return export(folder, packer, target.to("cpu").eval(), out, log)
+
+
+def _note(log: Path, where: dict[str, float], found: dict[str, float]) -> None:
+    with log.open("a") as file:
+        file.write(json.dumps({**where, **{name: round(value, 4) for name, value in found.items()}}) + "\n")
+
+
+def export(folder: Path, packer: Packer, target: VideoLlava, out: Path, log: Path) -> Path:
+    """A copy of the pair with the packer in it; packers of other scales stay where they are of this target."""
+    made, place = out / ".pair.part", f"packers/{packer.config.scale}"
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(folder, made)
+    shutil.rmtree(made / place, ignore_errors=True)
+    save_packer(packer.cpu(), made / place, target)
+    first, *rows = log.read_text().splitlines()
+    told = {"before": json.loads(first), "calibration": json.loads(rows[-1]), "torch": torch.__version__}
+    (made / place / "provenance.json").write_text(json.dumps(told) + "\n")
+    # Before the heads: their recipe writes everything from its own table on anew.
+    text = re.sub(r"\n\[packers\]\n[^\[]*", "\n", (made / "pair.toml").read_text())
+    before, table, behind = text.partition("\n[heads]\n")
+    listed = "".join(f'{path.name} = "packers/{path.name}"\n' for path in sorted((made / "packers").iterdir()))
+    (made / "pair.toml").write_text(f"{before.rstrip()}\n\n[packers]\n{listed}{table}{behind}")
+    shutil.rmtree(out / "pair", ignore_errors=True)
+    made.rename(out / "pair")
+    return out / "pair"
