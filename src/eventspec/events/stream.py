@@ -225,7 +225,11 @@ def _times(
 
 
 def _int64(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
-    """The column as int64, itself where it is, and whether it never falls: both in one walk that stays in the cache."""
+    """The column as int64, itself where it is, and whether it never falls: both in one walk that stays in the cache.
+
+    uint64 is seen as int64 without a copy: the caller has checked that it holds nothing larger.
+    """
+    column = column.view(np.int64) if column.dtype == np.uint64 else column
     times = column if column.dtype == np.int64 else np.empty(len(column), np.int64)
     rising = True
     for start in range(0, len(times), BLOCK):
