@@ -39,8 +39,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_a_drafter_folder_changes_no_token_of_a_target_folder(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
-    pair = (*ASK, "--target", folders.other, "--drafter", folders.eventgpt, "--frames", 4)
-    plain = told(capsys, *pair, "--method", "autoregressive")
+    alone = (*ASK, "--target", folders.other, "--frames", 4)
+    pair = (*alone, "--drafter", folders.eventgpt)
+    plain = told(capsys, *alone, "--method", "autoregressive")
     assert plain["usage"] == {"prompt_tokens": plain["usage"]["prompt_tokens"], "visual_tokens": 20, "completion_tokens": 12}  # type: ignore[index]
     for way in ("auto", "retokenize", "intersect"):
         drafted = told(capsys, *pair, "--method", "cross-modal", "--vocabulary", way)
@@ -61,6 +62,37 @@ def test_another_event_drafter_changes_no_token_of_a_pair(
     assert drafted["token_ids"] == plain["token_ids"]
     assert "vocabulary: " in str(drafted["notes"])
     assert "differ: id" in refused(capsys, *ASK, "--drafter", drafter, "--vocabulary", "same")
+
+
+def test_what_a_method_passes_over_is_refused(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
+    """And so is a target folder without what the method needs, before it is loaded."""
+    eagle, lossy = ("--method", "eagle"), ("--method", "compressed-target")
+    assert "--head is nothing to method cross-modal: it is for --method eagle or specvlm" in refused(
+        capsys, *ASK, "--head", "eagle"
+    )
+    assert "--drafter is nothing to method eagle: it is for --method cross-modal" in refused(
+        capsys, *ASK, *eagle, "--drafter", "fine"
+    )
+    assert "--compress is nothing to method eagle: it is for --method compressed-target" in refused(
+        capsys, *ASK, *eagle, "--compress", "pool:3"
+    )
+    assert "add --head FOLDER, or give the folder of a pair with heads (--pair FOLDER)" in refused(
+        capsys, *ASK, *eagle, "--target", folders.video_llava
+    )
+    assert "add --compress pool:3" in refused(capsys, *ASK, *lossy, "--target", folders.video_llava)
+
+
+def test_notes_say_which_head_drafted(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, *ASK, "--method", "eagle", "--head", "specvlm")
+    assert found["notes"] == ["drafted by head specvlm, dynamic tree"]
+
+
+def test_a_target_folder_may_be_compressed(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
+    alone = (*ASK, "--target", folders.video_llava, "--frames", 4)
+    plain = told(capsys, *alone, "--method", "autoregressive")
+    whole, half = (told(capsys, *alone, "--method", "compressed-target", "--compress", f"pool:{n}") for n in (1, 2))
+    assert (whole["token_ids"], whole["lossless"]) == (plain["token_ids"], False)
+    assert [found["usage"]["visual_tokens"] for found in (whole, half)] == [20, 10]  # type: ignore[index]
 
 
 def test_low_precision_and_stored_precision_run(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:

@@ -3,7 +3,7 @@
 from eventspec.pairs.answer import Answering, Result, answering, generate, stream, stream_text
 from eventspec.pairs.event_drafters import VOCABULARY_WAYS, with_drafter
 from eventspec.pairs.folders import load_folders
-from eventspec.pairs.methods import METHODS, check_method
+from eventspec.pairs.methods import METHODS, check_choices, check_method
 from eventspec.pairs.pair import Pair, bundled, load_pair, warm_up, with_compression, with_head
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Result",
     "answering",
     "bundled",
+    "check_choices",
     "check_method",
     "generate",
     "load_folders",

@@ -210,11 +210,13 @@ def with_head(pair: Pair, which: str, tree: str = "dynamic") -> Pair:
     if not isinstance(target, LanguageTarget):
         raise BadInput(f"a head needs the layers of a target of our own, pair {pair.name} has another")
     made = {method: feature_drafter(method, folder, target.language, tree) for method in FEATURE_METHODS}
-    return replace(pair, drafters={**pair.drafters, **made})
+    note = f"drafted by head {which}, {tree} tree"
+    notes = {**pair.notes, **{method: (*pair.notes.get(method, ()), note) for method in made}}
+    return replace(pair, drafters={**pair.drafters, **made}, notes=notes)
 
 
 def with_compression(pair: Pair, spec: str) -> Pair:
-    """The same pair with another KIND:SIZE (see `compress.lossy`) for method compressed-target. BadInput, one line."""
+    """The same pair with this KIND:SIZE (see `compress.lossy`) for method compressed-target. BadInput, one line."""
     kind, _, size = spec.partition(":")
     if not isinstance(pair.target, LanguageTarget):
         raise BadInput(f"method {LOSSY} needs a target of our own, pair {pair.name} has another")
@@ -222,7 +224,8 @@ def with_compression(pair: Pair, spec: str) -> Pair:
         raise BadInput(f"compression '{spec}' cannot be read: give KIND:SIZE, such as pool:3")
     made = CompressedTarget(pair.target, kind, int(size))
     notes = {**pair.notes, LOSSY: (f"{spec}: lossy, this is not the answer of the target that sees everything",)}
-    return replace(pair, targets={**pair.targets, LOSSY: made}, notes=notes)
+    drafters = {**pair.drafters, LOSSY: Nothing()}
+    return replace(pair, targets={**pair.targets, LOSSY: made}, drafters=drafters, notes=notes)
 
 
 def feature_drafter(method: str, folder: Path, target: Llama, tree: str = "dynamic") -> FeatureDrafter:
