@@ -200,6 +200,7 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
     [
         (("info", "nothing.aedat4"), "nothing.aedat4: no such file"),
         (("info", "CLIP", "--sensor", "big"), "sensor 'big' is unknown"),
+        (("info", "CLIP", "--sensor", ""), "sensor '' is unknown: write WIDTHxHEIGHT"),
         (("convert", "CLIP", "CLIP"), "exists already"),
         (("render", "CLIP", "--out", "CLIP"), "exists already"),
         (("convert", "CLIP", "TMP/new", "--start-us", "9000"), "spans [1000, 1901) us"),
@@ -209,6 +210,9 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
         (("render", "CLIP", "--out", "TMP/new", "--windows", "99999999"), "99999999 pictures of 16x8 are too many"),
         (("convert", "CLIP", "CLIP/events.h5/new.npz"), "cannot be written"),
         (("convert", "CLIP", "TMP/new.raw"), ".raw files are not written: choose a folder's name without suffix, .npz, .h5"),
+        (("convert", "CLIP", "TMP/new.zzz"), ".zzz files are not written: choose a folder's name without suffix, .npz, .h5"),
+        (("simulate", "CLIP", "--out", "TMP/new.MP4"), ".mp4 files are not written"),
+        (("render", "CLIP", "--out", "TMP/new.jpg"), ".jpg files are not drawn: choose a folder's name without suffix, or"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
