@@ -110,6 +110,24 @@ def test_check_tells_both_layouts(capsys: pytest.CaptureFixture[str], folders: F
     assert "image_tower skipped" in capsys.readouterr().out
 
 
+def test_check_says_that_a_head_is_one_and_for_which_target(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nano = DATA / "pairs/nano"
+    target = told(capsys, "models", "check", nano)["target"]
+    for name, kind in (("eagle", "EAGLE"), ("eagle3", "EAGLE-3"), ("specvlm", "SpecVLM")):
+        found = told(capsys, "models", "check", nano / "heads" / name)
+        assert (found["head"], found["target"], found["hidden_size"]) == (kind, target, 192)
+    copy = Path(shutil.copytree(nano / "heads/eagle", tmp_path / "copy"))
+    assert run(["models", "check", str(copy)]) == 0
+    line = capsys.readouterr().out
+    assert line == f"{copy}: a head (EAGLE) of width 192 for target {target}: generate --head takes it\n"
+    config = json.loads((copy / "config.json").read_text())
+    del config["eventspec"]
+    (copy / "config.json").write_text(json.dumps(config))
+    assert told(capsys, "models", "check", copy)["target"] is None
+    (copy / "model.safetensors").write_bytes(b"")
+    refused(capsys, "models", "check", copy)
+
+
 def test_what_cannot_be_used_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], folders: Folders, tmp_path: Path
 ) -> None:
