@@ -100,13 +100,10 @@ def generate(
     """Ask one question about one recording; the answer is exactly the target's own."""
     from eventspec.core import Sampling
     from eventspec.models.loading import Loading
-    from eventspec.pairs import answering, check_choices, check_method, with_compression
+    from eventspec.pairs import answering, check_method, with_compression
 
     check_method(method)
-    given = {"head": head, "drafter": drafter, "compress": compress}
-    check_choices(method, [name for name, value in given.items() if value is not None])
-    if target is not None:
-        _check_target(target, method, head, compress)
+    _check_choices(method, target, {"head": head, "drafter": drafter, "compress": compress})
     drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
     drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
     drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
@@ -134,15 +131,20 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
     raise BadInput("give --recording PATH, or --video PATH and --events PATH for frames and events in two files")
 
 
-def _check_target(target: Path, method: str, head: str | None, compress: str | None) -> None:
-    """BadInput where a checkpoint alone is not enough for the method: before minutes of loading."""
+def _check_choices(method: str, target: Path | None, given: dict[str, str | None]) -> None:
+    """BadInput for a choice that the method passes over, and where a checkpoint alone is not enough for the method: before
+    minutes of loading."""
     from eventspec.core import BadInput
+    from eventspec.pairs import check_choices
     from eventspec.pairs.methods import FEATURE_METHODS, LOSSY
 
-    if method in FEATURE_METHODS and head is None:
+    check_choices(method, [name for name, value in given.items() if value is not None])
+    if target is None:
+        return
+    if method in FEATURE_METHODS and given["head"] is None:
         told = f"method {method} drafts with a head, and the checkpoint {target} has none"
         raise BadInput(f"{told}: add --head FOLDER, or give the folder of a pair with heads (--pair FOLDER) instead")
-    if method == LOSSY and compress is None:
+    if method == LOSSY and given["compress"] is None:
         raise BadInput(f"method {method} does not know how to compress for the checkpoint {target}: add --compress pool:3")
 
 
