@@ -39,8 +39,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_a_drafter_folder_changes_no_token_of_a_target_folder(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
-    pair = (*ASK, "--target", folders.other, "--drafter", folders.eventgpt, "--frames", 4)
-    plain = told(capsys, *pair, "--method", "autoregressive")
+    alone = (*ASK, "--target", folders.other, "--frames", 4)
+    pair = (*alone, "--drafter", folders.eventgpt)
+    plain = told(capsys, *alone, "--method", "autoregressive")
     assert plain["usage"] == {"prompt_tokens": plain["usage"]["prompt_tokens"], "visual_tokens": 20, "completion_tokens": 12}  # type: ignore[index]
     for way in ("auto", "retokenize", "intersect"):
         drafted = told(capsys, *pair, "--method", "cross-modal", "--vocabulary", way)
@@ -61,6 +62,37 @@ def test_another_event_drafter_changes_no_token_of_a_pair(
     assert drafted["token_ids"] == plain["token_ids"]
     assert "vocabulary: " in str(drafted["notes"])
     assert "differ: id" in refused(capsys, *ASK, "--drafter", drafter, "--vocabulary", "same")
+
+
+def test_what_a_method_passes_over_is_refused(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
+    """And so is a target folder without what the method needs, before it is loaded."""
+    eagle, lossy = ("--method", "eagle"), ("--method", "compressed-target")
+    assert "--head is nothing to method cross-modal: it is for --method eagle or specvlm" in refused(
+        capsys, *ASK, "--head", "eagle"
+    )
+    assert "--drafter is nothing to method eagle: it is for --method cross-modal" in refused(
+        capsys, *ASK, *eagle, "--drafter", "fine"
+    )
+    assert "--compress is nothing to method eagle: it is for --method compressed-target" in refused(
+        capsys, *ASK, *eagle, "--compress", "pool:3"
+    )
+    assert "add --head FOLDER, or give the folder of a pair with heads (--pair FOLDER)" in refused(
+        capsys, *ASK, *eagle, "--target", folders.video_llava
+    )
+    assert "add --compress pool:3" in refused(capsys, *ASK, *lossy, "--target", folders.video_llava)
+
+
+def test_notes_say_which_head_drafted(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, *ASK, "--method", "eagle", "--head", "specvlm")
+    assert found["notes"] == ["drafted by head specvlm, dynamic tree"]
+
+
+def test_a_target_folder_may_be_compressed(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
+    alone = (*ASK, "--target", folders.video_llava, "--frames", 4)
+    plain = told(capsys, *alone, "--method", "autoregressive")
+    whole, half = (told(capsys, *alone, "--method", "compressed-target", "--compress", f"pool:{n}") for n in (1, 2))
+    assert (whole["token_ids"], whole["lossless"]) == (plain["token_ids"], False)
+    assert [found["usage"]["visual_tokens"] for found in (whole, half)] == [20, 10]  # type: ignore[index]
 
 
 def test_low_precision_and_stored_precision_run(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
@@ -108,6 +140,24 @@ def test_a_head_that_cannot_be_exported_is_refused_in_one_line(
     (tmp_path / "out").mkdir()
     (tmp_path / "out/notes").touch()
     assert "not an empty folder" in refused(capsys, *export, "eagle3", "--layout", "safeailab", *out)
+
+
+def test_check_says_that_a_head_is_one_and_for_which_target(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nano = DATA / "pairs/nano"
+    target = told(capsys, "models", "check", nano)["target"]
+    for name, kind in (("eagle", "EAGLE"), ("eagle3", "EAGLE-3"), ("specvlm", "SpecVLM")):
+        found = told(capsys, "models", "check", nano / "heads" / name)
+        assert (found["head"], found["target"], found["hidden_size"]) == (kind, target, 192)
+    copy = Path(shutil.copytree(nano / "heads/eagle", tmp_path / "copy"))
+    assert run(["models", "check", str(copy)]) == 0
+    line = capsys.readouterr().out
+    assert line == f"{copy}: a head (EAGLE) of width 192 for target {target}: generate --head takes it\n"
+    config = json.loads((copy / "config.json").read_text())
+    del config["eventspec"]
+    (copy / "config.json").write_text(json.dumps(config))
+    assert told(capsys, "models", "check", copy)["target"] is None
+    (copy / "model.safetensors").write_bytes(b"")
+    refused(capsys, "models", "check", copy)
 
 
 def test_what_cannot_be_used_is_refused_in_one_line(

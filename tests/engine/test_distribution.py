@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from eventspec.core import BadInput, Sampling
-from eventspec.engine.distribution import plain_greedy, processed
+from eventspec.engine.distribution import allowed, plain_greedy, processed
 
 V = 60
 NOT_PLAIN: dict[str, object] = {
@@ -201,3 +201,22 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     kept = [int((processed(logits, [], Sampling(temperature=1.0, top_p=p)) > 0).sum()) for p in (0.39, 0.41, 0.69, 0.71, 0.95)]
     assert kept == [1, 2, 2, 3, 4]
     assert all(a <= b for a, b in pairwise(kept))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_ids_without_a_logit_change_nothing(temperature: float) -> None:
+    """Of a tokenizer with more ids than the model has rows; an id that has one still counts."""
+    logits = torch.randn(V, generator=torch.Generator().manual_seed(5))
+    best = int(logits.argmax())
+    settings: dict[str, Any] = {
+        "logit_bias": {V: 50.0, V + 7: -50.0},
+        "banned_ids": (V, V + 9),
+        "bad_words": ((V,), (1, V + 3)),
+    }
+    beyond = Sampling(temperature, **settings)
+    plain = processed(logits, (1,), Sampling(temperature))
+    assert np.array_equal(processed(logits, (1,), beyond), plain)
+    assert allowed(logits, beyond) is logits
+    both = Sampling(temperature, banned_ids=(V, best))
+    assert processed(logits, (1,), both)[best] == 0.0
+    assert int(allowed(logits, both).argmax()) != best

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats import open_events, read_events
+from eventspec.events.formats import aedat4, open_events, read_events
 from eventspec.events.formats.family import LONG_NOTE
 from eventspec.events.stored import StoredStream
 from eventspec.events.stream import EventStream
@@ -140,6 +141,23 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def equal(one: EventStream, other: EventStream) -> None:
     for name in "xytp":
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+def test_a_short_file_is_decoded_once_and_a_long_one_is_not_kept(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[object] = []
+    decoded = aedat4._decoded
+
+    def counted(*what: Any) -> Any:
+        again.append(what)
+        return decoded(*what)
+
+    monkeypatch.setattr(aedat4, "_decoded", counted)
+    assert len(read_events(CLIP)) == 6676 and not again
+    kept = aedat4._packets(CLIP, aedat4._layout(CLIP)).short
+    assert kept is not None and sum(len(part) for part in kept) == 6676
+    monkeypatch.setattr("eventspec.events.stored.HELD_EVENTS", 6675)
+    assert aedat4._packets(CLIP, aedat4._layout(CLIP)).short is None
+    assert isinstance(read_events(CLIP), StoredStream) and again
 
 
 def test_a_long_file_is_read_in_parts(small: None, monkeypatch: pytest.MonkeyPatch) -> None:

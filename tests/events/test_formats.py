@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,15 @@ from eventspec.events import EventStream
 from eventspec.events.formats import SENSORS, native_h5, npz, open_events, parse_sensor_size, read_events
 from eventspec.events.stream import Monotonic
 
+COLOUR = (
+    # One AEDAT4 frame of 3x2 pixels, as dv-processing 2.0.4 wrote it (zlib, base64): BGR in the file.
+    "eNqNU01vEzEQfckGGq3SKEQ5RFUPxq0QB8gupcdk1dCmIhKhUlTxJS6rrFMsmvXK643Unqr+BX4AfwXxa3IsVy4wu0lRSBeRkcYa22/e89ienY"
+    "fd3vDpUfd0v+Vu2rsW0ATQP3nZQ2Y2GiihgjJFQIG8Qv7Vmu/eFIF2MGVToWOpwg7fa7ncsxlZO1SBYKE/ER2uEtMPx4qzyDefOtxZzJ0FdBXu"
+    "3gG6y9AM7huj2Wdx0eEjNYm0iFN9zsxFRASx0TI8496rD/ttJ0X+M1lpeSZD/3ygguRcvCb5VY6BCtUhrWv/rZZG6DUJTxITJSaPcKxpMf4PTZ"
+    "pyJOKRlpHJKewwiY2asMA3frbDVCbXWoO1H4jQyLEUepX0eDjo5RIsPY3Me0bXkSuvmaMdy0vx7lZShoZ7z/PEcrLe/5W1t06WSvTozsWLKVUe"
+    "R2KUW6STVrn0H5fmt3HbCaaejYX55CU+aB4cfBtS+KMe0LhLnt4jsIXHqGXAJhg20gaq4lkFW2V8R81CEdu0N7MeoFLGlzrFDfvXvRuGKwp/Fg"
+    "tzkYXAm1Tg0UcaU8rj0+4L4D5Rlmgk0KIzG1lKFU+oR0s026bjVBu4np/VszZRL2xgB7MarmYW/thvaNP7CQ=="
+)
 SHARED = Path(__file__).parents[2].parent / "shared"
 COLUMNS: dict[str, Any] = {"x": [0, 3], "y": [0, 2], "t": [5, 6], "p": [0, 1]}
 
@@ -279,3 +290,12 @@ def test_a_container_that_says_it_holds_no_event_is_an_empty_stream(tmp_path: Pa
     npz.write(tmp_path / "e.npz", EventStream.empty(4, 3))
     native_h5.write(tmp_path / "e.h5", EventStream.empty(4, 3))
     assert [len(read_events(tmp_path / name)) for name in ("e.npz", "e.h5")] == [0, 0]
+
+
+def test_colour_frames_of_aedat4_come_as_rgb(tmp_path: Path) -> None:
+    path = tmp_path / "colour.aedat4"
+    path.write_bytes(zlib.decompress(base64.b64decode(COLOUR)))
+    assert b"\x14\x0a\xff" in path.read_bytes(), "the file itself holds blue, green, red"
+    found = open_events(path)
+    assert found.frames is not None
+    assert found.frames.tolist() == [[[[255, 10, 20], [3, 240, 5], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [1, 2, 250]]]]

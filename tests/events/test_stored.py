@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import encoders
+import h5py
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventspec.core import Window
+from eventspec.core import BadInput, Window
 from eventspec.events.formats import dat, evt2, evt3, hdf5, open_events, read_events
 from eventspec.events.formats.family import LONG_NOTE
 from eventspec.events.stored import StoredStream
@@ -87,6 +88,30 @@ def test_a_recordings_window_reads_its_own_part_only(
     part = recording.slice(Window(3000, 3300)).events
     assert part is not None and not isinstance(part, StoredStream)
     assert 0 < len(part) <= sum(read) <= len(part) + 3 * 64
+
+
+@pytest.mark.parametrize("name", ["text", "dsec-h5"])
+def test_blocks_of_a_file_must_agree_on_what_off_is(tmp_path: Path, small: None, name: str) -> None:
+    """0 in the first half and -1 in the second: each block alone would do."""
+    columns = encoders.street(EVENTS, 640, 480)
+    columns["p"][EVENTS // 2 - 70 : EVENTS // 2 + 70] = 1  # no block has both
+    whole = EventStream.checked(**columns, width=640, height=480)
+    signed = 2 * whole.p.astype(np.int8) - 1
+    for p in (signed, np.where(np.arange(EVENTS) < EVENTS // 2, whole.p, signed).astype(np.int8)):
+        path = tmp_path / "e"
+        if name == "text":
+            rows = zip(whole.t.tolist(), whole.x.tolist(), whole.y.tolist(), p.tolist(), strict=True)
+            path.write_text("640 480\n" + "".join(f"{a} {b} {c} {d}\n" for a, b, c, d in rows))
+        else:
+            encoders.write(path, name, EVENTS)
+            with h5py.File(path, "r+") as file:
+                del file["events/p"]
+                file["events/p"] = p
+        if p is signed:
+            equal(read_events(path), whole)
+        else:
+            with pytest.raises(BadInput, match=r"p.* is -1: OFF is 0 in events that were read before; write all of them one"):
+                list(read_events(path).blocks())
 
 
 def test_threads_may_slice_one_stream_at_once(tmp_path: Path, small: None) -> None:

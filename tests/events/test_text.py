@@ -46,6 +46,19 @@ def test_columns_and_units_are_understood(tmp_path: Path, text: str, times: list
     assert list(zip(stream.x.tolist(), stream.y.tolist(), stream.p.tolist(), strict=True)) == columns
 
 
+@pytest.mark.parametrize("sign", ["#", "%"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_long_comments_before_the_events_are_passed_over(tmp_path: Path, sign: str, mark: bytes) -> None:
+    size = f"{sign} {'x' * 9000}\n\n" + f"{sign} as it was\n" * 3000 + f"{sign} sensor 640x480\n"
+    for lines in ("5 1 2 0\n", "5 1 2 0\n" * 2000):
+        (tmp_path / "e").write_bytes(mark + size.encode() + lines.encode())
+        stream = read_events(tmp_path / "e")
+        assert (len(stream), stream.width, stream.t[0]) == (lines.count("\n"), 640, 5)
+    (tmp_path / "e").write_bytes(mark + size.encode())
+    with pytest.raises(BadInput, match="not a readable event file"):
+        read_events(tmp_path / "e")
+
+
 @pytest.mark.parametrize(
     ("text", "notes"),
     [

@@ -120,6 +120,21 @@ def test_no_method_says_placeholders_or_rows_without_a_token(
     assert max(answered(bare, recording, "autoregressive")[0]) >= 282
 
 
+def test_end_ids_of_generation_config_count_more_than_configs(folders: Folders, tmp_path: Path) -> None:
+    """As in transformers' `generate`, for both of our own architectures."""
+    for kind in ("video_llava", "eventgpt"):
+        copy = Path(shutil.copytree(getattr(folders, kind), tmp_path / kind))
+        if kind == "eventgpt":
+            shutil.copytree(folders.clip, tmp_path / folders.clip.name)
+        for told, ends in (([270, 2], (2, 270)), ([270, 271], (270, 271)), (270, (270,)), (None, (2,))):
+            (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": told}))
+            found = load_folder(copy)
+            assert (found.end, *found.ends) == ends
+        (copy / "generation_config.json").write_text('{"eos_token_id": ["x"]}')
+        with pytest.raises(BadCheckpoint, match=r"generation_config\.json: eos_token_id is \['x'\], wanted a token id"):
+            load_folder(copy)
+
+
 @pytest.mark.parametrize("method", ["autoregressive", "cross-modal"])
 @pytest.mark.parametrize("kind", ["video_llava", "eventgpt"])
 def test_an_answer_ends_with_any_of_several_end_ids(

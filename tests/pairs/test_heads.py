@@ -32,7 +32,7 @@ def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str
                 base = generate(pair, recording, question, "autoregressive", **sampled)  # type: ignore[arg-type]
                 found = generate(with_it, recording, question, "eagle", **sampled)  # type: ignore[arg-type]
                 assert found.token_ids == base.token_ids, (question, temperature)
-                assert not found.trace.notes
+                assert found.trace.notes == [f"drafted by head {head}, {tree} tree"]
                 if not temperature:
                     rounds, said = rounds + len(found.trace.rounds), said + len(found.token_ids)
     assert said / rounds > 2.5, "a trained head is accepted most of the time"

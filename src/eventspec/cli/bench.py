@@ -100,37 +100,52 @@ def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], comp
     from eventspec.experiments.compare import Way
     from eventspec.pairs import with_compression, with_drafter, with_head
     from eventspec.pairs.methods import LOSSY
+    from eventspec.pairs.variants import named
 
-    made = [("cross-modal", name, with_drafter(pair, *_split(name, "auto"))) for name in drafters]
-    made += [("eagle", name, with_head(pair, *_split(name, "dynamic"))) for name in heads]
+    made = [("cross-modal", name, with_drafter(pair, *named(name, "auto"))) for name in drafters]
+    made += [("eagle", name, with_head(pair, name)) for name in heads]
     made += [(LOSSY, name, with_compression(pair, name)) for name in compressions]
     return [Way(f"{method}, {name}", method, events, other) for method, name, other in made]
 
 
-def _split(name: str, usual: str) -> tuple[str, str]:
-    """NAME or NAME:HOW; a path may hold a colon of its own before a slash."""
-    first, mark, how = name.rpartition(":")
-    return (first, how) if mark and "/" not in how else (name, usual)
-
-
 def _print(found: dict[str, Any]) -> None:
+    """The figures that somebody has, a column a method; as many tables below each other as the page is too narrow for."""
     from rich.console import Console
     from rich.table import Table
 
-    methods = found["methods"]
-    made = Table(box=None, header_style="bold", title=f"n = {found['n']}, {found['environment']['device_plan']} device(s)")
-    made.add_column("figure")
-    for name in methods:
-        made.add_column(name, justify="right")
-    for figure in next(iter(methods.values())):
-        if figure != "against":
-            made.add_row(figure, *(_short(methods[name].get(figure)) for name in methods))
-    Console().print(made)
+    page, methods = Console(), found["methods"]
+    names = {figure: None for own in methods.values() for figure in own if figure != "against"}
+    figures = [figure for figure in names if any(_short(own.get(figure)) != "-" for own in methods.values())]
+    title = f"n = {found['n']}, {found['environment']['device_plan']} device(s)"
+    for beside in _beside(methods, figures, page.width):
+        made = Table(box=None, header_style="bold", title=title, title_justify="left")
+        made.add_column("figure")
+        for name in beside:
+            made.add_column(name, justify="right", overflow="fold")
+        for figure in figures:
+            made.add_row(figure, *(_short(methods[name].get(figure)) for name in beside))
+        page.print(made)
+
+
+def _beside(methods: dict[str, dict[str, Any]], figures: list[str], width: int) -> list[list[str]]:
+    """The methods in groups whose columns fit beside each other, and beside the figures' names, into `width` letters."""
+    gap = 2  # around each column
+    first = max(len(figure) for figure in ["figure", *figures]) + gap
+    groups: list[list[str]] = []
+    used = width
+    for name, own in methods.items():
+        wanted = max(len(text) for text in (name, *(_short(own.get(figure)) for figure in figures))) + gap
+        if not groups or used + wanted > width:
+            groups.append([])
+            used = first
+        groups[-1].append(name)
+        used += wanted
+    return groups
 
 
 def _short(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, list):
-        return " .. ".join(_short(v) for v in value)
+        return "-" if None in value else " .. ".join(_short(v) for v in value)
     return f"{value:.3f}" if isinstance(value, float) else str(value)

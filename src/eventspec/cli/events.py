@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 Kind = Literal["native", "npz", "dsec", "aedat4", "csv"]
 KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat4": "aedat4", ".csv": "csv", ".txt": "csv"}
 WRITABLE = "a folder's name without suffix, .npz, .h5 (DSEC layout), .aedat4 or .csv"
-# Suffixes of files that are read, or that a person may take for ours: no folder of such a name is made by mistake.
-NOT_WRITTEN = {".raw", ".dat", ".npy", ".bin", ".aedat", ".es", ".bag", ".mat", ".mp4", ".avi", ".png", ".json", ".zip"}
+# As files are named: no folder of such a name is made by mistake. ``drive.2`` is none.
+FILE_SUFFIX = re.compile(r"\.[a-z][a-z0-9]*")
 
 app = typer.Typer(help="Look into event recordings, convert them, draw them; make events from video.", no_args_is_help=True)
 
@@ -102,6 +103,8 @@ def render(
     from eventspec.core import BadInput
     from eventspec.events.pictures import montage, pictures
 
+    if (suffix := out.suffix.lower()) != ".png" and FILE_SUFFIX.fullmatch(suffix):
+        raise BadInput(f"{out}: {suffix} files are not drawn: choose a folder's name without suffix, or one .png")
     _must_be_new(out)
     recording = _opened(file, sensor, monotonic)
     recording = recording.slice(recording.window(start_us, end_us))
@@ -198,7 +201,7 @@ def _kind(out: Path) -> Kind:
     from eventspec.core import BadInput
 
     suffix = out.suffix.lower()
-    if suffix in NOT_WRITTEN:
+    if suffix not in KINDS and FILE_SUFFIX.fullmatch(suffix):
         raise BadInput(f"{out}: {suffix} files are not written: choose {WRITABLE}")
     return KINDS.get(suffix, "native")
 
@@ -217,7 +220,7 @@ def _opened(
     from eventspec.events.formats import parse_sensor_size
     from eventspec.recordings import Recording
 
-    recording = Recording.open(file, parse_sensor_size(sensor) if sensor else None, monotonic, fps)
+    recording = Recording.open(file, parse_sensor_size(sensor) if sensor is not None else None, monotonic, fps)
     _tell(recording.notes)
     return recording
 

@@ -103,6 +103,7 @@ def generate(
     from eventspec.pairs import answering, check_method, with_compression
 
     check_method(method)
+    _check_choices(method, target, {"head": head, "drafter": drafter, "compress": compress})
     drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
     drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
     drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
@@ -128,6 +129,23 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
     if whole is None and video is not None and events is not None:
         return Recording.open_pair(events=events, video=video, sensor_size=size, monotonic=monotonic)
     raise BadInput("give --recording PATH, or --video PATH and --events PATH for frames and events in two files")
+
+
+def _check_choices(method: str, target: Path | None, given: dict[str, str | None]) -> None:
+    """BadInput for a choice that the method passes over, and where a checkpoint alone is not enough for the method: before
+    minutes of loading."""
+    from eventspec.core import BadInput
+    from eventspec.pairs import check_choices
+    from eventspec.pairs.methods import FEATURE_METHODS, LOSSY
+
+    check_choices(method, [name for name, value in given.items() if value is not None])
+    if target is None:
+        return
+    if method in FEATURE_METHODS and given["head"] is None:
+        told = f"method {method} drafts with a head, and the checkpoint {target} has none"
+        raise BadInput(f"{told}: add --head FOLDER, or give the folder of a pair with heads (--pair FOLDER) instead")
+    if method == LOSSY and given["compress"] is None:
+        raise BadInput(f"method {method} does not know how to compress for the checkpoint {target}: add --compress pool:3")
 
 
 def _tell(asking: Answering, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:

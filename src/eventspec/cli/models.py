@@ -48,18 +48,46 @@ def check(
     if (folder / "pair.toml").is_file() or not folder.exists():
         told = _describe_pair(folder)
     elif is_checkpoint(folder):
-        told = describe(folder)
+        told = _describe_head(folder) or describe(folder)
     else:
         raise BadInput(f"{folder} has neither config.json nor pair.toml: give the folder of a checkpoint or of a pair")
     if as_json:
         typer.echo(json.dumps(told))
+        return
+    if "head" in told:
+        fits = f"target {told['target']}" if told["target"] else "a target that its config does not name"
+        typer.echo(f"{folder}: a head ({told['head']}) of width {told['hidden_size']} for {fits}: generate --head takes it")
         return
     for name, value in told.items():
         shown = ", ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, dict) else value
         typer.echo(f"{name:<14} {shown}")
 
 
+def _describe_head(folder: Path) -> dict[str, Any] | None:
+    """What a head's folder says of itself, without its target; None for what is no head: only heads begin with an `fc`."""
+    from eventspec.core import BadCheckpoint
+    from eventspec.models.checkpoint import Checkpoint
+    from eventspec.models.configuration import read_json
+
+    data = read_json(folder / "config.json")
+    if "hidden_size" not in data or any(name.startswith(("vision", "mm_")) for name in data):
+        return None
+    try:
+        checkpoint = Checkpoint(folder, lambda name: name.removeprefix("model."))
+    except BadCheckpoint:  # `describe` knows better what it lacks
+        return None
+    if "fc.weight" not in checkpoint.at:
+        return None
+    own = data.get("eventspec")
+    own = own if isinstance(own, dict) else {}
+    name = "SpecVLM" if "compressor" in own else "EAGLE-3" if "lm_head.weight" in checkpoint.at else "EAGLE"
+    told = {"head": name, "target": own.get("target"), "hidden_size": data["hidden_size"]}
+    return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
+
+
 def _describe_pair(folder: Path) -> dict[str, Any]:
+    from eventspec.drafters.head_folder import fingerprint
+    from eventspec.models.session import LanguageTarget
     from eventspec.pairs import load_pair
 
     pair = load_pair(folder)
@@ -70,6 +98,8 @@ def _describe_pair(folder: Path) -> dict[str, Any]:
         "fingerprint": pair.vocabulary.fingerprint(),
         "lossless": pair.target.lossless,
     }
+    if isinstance(pair.target, LanguageTarget):
+        told["target"] = fingerprint(pair.target.language)
     provenance = folder / "provenance.json"
     if provenance.is_file():
         told["provenance"] = json.loads(provenance.read_text())

@@ -24,8 +24,8 @@ def attention_of_last(language: Llama, layer: int, inputs: Tensor) -> Tensor:
 
 
 def two_stages(shares: Tensor, kept: float) -> Tensor:
-    """Places int64, ascending, of the rows that stay of T, at least one: the most attended until they have SURE of all attention
-    together, then evenly spaced ones of the rest. shares float [T]; kept is the share of rows."""
+    """Places int64, ascending, of the rows that stay of T, at least one: the most attended until they have SURE of all
+    attention together, then evenly spaced ones of the rest. shares float [T]; kept is the share of rows."""
     total = len(shares)
     wanted = max(1, min(total, round(total * kept)))
     ranked, order = (shares / shares.sum().clamp_min(1e-9)).sort(descending=True, stable=True)

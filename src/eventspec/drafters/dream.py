@@ -66,7 +66,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class DreamHead(nn.Module):
     """Embeddings through the first layer, features by the crossing, then the last layer and its norm."""
 
-    taps = (-1,)
+    taps: tuple[int, ...] = (-1,)
 
     def __init__(self, config: DreamConfig) -> None:
         super().__init__()

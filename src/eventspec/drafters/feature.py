@@ -116,9 +116,10 @@ STATIC = (
     *((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2), (0, 0, 0, 0, 0), (0, 0, 0, 0, 1)),
 )
 """EAGLE-1's tree of 25 drafts in five levels, as its code ships it."""
-TREES = {"dynamic": Growth(levels=24), "static": fixed_tree(STATIC), "chain": Growth(1, 24)}
-"""EAGLE-2's dynamic tree (as deep as drafts are likely to pay: the paper's 6 and 8 levels were set by hand), EAGLE-1's fixed
-one, and no tree at all."""
+LEVELS = 24
+"""As deep as drafts are likely to pay: EAGLE-2's 6 and 8 levels were set by hand."""
+TREES = {"dynamic": Growth(levels=LEVELS), "published": fixed_tree(STATIC), "chain": Growth(1, LEVELS)}
+"""EAGLE-2's dynamic tree, the fixed one that EAGLE-1's code ships, and no tree at all."""
 
 
 class FeatureDrafter:

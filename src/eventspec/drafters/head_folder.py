@@ -58,10 +58,12 @@ def fingerprint(target: torch.nn.Module) -> str:
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """A head, and what compresses the visual rows for it."""
+    """A head, what compresses the visual rows for it, and how often its first, second, ... choice was the target's on
+    calibration clips (empty: not known)."""
 
     head: Head
     compressor: Elastic | None = None
+    ranks: tuple[float, ...] = ()
 
     @property
     def prefix(self) -> Prefix:
@@ -83,7 +85,7 @@ def load_head(folder: Path, target: Llama) -> TrainedHead:
             raise BadCheckpoint(f"{path} has no hidden_size: it is not the config of a head")
         checkpoint = Checkpoint(folder, _plain)
         _check_target(folder, data, target)
-        head = _head(folder, data, checkpoint, target)
+        head, ranks = _head(folder, data, checkpoint, target), _ranks(data)
     except fields.BadField as error:
         raise BadCheckpoint(f"{path}: {error}") from None
     dtype, sources = target.embed.weight.dtype, head_sources(head)
@@ -105,7 +107,7 @@ def load_head(folder: Path, target: Llama) -> TrainedHead:
     head.to(device).requires_grad_(False).eval()
     if compressor is not None:
         compressor.to(device, dtype).requires_grad_(False).eval()
-    return TrainedHead(head, compressor)
+    return TrainedHead(head, compressor, ranks)
 
 
 def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dtype = torch.float16) -> None:
@@ -119,6 +121,8 @@ def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dt
     own: fields.Fields = {"target": fingerprint(target)}
     if type(head) in KINDS:
         own["kind"] = KINDS[type(head)]
+    if trained.ranks:
+        own["ranks"] = [round(share, 4) for share in trained.ranks]
     layer, more = LAYER, dict[str, Tensor]()
     if isinstance(head, Eagle3Head):
         if head.config.norm_before_residual:
@@ -253,6 +257,14 @@ def _compressor(folder: Path, data: fields.Fields, checkpoint: Checkpoint, head:
     checkpoint.check(elastic, sources, lambda name: name not in extra)
     checkpoint.fill(elastic, sources, torch.float32)
     return elastic
+
+
+def _ranks(data: fields.Fields) -> tuple[float, ...]:
+    own = fields.part(data, "eventspec", {})
+    found = own.get("ranks", [])
+    sane = isinstance(found, list) and len(found) <= 64 and all(isinstance(x, float | int) and 0 <= x <= 1 for x in found)
+    fields.require(own, "ranks", sane, "shares of 1, for up to 64 ranks")
+    return tuple(float(x) for x in found)
 
 
 def _plain(name: str) -> str:

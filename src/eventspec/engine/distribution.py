@@ -33,10 +33,14 @@ def advanced(state: ConstraintState | None, token: int, sampling: Sampling) -> C
 
 
 def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits float [..., V] with those of banned tokens at minus infinity; the same tensor when none is banned."""
-    if not sampling.banned_ids:
+    """Logits float [..., V] with those of banned tokens at minus infinity; the same tensor when none of them has a logit.
+
+    A tokenizer may have more ids than the model has rows: what has none cannot be said, so it is passed over here and below.
+    """
+    banned = [token for token in sampling.banned_ids if token < logits.shape[-1]]
+    if not banned:
         return logits
-    return logits.index_fill(-1, torch.tensor(sampling.banned_ids, device=logits.device), -torch.inf)
+    return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
 
 
 def hopeless(proposal: Proposal, state: ConstraintState | None) -> bool:
@@ -56,7 +60,8 @@ def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: Co
     """
     row = logits.double().numpy(force=True).copy()
     for token, bias in sampling.logit_bias.items():
-        row[token] += bias
+        if token < len(row):
+            row[token] += bias
     _penalise(row, path, sampling)
     _refuse(row, path, sampling, state)
     if sampling.temperature == 0:
@@ -89,8 +94,10 @@ def _penalise(row: Row, path: Sequence[int], sampling: Sampling) -> None:
 
 def _refuse(row: Row, path: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> None:
     """Minus infinity for whatever must not come next."""
-    row[list(sampling.banned_ids)] = -np.inf
+    row[[token for token in sampling.banned_ids if token < len(row)]] = -np.inf
     for *before, last in sampling.bad_words:
+        if last >= len(row):
+            continue
         if not before or list(path[-len(before) :]) == before:
             row[last] = -np.inf
     if state is not None:

@@ -11,15 +11,22 @@ from eventspec.events.representations import Image, count_image, equal_counts, r
 from eventspec.events.stream import EventStream
 
 Representation = Literal["red-blue", "count", "time-surface"]
+MOST_BYTES = 1 << 29  # of pictures that are drawn together: 194 of 1280x720, 1989 of 346x260
 
 
 def pictures(stream: EventStream, representation: Representation = "red-blue", n: int = 5) -> Image:
     """uint8 [n, H, W, 3] RGB: one picture for each of n equal-count slices; red is ON, blue is OFF, white is nothing.
 
-    BadInput for an unknown representation or n below 1.
+    BadInput for an unknown representation, n below 1, or more than `MOST_BYTES` in all.
     """
     if representation not in get_args(Representation):
         raise BadInput(f"representation is {representation!r}: choose one of {', '.join(get_args(Representation))}")
+    most = MOST_BYTES // (3 * stream.width * stream.height)
+    if n > most:
+        told = f"{n} pictures of {stream.width}x{stream.height} are too many at once"
+        raise BadInput(
+            f"{told}: at most {most} fit into {MOST_BYTES >> 20} MB, choose fewer windows or a part of the recording"
+        )
     if representation == "red-blue":
         return red_blue(stream, n)
     planes_of = count_image if representation == "count" else time_surface

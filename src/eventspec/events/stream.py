@@ -23,6 +23,13 @@ EVENT_BYTES = 13  # of one event in memory
 BLOCK = 1 << 17  # events in one block where a long stream is walked: they fit in a core's cache
 
 
+@dataclass
+class Off:
+    """How a file that is read in blocks writes OFF, 0 or -1, once its first such event was read: all blocks must agree."""
+
+    value: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class EventStream:
     """Events of one sensor in order of time.
@@ -69,13 +76,15 @@ class EventStream:
         first: int = 0,
         latest: int = 0,
         named: Named | None = None,
+        off: Off | None = None,
     ) -> EventStream:
         """Columns from outside (any numeric dtype, [E] each) as a stream; arrays of the right dtype are not copied.
 
         Polarity may be bool, {0, 1} or {-1, 1}. For one block of a longer file, `first` is the index of its first event in
-        the file and `latest` the latest time (us) before it. Raises BadInput, one line with `source`, the field, the first
-        bad index (``t[5]``, unless `named` calls it otherwise) and the remedy, for unequal lengths, NaN, negative or
-        fractional values, events outside the sensor, and (unless `monotonic` says otherwise) a time before its predecessor.
+        the file, `latest` the latest time (us) before it, and `off` what OFF was so far. Raises BadInput, one line with
+        `source`, the field, the first bad index (``t[5]``, unless `named` calls it otherwise) and the remedy, for unequal
+        lengths, NaN, negative or fractional values, events outside the sensor, and (unless `monotonic` says otherwise) a time
+        before its predecessor.
         """
         if monotonic not in get_args(Monotonic):
             raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
@@ -91,7 +100,7 @@ class EventStream:
             _coordinates(columns["x"], "x", width, "width", place),
             _coordinates(columns["y"], "y", height, "height", place),
             times,
-            _polarity(columns["p"], place),
+            _polarity(columns["p"], place, off or Off()),
             int(width),
             int(height),
             ordered,
@@ -225,7 +234,11 @@ def _times(
 
 
 def _int64(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
-    """The column as int64, itself where it is, and whether it never falls: both in one walk that stays in the cache."""
+    """The column as int64, itself where it is, and whether it never falls: both in one walk that stays in the cache.
+
+    uint64 is seen as int64 without a copy: the caller has checked that it holds nothing larger.
+    """
+    column = column.view(np.int64) if column.dtype == np.uint64 else column
     times = column if column.dtype == np.int64 else np.empty(len(column), np.int64)
     rising = True
     for start in range(0, len(times), BLOCK):
@@ -244,17 +257,28 @@ def lags(times: np.ndarray[Any, np.dtype[np.int64]], latest: int = 0) -> tuple[i
     return int(np.count_nonzero(lag)), int(lag.max())
 
 
-def _polarity(column: Column, place: _Place) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _polarity(column: Column, place: _Place, off: Off) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """{0, 1}, {-1, 1} or bool as uint8 {0, 1}."""
     if column.dtype == np.bool_:
         return column.view(np.uint8)
     if column.dtype == np.uint8 and (not len(column) or column.max() <= 1):
         return column
-    signed = len(column) > 0 and column.min() < 0
+    lowest = int(column.min()) if len(column) else 1
+    signed = lowest < 0
     bad = (column != 1) & (column != (-1 if signed else 0))
     if bad.any():
         wanted = "-1 or 1 beside the negative ones" if signed else "0 or 1, or -1 or 1"
         _refuse(place, "p", bad, column, f"polarity must be {wanted}")
+    if lowest < 1:
+        if off.value not in (None, lowest):
+            _refuse(
+                place,
+                "p",
+                column == lowest,
+                column,
+                f"OFF is {off.value} in events that were read before; write all of them one way",
+            )
+        off.value = lowest
     if signed:
         return (column > 0).view(np.uint8)
     return column.astype(np.uint8, copy=False)

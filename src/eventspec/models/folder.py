@@ -72,7 +72,7 @@ def _load_eventgpt(folder: Path, how: Loading) -> VisionLanguage:
     pixels = event_prompt.EventPixels(folder, model.config.vision.image_size)
     rows = event_prompt.eventgpt_rows(model, vocabulary, pixels, special_id(folder, data, "bos_token_id", 1), how.compat)
     banned = tuple(range(vocabulary.text_size, vocabulary.size))
-    ends = special_ids(folder, data, "eos_token_id", 2)
+    ends = end_ids(folder, data)
     return VisionLanguage.of("EventGPT", Reader(model.language, rows), vocabulary, ends, banned, "events")
 
 
@@ -105,7 +105,7 @@ def _load_video_llava(folder: Path, how: Loading) -> VisionLanguage:
         "Video-LLaVA",
         Reader(model.language, rows),
         vocabulary,
-        special_ids(folder, text, "eos_token_id", 2),
+        end_ids(folder, text),
         video_prompt.banned_ids(vocabulary, config),
         "frames",
         (note,) if beyond else (),
@@ -131,16 +131,30 @@ def _describe_video_llava(folder: Path) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------------- both
 def special_id(folder: Path, data: fields.Fields, name: str, default: int) -> int:
     """A special token's id from config.json; of several the first."""
-    return special_ids(folder, data, name, default)[0]
+    return special_ids(folder / "config.json", data, name, default)[0]
 
 
-def special_ids(folder: Path, data: fields.Fields, name: str, default: int) -> tuple[int, ...]:
-    """The ids of config.json with the meaning `name`: as a rule one, in a list where there are several."""
+def special_ids(path: Path, data: fields.Fields, name: str, default: int) -> tuple[int, ...]:
+    """The ids of a config file with the meaning `name`: as a rule one, in a list where there are several."""
     value = data.get(name, default)
     found = tuple(value) if isinstance(value, list) and value else (default if value is None else value,)
     if not all(type(token) is int and token >= 0 for token in found):
-        raise BadCheckpoint(f"{folder / 'config.json'}: {name} is {data.get(name)!r}, wanted a token id")
+        raise BadCheckpoint(f"{path}: {name} is {data.get(name)!r}, wanted a token id")
     return found
+
+
+def end_ids(folder: Path, data: fields.Fields) -> tuple[int, ...]:
+    """The ids that end an answer: generation_config.json's where it has some, as transformers' `generate` has it, or else
+    config.json's.
+
+    Where config.json's first one is among them it stays first: tokenizers are compared by it.
+    """
+    usual = special_ids(folder / "config.json", data, "eos_token_id", 2)
+    path = folder / "generation_config.json"
+    told = fields.read_json(path) if path.is_file() else {}
+    found = usual if told.get("eos_token_id") is None else special_ids(path, told, "eos_token_id", 2)
+    first = usual[:1] if usual[0] in found else found[:1]
+    return (*first, *(token for token in found if token not in first))
 
 
 def _description(

@@ -3,8 +3,10 @@
 from eventspec.pairs.answer import Answering, Result, answering, generate, stream, stream_text
 from eventspec.pairs.event_drafters import VOCABULARY_WAYS, with_drafter
 from eventspec.pairs.folders import load_folders
-from eventspec.pairs.methods import METHODS, check_method
-from eventspec.pairs.pair import Pair, bundled, find_head, load_pair, warm_up, with_compression, with_head
+from eventspec.pairs.methods import METHODS, check_choices, check_method
+from eventspec.pairs.pair import Pair, bundled, load_pair
+from eventspec.pairs.variants import find_head, with_compression, with_head
+from eventspec.pairs.warming import warm_up
 
 __all__ = [
     "METHODS",
@@ -14,6 +16,7 @@ __all__ = [
     "Result",
     "answering",
     "bundled",
+    "check_choices",
     "check_method",
     "find_head",
     "generate",

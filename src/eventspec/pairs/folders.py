@@ -15,7 +15,7 @@ from eventspec.engine.lanes import Lanes, choose_plan
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import Loading, VisionLanguage
 from eventspec.pairs.event_drafters import VOCABULARY_WAYS, joined
-from eventspec.pairs.methods import check_method
+from eventspec.pairs.methods import FEATURE_METHODS, check_method
 from eventspec.pairs.pair import Pair
 
 WEIGHT_BYTES_PER_SECOND = {"cpu": 1e10, "cuda": 2e12}
@@ -47,7 +47,7 @@ def load_folders(
         "ngram": NgramDrafter(lambda question: encode(f"\n{question} ASSISTANT:")),
     }
     told = answering.notes + _precision(answering, how)
-    notes = dict.fromkeys(("autoregressive", "ngram", "cross-modal"), told)
+    notes = dict.fromkeys(("autoregressive", "ngram", "cross-modal", *FEATURE_METHODS), told)
     if method == "cross-modal":
         if drafter is None:
             raise BadInput("method cross-modal needs a drafter: give --drafter FOLDER, or --method autoregressive")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from eventspec.core import BadInput
 
 METHODS = {
@@ -18,6 +20,8 @@ METHODS = {
 LOSSY = "compressed-target"
 FEATURE_METHODS = ("eagle", "specvlm")
 """Methods whose drafts come from a head on the target's features."""
+CHOICES = {"head": FEATURE_METHODS, "drafter": ("cross-modal",), "compress": (LOSSY,)}
+"""What may be chosen beside a method, and the methods that use it."""
 
 
 def check_method(name: str) -> str:
@@ -25,3 +29,10 @@ def check_method(name: str) -> str:
     if name not in METHODS:
         raise BadInput(f"unknown method '{name}': choose one of {', '.join(METHODS)}")
     return name
+
+
+def check_choices(method: str, given: Iterable[str]) -> None:
+    """BadInput for one of `CHOICES` that was given and that the method would pass over."""
+    for choice in given:
+        if method not in CHOICES[choice]:
+            raise BadInput(f"--{choice} is nothing to method {method}: it is for --method {' or '.join(CHOICES[choice])}")

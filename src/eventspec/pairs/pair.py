@@ -6,43 +6,29 @@ import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from eventspec.compress import CompressedTarget
 from eventspec.core import (
     BadCheckpoint,
     BadInput,
-    Budget,
     Constraint,
     Drafter,
-    Proposal,
-    Request,
     Sampling,
     Target,
-    Trace,
-    Verdict,
 )
-from eventspec.drafters import FeatureDrafter, LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior, load_head
-from eventspec.drafters.feature import TREES
+from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior
 from eventspec.engine import Plan
-from eventspec.engine.cost import VerifyCurve, measure_draft, measure_rounds, measure_verify
 from eventspec.engine.lanes import Lanes, choose_plan
-from eventspec.engine.plan import NO_TAIL
-from eventspec.events.stream import EventStream
-from eventspec.models.embedded import EOS, IMAGE_SIZE, drafter_rows, target_rows
+from eventspec.models.embedded import EOS, drafter_rows, target_ids, target_rows
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
-from eventspec.nn import Llama
-from eventspec.nn.draft import Growth
+from eventspec.pairs.heads import feature_drafter
 from eventspec.pairs.methods import FEATURE_METHODS, LOSSY, check_method
 from eventspec.pairs.packers import Packers
 from eventspec.text import Vocabulary, json_schema, regex
-from eventspec.video.clip import VideoClip
 
 FEATURES = Plan(nodes=59, level_cost=0.15, worth=0.4)
 """For heads on the target's features: EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not
@@ -54,7 +40,7 @@ DATA = Path(__file__).parent.parent / "data"
 class Pair:
     """A target and its drafters by method name. `banned` are ids that no method says, `ends` are ids that end an answer beside
     `end`, `notes` what the trace says of a method, `sees` is what the target cannot do without, `others` are further event
-    drafters by name (`event_drafters.with_drafter`), `heads` are folders of heads (`with_head`), `targets` and
+    drafters by name (`event_drafters.with_drafter`), `heads` are folders of heads (`variants.with_head`), `targets` and
     `budgets` are those of methods that have others than `target` and `budget`, `checkpoint` is the target's folder, `packers`
     what `with_compression` packs with."""
 
@@ -184,7 +170,7 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
     heads = {name: folder / place for name, place in data.get("heads", {}).items()}
     for method in FEATURE_METHODS:
         if method in heads:
-            drafters[method] = feature_drafter(method, heads[method], target.language)
+            drafters[method] = feature_drafter(method, heads[method], target.language, target_ids(vocabulary.encode), EOS)
     answering = LanguageTarget(target.language, target_rows(target, vocabulary.encode))
     return Pair(
         name=str(data.get("name", folder.name)),
@@ -203,55 +189,6 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
     )
 
 
-def with_head(pair: Pair, which: str, tree: str = "dynamic") -> Pair:
-    """The same target with another head for the methods that draft on its features: a name from the pair's `[heads]`, or the
-    folder of a head; `tree` is one of `drafters.feature.TREES`. Raises BadInput and BadCheckpoint, one line each."""
-    if tree not in TREES:
-        raise BadInput(f"tree '{tree}' is unknown: choose one of {', '.join(TREES)}")
-    folder, target = find_head(pair, which)
-    made = {method: feature_drafter(method, folder, target, tree) for method in FEATURE_METHODS}
-    return replace(pair, drafters={**pair.drafters, **made})
-
-
-def find_head(pair: Pair, which: str) -> tuple[Path, Llama]:
-    """The folder of a head, by a name from the pair's `[heads]` or as it is, and the language model it drafts for; BadInput."""
-    folder = pair.heads.get(which, Path(which))
-    if not which or not folder.is_dir():
-        known = f", or one of {', '.join(pair.heads)}" if pair.heads else ""
-        raise BadInput(f"no head '{which}' for pair {pair.name}: give the folder of a head{known}")
-    if not isinstance(pair.target, LanguageTarget):
-        raise BadInput(f"a head needs the layers of a target of our own, pair {pair.name} has another")
-    return folder, pair.target.language
-
-
-def with_compression(pair: Pair, spec: str) -> Pair:
-    """The same pair with another KIND:SIZE (see `compress.lossy`), or packer:SCALE (`compress.packer`), for method
-    compressed-target. BadInput and BadCheckpoint, one line."""
-    kind, _, size = spec.partition(":")
-    if not isinstance(pair.target, LanguageTarget):
-        raise BadInput(f"method {LOSSY} needs a target of our own, pair {pair.name} has another")
-    if not size.isdecimal():
-        raise BadInput(f"compression '{spec}' cannot be read: give KIND:SIZE, such as pool:3")
-    made: Target
-    if kind == "packer":
-        if pair.packers is None:
-            raise BadInput(
-                f"pair {pair.name} has no trained packer: packer:{size} is for a pair of ours, as `eventspec train` makes"
-            )
-        made = pair.packers.packed(pair.target, int(size))
-    else:
-        made = CompressedTarget(pair.target, kind, int(size))
-    notes = {**pair.notes, LOSSY: (f"{spec}: lossy, this is not the answer of the target that sees everything",)}
-    return replace(pair, targets={**pair.targets, LOSSY: made}, notes=notes)
-
-
-def feature_drafter(method: str, folder: Path, target: Llama, tree: str = "dynamic") -> FeatureDrafter:
-    """The head of a folder as a drafter for `target`."""
-    trained = load_head(folder, target)
-    head = trained.head
-    return FeatureDrafter(method, head, head.config.language, target, EOS, TREES[tree], trained.prefix)
-
-
 def _prior(path: Path) -> TextPrior:
     if not path.is_file():
         raise BadCheckpoint(f"{path} is missing: the pair is incomplete")
@@ -259,44 +196,3 @@ def _prior(path: Path) -> TextPrior:
         return TextPrior.load(path)
     except (ValueError, KeyError, TypeError) as error:
         raise BadCheckpoint(f"{path} is not a text prior ({error})") from None
-
-
-def warm_up(pair: Pair) -> Pair:
-    """Run everything once on both lanes, and fit the budgets to what steps, nodes and levels cost on this machine.
-
-    Without it a pair uses the defaults of `engine.Plan`, which were measured on a two-core machine with the bundled pair.
-    """
-    frames = np.zeros((8, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
-    video = VideoClip(frames, np.arange(8, dtype=np.int64) * 125_000)
-    request = Request("Warm up?", EventStream.empty(IMAGE_SIZE, IMAGE_SIZE), video, Sampling(max_new_tokens=8))
-
-    def verifying() -> VerifyCurve:
-        return measure_verify(pair.target.prefill(request, 1, Trace()))
-
-    def alone(drafter: Drafter) -> tuple[VerifyCurve, float]:
-        session = drafter.open(request, None, Trace())
-        for nodes in (4, 16):
-            session.propose(Budget(nodes))
-        return curve, measure_draft(session)
-
-    def reading(drafter: Drafter) -> tuple[VerifyCurve, float]:
-        if isinstance(drafter, FeatureDrafter):
-            # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
-            drafter = drafter.with_growth(Growth(2, 24))
-        target = pair.target.prefill(request, NO_TAIL, Trace(), drafter.taps)
-        session = drafter.open(request, target, Trace())
-        verdict = Verdict(np.empty(0, np.int64), np.array([1], np.int64))
-        session.observe(verdict, target.score(Proposal.empty()))
-        target.commit(verdict)
-        return measure_rounds(target, session, curve.one)
-
-    curve = pair.lanes.lane("target").start(verifying).result()
-    fitted = replace(pair.budget, node_cost=curve.node_cost, step_seconds=curve.one)
-    budgets = {}
-    for method, drafter in pair.drafters.items():
-        if drafter.taps or drafter.concurrent:
-            work = partial(reading if drafter.taps else alone, drafter)
-            verified, level = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
-            costs = {"node_cost": verified.node_cost, "level_cost": level / curve.one, "step_seconds": curve.one}
-            budgets[method] = replace(pair.plan(method), **costs)  # type: ignore[arg-type]
-    return replace(pair, budget=fitted, budgets=budgets)

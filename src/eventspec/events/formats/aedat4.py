@@ -20,9 +20,18 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import LONG_NOTE, EventFile, Format, Frames, SensorSize, order_notes, settled_size
+from eventspec.events.formats.family import (
+    LONG_NOTE,
+    EventFile,
+    Format,
+    Frames,
+    SensorSize,
+    order_notes,
+    policy_notes,
+    settled_size,
+)
 from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, opened
-from eventspec.events.stored import StoredStream, held
+from eventspec.events.stored import StoredStream, held, is_short
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "aedat4"
@@ -41,9 +50,9 @@ def matches(path: Path, head: bytes) -> bool:
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     """Read events and frames. Of a torn or damaged file the packets before the tear are kept, and a note says what is lost.
 
-    Everything is decoded once to see that it can be; of a long file nothing of that is kept, and parts are decoded again when
-    they are asked for. Raises BadInput when the header is damaged, no event and no frame comes before the tear (the rule of
-    `sequential.event_file`), or the events do not fit the sensor.
+    Everything is decoded once to see that it can be. The events of a short file are kept from there; of a long one nothing
+    is, and parts are decoded again when they are asked for. Raises BadInput when the header is damaged, no event and no frame
+    comes before the tear (the rule of `sequential.event_file`), or the events do not fit the sensor.
     """
     return _read(path, sensor_size, monotonic, frames=True)
 
@@ -106,13 +115,20 @@ class _Shot(NamedTuple):
 
 @dataclass
 class _Packets:
-    """What `aedat` decoded. `streams`: id -> description; `events`: ids of streams that have some; `shots`: frames by id;
-    `tear`: byte where reading ended too early, 0 when it did not."""
+    """What `aedat` decoded. `streams`: id -> description; `events`: ids of streams that have some; `short`: the packets' events
+    of the first such stream, None when they are many; `shots`: frames by id; `tear`: byte where reading ended too early, 0 when
+    it did not."""
 
     streams: dict[int, dict[str, Any]]
     events: set[int] = field(default_factory=set)
+    short: list[Array] | None = field(default_factory=list)
     shots: dict[int, list[_Shot]] = field(default_factory=dict)
     tear: int = 0
+
+    @property
+    def first(self) -> int | None:
+        """The event stream that is read."""
+        return min((number for number, stream in self.streams.items() if stream["type"] == "events"), default=None)
 
 
 def _layout(path: Path) -> _Layout:
@@ -131,8 +147,9 @@ def _layout(path: Path) -> _Layout:
         # A recorder that was killed never wrote the table (-1): then the packets go to the end of the file.
         whole_end = table if table >= first else size
         starts, position, last = list[int](), first, min(size, whole_end) - PACKET_HEAD.size
+        unpack, head_bytes = PACKET_HEAD.unpack_from, PACKET_HEAD.size
         while position <= last:
-            after = position + PACKET_HEAD.size + PACKET_HEAD.unpack_from(data, position)[1]
+            after = position + head_bytes + unpack(data, position)[1]
             if after > size:
                 break
             starts.append(position)
@@ -167,7 +184,8 @@ def _u32(data: bytes, position: int) -> int:
 
 
 def _packets(path: Path, layout: _Layout) -> _Packets:
-    """Decode packet by packet, keeping none; the first failure ends the reading and is remembered as the tear."""
+    """Decode packet by packet, keeping events while they are few; the first failure ends the reading and is remembered as
+    the tear."""
     import aedat
 
     try:
@@ -175,11 +193,15 @@ def _packets(path: Path, layout: _Layout) -> _Packets:
         packets = _Packets(decoder.id_to_stream())
     except Exception as error:
         raise BadInput(f"{path}: the AEDAT4 header cannot be used ({error}): copy or record it again") from None
-    count = 0
+    count, events, first = 0, 0, packets.first
     try:
         for packet in decoder:
-            if "events" in packet:
+            if (part := packet.get("events")) is not None:
                 packets.events.add(packet["stream_id"])
+                if packets.short is not None and packet["stream_id"] == first:
+                    events += len(part)
+                    packets.short.append(part)
+                    packets.short = packets.short if is_short(events, layout.end) else None
             elif "frame" in packet:
                 ends = [*layout.starts[count + 1 : count + 2], layout.end]
                 shot = _shot(_Packet(layout.starts[count], ends[0]), packet["frame"])
@@ -241,17 +263,23 @@ def _events(
     notes: list[str],
 ) -> EventStream | None:
     """The first event stream of the file, in memory when it is short, or None when there is none."""
-    ids = sorted(number for number, stream in packets.streams.items() if stream["type"] == "events")
-    if not ids:
+    first = packets.first
+    if first is None:
         return None
-    if len(ids) > 1:
-        notes.append(f"{len(ids)} event streams: only stream {ids[0]} is read")
-    stream = packets.streams[ids[0]]
+    if (streams := sum(stream["type"] == "events" for stream in packets.streams.values())) > 1:
+        notes.append(f"{streams} event streams: only stream {first} is read")
+    stream = packets.streams[first]
     size = settled_size((int(stream["width"]), int(stream["height"])), sensor_size, str(path))
-    if ids[0] not in packets.events:
+    if first not in packets.events:
         return EventStream.empty(*size)
     end = packets.tear or layout.end
-    source = Sequential(path, size, monotonic, _decoder(layout, ids[0], end), layout.first, end, None)
+    if packets.short is not None and is_short(sum(len(part) for part in packets.short), end):
+        columns = _columns(packets.short)
+        short = EventStream.checked(*columns, *size, source=str(path), monotonic=monotonic)
+        notes += policy_notes(columns.t, monotonic)
+        return short
+    packets.short = None
+    source = Sequential(path, size, monotonic, _decoder(layout, first, end), layout.first, end, None)
     events = held(source, end)
     notes += order_notes(source.late, source.largest_lag_us, source.ordered)
     notes += [LONG_NOTE] if isinstance(events, StoredStream) else []
@@ -278,11 +306,14 @@ def _decoder(layout: _Layout, stream: int, end: int) -> Decode[None]:
         parts = [packet["events"] for packet in _decoded(file, layout, chosen)] if chosen else []
         if not parts:
             return Step(Columns(*(np.empty(0, np.int64) for _ in range(4))), position, None)
-        # Column by column: one copy each, and never an [E, 4] matrix.
-        x, y, t, p = (np.concatenate([part[name] for part in parts]) for name in ("x", "y", "t", "on"))
-        return Step(Columns(x, y, t, p), position, None)
+        return Step(_columns(parts), position, None)
 
     return decode
+
+
+def _columns(parts: list[Array]) -> Columns:
+    """The events of packets, column by column: one copy each, and never an [E, 4] matrix."""
+    return Columns(*(np.concatenate([part[name] for part in parts]) for name in ("x", "y", "t", "on")))
 
 
 def _frames(packets: _Packets, notes: list[str]) -> tuple[list[_Shot], Array | None]:

@@ -18,7 +18,7 @@ from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.formats.sequential import Columns
 from eventspec.events.stored import StoredStream, is_short
-from eventspec.events.stream import BLOCK, EVENT_BYTES, EventStream, Monotonic, lags
+from eventspec.events.stream import BLOCK, EVENT_BYTES, EventStream, Monotonic, Off, lags
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CHUNK = 1 << 16  # events a chunk
@@ -187,6 +187,7 @@ class H5Source:
         self.ordered = monotonic != "keep"
         self._path, self._monotonic, self._table, self._count = path, monotonic, table, count
         self.late, self.largest_lag_us = 0, 0
+        self._off = Off()
 
     def __str__(self) -> str:
         return str(self._path)
@@ -232,6 +233,7 @@ class H5Source:
                 monotonic=self._monotonic,
                 first=start,
                 latest=latest,
+                off=self._off,
             )
             if self._monotonic != "raise" and window is None:
                 late, lag = lags(columns.t.astype(np.int64), latest)

@@ -18,7 +18,7 @@ import numpy as np
 from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import EventStream, Monotonic, Named, lags
+from eventspec.events.stream import EventStream, Monotonic, Named, Off, lags
 
 State = TypeVar("State")
 
@@ -73,6 +73,7 @@ class Sequential(Generic[State]):
         self._marks = [_Mark(start, state, 0, 0)]  # of every block seen so far, and of the next one
         self._spans: list[Window | None] = []  # of every block seen so far
         self._growing = threading.Lock()
+        self._off = Off()
         self.late, self.largest_lag_us = 0, 0  # times that go back, in the blocks seen so far
 
     def __str__(self) -> str:
@@ -154,6 +155,7 @@ class Sequential(Generic[State]):
             first=mark.first,
             latest=mark.latest,
             named=self._named,
+            off=self._off,
         )
 
 

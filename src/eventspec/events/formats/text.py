@@ -24,6 +24,7 @@ from eventspec.events.stream import EventStream, Monotonic, Named
 
 NAME = "text"
 BLOCK_BYTES = 1 << 21
+MOST_COMMENTS = 1 << 20  # bytes of them that are read to find the first event
 NANOSECONDS_FROM = 1e17  # as microseconds this would be the year 5138
 NAMES = {
     "t": ("t", "ts", "time", "times", "timestamp", "timestamps"),
@@ -38,6 +39,7 @@ HEADER = re.compile(r"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])(s|sec|seconds|ms|us|µs|mi
 GAPS = re.compile(r"[,;\t]\s*|(?<=[\w\])])\s+(?=[a-z])")
 SIZE = re.compile(rb"sensor (\d{1,5})x(\d{1,5})")
 MARK = b"\xef\xbb\xbf"  # of UTF-8, as spreadsheets write it
+COMMENT = re.compile(rb"[ \t]*([#%]|\r?\n)")
 COMMENTS = re.compile(rb"(?m)^[ \t]*[#%].*\n?")
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -57,11 +59,22 @@ class Layout(NamedTuple):
 
 
 def matches(path: Path, head: bytes) -> bool:
-    return layout(head) is not None
+    return layout(*_beginning(path)) is not None
 
 
-def layout(head: bytes) -> Layout | None:
-    """How the columns lie, from the file's first bytes; None when it is no text of events."""
+def _beginning(path: Path) -> tuple[bytes, bool]:
+    """The comments that a file begins with, at most `MOST_COMMENTS` bytes, and `HEAD_BYTES` behind them; is that all of it?"""
+    with path.open("rb") as file:
+        found = line = file.readline(MOST_COMMENTS)
+        while line and len(found) < MOST_COMMENTS and COMMENT.match(line.removeprefix(MARK)):
+            line = file.readline(MOST_COMMENTS)
+            found += line
+        found += file.read(HEAD_BYTES)
+        return found, not file.read(1)
+
+
+def layout(head: bytes, whole: bool) -> Layout | None:
+    """How the columns lie, from the file's first bytes, or from the `whole` file; None when it is no text of events."""
     if b"\0" in head:
         return None
     start, size, names, scale = len(MARK) if head.startswith(MARK) else 0, None, None, 0.0
@@ -69,7 +82,7 @@ def layout(head: bytes) -> Layout | None:
         words = line.strip().lstrip(b"#%").strip()
         if size is None and (stated := SIZE.fullmatch(words)):
             size = int(stated[1]), int(stated[2])
-        ends = line.endswith(b"\n") or start + len(line) == len(head) < HEAD_BYTES  # the last line may be cut by `head`
+        ends = line.endswith(b"\n") or (whole and start + len(line) == len(head))  # the last line may be cut by `head`
         if words and names is None and (found := _header(words)):
             names, scale = found
         elif words and not line.lstrip().startswith((b"#", b"%")):
@@ -133,8 +146,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
     Raises BadInput for a line that is no event, no sensor size anywhere, or events that do not fit the sensor.
     """
-    with path.open("rb") as file:
-        found = layout(file.read(HEAD_BYTES))
+    found = layout(*_beginning(path))
     if found is None:  # `matches` saw another file
         raise BadInput(f"{path}: holds no lines of t, x, y and p any more: was it changed meanwhile?")
     notes = [] if found.header else ["the columns are taken for t x y p: there is no header"]

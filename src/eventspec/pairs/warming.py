@@ -1,0 +1,59 @@
+"""Warming up: everything runs once, and budgets are fitted to what it costs on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from eventspec.core import Budget, Drafter, Proposal, Request, Sampling, Trace, Verdict
+from eventspec.drafters import FeatureDrafter
+from eventspec.engine.cost import VerifyCurve, measure_draft, measure_rounds, measure_verify
+from eventspec.engine.plan import NO_TAIL
+from eventspec.events.stream import EventStream
+from eventspec.models.embedded import IMAGE_SIZE
+from eventspec.nn.draft import Growth
+from eventspec.pairs.pair import Pair
+from eventspec.video.clip import VideoClip
+
+
+def warm_up(pair: Pair) -> Pair:
+    """Run everything once on both lanes, and fit the budgets to what steps, nodes and levels cost on this machine.
+
+    Without it a pair uses the defaults of `engine.Plan`, which were measured on a two-core machine with the bundled pair.
+    """
+    frames = np.zeros((8, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
+    video = VideoClip(frames, np.arange(8, dtype=np.int64) * 125_000)
+    request = Request("Warm up?", EventStream.empty(IMAGE_SIZE, IMAGE_SIZE), video, Sampling(max_new_tokens=8))
+
+    def verifying() -> VerifyCurve:
+        return measure_verify(pair.target.prefill(request, 1, Trace()))
+
+    def alone(drafter: Drafter) -> tuple[VerifyCurve, float]:
+        session = drafter.open(request, None, Trace())
+        for nodes in (4, 16):
+            session.propose(Budget(nodes))
+        return curve, measure_draft(session)
+
+    def reading(drafter: Drafter) -> tuple[VerifyCurve, float]:
+        if isinstance(drafter, FeatureDrafter):
+            # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
+            drafter = drafter.with_growth(Growth(2, 24))
+        target = pair.target.prefill(request, NO_TAIL, Trace(), drafter.taps)
+        session = drafter.open(request, target, Trace())
+        verdict = Verdict(np.empty(0, np.int64), np.array([1], np.int64))
+        session.observe(verdict, target.score(Proposal.empty()))
+        target.commit(verdict)
+        return measure_rounds(target, session, curve.one)
+
+    curve = pair.lanes.lane("target").start(verifying).result()
+    fitted = replace(pair.budget, node_cost=curve.node_cost, step_seconds=curve.one)
+    budgets = {}
+    for method, drafter in pair.drafters.items():
+        if drafter.taps or drafter.concurrent:
+            work = partial(reading if drafter.taps else alone, drafter)
+            verified, level = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
+            costs = {"node_cost": verified.node_cost, "level_cost": level / curve.one, "step_seconds": curve.one}
+            budgets[method] = replace(pair.plan(method), **costs)  # type: ignore[arg-type]
+    return replace(pair, budget=fitted, budgets=budgets)
