@@ -16,16 +16,18 @@ from eventspec.compress.resample import Resampler
 from eventspec.core import BadCheckpoint, Budget, Proposal, Request, Sampling, Trace, Verdict
 from eventspec.drafters.eagle import EagleConfig, EagleHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
-from eventspec.drafters.feature import FeatureDraft, FeatureDrafter, compressed, whole
+from eventspec.drafters.feature import FeatureDraft, FeatureDrafter
+from eventspec.drafters.head_folder import TrainedHead
 from eventspec.engine.generate import run
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import NO_TAIL, Plan
 from eventspec.models.session import LanguageTarget, Spliced
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.draft import Growth
-from eventspec.nn.llama import rope_tables
 from eventspec.text import stop_rule
-from eventspec.train.unrolled import steps
+from eventspec.train.data import Packed
+from eventspec.train.heads import Trainee
+from eventspec.train.views import Seen
 
 SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)
 ONE = replace(SIZES, num_hidden_layers=1)
@@ -82,9 +84,9 @@ HEADS: dict[str, Callable[[], EagleHead | Eagle3Head]] = {
 GROWTHS = {"dynamic": Growth(10, 8), "narrow": Growth(2, 5), "chain": Growth(1, 6), "static": STATIC}
 
 
-def drafter(model: LanguageTarget, head: EagleHead | Eagle3Head, growth: Growth, mode: str | None = None) -> FeatureDrafter:
-    prefix = whole if mode is None else compressed(elastic(mode, MODES[mode]))
-    return FeatureDrafter("eagle", head, ONE, model.language, END, growth, prefix)
+def drafter(model: LanguageTarget, head: Any, growth: Growth, mode: str | None = None) -> FeatureDrafter:
+    trained = TrainedHead(head, None if mode is None else elastic(mode, MODES[mode]))
+    return FeatureDrafter("eagle", head, ONE, model.language, END, growth, trained.prefix)
 
 
 def answered(
@@ -140,13 +142,13 @@ def opened(model: LanguageTarget, by: FeatureDrafter, first: list[int]) -> Featu
     return draft
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(("kind", "mode"), [*((kind, None) for kind in HEADS), *(("eaglevlm", mode) for mode in MODES)])
 @pytest.mark.parametrize("turns", [1, 3])
-def test_what_is_drafted_is_what_was_trained(kind: str, turns: int) -> None:
-    """A chain's log-probabilities, level by level, equal the unrolled training pass on the same tokens."""
+def test_what_is_drafted_is_what_was_trained(kind: str, mode: str | None, turns: int) -> None:
+    """A chain's choices, level by level, are those of the unrolled training pass on the same tokens."""
     model, head = target(), HEADS[kind]()
     first = [4, 11, 6]
-    draft = opened(model, drafter(model, head, Growth(1, 4)), first[:turns])
+    draft = opened(model, drafter(model, head, Growth(1, 4), mode), first[:turns])
     if turns > 1:
         draft.propose(Budget(nodes=2))  # what was read early must not differ from what is read at once
         draft.observe(Verdict(np.empty(0, np.int64), np.array([9])), scored(model, head, first[:turns]))
@@ -155,7 +157,7 @@ def test_what_is_drafted_is_what_was_trained(kind: str, turns: int) -> None:
         first = first[:turns]
     drafted = draft.propose(Budget(nodes=4))
     chain = drafted.tokens.tolist()
-    logs = levels(model, head, first, chain)
+    logs = levels(model, head, first, chain, mode)
     assert len(chain) == 4 or END in chain
     for level, token in enumerate(chain):
         assert token == int(logs[level].argmax()), level
@@ -168,25 +170,29 @@ def scored(model: LanguageTarget, head: Any, tokens: list[int]) -> Any:
     return replace(scores, features=scores.features[-1:])
 
 
-def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int]) -> list[torch.Tensor]:
+def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int], mode: str | None = None) -> list[torch.Tensor]:
     """log q over the target's tokens at every level of a chain, by the training pass."""
     language = model.language
     request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=40))
     rows = model.rows(request, Trace(), "target").rows
     text = torch.cat((rows, language.embed(torch.tensor([*first, *chain]))))[None]
-    length = text.shape[1]
-    places = torch.arange(length)
-    hidden, tapped = language.tapped(text, places, length, None, tuple(t for t in head.taps if t >= 0))
-    features = dict(zip([t for t in head.taps if t >= 0], tapped, strict=True)) | {-1: language.normed(hidden)}
-    given = head.features(torch.cat([features[t] for t in head.taps], -1))
-    embeds = torch.cat((text[:, 1:], text[:, -1:]), 1)
-    cos, sin = (table.double() for table in rope_tables(ONE, length))
-    prefix = len(rows) - 1
-    mask = torch.full((length - prefix, length), -math.inf, dtype=torch.float64).triu(prefix + 1)[None, None]
-    outs = list(steps(head, embeds, given, (cos[None], sin[None]), prefix, mask, len(chain)))
+    (begin, prefix), length = VISUAL, text.shape[1]
+    every = tuple(range(7))
+    hidden, tapped = language.tapped(text, torch.arange(length), length, None, every)
+    taps = dict(zip(every, tapped, strict=True)) | {-1: language.normed(hidden)}
+    mask = torch.ones(length, length, dtype=torch.bool).tril()[prefix:][None, None]
+    ids = torch.zeros(1, length - prefix, dtype=torch.int64)
+    # Questions are told from answers by their labels, branches by offset 0.
+    labels = torch.full_like(ids, -100)
+    labels[:, len(rows) - prefix - 1 :] = 1
+    packed = Packed(ids, labels, torch.arange(length - prefix)[None], mask)
+    following, places = torch.cat((text[:, 1:], text[:, -1:]), 1), torch.arange(length)[None]
+    logits = language.logits(hidden[:, prefix:])
+    batch = Seen(text, torch.full((1, length), -1), following, taps, logits, places, packed, begin, prefix, labels > 0)
+    trainee = Trainee(head, None if mode is None else elastic(mode, MODES[mode]))
     found = []
-    for level, out in enumerate(outs):
-        row = len(first) - 1 + level
+    for level, out in enumerate(trainee.steps(language, batch, len(chain)).outs):
+        row = len(rows) - prefix + len(first) - 2 + level
         own = head.scores(out[0, row], language).log_softmax(-1)
         whole_row = torch.full((40,), -math.inf, dtype=torch.float64)
         whole_row[head.ids if isinstance(head, Eagle3Head) else torch.arange(40)] = own
@@ -232,12 +238,11 @@ def test_asked_twice_it_drafts_the_same() -> None:
     assert one.parents.tolist() == two.parents.tolist()
 
 
-@pytest.mark.parametrize("mode", [None, *MODES])
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(("kind", "mode"), [*((kind, None) for kind in HEADS), *(("eaglevlm", mode) for mode in MODES)])
 def test_a_session_makes_nothing_on_the_default_device(kind: str, mode: str | None) -> None:
     """With the target's tensors in one place and the default device elsewhere, as on a GPU."""
     model = target()
-    draft = opened(model, drafter(model, HEADS[kind](), Growth(3, 3), None if kind == "eagle3" else mode), [4])
+    draft = opened(model, drafter(model, HEADS[kind](), Growth(3, 3), mode), [4])
     scores = scored(model, draft.drafter.head, [4])
     with torch.device("meta"):
         for _ in range(2):

@@ -6,7 +6,7 @@ import pytest
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.pairs import Pair, generate, load_pair, with_head
-from eventspec.pairs.pair import DATA, feature_drafter
+from eventspec.pairs.pair import DATA
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
@@ -20,9 +20,9 @@ def pair() -> Pair:
 
 
 @pytest.mark.parametrize("head", ["eagle", "eagle1", "eagle3", "specvlm"])
-@pytest.mark.parametrize("tree", ["dynamic", "static", "chain"])
+@pytest.mark.parametrize("tree", ["dynamic", "static", "published", "chain"])
 def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str, tree: str) -> None:
-    with_it, rounds, said = with_head(pair, head, tree), 0, 0
+    with_it, rounds, said = with_head(pair, f"{head}:{tree}"), 0, 0
     for index in range(2):
         clip = make_clip(split_seed("test", 977, index))
         recording = as_recording(clip, f"scene {index}")
@@ -32,7 +32,7 @@ def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str
                 base = generate(pair, recording, question, "autoregressive", **sampled)  # type: ignore[arg-type]
                 found = generate(with_it, recording, question, "eagle", **sampled)  # type: ignore[arg-type]
                 assert found.token_ids == base.token_ids, (question, temperature)
-                assert found.trace.notes == [f"drafted by head {head}, {tree} tree"]
+                assert found.trace.notes == [f"drafted by head {head}, {tree}"]
                 if not temperature:
                     rounds, said = rounds + len(found.trace.rounds), said + len(found.token_ids)
     assert said / rounds > 2.5, "a trained head is accepted most of the time"
@@ -41,9 +41,9 @@ def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str
 def test_what_is_no_head_is_refused(pair: Pair) -> None:
     with pytest.raises(BadInput, match="no head 'eagle4'"):
         with_head(pair, "eagle4")
-    with pytest.raises(BadInput, match="tree 'oak' is unknown"):
-        with_head(pair, "eagle", "oak")
+    with pytest.raises(BadInput, match="way 'oak' of drafting is unknown"):
+        with_head(pair, "eagle:oak")
     with pytest.raises(BadCheckpoint, match=r"config\.json"):
         with_head(pair, str(DATA))
     with pytest.raises(BadCheckpoint, match="num_hidden_layers is 3, wanted 1"):
-        feature_drafter("eagle", DATA / "pairs/nano/drafter", pair.target.language)  # type: ignore[attr-defined]
+        with_head(pair, str(DATA / "pairs/nano/drafter"))

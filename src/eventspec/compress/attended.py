@@ -13,8 +13,8 @@ SURE = 0.4
 
 
 def attention_of_last(language: Llama, layer: int, inputs: Tensor) -> Tensor:
-    """How a prompt's last row attends to every row [T], the mean over the heads of the layer behind `layer` others, whose inputs
-    are given, float [T, D]."""
+    """How a prompt's last row attends to every row [T], the mean over the heads of the layer behind `layer` others, whose
+    inputs are given, float [T, D]."""
     block, last = language.decoder_layer(layer), len(inputs) - 1
     cos, sin = language.cos[: last + 1].to(inputs.dtype), language.sin[: last + 1].to(inputs.dtype)
     queries, keys, _ = block.project(block.normed(inputs), cos, sin)

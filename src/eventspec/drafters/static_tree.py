@@ -1,5 +1,5 @@
-"""The best fixed tree for a head: EAGLE-1 and Medusa shape theirs by hand for a head that is right in so many of ten cases; here
-it follows from how often each of the head's choices was right (as Sequoia, 2402.12374, section 3.1)."""
+"""The best fixed tree for a head. EAGLE-1's was shaped by hand for a head that is right less often; here the shape follows from
+how often each of the head's choices was right (as in Sequoia, 2402.12374, section 3.1)."""
 
 from __future__ import annotations
 

@@ -209,6 +209,8 @@ def packed_attention(queries: Tensor, keys: Tensor, values: Tensor, prefix: int,
     """Attention [B, H, T, d]: rows [0, prefix) are causal, those behind see what the mask [B, 1, T - prefix, T] allows (bool),
     or are biased by it (float)."""
     attend, grouped = F.scaled_dot_product_attention, keys.shape[1] != queries.shape[1]
+    if mask is not None and mask.is_floating_point():
+        mask = mask.to(queries.dtype)  # torch's kernel on a CPU misreads a float mask beside doubles, without a word
     if mask is not None and not prefix:
         return attend(queries, keys, values, attn_mask=mask, enable_gqa=grouped)
     head, kept_keys, kept_values = queries[:, :, :prefix], keys[:, :, :prefix], values[:, :, :prefix]
