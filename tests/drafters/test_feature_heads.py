@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 
 from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic, Option
 from eventspec.compress.resample import Resampler
 from eventspec.core import BadCheckpoint, Budget, Proposal, Request, Sampling, Trace, Verdict
-from eventspec.drafters.eagle import EagleConfig, EagleHead
+from eventspec.drafters.dream import DreamConfig, DreamHead
+from eventspec.drafters.eagle import EagleConfig, EagleHead, MsdHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.feature import FeatureDraft, FeatureDrafter
 from eventspec.drafters.head_folder import TrainedHead
+from eventspec.drafters.vispec import VispecHead
 from eventspec.engine.generate import run
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import NO_TAIL, Plan
@@ -75,11 +79,14 @@ def elastic(mode: Any, options: Any) -> Elastic:
 
 
 MODES = {"select": SELECT, "weighted": WEIGHTED, "concat": CONCAT}
-HEADS: dict[str, Callable[[], EagleHead | Eagle3Head]] = {
+HEADS: dict[str, Callable[[], Any]] = {
     "eagle1": lambda: eagle(norm=False),
     "eaglevlm": lambda: eagle(bias=False),
     "eagle3": eagle3,
-    "norm before residual": lambda: eagle3(normed=True),
+    "eagle3 normed": lambda: eagle3(normed=True),
+    "msd": lambda: randomised(MsdHead(EagleConfig(ONE)), 1),
+    "vispec": lambda: randomised(VispecHead(EagleConfig(ONE), 3), 1, 0.4),
+    "dream": lambda: randomised(DreamHead(DreamConfig(ONE)), 1),
 }
 GROWTHS = {"dynamic": Growth(10, 8), "narrow": Growth(2, 5), "chain": Growth(1, 6), "static": STATIC}
 
@@ -118,6 +125,70 @@ def test_a_head_of_any_weights_never_changes_the_answer(kind: str, growth: str) 
             assert found == base
             assert trace.drafted > 0
             assert not trace.notes
+
+
+def tied(seed: int) -> LanguageTarget:
+    """A target that cannot tell tokens 2k and 2k + 1 apart: every one of its choices is a tie."""
+    model = target(seed)
+    for weight in (model.language.head.weight, model.language.embed.weight):
+        weight[1::2] = weight[::2]
+    return model
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_ties_everywhere_change_nothing_and_break_no_tree(kind: str) -> None:
+    """Children as likely as their parents and as each other: closure holds (the engine checks every proposal), and the target's
+    tie goes the way it goes alone."""
+    for seed in range(2):
+        model, head = tied(seed), HEADS[kind]()
+        if isinstance(head, Eagle3Head):
+            head.head.weight[1::2] = head.head.weight[::2]
+        for growth in GROWTHS.values():
+            request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
+            found, trace = answered(model, drafter(model, head, growth), request, floor=1e-9)
+            assert found == answered(model, None, request)[0]
+            assert trace.drafted > 0
+            assert not trace.notes
+
+
+def chances(model: LanguageTarget, prompt: str, temperature: float, least: float) -> dict[tuple[int, ...], float]:
+    """Every answer of three tokens and how likely it is, by plain forwards; what begins with less than `least` is left out."""
+    language, known = model.language, {(): 1.0}
+    rows = model.rows(Request(prompt, None, None, Sampling()), Trace(), "target").rows
+    for _ in range(3):
+        longer = dict[tuple[int, ...], float]()
+        for path, chance in known.items():
+            text = torch.cat((rows, language.embed(torch.tensor(path, dtype=torch.int64))))[None]
+            hidden = language(text, torch.arange(text.shape[1]), text.shape[1], None)[0, -1]
+            shares = (language.logits(hidden) / temperature).softmax(-1).tolist()
+            longer |= {(*path, token): chance * share for token, share in enumerate(shares) if chance * share > least}
+        known = longer
+    return known
+
+
+def fit(drawn: Counter[tuple[int, ...]], wanted: dict[tuple[int, ...], float]) -> float:
+    """p of chi-square: every answer that is expected 8 times is a cell, all others are one."""
+    count = drawn.total()
+    cells = {path: chance * count for path, chance in wanted.items() if chance * count >= 8}
+    assert len(cells) > 20
+    seen = [drawn[path] for path in cells]
+    return float(chisquare([*seen, count - sum(seen)], [*cells.values(), count - sum(cells.values())]).pvalue)
+
+
+@pytest.mark.parametrize("kind", ["eaglevlm", "dream"])
+def test_sampled_answers_have_the_targets_distribution(kind: str) -> None:
+    """Chi-square over answers of three tokens, a draft tree in every round; the slightly warmer target fails the same test."""
+    prompt, temperature = "5 1 9 2 14 7", 0.3
+    model = target()
+    by, drawn, accepted = drafter(model, HEADS[kind](), Growth(8, 3)), Counter[tuple[int, ...]](), 0
+    for seed in range(2500):
+        request = Request(prompt, None, None, Sampling(temperature, max_new_tokens=3, seed=seed))
+        answer, trace = answered(model, by, request, floor=1e-9)
+        drawn[tuple(answer)] += 1
+        accepted += trace.accepted
+    assert accepted > 100
+    assert fit(drawn, chances(model, prompt, temperature, 1e-4)) > 1e-3
+    assert fit(drawn, chances(model, prompt, 1.2 * temperature, 1e-4)) < 1e-6
 
 
 @pytest.mark.parametrize("mode", MODES)

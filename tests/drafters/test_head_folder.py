@@ -16,12 +16,17 @@ from safetensors.torch import load_file, save_file
 from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic
 from eventspec.core import BadCheckpoint
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, load_head, save_head
+from eventspec.drafters.dream import DreamConfig, DreamHead
+from eventspec.drafters.eagle import MsdHead
 from eventspec.drafters.eagle3 import usual_taps
 from eventspec.drafters.head_folder import fingerprint
+from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
+from eventspec.drafters.vispec import VispecHead
 from eventspec.nn import Llama, LlamaConfig
 
 SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)
 ONE = replace(SIZES, num_hidden_layers=1)
+SMALL = replace(SIZES, hidden_size=8, num_hidden_layers=2, tie_word_embeddings=True)
 
 
 def target(seed: int = 0) -> Llama:
@@ -56,6 +61,11 @@ KINDS: dict[str, Callable[[], TrainedHead]] = {
     "select": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "select", SELECT))),
     "weighted": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "weighted", WEIGHTED))),
     "concat": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, bias=False))), halved(Elastic(16, "concat", CONCAT))),
+    "ranks": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), ranks=(0.75, 0.125, 0.0625)),
+    "msd": lambda: TrainedHead(halved(MsdHead(EagleConfig(ONE)))),
+    "vispec": lambda: TrainedHead(halved(VispecHead(EagleConfig(ONE), 3))),
+    "dream": lambda: TrainedHead(halved(DreamHead(DreamConfig(ONE)))),
+    "massv": lambda: TrainedHead(halved(SmallVlm(SmallConfig(SMALL, 16)))),
 }
 
 
@@ -66,6 +76,7 @@ def test_a_head_that_was_written_is_read_back_bit_by_bit(kind: str, tmp_path: Pa
     found = load_head(tmp_path / "head", whose)
     assert type(found.head) is type(made.head)
     assert found.head.config == made.head.config
+    assert found.ranks == made.ranks
     pairs = [(made.head, found.head)]
     if made.compressor is not None:
         assert found.compressor is not None

@@ -101,6 +101,8 @@ def load_head(folder: Path, target: Llama) -> TrainedHead:
     if isinstance(head, Eagle3Head):
         assert ids is not None
         head.ids = ids
+    elif isinstance(head, SmallVlm) and head.config.language.tie_word_embeddings:
+        head.language.head.weight = head.language.embed.weight
     elif isinstance(head, EagleHead) and not head.config.input_norm:
         head.layer.input_norm = torch.nn.Parameter(torch.empty(0, dtype=dtype), requires_grad=False)
     device = target.embed.weight.device
