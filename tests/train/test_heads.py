@@ -13,14 +13,16 @@ import pytest
 import torch
 
 from eventspec.compress.elastic import SELECT, WEIGHTED, Elastic
-from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead
+from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
 from eventspec.models.embedded import SIZES
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import rope_tables
 from eventspec.train.data import Branch, pack
-from eventspec.train.heads import HeadTraining, Trainee, head_losses
-from eventspec.train.unrolled import steps
+from eventspec.train.eagle import NAMES, NEIGHBOURS, trainee
+from eventspec.train.eagle import begin as fresh
+from eventspec.train.heads import HeadTraining, Trainee, _ranked, head_losses
+from eventspec.train.unrolled import shifted, steps
 from eventspec.train.views import Seen, compressed, whole
 
 ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
@@ -92,7 +94,7 @@ def seen(seed: int = 0) -> Seen:
         noise(16),
         ids,
         noise(16),
-        {1: noise(16), 2: noise(16), 3: noise(16), -1: noise(16)},
+        {tap: noise(16) for tap in (1, 2, 3, 4, 5, -1)},
         logits,
         places,
         packed,
@@ -174,12 +176,57 @@ def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: py
     answer = found.logits.roll(-1, 1)
     for said, gained in ((answer, None), (-answer, 0.0)):
         monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target, said=said: said)
-        monkeypatch.setattr(module, "steps", lambda *words, said=said: iter([torch.zeros(2, said.shape[1], 16)] * words[-1]))
+        monkeypatch.setattr(module, "steps", lambda *words, said=said: iter([torch.zeros(2, said.shape[1], 16)] * words[6]))
         tau = training.acceptance([0, 1], batch=2)["it"]
         # Chains that begin at the rows of an answer with n learned rows gain n, n - 1, ..., 1.
         runs = [4, 2, 3, 3]
         best = sum(n * (n + 1) / 2 for n in runs) / sum(runs)
         assert tau == pytest.approx(1 + (best if gained is None else gained))
+
+
+@pytest.mark.parametrize("name", NAMES + NEIGHBOURS)
+def test_every_head_learns_with_all_it_has(name: str) -> None:
+    """Losses are numbers, every parameter gets a gradient, and some steps on one batch make them smaller."""
+    torch.manual_seed(0)
+    language = LlamaConfig(40, 16, 24, 8, 2, 1, max_position_embeddings=64)
+    target = VideoLlava(replace(SIZES["nano"].target, language=language)).train().requires_grad_(False)
+    made = trainee(name, target, range(40))
+    fresh(made, None, target)
+    parts = made.module()
+    optimiser, totals = torch.optim.AdamW(parts.parameters(), 1e-2), []
+    for turn in range(40):
+        losses = head_losses(made, target, seen())
+        total = torch.stack([loss for part, loss in losses.items() if not part.startswith("_")]).sum()
+        total.backward()
+        if not turn:
+            missing = [
+                n
+                for n, p in parts.named_parameters()
+                if p.requires_grad and (p.grad is None or not torch.isfinite(p.grad).all())
+            ]
+            assert not missing
+        optimiser.step()
+        optimiser.zero_grad()
+        totals.append(float(total.detach()))
+    assert np.isfinite(totals).all()
+    assert min(totals[-5:]) < 0.9 * totals[0]
+
+
+@torch.no_grad()
+def test_ranks_are_counted_behind_right_drafts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that is told the answer at the first step and the second best afterwards: rank 0 once a row, rank 1 at the second
+    step, and nothing is counted behind that."""
+    found = seen()
+    target = VideoLlava(SIZES["nano"].target)
+    target.language.cos, target.language.sin = rope_tables(ONE, 64)
+    answer = found.logits.roll(-1, 1)
+    second = answer.scatter(-1, answer.argmax(-1, keepdim=True), answer.topk(2).values[..., 1:] - 1e-3)
+    said = iter((answer, second, second))
+    monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target: next(said))
+    counts = _ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, 3)
+    rows = int(found.learned.sum())
+    again = int((shifted(found.learned, 1) & found.learned)[:, 1:].sum())
+    assert counts.tolist() == [rows, again, 0, 0]
 
 
 @pytest.mark.long
@@ -190,11 +237,12 @@ def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
     monkey = replace(PRESETS["smoke"], answered=2)
     PRESETS["tiny"] = monkey
     try:
-        folder = train("nano", "tiny", ["eagle", "eagle3", "specvlm"], tmp_path, lambda *words: None)
+        folder = train("nano", "tiny", list(NAMES + NEIGHBOURS), tmp_path, lambda *words: None, go_on=True)
     finally:
         del PRESETS["tiny"]
     pair = load_pair(folder)
     assert {"eagle", "specvlm"} <= pair.drafters.keys()
-    assert set(pair.heads) >= {"eagle", "eagle3", "specvlm"}
+    assert set(pair.heads) == {*NAMES, *NEIGHBOURS}
+    assert all(load_head(where, pair.target.language).ranks for where in pair.heads.values())  # type: ignore[attr-defined]
     told = json.loads((folder / "heads.json").read_text())["calibration"]["tau"]
     assert all(np.isfinite(list(told.values())))

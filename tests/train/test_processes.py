@@ -65,9 +65,10 @@ class Watched(HeadTraining):
         return {name: part * float("nan" if len(self.batches) - 1 == self.bad_call else 1) for name, part in parts.items()}
 
 
-def answers(*given: Any) -> dict[int, list[Branch]]:
-    """Two questions about each of the clips asked for."""
-    return {number: [Branch([9, 8, 7], [20 + number, 30, 31, 2]), Branch([9, 5], [40, 41, 2])] for number in given[4]}
+def answered(pair: Path, out: Path, split: str, count: int, *how: Any) -> tuple[Pictures, dict[int, list[Branch]]]:
+    """The clips, and two questions about each of the first `count` of them."""
+    two = {number: [Branch([9, 8, 7], [20 + number, 30, 31, 2]), Branch([9, 5], [40, 41, 2])] for number in range(count)}
+    return Pictures(out), two
 
 
 def heads(out: Path, seconds: float, processes: Processes = ALONE, bad_call: int = -1) -> Watched:
@@ -77,10 +78,9 @@ def heads(out: Path, seconds: float, processes: Processes = ALONE, bad_call: int
         patch.setattr(loop, "trained_clock", partial(next, itertools.count(0, 1 + processes.rank)))
         patch.setattr(Watched, "bad_call", bad_call)
         patch.setattr(eagle, "CALIBRATION", 2)
-        patch.setitem(eagle.PRESETS, "tiny", eagle.Preset(1, 8, Stage("heads", seconds, 1e-3, 2), 2))
-        for name, fake in (("Clips", Pictures), ("HeadTraining", Watched), ("answers_of", answers)):
-            patch.setattr(eagle, name, fake)
-        patch.setattr(eagle, "render_shards", lambda *given: iter(()))
+        patch.setitem(eagle.PRESETS, "tiny", eagle.Preset(8, Stage("heads", seconds, 1e-3, 2), 2))
+        patch.setattr(eagle, "HeadTraining", Watched)
+        patch.setattr(eagle, "answered", answered)
         eagle.train("nano", "tiny", ["eagle1"], out, lambda *told: None, processes=processes)
     return Watched.made[0]
 

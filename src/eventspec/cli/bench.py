@@ -23,7 +23,9 @@ Drafters = Annotated[
 ]
 Heads = Annotated[
     list[str] | None,
-    typer.Option(help="Another head for method eagle, NAME or NAME:TREE (dynamic, static, chain). Repeatable."),
+    typer.Option(
+        help="Another head for method eagle, NAME or NAME:WAY (dynamic, static, published, chain; massv:pruned). Repeatable."
+    ),
 ]
 Compressions = Annotated[
     list[str] | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N. Repeatable.")
@@ -98,12 +100,12 @@ def compare(
 def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], compressions: list[str]) -> list[Way]:
     """Ways beyond the methods: other event drafters, heads and compressions of the same target."""
     from eventspec.experiments.compare import Way
-    from eventspec.pairs import with_compression, with_drafter, with_head
+    from eventspec.pairs import warm_up, with_compression, with_drafter, with_head
     from eventspec.pairs.methods import LOSSY
     from eventspec.pairs.variants import named
 
     made = [("cross-modal", name, with_drafter(pair, *named(name, "auto"))) for name in drafters]
-    made += [("eagle", name, with_head(pair, name)) for name in heads]
+    made += [("eagle", name, warm_up(with_head(pair, name), ("eagle",))) for name in heads]
     made += [(LOSSY, name, with_compression(pair, name)) for name in compressions]
     return [Way(f"{method}, {name}", method, events, other) for method, name, other in made]
 

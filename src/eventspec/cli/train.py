@@ -56,14 +56,22 @@ def heads(
     pair: Annotated[
         str, typer.Option(help="Whose target the heads are for: a bundled pair, or the folder of a pair.toml.")
     ] = "nano",
-    head: Annotated[list[str] | None, typer.Option(help="eagle, eagle1, eagle3, specvlm; repeatable. Default: all.")] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="eagle, eagle1, eagle3, specvlm (default), weighted, concat, hivis, msd, vispec, dream, massv. Repeatable."
+        ),
+    ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="Begin with the weights of the pair's own heads, as far as they have the same.")
+    ] = False,
     preset: Annotated[
         str, typer.Option(help="cpu (1.5 h on 2 cores), gpu or smoke. Its batch is that of one process.")
     ] = "cpu",
     resume: Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the acceptance.")] = False,
 ) -> None:
-    """Train heads on a target's features (EAGLE, EAGLE-3, SpecVLM) by distillation from its running pass.
+    """Train heads on a target's features (EAGLE, EAGLE-3, SpecVLM and neighbours) by distillation from its running pass.
 
     On several GPUs, or processes: torchrun --nproc-per-node N -m eventspec train heads ... Gradients are averaged, so a step
     learns from N batches; the output folder must be the same for all. A run may go on with another N.
@@ -74,9 +82,9 @@ def heads(
     from eventspec.train.loop import TrainingFailed
     from eventspec.train.processes import launched_first, started
 
-    names = list(dict.fromkeys(head or recipe.NAMES))
-    if unknown := [name for name in names if name not in recipe.NAMES]:
-        raise BadInput(f"head '{unknown[0]}' is unknown: choose from {', '.join(recipe.NAMES)}")
+    names, known = list(dict.fromkeys(head or recipe.NAMES)), (*recipe.NAMES, *recipe.NEIGHBOURS)
+    if unknown := [name for name in names if name not in known]:
+        raise BadInput(f"head '{unknown[0]}' is unknown: choose from {', '.join(known)}")
     if preset not in recipe.PRESETS:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
     if launched_first():
@@ -84,7 +92,7 @@ def heads(
     reexecute_with_allocator(sys.argv[1:])
     with started() as processes, _shown(processes.first) as report:
         try:
-            folder = recipe.train(pair, preset, names, out, report, processes=processes)
+            folder = recipe.train(pair, preset, names, out, report, processes=processes, go_on=go_on)
         except TrainingFailed:
             if processes.first:
                 raise

@@ -41,8 +41,10 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
 
     withdrawn = spoken_ratio("retracted", "provisional")
     inside = ratio_of_sums([r["rounds_ms"]["model"] for r in own], [r["rounds_ms"]["all"] for r in own])
+    rounds = [len(r["token_ids"]) for r in own], [s["rounds"] for s in spoken]
     figures: dict[str, Any] = {
-        "tau": ratio_of_sums([len(r["token_ids"]) for r in own], [s["rounds"] for s in spoken]),
+        "tau": ratio_of_sums(*rounds),
+        "tau_ci95": ratio_interval(*rounds, [r["recording"] for r in own]),
         "acceptance": spoken_ratio("accepted", "drafted_levels"),
         "acceptance_nodes": spoken_ratio("accepted", "drafted"),
         "acceptance_vision": ratio_of_sums([v[0] for v in vision], [v[1] for v in vision]) if vision else None,
@@ -52,6 +54,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         "exact_match_short": mean([float(_right(r)) for r in short]),
         "first_provisional_ms": mean(_column(own, "first_provisional")),
         "provisional_kept": None if withdrawn is None else 1 - withdrawn,
+        "drafter_prefill_ms": mean(_column(own, "drafter_prefill")),
         "first_committed_ms": mean(_column(own, "first_committed")),
         "total_ms": mean(_column(own, "total")),
         "overhead_share": None if inside is None else 1 - inside,
@@ -61,7 +64,8 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         figures |= {
             "speedup": ratio_of_sums(whole, _column(own, "total")),
             "speedup_ci95": _times_as_fast(base, own)[1:],
-            "decode_speedup": ratio_of_sums(_column(base, "decode"), _column(own, "decode")),
+            "decode_speedup": _times_as_fast(base, own, "decode")[0],
+            "decode_speedup_ci95": _times_as_fast(base, own, "decode")[1:],
             "ceiling": ratio_of_sums(whole, _column(base, "first_committed")),
             "identical": sum(r["first_difference"] is None for r in own),
             "ties": sum((r["first_difference"] or {}).get("gap", 1.0) < TIE_GAP for r in own),
@@ -70,9 +74,9 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
     return figures
 
 
-def _times_as_fast(others: list[Row], own: list[Row]) -> list[float | None]:
-    """How many times as fast `own` is, and the 95 % interval over recordings: [ratio, low, high]."""
-    above, below = _column(others, "total"), _column(own, "total")
+def _times_as_fast(others: list[Row], own: list[Row], stage: str = "total") -> list[float | None]:
+    """How many times as fast `own` is in a stage, and the 95 % interval over recordings: [ratio, low, high]."""
+    above, below = _column(others, stage), _column(own, stage)
     low, high = ratio_interval(above, below, [r["recording"] for r in own]) or (None, None)
     return [ratio_of_sums(above, below), low, high]
 

@@ -96,13 +96,15 @@ def accepted_per_position(trace: Trace) -> list[int]:
 
 
 def rounds_ms(trace: Trace) -> dict[str, float]:
-    """Milliseconds of the rounds, and of them in a model: the target's forwards and, while the target waits, the drafter's.
+    """Milliseconds of the rounds, and of them in a model: the target's forwards and, while the target waits, the drafter's
+    (`drafting`).
 
     A first round that is a whole prefill (nothing could be drafted ahead) is left out: it would hide what the others cost.
     """
     rounds = [r for r in trace.rounds if r.proposed or not r.head_start]
     drafting = sum(min(r.draft_seconds, r.draft_model_seconds) for r in rounds)
-    found = {"all": sum(r.seconds + r.draft_seconds for r in rounds), "model": sum(r.model_seconds for r in rounds) + drafting}
+    verifying = sum(r.model_seconds for r in rounds)
+    found = {"all": sum(r.seconds + r.draft_seconds for r in rounds), "model": verifying + drafting, "drafting": drafting}
     return {name: round(1e3 * seconds, 3) for name, seconds in found.items()}
 
 

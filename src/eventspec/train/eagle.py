@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,16 @@ from tokenizers import Tokenizer
 
 from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic, Mode, Option
 from eventspec.core import BadInput
-from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, save_head
+from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, load_head, save_head
 from eventspec.drafters.dream import DreamConfig, DreamHead
 from eventspec.drafters.eagle import MsdHead
 from eventspec.drafters.eagle3 import usual_taps
-from eventspec.drafters.head_folder import fingerprint
 from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs import bundled
-from eventspec.train.answers import answers_of
-from eventspec.train.data import Branch, Clips, Questions, render_shards
+from eventspec.train.answered import answered
+from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.heads import HeadTraining, Trainee
 from eventspec.train.loop import Report, Stage, run_stage
 from eventspec.train.models import Sampler, initialise
@@ -39,18 +37,17 @@ SNAPSHOTS = (0.25, 0.5)
 
 @dataclass(frozen=True)
 class Preset:
-    """Shards of 500 clips, clips that the target answers, the stage, questions packed behind a recording."""
+    """Clips that the target answers, the stage, questions packed behind a recording."""
 
-    shards: int
     answered: int
     stage: Stage
     packed: int
 
 
 PRESETS = {
-    "cpu": Preset(6, 3000, Stage("heads", 3600, 1e-3, 8), 12),
-    "gpu": Preset(40, 20000, Stage("heads", 480, 1e-3, 64), 12),
-    "smoke": Preset(1, 4, Stage("heads", 2, 1e-3, 2), 2),
+    "cpu": Preset(3000, Stage("heads", 3600, 1e-3, 8), 12),
+    "gpu": Preset(20000, Stage("heads", 480, 1e-3, 64), 12),
+    "smoke": Preset(4, Stage("heads", 2, 1e-3, 2), 2),
 }
 NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
 NEIGHBOURS = ("weighted", "concat", "hivis", "msd", "vispec", "dream", "massv")
@@ -59,6 +56,8 @@ VECTORS = 8
 """ViSpec's rows for a recording: one for each of the frames, as the paper takes one for an image."""
 SMALL = (96, 256, 2)
 """Width, inner width and layers of MASSV's small model."""
+BEGINS = {"hivis": "eagle", "msd": "eagle", "vispec": "eagle", "weighted": "specvlm", "concat": "specvlm"}
+"""The head whose weights another one may begin with."""
 
 
 def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
@@ -100,39 +99,34 @@ def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
 
 
 def train(
-    pair: str, preset_name: str, names: list[str], out: Path, report: Report, workers: int = 2, processes: Processes = ALONE
+    pair: str,
+    preset_name: str,
+    names: list[str],
+    out: Path,
+    report: Report,
+    workers: int = 2,
+    processes: Processes = ALONE,
+    go_on: bool = False,
 ) -> Path:
     """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted, with
-    any number of processes; the first of them does alone what is not training."""
+    any number of processes; the first of them does alone what is not training. `go_on`: the weights that the pair's own heads
+    have in common with the new ones are where these begin."""
     preset, folder = PRESETS[preset_name], bundled().get(pair, Path(pair))
-    load = partial(load_video_llava, folder / "target")
-    target, tokenizer = load(), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    target, tokenizer = load_video_llava(folder / "target"), Tokenizer.from_file(str(folder / "tokenizer.json"))
     with processes.first_ahead():
-        for split, shards in (("train", preset.shards), ("calibration", 1)):
-            for number, _ in enumerate(render_shards(out / split, shards, 0, workers, split), 1):
-                report(f"render {split}", number / shards, {})
-        clips, held_out = Clips(out / "train"), Clips(out / "calibration")
-        mark = fingerprint(target.language)  # another target gives other answers
-        answered = [
-            answers_of(
-                load, folder / "tokenizer.json", each.folder, out / "answers" / mark / each.folder.name, numbers, workers
-            )
-            for each, numbers in (
-                (clips, list(range(min(preset.answered, len(clips))))),
-                (held_out, list(range(min(preset.answered, CALIBRATION)))),
-            )
-        ]
-    used = Counter(token for known in answered[0].values() for branch in known for token in branch.answer)
+        clips, answers = answered(folder, out, "train", preset.answered, report, workers)
+        judged = answered(folder, out, "calibration", min(preset.answered, CALIBRATION), report, workers)
+    used = Counter(token for known in answers.values() for branch in known for token in branch.answer)
     torch.manual_seed(0)
     trainees = {name: trainee(name, target, used) for name in names}
-    for made in trainees.values():
-        initialise(made.head)
+    for name, made in trainees.items():
+        begin(made, folder / "heads" / BEGINS.get(name, name) if go_on else None, target)
     torch.manual_seed(1 + processes.rank)  # every process draws its own noise, and its own questions
     target.to(processes.device)
     questions = Questions(tokenizer)
-    training = HeadTraining(target, trainees, questions, clips, answered[0], preset.packed, processes.rank).to(processes.device)
-    judge = Calibration(training, held_out, answered[1], out / "calibration.jsonl")
-    sampler = Sampler(clips, preset.stage.batch, 400, sorted(answered[0]), processes)
+    training = HeadTraining(target, trainees, questions, clips, answers, preset.packed, processes.rank).to(processes.device)
+    judge = Calibration(training, *judged, out / "calibration.jsonl")
+    sampler = Sampler(clips, preset.stage.batch, 400, sorted(answers), processes)
     parts = list(training.heads.values())
     told = judge.telling(report)
     run_stage(
@@ -141,7 +135,24 @@ def train(
     if not processes.first:
         return out / "pair"
     judge.measure({"step": -1})
-    return export(folder, trainees, target.to("cpu"), out)
+    return export(folder, trainees, judge.ranks(), target.to("cpu"), out)
+
+
+def begin(made: Trainee, folder: Path | None, target: VideoLlava) -> None:
+    """Fresh weights, or those that a trained head in `folder` has under the same name and shape."""
+    initialise(made.head)
+    if isinstance(made.head, VispecHead):
+        made.head.begin()
+    if folder is None or not folder.is_dir():
+        return
+    trained = load_head(folder, target.language)
+    for part, found in ((made.head, trained.head), (made.compressor, trained.compressor)):
+        if part is not None and found is not None:
+            own = part.state_dict()
+            fit = {
+                name: tensor for name, tensor in found.state_dict().items() if name in own and own[name].shape == tensor.shape
+            }
+            part.load_state_dict({**own, **fit})
 
 
 class Calibration:
@@ -162,6 +173,11 @@ class Calibration:
 
         return told
 
+    def ranks(self) -> dict[str, tuple[float, ...]]:
+        """How often each of every head's choices is right."""
+        self.training.eval()
+        return self.own.ranks(self.clips, batch=8)
+
     @torch.no_grad()
     def measure(self, where: dict[str, Any]) -> dict[str, float]:
         """tau of every head; written to the log."""
@@ -173,14 +189,16 @@ class Calibration:
         return found
 
 
-def export(folder: Path, trainees: dict[str, Trainee], target: VideoLlava, out: Path) -> Path:
+def export(
+    folder: Path, trainees: dict[str, Trainee], ranks: dict[str, tuple[float, ...]], target: VideoLlava, out: Path
+) -> Path:
     """A copy of the pair with the heads in it; heads it had under other names stay."""
     made = out / ".pair.part"
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, made)
     for name, each in trainees.items():
         shutil.rmtree(made / "heads" / name, ignore_errors=True)
-        save_head(TrainedHead(each.head, each.compressor), made / "heads" / name, target.language)
+        save_head(TrainedHead(each.head, each.compressor, ranks[name]), made / "heads" / name, target.language)
     text = (made / "pair.toml").read_text().split("\n[heads]")[0].rstrip("\n")
     rows = "".join(f'{path.name} = "heads/{path.name}"\n' for path in sorted((made / "heads").iterdir()))
     (made / "pair.toml").write_text(f"{text}\n\n[heads]\n{rows}")

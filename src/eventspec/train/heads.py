@@ -142,6 +142,18 @@ class HeadTraining(nn.Module):
         return {name: 1 + gained / max(1.0, begun) for name, gained in right.items()}
 
     @torch.no_grad()
+    def ranks(self, numbers: list[int], batch: int, most: int = 10, depth: int = 4) -> dict[str, tuple[float, ...]]:
+        """How often the target's next token is the first, second, ... choice of every head, behind drafts that were right, up
+        to `depth` levels deep: what a static tree is made for."""
+        counts = {name: torch.zeros(most + 1) for name in self.trainees}
+        for at in range(0, len(numbers), batch):
+            with autocast(self.target.language.embed.weight.device):
+                seen = self._seen(np.array(numbers[at : at + batch]))
+                for name, trainee in self.trainees.items():
+                    counts[name] += _ranked(trainee, self.target, seen, most, depth)
+        return {name: tuple((found[:-1] / found.sum().clamp_min(1)).tolist()) for name, found in counts.items()}
+
+    @torch.no_grad()
     def _seen(self, index: np.ndarray[Any, Any]) -> Seen:
         """The target's own pass over the recordings, with some of its answers behind each."""
         target = self.target
@@ -171,6 +183,22 @@ class HeadTraining(nn.Module):
     def _branches(self, index: int) -> list[Branch]:
         known = self.answers[index]
         return [Branch(known[i].question, known[i].answer) for i in self.rng.permutation(len(known))[: self.packed]]
+
+
+def _ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: int) -> Tensor:
+    """Counts float [most + 1] of the target's next token by its rank among the head's choices; the last one: no such rank."""
+    head, wanted = trainee.head, seen.logits.roll(-1, 1).argmax(-1)
+    alive, counts = seen.learned, torch.zeros(most + 1)
+    for step, out in enumerate(trainee.steps(target.language, seen, depth).outs):
+        scores = head.scores(out, target.language)
+        named = head.names(scores.topk(min(most, scores.shape[-1])).indices)
+        hit = named == wanted[..., None]
+        rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
+        counts += rank[alive].bincount(minlength=most + 1).cpu()
+        # Row j of the next step goes on behind row j - 1 of this one.
+        alive = shifted(alive & (rank == 0), 1) & seen.learned
+        alive[:, : step + 1] = False
+    return counts
 
 
 def _gained(trainee: Trainee, target: VideoLlava, seen: Seen, depth: int) -> Tensor:

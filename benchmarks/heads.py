@@ -1,0 +1,223 @@
+r"""Heads on the target's features, compared: one table of all of them with controls, trees at equal node budgets, what drafting
+could at best give, and checkpoints of a training. Run on a quiet machine; every mode prints JSON and writes its part of the
+results:
+
+python benchmarks/heads.py table  --scenes 100 --limit 200      # every head, controls, intervals
+python benchmarks/heads.py identity --scenes 100 --limit 200    # every head in every tree: is the answer the target's?
+python benchmarks/heads.py trees  --scenes 40 --limit 100       # dynamic, static, published, chain with 8, 16 and 24 nodes
+python benchmarks/heads.py bound  --scenes 40 --limit 100       # decode-only speed-up beside tau / (V(k) + c/t)
+python benchmarks/heads.py scaling --checkpoints A B C          # heads of one training at several ages, ascending
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eventspec.core import Sampling, Trace
+from eventspec.drafters import FeatureDrafter, load_head
+from eventspec.drafters.feature import TREES
+from eventspec.drafters.static_tree import static_tree
+from eventspec.engine import Plan
+from eventspec.engine.cost import VerifyCurve, measure_rounds, measure_verify
+from eventspec.experiments.compare import Way, compare, read_questions
+from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
+from eventspec.nn.draft import Growth
+from eventspec.pairs import Pair, load_pair, warm_up, with_head
+from eventspec.pairs.warming import behind_prompt, request
+from eventspec.scenes.writer import write_scenes
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks/results/heads.json"
+SMALL = ("massv",)
+CONTROLS = ["autoregressive", "prior", "ngram"]
+NODES = (8, 16, 24)
+
+
+def heads_of(pair: Pair) -> list[str]:
+    return [name for name in pair.heads if name not in SMALL]
+
+
+def ask(options: argparse.Namespace, ways: Callable[[Pair], list[Way]], methods: list[str]) -> tuple[dict[str, Any], list[Any]]:
+    """All questions in all ways, interleaved, and the summary with every row."""
+    pair = warm_up(load_pair(options.pair, "one"))
+    with tempfile.TemporaryDirectory() as folder:
+        street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
+        write_scenes(street, options.scenes, "test", options.seed)
+        questions = read_questions(street / "qa.jsonl", options.limit)
+        sampling = Sampling(max_new_tokens=96)
+        told = compare(pair, questions, methods, sampling, ["real"], rows, progress, others=ways(pair))
+        return told, [json.loads(line) for line in rows.read_text().splitlines()]
+
+
+def progress(done: int, total: int) -> None:
+    if done % 20 == 0:
+        print(f"{done} of {total}", file=sys.stderr, flush=True)
+
+
+def fitted(pair: Pair, spec: str) -> Pair:
+    """The pair with a head, budgets fitted to what that head costs."""
+    return warm_up(with_head(pair, spec), ("eagle",))
+
+
+def table(options: argparse.Namespace) -> dict[str, Any]:
+    def ways(pair: Pair) -> list[Way]:
+        names = [*heads_of(pair), *(f"{name}{way}" for name in SMALL if name in pair.heads for way in ("", ":pruned"))]
+        return [Way(name, "eagle", "real", fitted(pair, name)) for name in names]
+
+    told, rows = ask(options, ways, CONTROLS)
+    for name, figures in told["methods"].items():
+        long = [r for r in rows if r["method"] == name and r["usage"]["completion_tokens"] >= 40]
+        base = [r for r in rows if r["method"] == "autoregressive" and r["usage"]["completion_tokens"] >= 40]
+        spent = [[r["timing_ms"]["decode"] for r in found] for found in (base, long)]
+        figures["decode_speedup_long"] = ratio_of_sums(*spent) if len(base) == len(long) else None
+        figures["long"] = len(long)
+    return told
+
+
+def identity(options: argparse.Namespace) -> dict[str, Any]:
+    def ways(pair: Pair) -> list[Way]:
+        specs = [f"{name}:{tree}" for name in heads_of(pair) for tree in ("dynamic", "static", "published", "chain")]
+        specs += [f"{name}:{way}" for name in SMALL if name in pair.heads for way in ("dynamic", "pruned")]
+        return [Way(spec, "eagle", "real", with_head(pair, spec)) for spec in specs]
+
+    told, _ = ask(options, ways, ["autoregressive"])
+    kept = ("identical", "ties", "tau", "tau_ci95")
+    told["methods"] = {name: {k: figures[k] for k in kept} for name, figures in told["methods"].items()}
+    return told
+
+
+def trees(options: argparse.Namespace) -> dict[str, Any]:
+    """Every kind of tree with the same number of nodes and no floor: what the shape is worth, whatever it costs."""
+
+    def ways(pair: Pair) -> list[Way]:
+        found = []
+        for head in options.heads or ["eagle"]:
+            trained = load_head(pair.heads[head], pair.target.language)  # type: ignore[attr-defined]
+            drafter = with_head(pair, head).drafters["eagle"]
+            assert isinstance(drafter, FeatureDrafter)
+            for nodes in NODES:
+                plan = Plan(nodes=nodes, node_cost=0.0, level_cost=0.0)
+                for kind in ("dynamic", "static", "published", "chain"):
+                    growth = static_tree(trained.ranks, nodes) if kind == "static" else TREES[kind]
+                    made = replace(
+                        pair,
+                        drafters={**pair.drafters, "eagle": drafter.with_growth(growth)},
+                        budgets={**pair.budgets, "eagle": plan},
+                    )
+                    found.append(Way(f"{head}, {nodes} nodes, {kind}", "eagle", "real", made))
+        return found
+
+    told, rows = ask(options, ways, ["autoregressive"])
+    kept = ("identical", "tau", "tau_ci95")
+    told["methods"] = {name: {k: figures[k] for k in kept} for name, figures in told["methods"].items()}
+    told["against_chain"] = {}
+    for name in told["methods"]:
+        head, *rest = name.split(", ")
+        if len(rest) == 2:
+            own, chain = ([r for r in rows if r["method"] == n] for n in (name, f"{head}, {rest[0]}, chain"))
+            rounds = [[r["speculation"]["rounds"] for r in found] for found in (chain, own)]
+            interval = ratio_interval(*rounds, [r["recording"] for r in own])
+            told["against_chain"][name] = {"fewer_rounds": ratio_of_sums(*rounds), "ci95": interval}
+    return told
+
+
+def bound(options: argparse.Namespace) -> dict[str, Any]:
+    """What tau and the measured costs allow: tau / (V(k) + c / t), and how much of it is reached. V is measured apart, in trees
+    of k rows that take turns with drafts; t is a step of the baseline's, c what drafting takes a round, both in the run."""
+
+    def ways(pair: Pair) -> list[Way]:
+        return [Way(name, "eagle", "real", fitted(pair, name)) for name in options.heads or ("eagle", "specvlm", "eagle3")]
+
+    told, rows = ask(options, ways, ["autoregressive"])
+    curve = verify_curve(load_pair(options.pair, "one"))
+    base = [r for r in rows if r["method"] == "autoregressive"]
+    step = sum(r["timing_ms"]["decode"] for r in base) / sum(len(r["token_ids"]) - 1 for r in base)
+    found: dict[str, Any] = {}
+    for name, figures in told["methods"].items():
+        own = [r for r in rows if r["method"] == name]
+        rounds = sum(r["speculation"]["rounds"] - 1 for r in own)
+        if name == "autoregressive" or not rounds:
+            continue
+        nodes = sum(r["speculation"]["drafted"] for r in own) / rounds
+        drafting = sum(r["rounds_ms"]["drafting"] - (r["timing_ms"]["drafter_prefill"] or 0) for r in own) / rounds
+        tau = sum(len(r["token_ids"]) - 1 for r in own) / rounds
+        verify = float(np.interp(nodes + 1, (1, *curve.counts), (curve.one, *curve.seconds))) / curve.one
+        allowed = tau / (verify + drafting / step)
+        reached = figures["decode_speedup"]
+        found[name] = {
+            "tau_behind_the_first": tau,
+            "nodes": nodes,
+            "V": verify,
+            "c_over_t": drafting / step,
+            "allowed": allowed,
+        }
+        found[name] |= {"decode_speedup": reached, "reached": reached / allowed, "prefill_ms": figures["drafter_prefill_ms"]}
+    told["bound"] = {"step_ms": step, "curve": [curve.one, curve.counts, curve.seconds], **found}
+    return told
+
+
+def verify_curve(pair: Pair) -> VerifyCurve:
+    """V(k) behind drafts, as `warm_up` measures it, over more lengths."""
+    drafter = pair.drafters["eagle"]
+    assert isinstance(drafter, FeatureDrafter)
+
+    def measured() -> VerifyCurve:
+        one = measure_verify(pair.target.prefill(request(), 1, Trace())).one
+        sessions = behind_prompt(pair, drafter.with_growth(Growth(2, 24)))
+        return measure_rounds(*sessions, one, (2, 4, 6, 8, 12, 16, 24, 40), repeats=12)[0]
+
+    return pair.lanes.lane("target").start(measured).result()
+
+
+def scaling(options: argparse.Namespace) -> dict[str, Any]:
+    def ways(pair: Pair) -> list[Way]:
+        return [Way(str(path), "eagle", "real", fitted(pair, str(path))) for path in options.checkpoints]
+
+    told, rows = ask(options, ways, ["autoregressive"])
+    kept = ("identical", "tau", "tau_ci95", "decode_speedup")
+    told["methods"] = {name: {k: figures[k] for k in kept} for name, figures in told["methods"].items()}
+    names = [str(path) for path in options.checkpoints]
+    told["against_the_one_before"] = []
+    for before, after in pairwise(names):
+        one, two = ([r for r in rows if r["method"] == n] for n in (before, after))
+        rounds = [[r["speculation"]["rounds"] for r in found] for found in (one, two)]
+        found = {"fewer_rounds": ratio_of_sums(*rounds), "ci95": ratio_interval(*rounds, [r["recording"] for r in two])}
+        told["against_the_one_before"].append({"from": before, "to": after, **found})
+    return told
+
+
+MODES = {"table": table, "identity": identity, "trees": trees, "bound": bound, "scaling": scaling}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("mode", choices=MODES)
+    options.add_argument("--pair", default="nano")
+    options.add_argument("--scenes", type=int, default=100)
+    options.add_argument("--limit", type=int, default=200)
+    options.add_argument("--seed", type=int, default=9300)
+    options.add_argument("--heads", nargs="*")
+    options.add_argument("--checkpoints", nargs="*", type=Path, default=[])
+    options.add_argument("--out", type=Path, default=RESULTS)
+    found = options.parse_args()
+    torch.set_num_threads(1)
+    told = {"scenes": found.scenes, "seed": found.seed, **MODES[found.mode](found)}
+    print(json.dumps(told, indent=1))
+    known = json.loads(found.out.read_text()) if found.out.exists() else {}
+    found.out.write_text(json.dumps({**known, found.mode: told}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
