@@ -89,7 +89,8 @@ class LanguageSession:
 
     def prompt(self) -> TappedPrompt:
         """As `core.TargetSession.prompt`."""
-        return TappedPrompt(self._prompt.rows, torch.cat(self._features), self._prompt.visual)
+        features = self._features[0] if len(self._features) == 1 else torch.cat(self._features)
+        return TappedPrompt(self._prompt.rows, features, self._prompt.visual)
 
     def _through(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The last layer's output [T, D], and the tapped features [T, F] if any are asked for."""

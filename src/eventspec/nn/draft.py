@@ -33,8 +33,7 @@ def layer_pass(
     hidden: Tensor,
     cos: Tensor,
     sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    stored: list[Tensor],
     start: int,
     mask: Optional[Tensor],  # noqa: UP045
     fuse: list[Tensor],
@@ -45,10 +44,13 @@ def layer_pass(
     """Pairs (embeds [T, D] of the next token, hidden [T, D] of this one) through the layer, behind `start` cached ones.
 
     Returns [T, D]. mask float [T, start + T] is added; None: every row sees all of them. Writes rows [start, start + T) of
-    keys and values. The weights are not packed for oneDNN: a second layout of them in the processor's caches costs what it
-    saves (4, 6 and 10 rows behind a verification on a Zen core: packed 1.01, 1.05 and 1.00 times the time, n = 80 each).
+    the `stored` keys and values. The weights are not packed for oneDNN: a second layout of them in the processor's caches
+    costs what it saves (4, 6 and 10 rows behind a verification on a Zen core: packed 1.01, 1.05 and 1.00 times the time, n =
+    80 each).
     """
     width = hidden.size(1)
+    if len(fuse) == 0:
+        return crossed_pass(embeds, hidden, cos, sin, stored, start, mask, False, layer, heads, eps)
     if fuse[0].dim() > 1:
         bias = fuse[1] if fuse[1].numel() > 0 else None
         x = F.linear(torch.cat((embeds, hidden), 1), fuse[0], bias)
@@ -57,7 +59,7 @@ def layer_pass(
         seen = torch.rms_norm(hidden, [width], fuse[0], eps)
         x = seen if len(fuse) > 1 else hidden
         normed = torch.cat((torch.rms_norm(embeds, [width], layer[0], eps), seen), 1)
-    return block(normed, x, cos, sin, keys, values, start, mask, False, layer, layer[:0], 0, heads, eps)
+    return block(normed, x, cos, sin, stored[0], stored[1], start, mask, False, layer, layer[:0], 0, heads, eps)
 
 
 def last_row(
@@ -185,10 +187,7 @@ def grow(
         below = hidden if alone else hidden.index_select(0, above)
         cos, sin = tables[1].narrow(0, position + 1 + level, 1), tables[2].narrow(0, position + 1 + level, 1)
         seen = None if alone else mask[:, :after]
-        if len(fuse) == 0:
-            hidden = crossed_pass(given, below, cos, sin, stored, behind, seen, False, layer, heads, eps)
-        else:
-            hidden = layer_pass(given, below, cos, sin, stored[0], stored[1], behind, seen, fuse, layer, heads, eps)
+        hidden = layer_pass(given, below, cos, sin, stored, behind, seen, fuse, layer, heads, eps)
         nodes, path = best + recorded, reach.index_select(0, best)[:, None]
         behind, recorded = after, recorded + tokens.size(0)
     return torch.cat(made[0]), torch.cat(made[1]), torch.cat(made[2])
