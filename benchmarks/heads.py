@@ -7,6 +7,8 @@ python benchmarks/heads.py identity --scenes 100 --limit 200    # every head in 
 python benchmarks/heads.py trees  --scenes 40 --limit 100       # dynamic, static, published, chain with 8, 16 and 24 nodes
 python benchmarks/heads.py bound  --scenes 40 --limit 100       # decode-only speed-up beside tau / (V(k) + c/t)
 python benchmarks/heads.py scaling --checkpoints A B C          # heads of one training at several ages, ascending
+
+`benchmarks/heads_report.py` writes docs/heads.md from them.
 """
 
 from __future__ import annotations
@@ -42,19 +44,22 @@ RESULTS = ROOT / "benchmarks/results/heads.json"
 SMALL = ("massv",)
 CONTROLS = ["autoregressive", "prior", "ngram"]
 NODES = (8, 16, 24)
+LONG = 40
 
 
 def heads_of(pair: Pair) -> list[str]:
     return [name for name in pair.heads if name not in SMALL]
 
 
-def ask(options: argparse.Namespace, ways: Callable[[Pair], list[Way]], methods: list[str]) -> tuple[dict[str, Any], list[Any]]:
-    """All questions in all ways, interleaved, and the summary with every row."""
+def ask(
+    options: argparse.Namespace, ways: Callable[[Pair], list[Way]], methods: list[str], words: int = 0
+) -> tuple[dict[str, Any], list[Any]]:
+    """Questions whose right answer has at least so many words, in all ways, interleaved: the summary, and every row."""
     pair = warm_up(load_pair(options.pair, "one"))
     with tempfile.TemporaryDirectory() as folder:
         street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
         write_scenes(street, options.scenes, "test", options.seed)
-        questions = read_questions(street / "qa.jsonl", options.limit)
+        questions = [q for q in read_questions(street / "qa.jsonl", None) if len(q.answer.split()) >= words][: options.limit]
         sampling = Sampling(max_new_tokens=96)
         told = compare(pair, questions, methods, sampling, ["real"], rows, progress, others=ways(pair))
         return told, [json.loads(line) for line in rows.read_text().splitlines()]
@@ -77,8 +82,8 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
 
     told, rows = ask(options, ways, CONTROLS)
     for name, figures in told["methods"].items():
-        long = [r for r in rows if r["method"] == name and r["usage"]["completion_tokens"] >= 40]
-        base = [r for r in rows if r["method"] == "autoregressive" and r["usage"]["completion_tokens"] >= 40]
+        long = [r for r in rows if r["method"] == name and r["usage"]["completion_tokens"] >= LONG]
+        base = [r for r in rows if r["method"] == "autoregressive" and r["usage"]["completion_tokens"] >= LONG]
         spent = [[r["timing_ms"]["decode"] for r in found] for found in (base, long)]
         figures["decode_speedup_long"] = ratio_of_sums(*spent) if len(base) == len(long) else None
         figures["long"] = len(long)
@@ -103,9 +108,10 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
     def ways(pair: Pair) -> list[Way]:
         found = []
         for head in options.heads or ["eagle"]:
-            trained = load_head(pair.heads[head], pair.target.language)  # type: ignore[attr-defined]
+            trained = load_head(pair.heads.get(head, Path(head)), pair.target.language)  # type: ignore[attr-defined]
             drafter = with_head(pair, head).drafters["eagle"]
             assert isinstance(drafter, FeatureDrafter)
+            head = Path(head).name
             for nodes in NODES:
                 plan = Plan(nodes=nodes, node_cost=0.0, level_cost=0.0)
                 for kind in ("dynamic", "static", "published", "chain"):
@@ -129,22 +135,29 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
             rounds = [[r["speculation"]["rounds"] for r in found] for found in (chain, own)]
             interval = ratio_interval(*rounds, [r["recording"] for r in own])
             told["against_chain"][name] = {"fewer_rounds": ratio_of_sums(*rounds), "ci95": interval}
+    told["ranks"] = {
+        Path(head).name: load_head(known.heads.get(head, Path(head)), known.target.language).ranks  # type: ignore[attr-defined]
+        for known in (load_pair(options.pair, "one"),)
+        for head in options.heads or ["eagle"]
+    }
     return told
 
 
 def bound(options: argparse.Namespace) -> dict[str, Any]:
-    """What tau and the measured costs allow: tau / (V(k) + c / t), and how much of it is reached. V is measured apart, in trees
-    of k rows that take turns with drafts; t is a step of the baseline's, c what drafting takes a round, both in the run."""
+    """What tau and the measured costs allow: tau / (V(k) + c / t), and how much of it is reached on answers of 40 tokens and
+    more. V is measured apart, in trees of k rows that take turns with drafts; t is a step of the baseline's, c what drafting
+    takes a round, both in the run."""
 
     def ways(pair: Pair) -> list[Way]:
         return [Way(name, "eagle", "real", fitted(pair, name)) for name in options.heads or ("eagle", "specvlm", "eagle3")]
 
-    told, rows = ask(options, ways, ["autoregressive"])
+    told, rows = ask(options, ways, ["autoregressive"], words=25)
     curve = verify_curve(load_pair(options.pair, "one"))
+    rows = [r for r in rows if r["usage"]["completion_tokens"] >= LONG]
     base = [r for r in rows if r["method"] == "autoregressive"]
     step = sum(r["timing_ms"]["decode"] for r in base) / sum(len(r["token_ids"]) - 1 for r in base)
     found: dict[str, Any] = {}
-    for name, figures in told["methods"].items():
+    for name in told["methods"]:
         own = [r for r in rows if r["method"] == name]
         rounds = sum(r["speculation"]["rounds"] - 1 for r in own)
         if name == "autoregressive" or not rounds:
@@ -154,7 +167,8 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
         tau = sum(len(r["token_ids"]) - 1 for r in own) / rounds
         verify = float(np.interp(nodes + 1, (1, *curve.counts), (curve.one, *curve.seconds))) / curve.one
         allowed = tau / (verify + drafting / step)
-        reached = figures["decode_speedup"]
+        spent = [[r["timing_ms"]["decode"] for r in found] for found in (base, own)]
+        reached = ratio_of_sums(*spent) or 0.0
         found[name] = {
             "tau_behind_the_first": tau,
             "nodes": nodes,
@@ -162,8 +176,9 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
             "c_over_t": drafting / step,
             "allowed": allowed,
         }
-        found[name] |= {"decode_speedup": reached, "reached": reached / allowed, "prefill_ms": figures["drafter_prefill_ms"]}
-    told["bound"] = {"step_ms": step, "curve": [curve.one, curve.counts, curve.seconds], **found}
+        prefill = sum(r["timing_ms"]["drafter_prefill"] or 0 for r in own) / len(own)
+        found[name] |= {"decode_speedup": reached, "reached": reached / allowed, "prefill_ms": prefill}
+    told["bound"] = {"n": len(base), "step_ms": step, "curve": [curve.one, curve.counts, curve.seconds], **found}
     return told
 
 
@@ -182,12 +197,12 @@ def verify_curve(pair: Pair) -> VerifyCurve:
 
 def scaling(options: argparse.Namespace) -> dict[str, Any]:
     def ways(pair: Pair) -> list[Way]:
-        return [Way(str(path), "eagle", "real", fitted(pair, str(path))) for path in options.checkpoints]
+        return [Way(path.name, "eagle", "real", fitted(pair, str(path))) for path in options.checkpoints]
 
     told, rows = ask(options, ways, ["autoregressive"])
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     told["methods"] = {name: {k: figures[k] for k in kept} for name, figures in told["methods"].items()}
-    names = [str(path) for path in options.checkpoints]
+    names = [path.name for path in options.checkpoints]
     told["against_the_one_before"] = []
     for before, after in pairwise(names):
         one, two = ([r for r in rows if r["method"] == n] for n in (before, after))

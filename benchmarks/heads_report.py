@@ -1,0 +1,191 @@
+"""Writes docs/heads.md from benchmarks/results/heads.json, so that no number in it is typed by hand.
+
+python benchmarks/heads_report.py            # write it
+python benchmarks/heads_report.py --check    # exit 1 when it is not what the results say
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS, PAGE = ROOT / "benchmarks/results/heads.json", ROOT / "docs/heads.md"
+WHAT = {
+    "autoregressive": "baseline",
+    "prior": "control: a text prior, blind",
+    "ngram": "control: prompt lookup",
+    "eagle": "EagleVLM (2509.11815): one layer, added input norm, all visual rows",
+    "eagle1": "EAGLE-1 (2401.15077), trained one step ahead",
+    "eagle3": "EAGLE-3 (2503.01840): three layers fused, own head",
+    "specvlm": "SpecVLM (2509.11815), select: the question chooses how visual rows are compressed",
+    "weighted": "SpecVLM, weighted: prune, pool and convolution by 3, added up",
+    "concat": "SpecVLM, concat: all ways side by side",
+    "hivis": "HiViS (2509.23928): no visual row",
+    "msd": "MSD (2505.14260): visual rows bypass the fusion",
+    "vispec": "ViSpec (2509.15235): eight vectors, and one told to every feature",
+    "dream": "DREAM (2505.19201): cross-attention to features, three blocks",
+    "massv": "MASSV (2505.10526): a small model of its own on the target's visual rows",
+    "massv:pruned": "video-SpecVLM (2508.16201): the same, 90 % of its visual rows pruned by the target's attention",
+}
+
+
+def page(results: dict[str, Any]) -> str:
+    return "\n".join(
+        (
+            "# Heads on the target's features, compared",
+            "",
+            "Written by `benchmarks/heads_report.py` from `benchmarks/results/heads.json`; `benchmarks/heads.py` measures.",
+            "Ratios of sums of one interleaved run each, 95 % bootstrap intervals over recordings, one CPU core, fp32, greedy.",
+            "tau counts the bonus token. Every head reads the same target, so differences are the heads'.",
+            "",
+            *table(results["table"]),
+            *identity(results["identity"]),
+            *trees(results["trees"]),
+            *bound(results["bound"]),
+            *scaling(results["scaling"]),
+        )
+    )
+
+
+def spread(found: dict[str, Any], name: str) -> str:
+    low, high = found[f"{name}_ci95"] or (None, None)
+    if found[name] is None or low is None:
+        return "-" if found[name] is None else f"{found[name]:.2f}"
+    return f"{found[name]:.2f} ({low:.2f} to {high:.2f})"
+
+
+def run(told: dict[str, Any]) -> str:
+    where = told["environment"]
+    return f"n = {told['n']} questions, {told['recordings']} recordings, {where['processor']}, load {where['load'][0]}"
+
+
+def lines(heads: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def table(told: dict[str, Any]) -> list[str]:
+    ceiling = told["methods"]["autoregressive"]["ceiling"]
+    rows = []
+    for name, found in told["methods"].items():
+        right = None if name == "prior" else found["acceptance_vision"]
+        prefill = found["drafter_prefill_ms"]
+        rows.append(
+            [
+                name,
+                WHAT.get(name, ""),
+                spread(found, "tau"),
+                spread(found, "decode_speedup"),
+                spread(found, "speedup"),
+                "-" if right is None else f"{right:.0%}",
+                "-" if prefill is None else f"{prefill:.1f}",
+                f"{found['identical']} of {told['n']}",
+            ]
+        )
+    heads = [
+        "head",
+        "what",
+        "tau",
+        "decode only",
+        "whole answer",
+        "right where the prior is wrong",
+        "reads the prompt, ms",
+        "identical",
+    ]
+    ceilings = f"No lossless method can be more than {ceiling:.2f} times as fast as the baseline on the whole answer."
+    return ["## All of them", "", f"{run(told)}. {ceilings}", "", *lines(heads, rows)]
+
+
+def identity(told: dict[str, Any]) -> list[str]:
+    ways = {name: found for name, found in told["methods"].items() if name != "autoregressive"}
+    same = [name for name, found in ways.items() if found["identical"] == told["n"]]
+    text = f"{len(same)} of {len(ways)} heads and ways to draft gave all {told['n']} answers of the target, token"
+    others = [f"{name}: {found['identical']}" for name, found in ways.items() if name not in same]
+    names = sorted({name.split(":")[0] for name in ways})
+    combined = f"Heads: {', '.join(names)}; each with a dynamic, a static, the published and no tree."
+    return ["## Losslessness", "", f"{text} by token. {combined} {' '.join(others)}".strip(), ""]
+
+
+def trees(told: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, found in told["methods"].items():
+        if (against := told["against_chain"].get(name)) is not None:
+            head, nodes, kind = name.split(", ")
+            low, high = against["ci95"]
+            times = f"{against['fewer_rounds']:.3f} ({low:.3f} to {high:.3f})"
+            rows.append([head, nodes.split()[0], kind, spread(found, "tau"), times, str(found["identical"])])
+    shares = "; ".join(f"{head} {', '.join(f'{share:.3f}' for share in ranks[:3])}" for head, ranks in told["ranks"].items())
+    text = (
+        "Equal nodes, whatever they cost. `static` is the best fixed tree for how often a head's first, second, third choice is"
+    )
+    heads = ["head", "nodes", "tree", "tau", "rounds of a chain / own", "identical"]
+    return [
+        "## Trees",
+        "",
+        f"{run(told)}. {text} right: {shares}. `published` is EAGLE-1's own of 25.",
+        "",
+        *lines(heads, rows),
+    ]
+
+
+def bound(told: dict[str, Any]) -> list[str]:
+    found = told["bound"]
+    rows = [
+        [
+            name,
+            f"{row['tau_behind_the_first']:.2f}",
+            f"{row['nodes']:.1f}",
+            f"{row['V']:.2f}",
+            f"{row['c_over_t']:.2f}",
+            f"{row['allowed']:.2f}",
+            f"{row['decode_speedup']:.2f}",
+            f"{row['reached']:.0%}",
+        ]
+        for name, row in found.items()
+        if isinstance(row, dict)
+    ]
+    heads = ["head", "tau behind the first token", "nodes a round", "V", "c / t", "allowed", "decode only", "reached"]
+    text = "What tau / (V(k) + c / t) allows: V from its own curve (trees of k rows, in turns with drafts), c from the run."
+    rest = f"What is missing is reading the prompt, and what is no forward. A step of the baseline: {found['step_ms']:.2f} ms."
+    return [
+        "## What drafting could give",
+        "",
+        f"{run(told)}, of them {found['n']} with answers of 40 tokens and more. {text} {rest}",
+        "",
+        *lines(heads, rows),
+    ]
+
+
+def scaling(told: dict[str, Any]) -> list[str]:
+    rows = [
+        [name, spread(found, "tau"), f"{found['decode_speedup']:.2f}", str(found["identical"])]
+        for name, found in told["methods"].items()
+        if name != "autoregressive"
+    ]
+    steps = [
+        f"{step['from']} to {step['to']}: {step['fewer_rounds']:.3f} ({step['ci95'][0]:.3f} to {step['ci95'][1]:.3f})"
+        for step in told["against_the_one_before"]
+    ]
+    text = f"One training, from nothing, at several ages. Rounds before / after: {'; '.join(steps)}."
+    return [
+        "## Longer training",
+        "",
+        f"{run(told)}. {text}",
+        "",
+        *lines(["checkpoint", "tau", "decode only", "identical"], rows),
+    ]
+
+
+def main() -> int:
+    fresh = page(json.loads(RESULTS.read_text())).rstrip() + "\n"
+    if "--check" in sys.argv:
+        return int(not PAGE.exists() or PAGE.read_text() != fresh)
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(fresh)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
