@@ -163,7 +163,9 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
         if name == "autoregressive" or not rounds:
             continue
         nodes = sum(r["speculation"]["drafted"] for r in own) / rounds
-        drafting = sum(r["rounds_ms"]["drafting"] - (r["timing_ms"]["drafter_prefill"] or 0) for r in own) / rounds
+        # `rounds_ms` leaves out the round that is the prefill, and with it the first draft and the reading of the prompt.
+        drafts = sum(max(0, r["speculation"]["rounds"] - 2) for r in own)
+        drafting = sum(r["rounds_ms"]["drafting"] for r in own) / max(1, drafts)
         tau = sum(len(r["token_ids"]) - 1 for r in own) / rounds
         verify = float(np.interp(nodes + 1, (1, *curve.counts), (curve.one, *curve.seconds))) / curve.one
         allowed = tau / (verify + drafting / step)
@@ -176,8 +178,9 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
             "c_over_t": drafting / step,
             "allowed": allowed,
         }
+        seen = sum(r["rounds_ms"]["model"] - r["rounds_ms"]["drafting"] for r in own) / rounds / step
         prefill = sum(r["timing_ms"]["drafter_prefill"] or 0 for r in own) / len(own)
-        found[name] |= {"decode_speedup": reached, "reached": reached / allowed, "prefill_ms": prefill}
+        found[name] |= {"decode_speedup": reached, "reached": reached / allowed, "prefill_ms": prefill, "V_in_run": seen}
     told["bound"] = {"n": len(base), "step_ms": step, "curve": [curve.one, curve.counts, curve.seconds], **found}
     return told
 

@@ -138,6 +138,7 @@ def bound(told: dict[str, Any]) -> list[str]:
             f"{row['tau_behind_the_first']:.2f}",
             f"{row['nodes']:.1f}",
             f"{row['V']:.2f}",
+            f"{row['V_in_run']:.2f}",
             f"{row['c_over_t']:.2f}",
             f"{row['allowed']:.2f}",
             f"{row['decode_speedup']:.2f}",
@@ -146,7 +147,17 @@ def bound(told: dict[str, Any]) -> list[str]:
         for name, row in found.items()
         if isinstance(row, dict)
     ]
-    heads = ["head", "tau behind the first token", "nodes a round", "V", "c / t", "allowed", "decode only", "reached"]
+    heads = [
+        "head",
+        "tau behind the first token",
+        "nodes a round",
+        "V",
+        "V in the run",
+        "c / t",
+        "allowed",
+        "decode only",
+        "reached",
+    ]
     text = "What tau / (V(k) + c / t) allows: V from its own curve (trees of k rows, in turns with drafts), c from the run."
     rest = f"What is missing is reading the prompt, and what is no forward. A step of the baseline: {found['step_ms']:.2f} ms."
     return [
