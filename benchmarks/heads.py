@@ -96,9 +96,14 @@ def identity(options: argparse.Namespace) -> dict[str, Any]:
         specs += [f"{name}:{way}" for name in SMALL if name in pair.heads for way in ("dynamic", "pruned")]
         return [Way(spec, "eagle", "real", with_head(pair, spec)) for spec in specs]
 
-    told, _ = ask(options, ways, ["autoregressive"])
+    told, rows = ask(options, ways, ["autoregressive"])
     kept = ("identical", "ties", "tau", "tau_ci95")
     told["methods"] = {name: {k: figures[k] for k in kept} for name, figures in told["methods"].items()}
+    for name, figures in told["methods"].items():
+        own = [r for r in rows if r["method"] == name]
+        # A drafter that gave up would be identical too.
+        figures["failed"] = sum(any("failed" in note for note in r["notes"]) for r in own)
+        figures["drafted"] = sum(r["speculation"]["drafted"] > 0 for r in own)
     return told
 
 
@@ -200,7 +205,8 @@ def verify_curve(pair: Pair) -> VerifyCurve:
 
 def scaling(options: argparse.Namespace) -> dict[str, Any]:
     def ways(pair: Pair) -> list[Way]:
-        return [Way(path.name, "eagle", "real", fitted(pair, str(path))) for path in options.checkpoints]
+        # One plan for all: fitted to each, the budgets would differ by chance.
+        return [Way(path.name, "eagle", "real", with_head(pair, str(path))) for path in options.checkpoints]
 
     told, rows = ask(options, ways, ["autoregressive"])
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")

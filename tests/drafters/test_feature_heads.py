@@ -21,6 +21,7 @@ from eventspec.drafters.eagle import EagleConfig, EagleHead, MsdHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.feature import FeatureDraft, FeatureDrafter
 from eventspec.drafters.head_folder import TrainedHead
+from eventspec.drafters.static_tree import static_tree
 from eventspec.drafters.vispec import VispecHead
 from eventspec.engine.generate import run
 from eventspec.engine.lanes import Lanes
@@ -319,6 +320,47 @@ def test_a_session_makes_nothing_on_the_default_device(kind: str, mode: str | No
         for _ in range(2):
             assert len(draft.propose(Budget(nodes=9)))
             draft.observe(Verdict(np.empty(0, np.int64), np.array([9])), scores)
+
+
+def test_a_bushy_fixed_tree_has_room_for_its_rows() -> None:
+    """More rows than its width times its levels: ranks (0.6, 0.35) give 16 inner nodes in a tree of width 2."""
+    model = target()
+    for growth in (static_tree((0.6, 0.35)), static_tree((0.95, 0.04), 59), static_tree((0.4, 0.3, 0.2))):
+        request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
+        found, trace = answered(model, drafter(model, eagle(), growth), request, floor=1e-9)
+        assert found == answered(model, None, request)[0]
+        assert trace.drafted > 0
+        assert not trace.notes
+
+
+def test_a_heads_own_context_does_not_bound_the_prompt() -> None:
+    model, head = target(), eagle()
+    by = FeatureDrafter("eagle", head, replace(ONE, max_position_embeddings=8), model.language, END, Growth(2, 4))
+    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
+    found, trace = answered(model, by, request, floor=1e-9)
+    assert found == answered(model, None, request)[0]
+    assert trace.drafted > 0
+    assert not trace.notes
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["eaglevlm", "msd", "vispec"])
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_few_visual_rows_or_none_are_no_trouble(kind: str, mode: str | None, rows: int) -> None:
+    whole = target()
+
+    def fewer(request: Request, trace: Trace, lane: str) -> Spliced:
+        prompt = whole.rows(request, trace, lane)
+        begin, end = prompt.visual
+        return Spliced(torch.cat((prompt.rows[: begin + rows], prompt.rows[end:])), (begin, begin + rows))
+
+    model = LanguageTarget(whole.language, fewer)
+    if mode is None or kind == "eaglevlm":
+        request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
+        found, trace = answered(model, drafter(model, HEADS[kind](), Growth(3, 4), mode), request, floor=1e-9)
+        assert found == answered(model, None, request)[0]
+        assert trace.drafted > 0
+        assert not trace.notes
 
 
 def test_a_fixed_tree_has_its_shape_whatever_the_weights() -> None:

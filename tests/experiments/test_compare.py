@@ -32,7 +32,13 @@ def row(method: str, total: float, first: float, ids: list[int], vision: list[in
         "token_ids": ids,
         "text": "yes",
         "answer": "yes",
-        "timing_ms": {"drafter_prefill": None, "total": total, "first_committed": first, "first_provisional": None, "decode": total - first},
+        "timing_ms": {
+            "drafter_prefill": None,
+            "total": total,
+            "first_committed": first,
+            "first_provisional": None,
+            "decode": total - first,
+        },
         "speculation": {
             "rounds": 2,
             "accepted": len(ids) - 2,

@@ -171,6 +171,7 @@ def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: py
     torch.nn.Module.__init__(training)
     target = VideoLlava(SIZES["nano"].target)
     target.language.cos, target.language.sin = rope_tables(ONE, 64)
+    training.seed = 0
     training.trainees, training._target = {"it": trainee}, [target]
     monkeypatch.setattr(HeadTraining, "_seen", lambda self, index: found)
     answer = found.logits.roll(-1, 1)

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from eventspec.nn import Llama
 
+RANKED_BEHIND = 1
+"""Layers before the one whose attention ranks rows: it is the second, FastV's K. Its released code, too, takes the scores of
+the layer before the first that runs on fewer rows; video-SpecVLM takes the mean over all layers: that would be a whole pass."""
 SURE = 0.4
 """Of the attention, the share that the first stage keeps the rows of."""
 

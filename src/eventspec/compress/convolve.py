@@ -19,5 +19,8 @@ class Convolution(nn.Module):
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[..., T, 2 D] -> [..., M, 2 D] with M = ceil(T / ratio), and the places of the groups' last rows."""
         groups, places = grouped(rows, self.ratio)
+        if missing := self.ratio - groups.shape[-2]:  # fewer rows than one group
+            rest = groups.mean(-2, keepdim=True)
+            groups = torch.cat((groups, rest.expand(*rest.shape[:-2], missing, rest.shape[-1])), -2)
         embeds, hidden = groups.chunk(2, -1)
         return torch.cat((embeds.mean(-2), nn.functional.linear(hidden.flatten(-2), self.weight)), -1), places

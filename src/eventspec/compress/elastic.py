@@ -66,7 +66,8 @@ class Elastic(nn.Module):
         """The gate's shares [..., options] for features [..., Q, D] of the question's rows; hard choices at inference in mode
         select, Gumbel noise in training."""
         assert self.gate is not None
-        logits = self.gate(question.mean(-2)).float()
+        mean = question.mean(-2) if question.shape[-2] else question.new_zeros(*question.shape[:-2], question.shape[-1])
+        logits = self.gate(mean).float()
         if self.mode == "weighted":
             return torch.softmax(logits, -1)
         if self.training:

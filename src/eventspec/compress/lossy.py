@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from eventspec.compress.attended import RANKED_BEHIND, attention_of_last
 from eventspec.compress.pool import Pooling
 from eventspec.compress.prune import Pruning
 from eventspec.core import BadInput, Request, Trace
@@ -19,9 +20,6 @@ from eventspec.nn import Llama
 from eventspec.nn.llama import packed_attention
 
 KINDS = ("prune", "pool", "attention")
-RANKED_IN = 2
-"""The layer whose attention ranks the rows, from 1: FastV's K. Its released code, too, takes the scores of the layer before the
-first that runs on fewer rows."""
 
 
 class CompressedTarget(LanguageTarget):
@@ -55,13 +53,11 @@ def most_attended(language: Llama, prompt: Spliced, count: int) -> Tensor:
     """Places int64 [count], ascending, of the visual rows that the prompt's last row attends to most."""
     x, total = prompt.rows[None], len(prompt.rows)
     cos, sin = (table[:total].to(x.dtype) for table in (language.cos, language.sin))
-    for number in range(RANKED_IN):
+    for number in range(RANKED_BEHIND):
         layer = language.decoder_layer(number)
         queries, keys, values = (part.transpose(1, 2) for part in layer.project(layer.normed(x), cos, sin))
-        if number < RANKED_IN - 1:
-            x = layer.finish(x, packed_attention(queries, keys, values, total, None).transpose(1, 2).flatten(-2))
-    seen = keys[0].repeat_interleave(layer.heads // layer.kv_heads, 0)
-    shares = (queries[0, :, -1:] @ seen.transpose(1, 2) * layer.head_dim**-0.5).softmax(-1).mean((0, 1))
+        x = layer.finish(x, packed_attention(queries, keys, values, total, None).transpose(1, 2).flatten(-2))
+    shares = attention_of_last(language, RANKED_BEHIND, x[0])
     begin, end = prompt.visual
     best: Tensor = shares[begin:end].topk(count).indices.sort().values
     return best

@@ -73,7 +73,8 @@ def adapted(head: VispecHead) -> Prefix:
 
     def seen(pairs: Pairs, visual: tuple[int, int]) -> Pairs:
         if visual[0] == visual[1]:
-            return replace(pairs, tapped=head.told(pairs.tapped, torch.zeros_like(pairs.tapped[0])))
+            whole = torch.zeros_like(pairs.tapped[0])
+            return replace(pairs, tapped=head.told(pairs.tapped, whole), whole=whole)
         begin, end = max(0, visual[0] - 1), visual[1] - 1
         vectors, whole = head.adaptor(pairs.embeds[begin:end])
         first = max(begin, end - len(vectors))  # a span that is shorter than the vectors are many takes the last of them
@@ -133,7 +134,9 @@ class FeatureDrafter:
         weight = target.embed.weight
         self.name, self.head, self.sizes, self.end, self.prefix = name, head, sizes, end, prefix
         self.taps, self.embed, self.hot, self.growth = head.taps, target.embed, head.hot(target), growth.on(weight.device)
-        cos, sin = rope_tables(sizes, sizes.max_position_embeddings)
+        # As long as the target's context, whatever the head's config says: rotation has no weights.
+        self.context = target.config.max_position_embeddings
+        cos, sin = rope_tables(sizes, self.context)
         self.tables = cos.to(weight), sin.to(weight)
 
     def with_growth(self, growth: Growth) -> FeatureDrafter:
@@ -177,7 +180,7 @@ class FeatureDraft:
         root, cache = self.root, self.cache
         assert root is not None and cache is not None
         # A node of level l stands l behind the root; the last level is named but not read.
-        levels = min(drafter.growth.levels, budget.levels, drafter.sizes.max_position_embeddings - self.position + 1)
+        levels = min(drafter.growth.levels, budget.levels, drafter.context - self.position + 1)
         growth = replace(drafter.growth, levels=max(1, levels))
         where = (drafter.end, self.position - 1, [drafter.embed.weight, *drafter.tables], cache)
         grown = self.hot.grow(root, growth, budget.floor, budget.mass, *where)

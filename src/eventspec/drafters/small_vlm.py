@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from eventspec.compress.attended import attention_of_last, two_stages
+from eventspec.compress.attended import RANKED_BEHIND, attention_of_last, two_stages
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
 from eventspec.drafters.language_model import Guess, LanguageDraft
 from eventspec.nn import Llama, LlamaConfig
@@ -61,11 +61,11 @@ class SmallVlm(nn.Module):
 @dataclass(frozen=True)
 class Pruned:
     """video-SpecVLM's pruning (2508.16201): of the visual rows the small model sees, `kept` is the share that stays, ranked by
-    the attention that the target's last prompt row pays them behind `layer` layers."""
+    the attention that the target's last prompt row pays them behind `layer` layers (one layer's, not the mean over all)."""
 
     target: Llama
     kept: float = 0.1
-    layer: int = 2
+    layer: int = RANKED_BEHIND
 
 
 class SmallVlmDrafter:

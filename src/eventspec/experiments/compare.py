@@ -149,6 +149,9 @@ def compare(
     """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary. `others`
     are further ways, such as the same target with other drafters."""
     ways, recordings = [*ways_of(pair, methods, events), *others], Recordings(questions, opening)
+    names = [way.name for way in ways]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise BadInput(f"'{min(twice)}' is there twice: every way to answer needs a name of its own")
     _must_have_frames(pair, recordings)
     for way in ways:  # warm: caches, threads and kernels of every path
         ask(way, recordings, questions[0], sampling).result()
@@ -166,7 +169,11 @@ def compare(
         for number, (question, found) in enumerate(zip(questions, table, strict=True)):
             for way in ways:
                 row = found[way.name]
-                row["vision"] = vision_acceptance(way, recordings, question, sampling, row["token_ids"])
+                try:
+                    row["vision"] = vision_acceptance(way, recordings, question, sampling, row["token_ids"])
+                except Exception as error:  # a drafter that fails: its rows say so, and all others stay
+                    row["vision"] = None
+                    row["notes"] = [*row["notes"], f"{way.name} failed afterwards: {type(error).__name__}"]
                 row["first_difference"] = _difference(way, recordings, question, sampling, found.get(BASE), row)
                 file.write(json.dumps(row) + "\n")
             progress(len(questions) + number + 1, total)
@@ -174,7 +181,7 @@ def compare(
     for way in ways:
         if way.pair is not pair:
             way.pair.lanes.close()
-    return summary([row for found in table for row in found.values()], [way.name for way in ways], environment(pair, events))
+    return summary([row for found in table for row in found.values()], names, environment(pair, events))
 
 
 def _must_have_frames(pair: Pair, recordings: Recordings) -> None:

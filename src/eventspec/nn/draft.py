@@ -162,6 +162,7 @@ def grow(
     nodes = torch.full([1], -1, dtype=torch.int64, device=hidden.device)  # of the frontier
     path = torch.zeros(1, 1, device=hidden.device)
     mask, behind, recorded = hidden.new_empty(0), start, 0
+    room = width * levels if len(shape) == 0 else sum([len(inner) for inner in shape[1::2]])
     for level in range(levels):
         logs, tokens = next_tokens(hidden, width, out, eps)
         parents = nodes[:, None].expand_as(tokens).flatten()
@@ -181,7 +182,7 @@ def grow(
         # Below a chain one row sees everything: no mask, which would cost as much as the rest of the bookkeeping.
         alone = best.size(0) == 1 and behind - start == level
         if not alone:
-            mask = ancestry(mask, above, start, behind, width * levels)
+            mask = ancestry(mask, above, start, behind, room)
         after = behind + best.size(0)
         given = tables[0].index_select(0, tokens.index_select(0, best))
         below = hidden if alone else hidden.index_select(0, above)

@@ -39,4 +39,6 @@ def growth_of(trained: TrainedHead, way: str) -> Growth:
     """The kind of tree; a static one is made for how often each of the head's choices was right when it was trained."""
     if way != "static":
         return TREES[way]
-    return static_tree(trained.ranks) if trained.ranks else TREES["published"]
+    if not trained.ranks:
+        raise BadInput("the head does not say how often its choices are right (ranks), which a static tree is made for")
+    return static_tree(trained.ranks)

@@ -4,6 +4,7 @@ running pass, and their acceptance on calibration clips is told while they do.""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead,
 from eventspec.drafters.dream import DreamConfig, DreamHead
 from eventspec.drafters.eagle import MsdHead
 from eventspec.drafters.eagle3 import usual_taps
+from eventspec.drafters.head_folder import fingerprint
 from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.video_llava import VideoLlava, load_video_llava
@@ -27,7 +29,7 @@ from eventspec.pairs import bundled
 from eventspec.train.answered import answered
 from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.heads import HeadTraining, Trainee
-from eventspec.train.loop import Report, Stage, run_stage
+from eventspec.train.loop import Report, Stage, run_stage, same_run
 from eventspec.train.models import Sampler, initialise
 from eventspec.train.processes import ALONE, Processes
 
@@ -116,6 +118,7 @@ def train(
     with processes.first_ahead():
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)
         judged = answered(folder, out, "calibration", min(preset.answered, CALIBRATION), report, workers)
+        same_run(out, {"target": fingerprint(target.language), "heads": names})
     used = Counter(token for known in answers.values() for branch in known for token in branch.answer)
     torch.manual_seed(0)
     trainees = {name: trainee(name, target, used) for name in names}
@@ -199,11 +202,18 @@ def export(
     for name, each in trainees.items():
         shutil.rmtree(made / "heads" / name, ignore_errors=True)
         save_head(TrainedHead(each.head, each.compressor, ranks[name]), made / "heads" / name, target.language)
-    text = (made / "pair.toml").read_text().split("\n[heads]")[0].rstrip("\n")
+    text = re.sub(r"\n\[heads\]\n[^\[]*", "\n", (made / "pair.toml").read_text()).rstrip("\n")
     rows = "".join(f'{path.name} = "heads/{path.name}"\n' for path in sorted((made / "heads").iterdir()))
     (made / "pair.toml").write_text(f"{text}\n\n[heads]\n{rows}")
-    calibration = (out / "calibration.jsonl").read_text().splitlines()[-1]
-    (made / "heads.json").write_text(json.dumps({"calibration": json.loads(calibration), "torch": torch.__version__}) + "\n")
+    calibration = json.loads((out / "calibration.jsonl").read_text().splitlines()[-1])
+    calibration["tau"] = {**_known(made / "heads.json"), **calibration["tau"]}
+    (made / "heads.json").write_text(json.dumps({"calibration": calibration, "torch": torch.__version__}) + "\n")
     shutil.rmtree(out / "pair", ignore_errors=True)
     made.rename(out / "pair")
     return out / "pair"
+
+
+def _known(path: Path) -> dict[str, float]:
+    """tau of the heads that a pair had before."""
+    known: dict[str, float] = json.loads(path.read_text())["calibration"]["tau"] if path.exists() else {}
+    return known

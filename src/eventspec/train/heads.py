@@ -109,7 +109,7 @@ class HeadTraining(nn.Module):
         self.trainees, self.questions, self.clips, self.answers, self.packed = trainees, questions, clips, answers, packed
         # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
         self._target = [target.train().requires_grad_(False)]
-        self.rng = np.random.default_rng(seed)
+        self.seed, self.rng = seed, np.random.default_rng(seed)
         self.layers = tuple(sorted(set().union(*(trainee.layers for trainee in trainees.values()))))
 
     def losses(self, index: object, progress: float) -> dict[str, Tensor]:
@@ -132,19 +132,22 @@ class HeadTraining(nn.Module):
     def acceptance(self, numbers: list[int], batch: int, depth: int = 8) -> dict[str, float]:
         """tau of every head on clips: how many drafts of a chain of `depth`, begun at any token of an answer, are the target's
         own next tokens, and the bonus token. What lies behind an answer's end counts as neither right nor wrong."""
-        right, begun = dict.fromkeys(self.trainees, 0.0), 0.0
+        self.rng = np.random.default_rng(self.seed)  # the same questions every time
+        right, begun = dict.fromkeys(self.trainees, 0.0), dict.fromkeys(self.trainees, 0.0)
         for at in range(0, len(numbers), batch):
             with autocast(self.target.language.embed.weight.device):
                 seen = self._seen(np.array(numbers[at : at + batch]))
                 for name, trainee in self.trainees.items():
-                    right[name] += float(_gained(trainee, self.target, seen, depth).sum())
-            begun += float(seen.learned.sum())
-        return {name: 1 + gained / max(1.0, begun) for name, gained in right.items()}
+                    gained, learned = _gained(trainee, self.target, seen, depth)
+                    right[name] += float(gained.sum())
+                    begun[name] += float(learned.sum())
+        return {name: 1 + gained / max(1.0, begun[name]) for name, gained in right.items()}
 
     @torch.no_grad()
     def ranks(self, numbers: list[int], batch: int, most: int = 10, depth: int = 4) -> dict[str, tuple[float, ...]]:
         """How often the target's next token is the first, second, ... choice of every head, behind drafts that were right, up
         to `depth` levels deep: what a static tree is made for."""
+        self.rng = np.random.default_rng(self.seed)
         counts = {name: torch.zeros(most + 1) for name in self.trainees}
         for at in range(0, len(numbers), batch):
             with autocast(self.target.language.embed.weight.device):
@@ -188,33 +191,34 @@ class HeadTraining(nn.Module):
 def _ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: int) -> Tensor:
     """Counts float [most + 1] of the target's next token by its rank among the head's choices; the last one: no such rank."""
     head, wanted = trainee.head, seen.logits.roll(-1, 1).argmax(-1)
-    alive, counts = seen.learned, torch.zeros(most + 1)
-    for step, out in enumerate(trainee.steps(target.language, seen, depth).outs):
+    predicted = trainee.steps(target.language, seen, depth)
+    alive, counts = predicted.learned, torch.zeros(most + 1)
+    for step, out in enumerate(predicted.outs):
         scores = head.scores(out, target.language)
         named = head.names(scores.topk(min(most, scores.shape[-1])).indices)
         hit = named == wanted[..., None]
         rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
         counts += rank[alive].bincount(minlength=most + 1).cpu()
         # Row j of the next step goes on behind row j - 1 of this one.
-        alive = shifted(alive & (rank == 0), 1) & seen.learned
+        alive = shifted(alive & (rank == 0), 1) & predicted.learned
         alive[:, : step + 1] = False
     return counts
 
 
-def _gained(trainee: Trainee, target: VideoLlava, seen: Seen, depth: int) -> Tensor:
-    """Right drafts in a row of a chain begun at every branch row, [B, R]."""
-    head = trainee.head
-    wanted = seen.logits.roll(-1, 1).argmax(-1)
-    alive, gained = seen.learned.float(), torch.zeros_like(seen.learned, dtype=torch.float32)
-    for step, out in enumerate(trainee.steps(target.language, seen, depth).outs):
+def _gained(trainee: Trainee, target: VideoLlava, seen: Seen, depth: int) -> tuple[Tensor, Tensor]:
+    """Right drafts in a row of a chain begun at every branch row float [B, R], and at which rows one is begun bool [B, R]."""
+    head, predicted = trainee.head, trainee.steps(target.language, seen, depth)
+    learned, wanted = predicted.learned, seen.logits.roll(-1, 1).argmax(-1)
+    alive, gained = learned.float(), torch.zeros_like(learned, dtype=torch.float32)
+    for step, out in enumerate(predicted.outs):
         said = head.scores(out, target.language).argmax(-1)
-        correct = (head.names(said) == wanted) & seen.learned
+        correct = (head.names(said) == wanted) & learned
         # Row j of this step belongs to the chain that began at row j - step.
         alive = alive * correct.roll(-step, 1).float()
         if step:
             alive[:, -step:] = 0
         gained += alive
-    return gained
+    return gained, learned
 
 
 def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, Tensor]:

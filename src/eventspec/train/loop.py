@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from eventspec.core import EventspecError
+from eventspec.core import BadInput, EventspecError
+from eventspec.errors import write_text
 from eventspec.train.processes import ALONE, Processes
 
 Report = Callable[[str, float, dict[str, float]], None]
@@ -94,6 +95,15 @@ class Checkpoint:
         if optimiser and state["optimiser"]:
             optimiser.load_state_dict(state["optimiser"])
         return float(state["seconds"]), int(state["steps"])
+
+
+def same_run(out: Path, what: dict[str, object]) -> None:
+    """BadInput when a folder holds an earlier run of something else; what it is of is written there the first time."""
+    path = out / "run.json"
+    if not path.exists():
+        write_text(path, json.dumps(what) + "\n")
+    elif (before := json.loads(path.read_text())) != what:
+        raise BadInput(f"{out} holds an earlier run of {before}, not of {what}: choose another folder")
 
 
 def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
