@@ -160,6 +160,49 @@ def test_check_says_that_a_head_is_one_and_for_which_target(capsys: pytest.Captu
     refused(capsys, "models", "check", copy)
 
 
+OURS = {
+    "msd": ("MSD", "a head of MSD"),
+    "vispec": ("ViSpec", "a head of ViSpec"),
+    "dream": ("DREAM", "a head of DREAM"),
+    "massv": ("MASSV", "a head of MASSV"),
+    "hivis": ("HiViS", "a head with a compressor"),
+    "specvlm": ("SpecVLM, select", "a head with a compressor"),
+    "weighted": ("SpecVLM, weighted", "a head with a compressor"),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_check_names_heads_that_are_our_own_and_export_refuses_them(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A layout of others has EAGLE's tensors under EAGLE's names: their code would run such a head as EAGLE's."""
+    from eventspec.drafters import TrainedHead, save_head
+    from eventspec.models.video_llava import load_video_llava
+    from eventspec.train.eagle import begin, trainee
+
+    target = load_video_llava(DATA / "pairs/nano/target")
+    made = trainee(name, target, range(100))
+    begin(made, None, target)
+    save_head(TrainedHead(made.head, made.compressor), tmp_path / name, target.language)
+    shown, why = OURS[name]
+    assert run(["models", "check", str(tmp_path / name)]) == 0
+    assert f": a head ({shown}) of width " in capsys.readouterr().out
+    for layout, whose in (("safeailab", "no SafeAILab code"), ("speculators", "no code of speculators")):
+        words = ("models", "export-head", tmp_path / name, "--layout", layout, "--out", tmp_path / "out")
+        assert f"{whose} loads {why}" in refused(capsys, *words)
+    assert not (tmp_path / "out").exists()
+    config = json.loads((tmp_path / name / "config.json").read_text())
+    (tmp_path / name / "config.json").write_text(json.dumps({**config, "eventspec": {"kind": "medusa"}}))
+    assert "kind is 'medusa', wanted one of msd" in refused(capsys, "models", "check", tmp_path / name)
+
+
+def test_generate_takes_a_head_with_its_way(capsys: pytest.CaptureFixture[str]) -> None:
+    for spec, note in (("eagle:chain", "eagle, chain"), (DATA / "pairs/nano/heads/eagle1", "eagle1, dynamic")):
+        assert run([*map(str, (*ASK, "--method", "eagle", "--head", spec))]) == 0
+        assert f"{note}\n" in capsys.readouterr().err
+    assert "way 'oak'" in refused(capsys, *ASK, "--method", "eagle", "--head", "eagle:oak")
+
+
 def test_what_cannot_be_used_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], folders: Folders, tmp_path: Path
 ) -> None:

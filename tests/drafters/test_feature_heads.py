@@ -424,3 +424,11 @@ def test_turning_the_queries_gives_the_shares_of_turning_the_rows() -> None:
 def test_a_ratio_that_leaves_no_visual_token_is_refused(kind: str, size: int) -> None:
     with pytest.raises(BadCheckpoint, match=r"leaves no visual token|is unknown"):
         Option(kind, size)
+
+
+@pytest.mark.parametrize("size", [2.5, float("nan"), True, "3", None, 4097, 10**19])
+def test_a_size_that_is_no_small_whole_number_is_refused(size: Any) -> None:
+    for kind in ("pool", "convolve", "resample"):
+        with pytest.raises(BadCheckpoint, match="whole number, 1 to 4096"):
+            Option(kind, size)
+    assert Option("pool", 4096).size == 4096

@@ -187,7 +187,7 @@ def broken(folder: Path, how: str) -> None:
         ("taps", "ascending layers"),
         ("hidden_size", "another target"),
         *((name, f"{name} is .*, wanted ") for name in list(FIELDS)[1:]),
-        ("compressor", "leaves no visual token"),
+        ("compressor", "only EAGLE's head has one"),
         ("no weights", "missing"),
         ("torn", "cannot be read"),
     ],
@@ -227,3 +227,95 @@ def test_a_head_for_another_target_is_refused(tmp_path: Path) -> None:
     (copy / "config.json").unlink()
     with pytest.raises(BadCheckpoint, match=r"config\.json is missing"):
         load_head(copy, target())
+
+
+def changed(folder: Path, own: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> Path:
+    """Other fields in `eventspec`, other tensors (None: not there)."""
+    config = json.loads((folder / "config.json").read_text())
+    config["eventspec"].update(own or {})
+    (folder / "config.json").write_text(json.dumps(config))
+    kept = {**load_file(folder / "model.safetensors"), **(tensors or {})}
+    save_file({name: tensor for name, tensor in kept.items() if tensor is not None}, folder / "model.safetensors")
+    return folder
+
+
+NONE = {"compressor": {"mode": "concat", "options": [{"kind": "none", "size": 1}]}}
+CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "no queries": ("vispec", {}, {"imadpt.q": None}, r"tensor imadpt\.q is missing"),
+    "vispec in name only": ("eagle1", {"kind": "vispec"}, {}, r"tensor imadpt\.q is missing"),
+    "queries of no axis": ("vispec", {}, {"imadpt.q": torch.zeros(())}, r"imadpt\.q is \[\], wanted 3 axes"),
+    "the whole alone": ("vispec", {}, {"imadpt.q": torch.zeros(1, 2, 8)}, r"imadpt\.q is \[1, 2, 8\], wanted 3 axes, 2 to"),
+    "a head of no axis": ("eagle3", {}, {"lm_head.weight": torch.zeros(())}, r"lm_head\.weight is \[\], wanted 2 axes"),
+    "a head of one axis": ("eagle3", {}, {"lm_head.weight": torch.zeros(24)}, r"lm_head\.weight is \[24\], wanted 2 axes"),
+    "d2t of two axes": ("eagle3", {}, {"d2t": torch.zeros(24, 1, dtype=torch.int64)}, r"d2t is \[24, 1\], wanted \[24\]"),
+    "d2t of no axis": ("eagle3", {}, {"d2t": torch.tensor(0)}, r"d2t is \[\], wanted \[24\]"),
+    "d2t of fractions": ("eagle3", {}, {"d2t": torch.zeros(24)}, "d2t is float32, wanted whole numbers"),
+    **{
+        f"eagle3 as {kind}": ("eagle3", {"kind": kind}, {}, "EAGLE-3's heads alone")
+        for kind in ("msd", "vispec", "dream", "massv")
+    },
+    **{f"{kind} compressed": (kind, NONE, {}, "only EAGLE's head") for kind in ("eagle3", "msd", "vispec", "dream", "massv")},
+    "nan": ("eagle1", {}, {"fc.bias": torch.tensor([float("nan")] + 15 * [0.0])}, "fc.bias holds NaN or infinity"),
+    "infinity": ("msd", {}, {"fc.bias": torch.tensor([float("-inf")] + 15 * [0.0])}, "fc.bias holds NaN or infinity"),
+    "a gate of nan": ("select", {}, {"compressor.gate.bias": torch.full((5,), float("nan"))}, "gate.bias holds NaN"),
+    "a yes among ranks": ("eagle1", {"ranks": [True]}, {}, "wanted shares of 1"),
+    "ways that do not add": (
+        "eagle1",
+        {"compressor": {"mode": "weighted", "options": [{"kind": "prune", "size": 2}, {"kind": "resample", "size": 2}]}},
+        {},
+        "weighted needs ways of one ratio",
+    ),
+    "no row left": (
+        "eagle1",
+        {"compressor": {"mode": "select", "options": [{"kind": "pool", "size": 0}]}},
+        {},
+        "leaves no visual token",
+    ),
+    "too many ways": (
+        "eagle1",
+        {"compressor": {**NONE["compressor"], "options": 17 * [{"kind": "none", "size": 1}]}},
+        {},
+        "17 ways",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", CONTRADICTIONS)
+def test_contradictions_and_numbers_that_are_none_are_said_in_one_line(how: str, tmp_path: Path) -> None:
+    kind, own, tensors, told = CONTRADICTIONS[how]
+    save_head(KINDS[kind](), tmp_path, target())
+    with pytest.raises(BadCheckpoint, match=told) as error:
+        load_head(changed(tmp_path, own, tensors), target())
+    assert "\n" not in str(error.value)
+
+
+def test_the_largest_compressor_takes_no_memory_before_its_tensors_are_found_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_head(KINDS["eagle1"](), tmp_path, target())
+    made = list[Elastic]()
+    monkeypatch.setattr(Elastic, "from_json", classmethod(lambda cls, width, data: made.append(real(width, data)) or made[-1]))
+    ways = [{"kind": "convolve", "size": 4096}, {"kind": "resample", "size": 4096}]
+    with pytest.raises(BadCheckpoint, match="missing"):
+        load_head(changed(tmp_path, {"compressor": {"mode": "concat", "options": ways}}), target())
+    assert {parameter.device.type for parameter in made[0].parameters()} == {"meta"}
+
+
+real = Elastic.from_json
+
+
+@pytest.mark.parametrize("ranks", [[], [0, 0.0]])
+def test_ranks_that_say_nothing_are_unknown(ranks: list[float], tmp_path: Path) -> None:
+    save_head(KINDS["ranks"](), tmp_path, target())
+    assert load_head(changed(tmp_path, {"ranks": ranks}), target()).ranks == ()
+
+
+def test_a_compressed_head_is_read_from_a_bin_as_well(tmp_path: Path) -> None:
+    made, path = KINDS["select"](), tmp_path / "model.safetensors"
+    save_head(made, tmp_path, target())
+    torch.save(load_file(path), tmp_path / "pytorch_model.bin")
+    path.unlink()
+    found = load_head(tmp_path, target()).compressor
+    assert made.compressor is not None
+    assert found is not None
+    assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in made.compressor.state_dict().items())

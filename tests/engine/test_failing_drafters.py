@@ -72,6 +72,31 @@ def test_a_drafter_that_raises_costs_speed_only(where: str, plan: str, tiny: Any
     assert ran.trace.accepted == (3 if where in ("later propose", "observe") else 0)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "The following operation failed.\nTraceback of TorchScript:\n  x + y\n  ~~~~~ <--- HERE\nOSError: no room\n\n",
+            "no room",
+        ),
+        ("first\n  last  \n", "last"),
+        ("", "(no text)"),
+        ("\n \n", "(no text)"),
+    ],
+)
+def test_the_note_of_a_failure_is_one_line(text: str, told: str, tiny: Any, oracle: Any, decoded: Any) -> None:
+    world = tiny(0)
+    request = world.request(max_new_tokens=4)
+    drafter = oracle(world.answer(request))
+
+    def broken(*parts: Any) -> Any:
+        raise OSError(text)
+
+    drafter.propose = broken
+    ran = decoded(world, drafter, request, Plan(head_nodes=3, patience=1, step_seconds=1, ahead=False), Lanes("one"))
+    assert ran.trace.notes == [f"drafter oracle failed: OSError: {told}; the target went on alone"]
+
+
 GARBAGE: dict[str, Callable[[int, Budget], Any]] = {
     "parents behind children": lambda at, budget: Proposal(np.array([1, 2]), np.array([1, -1])),
     "a loop": lambda at, budget: Proposal(np.array([1]), np.array([0])),

@@ -82,6 +82,13 @@ def test_what_is_not_supported_is_refused_by_name(field: str, value: object) -> 
         video_llava_config({**HUB, field: value})
 
 
+@pytest.mark.parametrize("value", [0, -1e-6, float("nan"), float("inf"), 10**400, True, "1e-6"])
+def test_an_epsilon_or_a_base_that_is_no_positive_number_is_refused(value: object) -> None:
+    for name in ("rms_norm_eps", "rope_theta"):
+        with pytest.raises(BadField, match=f"{name} is .*, wanted a positive finite number"):
+            llama_config({name: value})
+
+
 def test_the_default_of_video_rows_does_not_bind_another_tower() -> None:
     small = {**HUB, "vision_config": {"hidden_size": 32, "num_attention_heads": 2, "image_size": 112, "patch_size": 14}}
     config: VideoLlavaConfig = video_llava_config(small)

@@ -161,6 +161,17 @@ def test_a_broken_pair_folder_names_the_file(tmp_path: Path, name: str, harm: st
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("table", ["files", "heads", "drafters", "packers"])
+@pytest.mark.parametrize("value", ['"x"', "[1]", "{ a = 1 }", '{ a = { b = "c" } }', "[{ a = 'b' }]"])
+def test_a_table_of_the_wrong_type_is_one_line(tmp_path: Path, table: str, value: str) -> None:
+    folder = tmp_path / "pair"
+    shutil.copytree(bundled()["nano"], folder, ignore=shutil.ignore_patterns("heads", "packers"))
+    (folder / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\n{table} = {value}\n')
+    with pytest.raises(BadCheckpoint, match=rf"pair\.toml: {table} must be a table") as error:
+        load_pair(folder)
+    assert "\n" not in str(error.value)
+
+
 def test_an_unknown_method_lists_the_valid_ones(pair: Pair, real: Recording) -> None:
     with pytest.raises(BadInput, match="autoregressive, cross-modal, eagle, specvlm, compressed-target, ngram, prior"):
         generate(pair, real, "What?", "warp")

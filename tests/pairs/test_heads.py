@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.pairs import Pair, generate, load_pair, with_head
 from eventspec.pairs.pair import DATA
+from eventspec.pairs.variants import named
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
@@ -47,3 +51,13 @@ def test_what_is_no_head_is_refused(pair: Pair) -> None:
         with_head(pair, str(DATA))
     with pytest.raises(BadCheckpoint, match="num_hidden_layers is 3, wanted 1"):
         with_head(pair, str(DATA / "pairs/nano/drafter"))
+
+
+def test_a_folder_may_have_a_colon_in_its_name(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(DATA / "pairs/nano/heads/eagle", tmp_path / "a:chain")
+    monkeypatch.chdir(tmp_path)
+    for spec, which, way in (("a:chain", "a:chain", "dynamic"), ("a:chain:static", "a:chain", "static")):
+        assert with_head(pair, spec).notes["eagle"][-1] == f"drafted by head {which}, {way}"
+    assert named("a:b:chain", "dynamic", {"a:b": 1}) == ("a:b", "chain")
+    assert named("a:b", "dynamic", {"a:b": 1}) == ("a:b", "dynamic")
+    assert named("/x:y/z", "dynamic", {}) == ("/x:y/z", "dynamic")

@@ -242,12 +242,46 @@ def test_only_the_first_process_minds_a_folder_in_use(
         run(["train", "heads", "--out", str(tmp_path)])
 
 
-def test_the_embedded_pair_is_not_trained_by_a_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("what", ["embedded", "packer"])
+def test_what_one_process_trains_is_not_trained_by_a_launcher(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(["train", "embedded", "--out", str(tmp_path / "new")]) == 2
+    assert run(["train", what, "--out", str(tmp_path / "new")]) == 2
     assert "in one process, not in 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["two", "0", "-1", "", "\u0662"])
+@pytest.mark.parametrize("what", ["embedded", "heads", "packer"])
+def test_a_count_of_processes_that_is_none_is_one_line(
+    what: str, count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", count)
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    assert run(["train", what, "--out", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"eventspec: WORLD_SIZE is '{count}'")
+    assert said.count("\n") == 1
+
+
+def test_a_head_without_weights_to_begin_with_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = dict[str, Any]()
+
+    def noted(*rest: Any, **named: Any) -> Path:
+        given.update(named)
+        raise TrainingFailed("enough")
+
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    monkeypatch.setattr(eagle, "train", noted)
+    words = ["train", "heads", "--out", str(tmp_path / "new"), "--head", "eagle", "--head", "dream"]
+    assert run([*words, "--begin-with-own"]) == 2
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert notes == ["note: pair nano has no head dream: dream has nothing to begin with but random weights"]
+    assert given["go_on"]
+    run(words)
+    assert "note: " not in capsys.readouterr().err
 
 
 if __name__ == "__main__":

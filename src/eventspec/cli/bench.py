@@ -104,7 +104,7 @@ def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], comp
     from eventspec.pairs.methods import LOSSY
     from eventspec.pairs.variants import named
 
-    made = [("cross-modal", name, with_drafter(pair, *named(name, "auto"))) for name in drafters]
+    made = [("cross-modal", name, with_drafter(pair, *named(name, "auto", pair.others))) for name in drafters]
     made += [("eagle", name, warm_up(with_head(pair, name), ("eagle",))) for name in heads]
     made += [(LOSSY, name, with_compression(pair, name)) for name in compressions]
     return [Way(f"{method}, {name}", method, events, other) for method, name, other in made]

@@ -36,7 +36,13 @@ Target = Annotated[Path | None, typer.Option(parser=given_path, help="A checkpoi
 Drafter = Annotated[
     str | None, typer.Option(help="The checkpoint folder that drafts for --target, or another event drafter for --pair.")
 ]
-Head = Annotated[str | None, typer.Option(help="Another head for methods eagle and specvlm: a folder, or one of --pair's.")]
+Head = Annotated[
+    str | None,
+    typer.Option(
+        help="Another head for methods eagle and specvlm, NAME[:WAY]: a folder or one of --pair's; dynamic, static, published, "
+        "chain; pruned."
+    ),
+]
 Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N.")]
 Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
 Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]

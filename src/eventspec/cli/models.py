@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from eventspec.cli.paths import given_path
 
+if TYPE_CHECKING:
+    from eventspec.drafters import TrainedHead
+
 models = typer.Typer(help="Bundled pairs and checkpoints.", no_args_is_help=True)
+HEADS = {"msd": "MSD", "vispec": "ViSpec", "dream": "DREAM", "massv": "MASSV"}
+"""The methods behind `eventspec.kind` of a head's config.json, as their papers write them."""
 
 
 @models.callback()
@@ -56,7 +61,8 @@ def check(
         return
     if "head" in told:
         fits = f"target {told['target']}" if told["target"] else "a target that its config does not name"
-        typer.echo(f"{folder}: a head ({told['head']}) of width {told['hidden_size']} for {fits}: generate --head takes it")
+        kind = f"{told['head']}, {told['mode']}" if "mode" in told else told["head"]
+        typer.echo(f"{folder}: a head ({kind}) of width {told['hidden_size']} for {fits}: generate --head takes it")
         return
     for name, value in told.items():
         shown = ", ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, dict) else value
@@ -64,8 +70,10 @@ def check(
 
 
 def _describe_head(folder: Path) -> dict[str, Any] | None:
-    """What a head's folder says of itself, without its target; None for what is no head: only heads begin with an `fc`."""
+    """What a head's folder says of itself, without its target; None for what is no head: only heads begin with an `fc`, or
+    say their kind."""
     from eventspec.core import BadCheckpoint
+    from eventspec.drafters.head_folder import KINDS
     from eventspec.models.checkpoint import Checkpoint
     from eventspec.models.configuration import read_json
 
@@ -76,13 +84,30 @@ def _describe_head(folder: Path) -> dict[str, Any] | None:
         checkpoint = Checkpoint(folder, lambda name: name.removeprefix("model."))
     except BadCheckpoint:  # `describe` knows better what it lacks
         return None
-    if "fc.weight" not in checkpoint.at:
-        return None
     own = data.get("eventspec")
     own = own if isinstance(own, dict) else {}
-    name = "SpecVLM" if "compressor" in own else "EAGLE-3" if "lm_head.weight" in checkpoint.at else "EAGLE"
-    told = {"head": name, "target": own.get("target"), "hidden_size": data["hidden_size"]}
+    kind = own.get("kind")
+    if kind is None and "fc.weight" not in checkpoint.at:
+        return None
+    if kind is not None and kind not in KINDS.values():
+        raise BadCheckpoint(f"{folder / 'config.json'}: kind is {kind!r}, wanted one of {', '.join(KINDS.values())}")
+    named = {"head": HEADS[kind]} if kind else _compressed(own["compressor"]) if "compressor" in own else {"head": "EAGLE"}
+    if kind is None and "lm_head.weight" in checkpoint.at:
+        named = {"head": "EAGLE-3"}
+    told = {**named, "target": own.get("target"), "hidden_size": data["hidden_size"]}
     return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
+
+
+def _compressed(data: Any) -> dict[str, Any]:
+    """The method that a head with this compressor is, and its mode where the method has several."""
+    from eventspec.compress import Elastic
+    from eventspec.models.checkpoint import without_memory
+
+    with without_memory():
+        found = Elastic.from_json(1, data)  # of any width: only what it consists of is told
+    if found.mode == "concat" and [option.kind for option in found.options] == ["none"]:
+        return {"head": "HiViS"}
+    return {"head": "SpecVLM", "mode": found.mode}
 
 
 def _describe_pair(folder: Path) -> dict[str, Any]:
@@ -155,6 +180,7 @@ def export_head(
     loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
     folder, language = find_head(loaded, head)
     trained = load_head(folder, language)
+    _check_layout(trained, layout)
     dtype = exact_dtype(trained)
     if layout == "safeailab":
         save_head(trained, out, language, dtype)
@@ -166,3 +192,15 @@ def export_head(
     told = {"folder": str(out), "layout": layout, "head": type(trained.head).__name__, "taps": list(trained.head.taps)}
     told["dtype"] = str(dtype).removeprefix("torch.")
     typer.echo(json.dumps(told) if as_json else f"{told['head']} in {told['dtype']}, layout {layout}: {out}")
+
+
+def _check_layout(trained: TrainedHead, layout: str) -> None:
+    """BadInput for a head that is our own: in either layout it would be taken for EAGLE's, and draft nonsense."""
+    from eventspec.core import BadInput
+    from eventspec.drafters.head_folder import KINDS
+
+    whose = "no SafeAILab code" if layout == "safeailab" else "no code of speculators"
+    if kind := KINDS.get(type(trained.head)):
+        raise BadInput(f"{whose} loads a head of {HEADS[kind]}: it is for eventspec alone, copy its folder")
+    if trained.compressor is not None:
+        raise BadInput(f"{whose} loads a head with a compressor: it is for eventspec alone, copy its folder")

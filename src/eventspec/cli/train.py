@@ -62,8 +62,8 @@ def heads(
             help="eagle, eagle1, eagle3, specvlm (default), weighted, concat, hivis, msd, vispec, dream, massv. Repeatable."
         ),
     ] = None,
-    go_on: Annotated[
-        bool, typer.Option("--go-on", help="Begin with the weights of the pair's own heads, as far as they have the same.")
+    begin_with_own: Annotated[
+        bool, typer.Option("--begin-with-own", help="Begin with the weights of the pair's own heads, as far as they fit.")
     ] = False,
     preset: Annotated[
         str, typer.Option(help="cpu (1.5 h on 2 cores), gpu or smoke. Its batch is that of one process.")
@@ -89,10 +89,12 @@ def heads(
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
     if launched_first():
         _check_out(out, resume)
+        if begin_with_own:
+            _tell_fresh(pair, names)
     reexecute_with_allocator(sys.argv[1:])
     with started() as processes, _shown(processes.first) as report:
         try:
-            folder = recipe.train(pair, preset, names, out, report, processes=processes, go_on=go_on)
+            folder = recipe.train(pair, preset, names, out, report, processes=processes, go_on=begin_with_own)
         except TrainingFailed:
             if processes.first:
                 raise
@@ -125,7 +127,10 @@ def packer(
     from eventspec.core import BadInput
     from eventspec.train import packer as recipe
     from eventspec.train.embedded import reexecute_with_allocator
+    from eventspec.train.processes import launched
 
+    if launched() > 1:
+        raise BadInput(f"a packer is trained in one process, not in {launched()}: start it without torchrun")
     if preset not in recipe.PRESETS:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
     _check_out(out, resume)
@@ -140,6 +145,19 @@ def packer(
         figures = told[name]
         typer.echo(f"{name:<12} {figures['tokens']:.1%} of tokens, {figures['answers']:.1%} of {figures['n_answers']} answers")
     typer.echo(f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}")
+
+
+def _tell_fresh(pair: str, names: list[str]) -> None:
+    """A line on standard error for every head that finds no weights in the pair to begin with."""
+    from eventspec.pairs import bundled
+    from eventspec.train.eagle import BEGINS
+
+    for name in names:
+        own = bundled().get(pair, Path(pair)) / "heads" / BEGINS.get(name, name)
+        if not own.is_dir():
+            typer.echo(
+                f"note: pair {pair} has no head {own.name}: {name} has nothing to begin with but random weights", err=True
+            )
 
 
 def _check_out(out: Path, resume: bool) -> None:

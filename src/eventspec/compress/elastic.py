@@ -22,6 +22,8 @@ from eventspec.errors import BadCheckpoint
 
 Mode = Literal["select", "weighted", "concat"]
 KINDS = ("prune", "pool", "convolve", "resample", "none")
+LARGEST, MOST_WAYS = 4096, 16
+"""Bounds of what a config may ask for before a weight is looked at: a ratio or queries, and ways."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Option:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise BadCheckpoint(f"compressor kind '{self.kind}' is unknown: choose one of {', '.join(KINDS)}")
+        if type(self.size) is not int or self.size > LARGEST:
+            raise BadCheckpoint(f"{self.kind} with {self.size!r} cannot be: give a whole number, 1 to {LARGEST}")
         if self.size < 1:
             raise BadCheckpoint(
                 f"{self.kind} with {self.size} leaves no visual token: give a whole number from 1 on, or 'none'"
@@ -52,11 +56,13 @@ class Elastic(nn.Module):
 
     def __init__(self, width: int, mode: Mode, options: Sequence[Option]) -> None:
         super().__init__()
+        if mode == "weighted" and (
+            len({option.size for option in options}) != 1 or any(o.kind not in KINDS[:3] for o in options)
+        ):
+            raise BadCheckpoint("weighted needs ways of one ratio: their rows are added")
         self.mode, self.options = mode, tuple(options)
         self.ways = nn.ModuleList(_way(option, width) for option in self.options)
         self.gate = nn.Linear(width, len(self.options)) if mode != "concat" else None
-        if mode == "weighted" and len({option.size for option in options if option.kind in KINDS[:3]}) != 1:
-            raise BadCheckpoint("weighted needs ways of one ratio: their rows are added")
 
     def ways_of(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Rows [..., T, 2 D] in every way: rows [..., M, 2 D] and places [M] each."""
@@ -99,6 +105,8 @@ class Elastic(nn.Module):
             raise BadCheckpoint(f"the compressor of the head's config.json cannot be read ({error})") from None
         if mode not in ("select", "weighted", "concat") or not options:
             raise BadCheckpoint(f"compressor mode {mode!r} is unknown: choose select, weighted or concat")
+        if len(options) > MOST_WAYS:
+            raise BadCheckpoint(f"a compressor of {len(options)} ways cannot be: {MOST_WAYS} at most")
         return cls(width, mode, options)
 
 

@@ -40,6 +40,7 @@ KINDS: dict[type[nn.Module], str] = {MsdHead: "msd", VispecHead: "vispec", Dream
 """What our own folders call a head that nobody else's code loads."""
 LAYER, COMPRESSOR = "layers.0.", "compressor."
 _SAMPLED = 64
+_MOST_VECTORS = 4096
 
 
 def fingerprint(target: torch.nn.Module) -> str:
@@ -89,7 +90,7 @@ def load_head(folder: Path, target: Llama) -> TrainedHead:
     except fields.BadField as error:
         raise BadCheckpoint(f"{path}: {error}") from None
     dtype, sources = target.embed.weight.dtype, head_sources(head)
-    compressor = _compressor(folder, data, checkpoint, head)
+    compressor = _compressor(data, Checkpoint(folder, _plain), head)  # its own: filling lets go of a .bin's tensors
     own = compressor is not None
 
     def tolerated(name: str) -> bool:
@@ -98,6 +99,7 @@ def load_head(folder: Path, target: Llama) -> TrainedHead:
     checkpoint.check(head, sources, tolerated)
     ids = _ids(folder, checkpoint, target) if isinstance(head, Eagle3Head) else None
     checkpoint.fill(head, sources, dtype)
+    _check_finite(checkpoint, head, sources)
     if isinstance(head, Eagle3Head):
         assert ids is not None
         head.ids = ids
@@ -148,7 +150,7 @@ def export_speculators(
     if not isinstance(head, Eagle3Head):
         raise BadInput("speculators reads no EAGLE-1 head since 0.9, only EAGLE-3: choose layout safeailab")
     if trained.compressor is not None:
-        raise BadInput("speculators has no place for a head's compressor: choose layout safeailab")
+        raise BadInput("speculators has no place for a head's compressor")
     more, whole = _tables(head), head.config.draft_vocab == head.config.language.vocab_size
     if whole and bool(more["d2t"].any()):
         raise BadInput("the head names the target's tokens in another order, which speculators does not read")
@@ -206,9 +208,8 @@ def _write(folder: Path, head: Head, layer: str, more: dict[str, Tensor], config
 
 def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Llama) -> Head:
     """The head that config and tensors describe, on the meta device; BadField where one contradicts the other or the target."""
-    own = fields.part(data, "eventspec", {})
-    kind = own.get("kind")
-    fields.require(own, "kind", kind is None or kind in KINDS.values(), f"one of {', '.join(KINDS.values())}")
+    eagle3, bias = "lm_head.weight" in checkpoint.at, "fc.bias" in checkpoint.at
+    kind = _kind(data, eagle3)
     sizes = fields.llama_config({**data, "vocab_size": target.config.vocab_size})
     if kind == "massv":
         with without_memory():
@@ -216,7 +217,6 @@ def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Lla
     if sizes.hidden_size != target.config.hidden_size:
         widths = f"{sizes.hidden_size}, the target's {target.config.hidden_size}"
         raise BadCheckpoint(f"{folder}: the head's width is {widths}: it belongs to another target")
-    eagle3, bias = "lm_head.weight" in checkpoint.at, "fc.bias" in checkpoint.at
     _agrees(data, "vocab_size", target.config.vocab_size, "as the target has")
     _agrees(data, "target_hidden_size", target.config.hidden_size, "as the target has")
     _agrees(data, "num_hidden_layers", 1, "a head has one layer")
@@ -230,9 +230,9 @@ def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Lla
         config = EagleConfig(sizes, f"{LAYER}input_layernorm.weight" in checkpoint.at, bias)
         with without_memory():
             if kind == "vispec":
-                return VispecHead(config, checkpoint.shape("imadpt.q")[0] - 1)
+                return VispecHead(config, _rows(checkpoint, "imadpt.q", 3, (2, _MOST_VECTORS)) - 1)
             return (MsdHead if kind == "msd" else EagleHead)(config)
-    rows = checkpoint.shape("lm_head.weight")[0]
+    rows = _rows(checkpoint, "lm_head.weight", 2, (1, target.config.vocab_size))
     _agrees(data, "draft_vocab_size", rows, "the rows of lm_head.weight")
     for name in speculators.SWITCHES:
         _agrees(data, name, False, "our EAGLE-3 head has no such norm")
@@ -242,31 +242,66 @@ def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Lla
         return Eagle3Head(Eagle3Config(sizes, _taps(data, target), rows, normed))
 
 
+def _kind(data: fields.Fields, eagle3: bool) -> str | None:
+    """What `eventspec.kind` says; BadField for what it cannot be, or beside tensors or a compressor that it has not."""
+    own = fields.part(data, "eventspec", {})
+    kind: str | None = own.get("kind")
+    fields.require(own, "kind", kind is None or kind in KINDS.values(), f"one of {', '.join(KINDS.values())}")
+    fields.require(own, "kind", kind is None or not eagle3, "none: lm_head.weight is there, as in EAGLE-3's heads alone")
+    if "compressor" in own and (kind is not None or eagle3):
+        name = "EAGLE-3" if kind is None else kind
+        raise fields.BadField(f"eventspec.compressor is there, in a head of kind {name}: only EAGLE's head has one")
+    return kind
+
+
+def _rows(checkpoint: Checkpoint, name: str, axes: int, bounds: tuple[int, int]) -> int:
+    """The first length of a tensor with so many axes; BadCheckpoint where it is missing, of another shape or out of bounds."""
+    if name not in checkpoint.at:
+        raise BadCheckpoint(f"{checkpoint.where}: tensor {name} is missing: this is no head of that kind, or an incomplete one")
+    shape, (least, most) = checkpoint.shape(name), bounds
+    if len(shape) != axes or not least <= shape[0] <= most:
+        raise BadCheckpoint(f"{checkpoint.where}: tensor {name} is {shape}, wanted {axes} axes, {least} to {most} on the first")
+    return shape[0]
+
+
+def _check_finite(checkpoint: Checkpoint, module: nn.Module, sources: weights.Sources) -> None:
+    """BadCheckpoint for NaN and infinity among the numbers that were just filled in."""
+    own = dict(module.named_parameters())
+    for name, parts in sources.items():
+        extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and says NaN where there is one
+        if not bool(extremes.isfinite().all()):
+            told = f"tensor {checkpoint.at[parts[0][0]][1]} holds NaN or infinity in {_name(extremes.dtype)}"
+            raise BadCheckpoint(f"{checkpoint.where}: {told}: fetch or train the head again")
+
+
 def _agrees(data: fields.Fields, name: str, only: int | None, why: str) -> None:
     """BadField unless a field has the only value it can have; one that is not there contradicts nothing."""
     found = data.get(name)
     fields.require(data, name, found is None or (type(found) is type(only) and found == only), f"{only}: {why}")
 
 
-def _compressor(folder: Path, data: fields.Fields, checkpoint: Checkpoint, head: Head) -> Elastic | None:
+def _compressor(data: fields.Fields, checkpoint: Checkpoint, head: Head) -> Elastic | None:
     """The compressor that config.json names, with its tensors; None where it names none."""
     own = data.get("eventspec")
     if not isinstance(own, dict) or "compressor" not in own:
         return None
-    elastic = Elastic.from_json(head.config.language.hidden_size, own["compressor"])
+    with without_memory():
+        elastic = Elastic.from_json(head.config.language.hidden_size, own["compressor"])
     sources: weights.Sources = {name: [(f"{COMPRESSOR}{name}", 0)] for name, _ in elastic.named_parameters()}
     extra = {name for name in checkpoint.at if name.startswith(COMPRESSOR)} - {parts[0][0] for parts in sources.values()}
     checkpoint.check(elastic, sources, lambda name: name not in extra)
     checkpoint.fill(elastic, sources, torch.float32)
+    _check_finite(checkpoint, elastic, sources)
     return elastic
 
 
 def _ranks(data: fields.Fields) -> tuple[float, ...]:
+    """How often each choice was right; empty, which is not known, also where none ever was."""
     own = fields.part(data, "eventspec", {})
     found = own.get("ranks", [])
-    sane = isinstance(found, list) and len(found) <= 64 and all(isinstance(x, float | int) and 0 <= x <= 1 for x in found)
+    sane = isinstance(found, list) and len(found) <= 64 and all(type(x) in (int, float) and 0 <= x <= 1 for x in found)
     fields.require(own, "ranks", sane, "shares of 1, for up to 64 ranks")
-    return tuple(float(x) for x in found)
+    return tuple(float(x) for x in found) if any(found) else ()
 
 
 def _plain(name: str) -> str:
@@ -293,9 +328,11 @@ def _ids(folder: Path, checkpoint: Checkpoint, target: Llama) -> Tensor:
         if rows != most:
             raise BadCheckpoint(f"{folder}: the head names {rows} tokens of {most} and has no table d2t of which ones")
         return torch.arange(rows)
-    offsets = checkpoint.integers("d2t")
-    ids = offsets + torch.arange(len(offsets))
-    if len(ids) != rows or bool((ids < 0).any()) or bool((ids >= most).any()) or len(ids.unique()) != len(ids):
+    shape = checkpoint.shape("d2t")
+    if shape != [rows]:
+        raise BadCheckpoint(f"{folder}: d2t is {shape}, wanted [{rows}]: a number for every row of lm_head.weight")
+    ids = checkpoint.integers("d2t") + torch.arange(rows)
+    if bool((ids < 0).any()) or bool((ids >= most).any()) or len(ids.unique()) != len(ids):
         raise BadCheckpoint(
             f"{folder}: d2t does not name {rows} tokens of the target's {most}: it belongs to another vocabulary"
         )

@@ -84,7 +84,7 @@ class _Drafting:
             try:
                 self.session = self.drafter.open(self.request, target, self.trace)
             except Exception as error:
-                self._give_up(f"failed: {type(error).__name__}: {error}")
+                self._give_up(_failed(error))
 
     def follow(self, verdict: Verdict, scores: Scores, budget: Budget | None) -> Proposal:
         """Tell the drafter what was committed and let it draft the next round (budget None = no more drafts are wanted)."""
@@ -146,7 +146,7 @@ class _Drafting:
             self.trace.note(f"drafter {self.drafter.name} was late; the target did not wait")
             return Proposal.empty()
         except Exception as error:
-            self._give_up(f"failed: {type(error).__name__}: {error}")
+            self._give_up(_failed(error))
             return Proposal.empty()
         finally:
             self._credit -= self.trace.now() - began
@@ -155,7 +155,7 @@ class _Drafting:
 
     def refused(self, why: BadProposal) -> Proposal:
         """The target cannot read what was drafted: the drafter is given up, and this is the proposal to go on with."""
-        self._give_up(f"failed: {why}")
+        self._give_up(_failed(why))
         return Proposal.empty()
 
     def _propose(self, budget: Budget) -> Proposal:
@@ -189,6 +189,12 @@ class _Drafting:
     def _give_up(self, why: str) -> None:
         self.alive = False
         self.trace.note(f"drafter {self.drafter.name} {why}; the target went on alone")
+
+
+def _failed(error: Exception) -> str:
+    """What happened, one line: behind a traceback of other code, as TorchScript's texts have it, it stands last."""
+    kind, lines = f"{type(error).__name__}: ", [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"failed: {kind}{lines[-1].removeprefix(kind) if lines else '(no text)'}"
 
 
 class _Display:

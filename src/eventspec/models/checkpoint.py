@@ -25,6 +25,7 @@ from eventspec.models.configuration import read_json
 from eventspec.models.weights import Sources
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
 
 
@@ -55,8 +56,8 @@ class Shard(Protocol):
     def read(self, name: str, place: Tensor) -> None:
         """Copy a tensor into `place`, converting it."""
 
-    def integers(self, name: str) -> Tensor:
-        """A small table of whole numbers, int64."""
+    def table(self, name: str) -> Tensor:
+        """A small tensor as it is stored, of any dtype."""
 
     def mapped(self, name: str) -> Tensor | None:
         """The tensor as memory of the file itself; None where that cannot be."""
@@ -96,10 +97,10 @@ class SafetensorsShard:
         if not direct:
             place.copy_(into)
 
-    def integers(self, name: str) -> Tensor:
+    def table(self, name: str) -> Tensor:
         with safe_open(self.path, framework="pt") as file:
             found: Tensor = file.get_tensor(name)
-        return found.to(torch.int64)
+        return found
 
     def mapped(self, name: str) -> Tensor | None:
         dtype = self.dtypes[name]
@@ -149,8 +150,8 @@ class BinShard:
     def read(self, name: str, place: Tensor) -> None:
         place.copy_(self._tensors[name])
 
-    def integers(self, name: str) -> Tensor:
-        return self._tensors[name].to(torch.int64)
+    def table(self, name: str) -> Tensor:
+        return self._tensors[name]
 
     def mapped(self, name: str) -> Tensor | None:
         return None
@@ -191,9 +192,13 @@ class Checkpoint:
         return dtype
 
     def integers(self, name: str) -> Tensor:
-        """A table of whole numbers, int64."""
+        """A table of whole numbers, int64; BadCheckpoint where it holds others."""
         shard, theirs = self.at[name]
-        return shard.integers(theirs)
+        found = shard.table(theirs)
+        if found.dtype not in WHOLE:
+            told = str(found.dtype).removeprefix("torch.")
+            raise BadCheckpoint(f"{shard.path}: tensor {theirs} is {told}, wanted whole numbers: fetch it again")
+        return found.to(torch.int64)
 
     @property
     def parameters(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -104,7 +105,7 @@ def clip_config(data: Fields) -> ClipConfig:
     heads, patch = sizes["num_attention_heads"], sizes["patch_size"]
     require(data, "num_attention_heads", sizes["hidden_size"] % heads == 0, f"a divisor of {sizes['hidden_size']}")
     require(data, "patch_size", sizes["image_size"] % patch == 0, f"a divisor of {sizes['image_size']}")
-    require(data, "layer_norm_eps", _is_number(data["layer_norm_eps"]), "a number")
+    require(data, "layer_norm_eps", _is_positive(data["layer_norm_eps"]), "a positive finite number")
     require(data, "hidden_act", data["hidden_act"] in ("gelu", "quick_gelu"), "gelu or quick_gelu")
     require(data, "num_channels", data.get("num_channels", 3) == 3, "3")
     return ClipConfig(**sizes, layer_norm_eps=data["layer_norm_eps"], hidden_act=data["hidden_act"])
@@ -129,7 +130,7 @@ def llama_config(data: Fields) -> LlamaConfig:
     require(data, "num_attention_heads", width % (2 * heads) == 0, f"heads of even size: 2 x it divides {width}")
     require(data, "num_key_value_heads", heads % groups == 0, f"a divisor of {heads}")
     require(data, "head_dim", data.get("head_dim") in (None, width // heads), f"{width // heads}")
-    require(data, "rms_norm_eps", _is_number(data["rms_norm_eps"]), "a number")
+    require(data, "rms_norm_eps", _is_positive(data["rms_norm_eps"]), "a positive finite number")
     require(data, "tie_word_embeddings", isinstance(data["tie_word_embeddings"], bool), "true or false")
     for name, only in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu"), ("partial_rotary_factor", 1.0)):
         require(data, name, data.get(name, only) == only, f"{only!r}: our decoder does nothing else")
@@ -153,9 +154,10 @@ def _rope_theta(data: Fields) -> float:
         require(data, name, plain, "null or rope_type 'default': our decoder scales no positions")
         theta = block.get("rope_theta", theta) if theta is None else theta
     theta = 10000.0 if theta is None else theta
-    require({"rope_theta": theta}, "rope_theta", _is_number(theta) and theta > 0, "a positive number")
+    require({"rope_theta": theta}, "rope_theta", _is_positive(theta), "a positive finite number")
     return float(theta)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool)
+def _is_positive(value: object) -> bool:
+    """Whether it is a number that a float holds, above zero."""
+    return isinstance(value, float | int) and not isinstance(value, bool) and 0 < value <= sys.float_info.max

@@ -147,7 +147,7 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         "drafter": "drafter",
         "tokenizer": "tokenizer.json",
         "prior": "prior.json",
-        **data.get("files", {}),
+        **_places(folder, data, "files"),
     }
     vocabulary = Vocabulary.load(folder / files["tokenizer"])
     target = load_video_llava(folder / files["target"])
@@ -167,7 +167,10 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         "ngram": NgramDrafter(lambda question: vocabulary.encode(f"\n{question} ASSISTANT:")),
         "prior": PriorDrafter(prior, EOS),
     }
-    heads = {name: folder / place for name, place in data.get("heads", {}).items()}
+    heads, packers, others = (
+        {name: folder / place for name, place in _places(folder, data, table).items()}
+        for table in ("heads", "packers", "drafters")
+    )
     for method in FEATURE_METHODS:
         if method in heads:
             drafters[method] = feature_drafter(method, heads[method], target.language, target_ids(vocabulary.encode), EOS)
@@ -181,12 +184,20 @@ def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
         end=EOS,
         lanes=Lanes(choose_plan(device_plan)),
         folder=folder,
-        others={name: folder / place for name, place in data.get("drafters", {}).items()},
+        others=others,
         heads=heads,
         budgets=dict.fromkeys(FEATURE_METHODS, FEATURES),
         checkpoint=folder / files["target"],
-        packers=Packers(target, vocabulary.encode, {name: folder / place for name, place in data.get("packers", {}).items()}),
+        packers=Packers(target, vocabulary.encode, packers),
     )
+
+
+def _places(folder: Path, data: dict[str, Any], name: str) -> dict[str, str]:
+    """A table of names and places in the folder; BadCheckpoint for what is none."""
+    found = data.get(name, {})
+    if not isinstance(found, dict) or not all(isinstance(place, str) for place in found.values()):
+        raise BadCheckpoint(f"{folder / 'pair.toml'}: {name} must be a table [{name}] of names and paths")
+    return found
 
 
 def _prior(path: Path) -> TextPrior:

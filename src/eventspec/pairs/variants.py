@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def with_head(pair: Pair, spec: str) -> Pair:
     """The same target with another head for the methods that draft on its features, NAME[:WAY]: a name from the pair's
     `[heads]`, or the folder of a head; the ways are `heads.feature_drafter`'s. Raises BadInput and BadCheckpoint, one line
     each."""
-    which, way = named(spec, USUAL)
+    which, way = named(spec, USUAL, pair.heads)
     folder, target = find_head(pair, which)
     ids = target_ids(pair.vocabulary.encode)
     made = {method: feature_drafter(method, folder, target, ids, pair.end, way) for method in FEATURE_METHODS}
@@ -29,10 +30,11 @@ def with_head(pair: Pair, spec: str) -> Pair:
     return replace(pair, drafters={**pair.drafters, **made}, notes=notes)
 
 
-def named(spec: str, usual: str) -> tuple[str, str]:
-    """NAME or NAME:WAY -> both, with the `usual` way; a path may hold a colon of its own before a slash."""
+def named(spec: str, usual: str, known: Container[str]) -> tuple[str, str]:
+    """NAME or NAME:WAY -> both, with the `usual` way. A `known` name, and an existing folder, may hold colons of its own."""
     first, mark, way = spec.rpartition(":")
-    return (first, way) if mark and "/" not in way else (spec, usual)
+    plain = spec in known or Path(spec).is_dir() or not mark or "/" in way
+    return (spec, usual) if plain else (first, way)
 
 
 def find_head(pair: Pair, which: str) -> tuple[Path, Llama]:

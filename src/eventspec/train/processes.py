@@ -109,8 +109,11 @@ def launched_first() -> bool:
 
 
 def launched() -> int:
-    """How many processes a launcher started; 1 without one."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """How many processes a launcher started; 1 without one. BadInput for what is no count."""
+    told = os.environ.get("WORLD_SIZE", "1")
+    if not (told.isascii() and told.isdecimal() and int(told) > 0):
+        raise BadInput(f"WORLD_SIZE is '{told}', wanted a count of processes: torchrun sets it, without one unset it")
+    return int(told)
 
 
 @contextmanager
