@@ -275,10 +275,11 @@ def test_a_head_without_weights_to_begin_with_is_told(
 
     monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     monkeypatch.setattr(eagle, "train", noted)
+    monkeypatch.setitem(eagle.BEGINS, "dream", "medusa")  # which the pair has not
     words = ["train", "heads", "--out", str(tmp_path / "new"), "--head", "eagle", "--head", "dream"]
     assert run([*words, "--begin-with-own"]) == 2
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-    assert notes == ["note: pair nano has no head dream: dream has nothing to begin with but random weights"]
+    assert notes == ["note: pair nano has no head medusa: dream has nothing to begin with but random weights"]
     assert given["go_on"]
     run(words)
     assert "note: " not in capsys.readouterr().err
