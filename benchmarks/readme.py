@@ -9,7 +9,7 @@ eventspec scenes make --clips 100 --split test --seed 8800 --out street
 eventspec bench compare --questions street/qa.jsonl --limit 200 --device-plan two --out rows.jsonl --json \
     --method autoregressive --method cross-modal --method eagle --method specvlm --method prior --method ngram \
     --events real --events shuffled --events blank --drafter fine:retokenize --drafter fine:intersect \
-    --head eagle3 --head eagle1 --head eagle:static --head eagle:chain --compress pool:3 > benchmarks/results/main-job.json
+    --head eagle3 --head eagle1 --head eagle:chain --compress pool:3 --compress packer:2 > benchmarks/results/main-job.json
 """
 
 from __future__ import annotations
