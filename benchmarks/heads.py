@@ -3,8 +3,8 @@ could at best give, and checkpoints of a training. Run on a quiet machine; every
 results:
 
 python benchmarks/heads.py table  --scenes 100 --limit 200      # every head, controls, intervals
-python benchmarks/heads.py identity --scenes 100 --limit 200    # every head in every tree: is the answer the target's?
-python benchmarks/heads.py trees  --scenes 40 --limit 100       # dynamic, static, published, chain with 8, 16 and 24 nodes
+python benchmarks/heads.py identity --scenes 40 --limit 40      # every head in every tree: is the answer the target's?
+python benchmarks/heads.py trees  --scenes 40 --limit 60        # dynamic, static, published, chain with 8, 16 and 24 nodes
 python benchmarks/heads.py bound  --scenes 40 --limit 100       # decode-only speed-up beside tau / (V(k) + c/t)
 python benchmarks/heads.py scaling --checkpoints A B C          # heads of one training at several ages, ascending
 
@@ -78,7 +78,8 @@ def fitted(pair: Pair, spec: str) -> Pair:
 
 def table(options: argparse.Namespace) -> dict[str, Any]:
     def ways(pair: Pair) -> list[Way]:
-        names = [*heads_of(pair), *(f"{name}{way}" for name in SMALL if name in pair.heads for way in ("", ":pruned"))]
+        trees = [f"eagle:{way}" for way in ("static", "published", "chain")]
+        names = [*heads_of(pair), *trees, *(f"{name}{way}" for name in SMALL if name in pair.heads for way in ("", ":pruned"))]
         return [Way(name, "eagle", "real", fitted(pair, name)) for name in names]
 
     told, rows = ask(options, ways, CONTROLS)

@@ -27,16 +27,19 @@ WHAT = {
     "msd": "MSD (2505.14260): visual rows bypass the fusion",
     "vispec": "ViSpec (2509.15235): eight vectors, and one told to every feature",
     "dream": "DREAM (2505.19201): cross-attention to features, three blocks",
+    "eagle:static": "the best fixed tree of 25 nodes for this head",
+    "eagle:published": "EAGLE-1's fixed tree of 25 nodes",
+    "eagle:chain": "no tree",
     "massv": "MASSV (2505.10526): a small model of its own on the target's visual rows",
     "massv:pruned": "video-SpecVLM (2508.16201): the same, 90 % of its visual rows pruned by the target's attention",
 }
 
 
 TRAINED = (
-    "Training: `eagle1` and `eagle3` had an hour of one core, four heads at once; `eagle` and `specvlm` went on from that hour,",
-    "and `hivis`, `msd`, `vispec`, `weighted` and `concat` from its weights, for 70 minutes with nine heads at once (`specvlm` for",
-    "10 minutes alone); `dream` and `massv` have had the 70 minutes only. DREAM has three blocks where the others have one: at",
-    "equal steps from nothing it learns faster than EagleVLM's head, and costs about three times as much a level.",
+    "Training: `eagle1` and `eagle3` had an hour of one core, four heads at once. `eagle` and `specvlm` went on from that,",
+    "and `hivis`, `msd`, `vispec`, `weighted` and `concat` from its weights, for 70 minutes with nine heads at once",
+    "(`specvlm` for 10 minutes alone); `dream` and `massv` have had the 70 minutes only. DREAM has three blocks where the",
+    "others have one: at equal steps from nothing it learns faster than EagleVLM's head, and a level costs three times as much.",
 )
 
 
