@@ -39,7 +39,7 @@ TRAINED = (
     "Training: `eagle1` and `eagle3` had an hour of one core, four heads at once. `eagle` and `specvlm` went on from that,",
     "and `hivis`, `msd`, `vispec`, `weighted` and `concat` from its weights, for 70 minutes with nine heads at once",
     "(`specvlm` for 10 minutes alone); `dream` and `massv` have had the 70 minutes only. DREAM has three blocks where the",
-    "others have one: at equal steps from nothing it learns faster than EagleVLM's head, and a level costs three times as much.",
+    "others have one: at equal steps from nothing it learns faster than EagleVLM's head, and costs three times as much.",
 )
 
 
