@@ -62,7 +62,7 @@ def ask(
         write_scenes(street, options.scenes, "test", options.seed)
         questions = [q for q in read_questions(street / "qa.jsonl", None) if len(q.answer.split()) >= words][: options.limit]
         sampling = Sampling(max_new_tokens=96)
-        told = compare(pair, questions, methods, sampling, ["real"], rows, progress, others=ways(pair))
+        told = compare(pair, questions, methods, sampling, ["real"], rows, progress, others=ways(pair), look=options.look)
         return told, [json.loads(line) for line in rows.read_text().splitlines()]
 
 
@@ -244,6 +244,7 @@ def main() -> int:
     options.add_argument("--limit", type=int, default=200)
     options.add_argument("--seed", type=int, default=9300)
     options.add_argument("--heads", nargs="*")
+    options.add_argument("--look", action="store_true", help="what each head says where the blind prior is wrong: takes long")
     options.add_argument("--checkpoints", nargs="*", type=Path, default=[])
     options.add_argument("--out", type=Path, default=RESULTS)
     found = options.parse_args()

@@ -145,9 +145,11 @@ def compare(
     progress: Callable[[int, int], None] = lambda done, total: None,
     opening: Opening = Recording.open,
     others: Sequence[Way] = (),
+    look: bool = True,
 ) -> dict[str, Any]:
     """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary. `others`
-    are further ways, such as the same target with other drafters."""
+    are further ways, such as the same target with other drafters. `look`: whether to find out, afterwards, what each drafter
+    would say where the blind prior is wrong, which takes longer than the answers."""
     ways, recordings = [*ways_of(pair, methods, events), *others], Recordings(questions, opening)
     names = [way.name for way in ways]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -170,7 +172,7 @@ def compare(
             for way in ways:
                 row = found[way.name]
                 try:
-                    row["vision"] = vision_acceptance(way, recordings, question, sampling, row["token_ids"])
+                    row["vision"] = vision_acceptance(way, recordings, question, sampling, row["token_ids"]) if look else None
                 except Exception as error:  # a drafter that fails: its rows say so, and all others stay
                     row["vision"] = None
                     row["notes"] = [*row["notes"], f"{way.name} failed afterwards: {type(error).__name__}"]
