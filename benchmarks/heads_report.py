@@ -82,7 +82,6 @@ def table(told: dict[str, Any]) -> list[str]:
     ceiling = told["methods"]["autoregressive"]["ceiling"]
     rows = []
     for name, found in told["methods"].items():
-        right = None if name == "prior" else found["acceptance_vision"]
         prefill = found["drafter_prefill_ms"]
         rows.append(
             [
@@ -91,7 +90,6 @@ def table(told: dict[str, Any]) -> list[str]:
                 spread(found, "tau"),
                 spread(found, "decode_speedup"),
                 spread(found, "speedup"),
-                "-" if right is None else f"{right:.0%}",
                 "-" if prefill is None else f"{prefill:.1f}",
                 f"{found['identical']} of {told['n']}",
             ]
@@ -102,7 +100,6 @@ def table(told: dict[str, Any]) -> list[str]:
         "tau",
         "decode only",
         "whole answer",
-        "right where the prior is wrong",
         "reads the prompt, ms",
         "identical",
     ]
@@ -191,7 +188,8 @@ def scaling(told: dict[str, Any]) -> list[str]:
         f"{step['from']} to {step['to']}: {step['fewer_rounds']:.3f} ({step['ci95'][0]:.3f} to {step['ci95'][1]:.3f})"
         for step in told["against_the_one_before"]
     ]
-    text = f"One training, from nothing, at several ages. Rounds before / after: {'; '.join(steps)}."
+    ages = "EagleVLM's head: two ages of one training from nothing, then the one that had an hour, then that one trained on."
+    text = f"{ages} Rounds before / after: {'; '.join(steps)}."
     return [
         "## Longer training",
         "",

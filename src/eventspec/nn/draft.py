@@ -154,14 +154,13 @@ def grow(
     `shape` empty: the `width` likeliest children of every frontier node are recorded, and the `width` nodes of the level with
     the most probable paths are the next frontier; a level ends the tree when its frontier lies below `floor` or has less than
     `mass` together. Otherwise `shape` is a fixed tree: for every level the recorded children (indices into frontier x width),
-    then which of those are the next frontier. Nothing follows the token `end`. `position` is the root's, a node of level l
-    stands l behind. tables: embedding, cos, sin; stored: the cache's keys and values. Returns tokens int64, parents int64
-    (-1 = root) and the logarithms of path probabilities, [M] each, level by level.
+    then which of those are the next frontier; it is drawn to its end. Else nothing follows the token `end`. `position` is the
+    root's. tables: embedding, cos, sin; stored: the cache's keys and values. Returns tokens, parents (-1 = root) and logs of
+    path probabilities, [M] each.
     """
     made: list[list[Tensor]] = [[], [], []]
     nodes = torch.full([1], -1, dtype=torch.int64, device=hidden.device)  # of the frontier
-    path = torch.zeros(1, 1, device=hidden.device)
-    mask, behind, recorded = hidden.new_empty(0), start, 0
+    path, mask, behind, recorded = torch.zeros(1, 1, device=hidden.device), hidden.new_empty(0), start, 0
     room = width * levels if len(shape) == 0 else sum([len(inner) for inner in shape[1::2]])
     for level in range(levels):
         logs, tokens = next_tokens(hidden, width, out, eps)

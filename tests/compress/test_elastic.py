@@ -1,0 +1,60 @@
+"""Every way to see fewer visual rows: what is kept, where it stands, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from eventspec.compress import Resampler
+from eventspec.compress.elastic import Elastic, Option
+from eventspec.core import BadCheckpoint
+
+
+@pytest.mark.parametrize(
+    ("total", "option", "places"),
+    [
+        (7, Option("prune", 3), [1, 4, 6]),
+        (7, Option("pool", 3), [2, 5, 6]),
+        (7, Option("convolve", 3), [2, 5, 6]),
+        (7, Option("resample", 2), [5, 6]),
+        (1, Option("prune", 20), [0]),
+        (1, Option("pool", 20), [0]),
+        (1, Option("resample", 2), [0]),
+        (5, Option("none"), []),
+    ],
+)
+def test_every_way_keeps_at_least_a_row_but_none(total: int, option: Option, places: list[int]) -> None:
+    rows = torch.randn(total, 32)
+    made = Elastic(16, "concat", (option,)).eval()
+    kept, found = made(rows, rows[:, 16:])
+    assert found.tolist() == places
+    assert kept.shape == (len(places), 32)
+
+
+def test_pooling_a_short_last_group_is_its_own_mean() -> None:
+    rows = torch.arange(14.0).reshape(7, 2)
+    pooled, _ = Elastic(1, "concat", (Option("pool", 3),))(rows, rows[:, 1:])
+    assert pooled.tolist() == [[2.0, 3.0], [8.0, 9.0], [12.0, 13.0]]
+
+
+def test_turning_the_queries_gives_the_shares_of_turning_the_rows() -> None:
+    resampler, rows = Resampler(8, 2), torch.randn(7, 16)
+    hidden = rows[:, 8:]
+    shares = (resampler.queries @ resampler.keys(hidden).T * 8**-0.5).softmax(-1)
+    torch.testing.assert_close(resampler(rows)[0], torch.cat((shares @ rows[:, :8], resampler.values(shares @ hidden)), 1))
+
+
+@pytest.mark.parametrize(("kind", "size"), [("prune", 0), ("pool", -1), ("shrink", 3)])
+def test_a_ratio_that_leaves_no_visual_token_is_refused(kind: str, size: int) -> None:
+    with pytest.raises(BadCheckpoint, match=r"leaves no visual token|is unknown"):
+        Option(kind, size)
+
+
+@pytest.mark.parametrize("size", [2.5, float("nan"), True, "3", None, 4097, 10**19])
+def test_a_size_that_is_no_small_whole_number_is_refused(size: Any) -> None:
+    for kind in ("pool", "convolve", "resample"):
+        with pytest.raises(BadCheckpoint, match="whole number, 1 to 4096"):
+            Option(kind, size)
+    assert Option("pool", 4096).size == 4096
