@@ -233,3 +233,9 @@ def test_a_prompt_that_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_negative_limit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("bench", "compare", "--method", "prior", "--questions", "qa.jsonl", "--out", tmp_path / "r", "--limit", -3)
     assert "--limit" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("recipe", ["heads", "packer"])
+def test_training_for_a_pair_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path, recipe: str) -> None:
+    assert "no pair 'nope'" in refused(capsys, "train", recipe, "--pair", "nope", "--out", tmp_path / "new")
+    assert not (tmp_path / "new").exists()

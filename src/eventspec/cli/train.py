@@ -77,6 +77,7 @@ def heads(
     learns from N batches; the output folder must be the same for all. A run may go on with another N.
     """
     from eventspec.core import BadInput
+    from eventspec.pairs.pair import folder_of
     from eventspec.train import eagle as recipe
     from eventspec.train.embedded import reexecute_with_allocator
     from eventspec.train.loop import TrainingFailed
@@ -87,6 +88,7 @@ def heads(
         raise BadInput(f"head '{unknown[0]}' is unknown: choose from {', '.join(known)}")
     if preset not in recipe.PRESETS:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
+    folder_of(pair)
     if launched_first():
         _check_out(out, resume)
         if begin_with_own:
@@ -125,6 +127,7 @@ def packer(
 ) -> None:
     """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
     from eventspec.core import BadInput
+    from eventspec.pairs.pair import folder_of
     from eventspec.train import packer as recipe
     from eventspec.train.embedded import reexecute_with_allocator
     from eventspec.train.processes import launched
@@ -133,6 +136,7 @@ def packer(
         raise BadInput(f"a packer is trained in one process, not in {launched()}: start it without torchrun")
     if preset not in recipe.PRESETS:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
+    folder_of(pair)
     _check_out(out, resume)
     reexecute_with_allocator(sys.argv[1:])
     with _shown() as report:
@@ -149,11 +153,11 @@ def packer(
 
 def _tell_fresh(pair: str, names: list[str]) -> None:
     """A line on standard error for every head that finds no weights in the pair to begin with."""
-    from eventspec.pairs import bundled
+    from eventspec.pairs.pair import folder_of
     from eventspec.train.eagle import BEGINS
 
     for name in names:
-        own = bundled().get(pair, Path(pair)) / "heads" / BEGINS.get(name, name)
+        own = folder_of(pair) / "heads" / BEGINS.get(name, name)
         if not own.is_dir():
             typer.echo(
                 f"note: pair {pair} has no head {own.name}: {name} has nothing to begin with but random weights", err=True

@@ -121,8 +121,8 @@ def bundled() -> Mapping[str, Path]:
     return {path.parent.name: path.parent for path in sorted(DATA.glob("pairs/*/pair.toml"))}
 
 
-def load_pair(where: str | Path, device_plan: str = "auto") -> Pair:
-    """A bundled pair by name, or the folder of a pair.toml. Raises BadCheckpoint for a missing or broken file."""
+def folder_of(where: str | Path) -> Path:
+    """The folder of a bundled pair by name, or of a pair.toml; BadInput where there is none."""
     known = bundled()
     if str(where) == "embedded" and known:
         # `embedded` is the best one that is fully trained: base once it is there, nano until then.
@@ -131,6 +131,12 @@ def load_pair(where: str | Path, device_plan: str = "auto") -> Pair:
         folder = known.get(str(where), Path(where))
     if not (folder / "pair.toml").is_file():
         raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or one of {', '.join(['embedded', *known])}")
+    return folder
+
+
+def load_pair(where: str | Path, device_plan: str = "auto") -> Pair:
+    """A bundled pair by name, or the folder of a pair.toml. Raises BadCheckpoint for a missing or broken file."""
+    folder = folder_of(where)
     try:
         data = tomllib.loads((folder / "pair.toml").read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -25,7 +25,7 @@ from eventspec.drafters.head_folder import fingerprint
 from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.pairs import bundled
+from eventspec.pairs.pair import folder_of
 from eventspec.train.answered import answered
 from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.heads import HeadTraining, Trainee
@@ -113,7 +113,7 @@ def train(
     """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted, with
     any number of processes; the first of them does alone what is not training. `go_on`: the weights that the pair's own heads
     have in common with the new ones are where these begin."""
-    preset, folder = PRESETS[preset_name], bundled().get(pair, Path(pair))
+    preset, folder = PRESETS[preset_name], folder_of(pair)
     target, tokenizer = load_video_llava(folder / "target"), Tokenizer.from_file(str(folder / "tokenizer.json"))
     with processes.first_ahead():
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from eventspec.compress import Packer, PackerConfig
 from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.pairs import bundled
 from eventspec.pairs.packers import save_packer
+from eventspec.pairs.pair import folder_of
 from eventspec.train.answered import answered
 from eventspec.train.data import Branch, Clips, Questions, pack
 from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
@@ -114,7 +114,7 @@ class PackerTraining(nn.Module):
 
 def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = 2) -> Path:
     """Train a packer for a pair's target and write OUT/pair: the pair with it. Picks up where a run was interrupted."""
-    preset, folder = PRESETS[preset_name], bundled().get(pair, Path(pair))
+    preset, folder = PRESETS[preset_name], folder_of(pair)
     target = load_video_llava(folder / "target")
     packer = Packer(PackerConfig.of(target.config, scale), target.config)
     clips, answers = answered(folder, out, "train", preset.answered, report, workers)
