@@ -35,7 +35,7 @@ from eventspec.engine.cost import VerifyCurve, measure_rounds, measure_verify
 from eventspec.experiments.compare import Way, compare, environment, read_questions
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn.draft import Growth
-from eventspec.pairs import Pair, generate, load_pair, warm_up, with_head
+from eventspec.pairs import Pair, find_head, generate, load_pair, warm_up, with_head
 from eventspec.pairs.warming import behind_prompt, request
 from eventspec.recordings import Recording
 from eventspec.scenes.writer import write_scenes
@@ -125,7 +125,7 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
     def ways(pair: Pair) -> list[Way]:
         found = []
         for head in options.heads or ["eagle"]:
-            trained = load_head(pair.heads.get(head, Path(head)), pair.target.language)  # type: ignore[attr-defined]
+            trained = load_head(*find_head(pair, head))
             drafter = with_head(pair, head).drafters["eagle"]
             assert isinstance(drafter, FeatureDrafter)
             head = Path(head).name
@@ -153,7 +153,7 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
             interval = ratio_interval(*rounds, [r["recording"] for r in own])
             told["against_chain"][name] = {"fewer_rounds": ratio_of_sums(*rounds), "ci95": interval}
     told["ranks"] = {
-        Path(head).name: load_head(known.heads.get(head, Path(head)), known.target.language).ranks  # type: ignore[attr-defined]
+        Path(head).name: load_head(*find_head(known, head)).ranks
         for known in (load_pair(options.pair, "one"),)
         for head in options.heads or ["eagle"]
     }
@@ -252,6 +252,8 @@ def main() -> int:
     told = {"scenes": found.scenes, "seed": found.seed, **MODES[found.mode](found)}
     print(json.dumps(told, indent=1))
     known = json.loads(found.out.read_text()) if found.out.exists() else {}
+    if "trained" in known.get(found.mode, {}):
+        told["trained"] = known[found.mode]["trained"]
     found.out.write_text(json.dumps({**known, found.mode: told}, indent=1) + "\n")
     return 0
 

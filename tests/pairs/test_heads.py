@@ -42,6 +42,19 @@ def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str
     assert said / rounds > 2.5, "a trained head is accepted most of the time"
 
 
+@pytest.mark.parametrize("spec", ["weighted", "concat", "hivis", "msd", "vispec", "dream", "massv", "massv:pruned"])
+def test_the_neighbours_give_the_targets_answer_too(pair: Pair, spec: str) -> None:
+    with_it, clip = with_head(pair, spec), make_clip(split_seed("test", 978, 0))
+    recording, drafted = as_recording(clip, "scene"), 0
+    for question in [QUESTION, *(qa.question for qa in questions(clip.facts, 0))][:3]:
+        base = generate(pair, recording, question, "autoregressive", max_new_tokens=48)
+        found = generate(with_it, recording, question, "eagle", max_new_tokens=48)
+        assert found.token_ids == base.token_ids, question
+        assert not any("failed" in note for note in found.trace.notes)
+        drafted += found.trace.drafted
+    assert drafted > 0
+
+
 def test_what_is_no_head_is_refused(pair: Pair) -> None:
     with pytest.raises(BadInput, match="no head 'eagle4'"):
         with_head(pair, "eagle4")

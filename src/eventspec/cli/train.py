@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -37,8 +37,7 @@ def embedded(
 
     if launched() > 1:
         raise BadInput(f"the embedded pair is trained in one process, not in {launched()}: start it without torchrun")
-    if preset not in recipe.PRESETS:
-        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
+    _check_preset(preset, recipe.PRESETS)
     _check_out(out, resume)
     recipe.reexecute_with_allocator(sys.argv[1:])
 
@@ -86,8 +85,7 @@ def heads(
     names, known = list(dict.fromkeys(head or recipe.NAMES)), (*recipe.NAMES, *recipe.NEIGHBOURS)
     if unknown := [name for name in names if name not in known]:
         raise BadInput(f"head '{unknown[0]}' is unknown: choose from {', '.join(known)}")
-    if preset not in recipe.PRESETS:
-        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
+    _check_preset(preset, recipe.PRESETS)
     folder_of(pair)
     if launched_first():
         _check_out(out, resume)
@@ -134,8 +132,7 @@ def packer(
 
     if launched() > 1:
         raise BadInput(f"a packer is trained in one process, not in {launched()}: start it without torchrun")
-    if preset not in recipe.PRESETS:
-        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(recipe.PRESETS)}")
+    _check_preset(preset, recipe.PRESETS)
     folder_of(pair)
     _check_out(out, resume)
     reexecute_with_allocator(sys.argv[1:])
@@ -162,6 +159,13 @@ def _tell_fresh(pair: str, names: list[str]) -> None:
             typer.echo(
                 f"note: pair {pair} has no head {own.name}: {name} has nothing to begin with but random weights", err=True
             )
+
+
+def _check_preset(preset: str, known: Collection[str]) -> None:
+    from eventspec.core import BadInput
+
+    if preset not in known:
+        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(known)}")
 
 
 def _check_out(out: Path, resume: bool) -> None:

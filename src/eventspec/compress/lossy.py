@@ -3,7 +3,7 @@
 One row of `size` stays. prune: every `size`-th; pool: the mean of `size` neighbours; attention: those that the prompt's last
 row attends to most, by the mean over heads in the second layer. That is FastV's ranking (2403.06764, K = 2), not its way:
 there rows are dropped behind that layer and the others keep their positions, here they never enter, and those that stay move
-together; so the first two layers run over all rows once more. `packer` is the way that is trained.
+together; so the first layer runs over all rows once more. `packer` is the way that is trained.
 """
 
 from __future__ import annotations

@@ -87,14 +87,6 @@ class DreamHead(nn.Module):
         logits: Tensor = target.head(hidden)
         return logits
 
-    def in_vocabulary(self, logits: Tensor) -> Tensor:
-        """A target's logits [..., V] as far as this head can name tokens: all of them."""
-        return logits
-
-    def names(self, rows: Tensor) -> Tensor:
-        """Rows of its scores int64 -> the target's ids."""
-        return rows
-
     def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(embedding of the next token, feature of this one), [..., D] each: they meet in the crossing, not before."""
         assert plain is None

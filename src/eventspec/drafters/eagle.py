@@ -58,14 +58,6 @@ class EagleHead(nn.Module):
         logits: Tensor = target.head(hidden)
         return logits
 
-    def in_vocabulary(self, logits: Tensor) -> Tensor:
-        """A target's logits [..., V] as far as this head can name tokens: all of them."""
-        return logits
-
-    def names(self, rows: Tensor) -> Tensor:
-        """Rows of its scores int64 -> the target's ids."""
-        return rows
-
     def hot(self, target: Llama) -> Hot:
         """The weights of the drafting pass."""
         weight = self.fc.weight.detach()

@@ -69,14 +69,6 @@ class Eagle3Head(nn.Module):
         )
         return logits
 
-    def in_vocabulary(self, logits: Tensor) -> Tensor:
-        """A target's logits [..., V] as far as this head can name tokens: [..., draft_vocab]."""
-        return logits[..., self.ids]
-
-    def names(self, rows: Tensor) -> Tensor:
-        """Rows of its scores int64 -> the target's ids."""
-        return self.ids[rows]
-
     def hot(self, target: Llama) -> Hot:
         """The weights of the drafting pass."""
         norms = [self.hidden_norm.detach()] * (2 if self.config.norm_before_residual else 1)

@@ -49,14 +49,6 @@ class SmallVlm(nn.Module):
         logits: Tensor = self.language.head(hidden)
         return logits
 
-    def in_vocabulary(self, logits: Tensor) -> Tensor:
-        """A target's logits [..., V] as far as this head can name tokens: all of them."""
-        return logits
-
-    def names(self, rows: Tensor) -> Tensor:
-        """Rows of its scores int64 -> the target's ids."""
-        return rows
-
 
 @dataclass(frozen=True)
 class Pruned:

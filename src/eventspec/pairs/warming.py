@@ -36,8 +36,9 @@ def warm_up(pair: Pair, only: Collection[str] = ()) -> Pair:
         if (drafter.taps or drafter.concurrent) and (not only or method in only):
             work = partial(_costs, pair, drafter, curve)
             verified, level = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
-            costs = {"node_cost": verified.node_cost, "level_cost": level / curve.one, "step_seconds": curve.one}
-            budgets[method] = replace(pair.plan(method), **costs)  # type: ignore[arg-type]
+            budgets[method] = replace(
+                pair.plan(method), node_cost=verified.node_cost, level_cost=level / curve.one, step_seconds=curve.one
+            )
     return replace(pair, budget=fitted, budgets=budgets)
 
 

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from eventspec.compress import Elastic
 from eventspec.drafters.dream import DreamHead
-from eventspec.drafters.eagle import EagleHead, MsdHead
+from eventspec.drafters.eagle import MsdHead
 from eventspec.drafters.eagle3 import Eagle3Head
+from eventspec.drafters.head_folder import Head
 from eventspec.drafters.small_vlm import SmallVlm
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.embedded import pixels_from_frames
@@ -30,8 +31,6 @@ from eventspec.train.models import autocast
 from eventspec.train.neighbours import dream_steps, first_block, sharpest, small_steps, vispec_steps
 from eventspec.train.unrolled import shifted, steps
 from eventspec.train.views import Seen, View, compressed, decoupled, whole
-
-Head = EagleHead | Eagle3Head | DreamHead | SmallVlm
 
 
 @dataclass(frozen=True)
@@ -188,6 +187,11 @@ class HeadTraining(nn.Module):
         return [Branch(known[i].question, known[i].answer) for i in self.rng.permutation(len(known))[: self.packed]]
 
 
+def names(head: Head, rows: Tensor) -> Tensor:
+    """Rows of a head's scores int64 -> the target's ids; only EAGLE-3 has a vocabulary of its own."""
+    return head.ids[rows] if isinstance(head, Eagle3Head) else rows
+
+
 def _ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: int) -> Tensor:
     """Counts float [most + 1] of the target's next token by its rank among the head's choices; the last one: no such rank."""
     head, wanted = trainee.head, seen.logits.roll(-1, 1).argmax(-1)
@@ -195,7 +199,7 @@ def _ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: 
     alive, counts = predicted.learned, torch.zeros(most + 1)
     for step, out in enumerate(predicted.outs):
         scores = head.scores(out, target.language)
-        named = head.names(scores.topk(min(most, scores.shape[-1])).indices)
+        named = names(head, scores.topk(min(most, scores.shape[-1])).indices)
         hit = named == wanted[..., None]
         rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
         counts += rank[alive].bincount(minlength=most + 1).cpu()
@@ -212,7 +216,7 @@ def _gained(trainee: Trainee, target: VideoLlava, seen: Seen, depth: int) -> tup
     alive, gained = learned.float(), torch.zeros_like(learned, dtype=torch.float32)
     for step, out in enumerate(predicted.outs):
         said = head.scores(out, target.language).argmax(-1)
-        correct = (head.names(said) == wanted) & learned
+        correct = (names(head, said) == wanted) & learned
         # Row j of this step belongs to the chain that began at row j - step.
         alive = alive * correct.roll(-step, 1).float()
         if step:
@@ -226,7 +230,7 @@ def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, T
     choice is the target's, at the first and at the third step ahead."""
     head, language = trainee.head, target.language
     predicted = trainee.steps(language, seen, trainee.unroll)
-    wanted = head.in_vocabulary(seen.logits).roll(-1, 1)
+    wanted = (seen.logits[..., head.ids] if isinstance(head, Eagle3Head) else seen.logits).roll(-1, 1)
     nameable = wanted.amax(-1) >= seen.logits.roll(-1, 1).amax(-1)  # the target's choice is one the head can name
     true = seen.taps[-1][:, seen.prefix :].roll(-1, 1)
     learned, parts = predicted.learned, dict[str, list[Tensor]](words=[], feature=[])
