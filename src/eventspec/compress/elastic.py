@@ -43,6 +43,13 @@ class Option:
                 f"{self.kind} with {self.size} leaves no visual token: give a whole number from 1 on, or 'none'"
             )
 
+    @property
+    def cost(self) -> float:
+        """Products for this way, of those for the head's reduction, keys and values of every visual row (4 D² a row)."""
+        if self.kind in ("resample", "none"):
+            return 0.0
+        return 1 / self.size + (1 / 4 if self.kind == "convolve" else 0)
+
 
 SELECT = (Option("prune", 5), Option("pool", 5), Option("convolve", 3), Option("resample", 2), Option("none"))
 WEIGHTED = (Option("prune", 3), Option("pool", 3), Option("convolve", 3))

@@ -50,6 +50,24 @@ def _causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return attended
 
 
+def attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Optional[Tensor],  # noqa: UP045
+    causal: bool,
+    blocked: bool,
+) -> Tensor:
+    """Attention [H, T, D] of queries [H, T, D] to keys and values [K, S, D]; `mask` float [T, S] is added; `blocked`: a long
+    causal one may go through oneDNN."""
+    heads, kv_heads = queries.size(0), keys.size(0)
+    if causal and blocked and queries.size(1) >= 192 and kv_heads == heads:
+        return _causal_attention(queries, keys, values)
+    return torch._C._nn.scaled_dot_product_attention(
+        queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), mask, 0.0, causal, enable_gqa=kv_heads != heads
+    )[0]
+
+
 def block(
     normed: Tensor,
     x: Tensor,
@@ -75,22 +93,41 @@ def block(
     past_keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
     past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
     queries = rotated[:, :heads].transpose(0, 1)
-    if causal and len(packed) > 0 and rows >= 192 and kv_heads == heads:
-        attended = _causal_attention(queries, past_keys[:, :end], past_values[:, :end])
-    else:
-        attended = torch._C._nn.scaled_dot_product_attention(
-            queries.unsqueeze(0),
-            past_keys[:, :end].unsqueeze(0),
-            past_values[:, :end].unsqueeze(0),
-            mask,
-            0.0,
-            causal,
-            enable_gqa=kv_heads != heads,
-        )[0]
+    attended = attention(queries, past_keys[:, :end], past_values[:, :end], mask, causal, len(packed) > 0)
     x = x + product(attended.transpose(0, 1).reshape(rows, heads * head_dim), weights, packed, at + 2)
     inner = product(torch.rms_norm(x, [x.size(1)], weights[at + 3], eps), weights, packed, at + 4)
     width = inner.size(1) // 2
     return x + product(F.silu(inner[:, :width]) * inner[:, width:], weights, packed, at + 5)
+
+
+def last_row(
+    normed: Tensor,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: int,
+    layer: list[Tensor],
+    packed: list[Tensor],
+    heads: int,
+    eps: float,
+) -> Tensor:
+    """What the layer makes of the last of T new rows [1, D]: of those before it, only keys and values are ever looked at.
+
+    normed [T, I] is what the attention reads, x [1, D] the last row's residual; packed: the layer's rows for keys and values in
+    oneDNN's layout, or []. Writes rows [start, start + T) of keys and values.
+    """
+    before = normed.size(0) - 1
+    if before > 0:
+        kv_heads, head_dim = keys.size(0), keys.size(2)
+        found = product(normed[:before], [layer[1][heads * head_dim :]], packed, 0).view(before, 2 * kv_heads, head_dim)
+        keys[:, start : start + before] = turned(found[:, :kv_heads], cos[:before], sin[:before]).transpose(0, 1)
+        values[:, start : start + before] = found[:, kv_heads:].transpose(0, 1)
+    last, unpacked = start + before, layer[:0]
+    return block(
+        normed[before:], x, cos[before:], sin[before:], keys, values, last, None, False, layer, unpacked, 0, heads, eps
+    )
 
 
 def decode(

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.crossed import crossed_pass
-from eventspec.nn.decode import block, compiled, product, turned
+from eventspec.nn.crossed import crossed_pass, crossed_read
+from eventspec.nn.decode import block, compiled, last_row
 from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
 from eventspec.nn.llama import Layer
 
@@ -50,7 +50,7 @@ def layer_pass(
     """
     width = hidden.size(1)
     if len(fuse) == 0:
-        return crossed_pass(embeds, hidden, cos, sin, stored, start, mask, False, layer, heads, eps)
+        return crossed_pass(embeds, hidden, cos, sin, stored, start, mask, layer, heads, eps)
     if fuse[0].dim() > 1:
         bias = fuse[1] if fuse[1].numel() > 0 else None
         x = F.linear(torch.cat((embeds, hidden), 1), fuse[0], bias)
@@ -60,36 +60,6 @@ def layer_pass(
         x = seen if len(fuse) > 1 else hidden
         normed = torch.cat((torch.rms_norm(embeds, [width], layer[0], eps), seen), 1)
     return block(normed, x, cos, sin, stored[0], stored[1], start, mask, False, layer, layer[:0], 0, heads, eps)
-
-
-def last_row(
-    normed: Tensor,
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    start: int,
-    layer: list[Tensor],
-    packed: list[Tensor],
-    heads: int,
-    eps: float,
-) -> Tensor:
-    """What the layer makes of the last of T new rows [1, D]: of those before it, only keys and values are ever looked at.
-
-    normed [T, I] is what the attention reads, x [1, D] the last row's residual; packed: the layer's rows for keys and values in
-    oneDNN's layout, or []. Writes rows [start, start + T) of keys and values.
-    """
-    before = normed.size(0) - 1
-    if before > 0:
-        kv_heads, head_dim = keys.size(0), keys.size(2)
-        found = product(normed[:before], [layer[1][heads * head_dim :]], packed, 0).view(before, 2 * kv_heads, head_dim)
-        keys[:, start : start + before] = turned(found[:, :kv_heads], cos[:before], sin[:before]).transpose(0, 1)
-        values[:, start : start + before] = found[:, kv_heads:].transpose(0, 1)
-    last, unpacked = start + before, layer[:0]
-    return block(
-        normed[before:], x, cos[before:], sin[before:], keys, values, last, None, False, layer, unpacked, 0, heads, eps
-    )
 
 
 def next_tokens(hidden: Tensor, width: int, out: list[Tensor], eps: float) -> tuple[Tensor, Tensor]:
@@ -195,7 +165,7 @@ def grow(
 
 _last_row = functools.cache(lambda: compiled(last_row))
 _grow = functools.cache(lambda: compiled(grow))
-_crossed = functools.cache(lambda: compiled(crossed_pass))
+_crossed_read = functools.cache(lambda: compiled(crossed_read))
 
 
 @dataclass(frozen=True)
@@ -283,7 +253,11 @@ class CrossedHot(Hot):
 
     def __init__(self, first: Layer, cross: Layer, last: Layer, more: list[Tensor], out: list[Tensor]) -> None:
         super().__init__([], first, out)
-        self.layer, self.packed = [*six(first), *six(cross), *six(last), *more], []
+        asked, remembered = cross.heads * cross.head_dim, last.heads * last.head_dim
+        blocks, crossing = [*six(first), *six(cross), *six(last)], cross.qkv.weight.detach()
+        self.layer = [*blocks, *more, crossing[:asked], crossing[asked:], blocks[13][remembered:]]
+        fit = all(usable_for(weight) for weight in self.layer)
+        self.packed = [packed_weight(weight) if weight.dim() == 2 else weight for weight in self.layer] if fit else []
 
     def read(self, normed: Tensor, x: Tensor, turns: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
         """As `Hot.read`, of embeddings [T, D] and features [T, D]: the predicted feature behind the last pair [1, D]."""
@@ -292,10 +266,10 @@ class CrossedHot(Hot):
         if start and rows > 1:
             unseen = torch.ones(rows, start + rows, dtype=torch.bool, device=x.device).triu_(start + 1)
             mask = x.new_zeros(rows, start + rows).masked_fill_(unseen, -torch.inf)
-        causal = mask is None and rows > 1
-        how = (stored_in(cache), start, mask, causal, self.layer, self.heads, self.eps)
-        found: Tensor = _crossed()(normed, x, *turns, *how)
-        return found[-1:]
+        packed = self.packed if rows > FEW_ROWS else []
+        how = (stored_in(cache), start, mask, self.layer, packed, self.heads, self.eps)
+        found: Tensor = _crossed_read()(normed, x, *turns, *how)
+        return found
 
 
 def six(layer: Layer) -> list[Tensor]:

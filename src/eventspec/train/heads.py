@@ -36,7 +36,8 @@ from eventspec.train.views import Seen, View, compressed, decoupled, whole
 @dataclass(frozen=True)
 class Trainee:
     """A head in training, with what compresses its visual rows: how many steps it is unrolled for, and the weights of its
-    losses. `decay`: of each further step; `middle`: layers of the target one of which its first block learns (DREAM)."""
+    losses. `decay`: of each further step; `middle`: layers of the target one of which its first block learns (DREAM);
+    `cost`: of what the compressor's ways cost."""
 
     head: Head
     compressor: Elastic | None = None
@@ -45,6 +46,7 @@ class Trainee:
     feature: float = 1.0
     decay: float = 0.8
     middle: tuple[int, ...] = ()
+    cost: float = 0.0
 
     def module(self) -> nn.ModuleDict:
         """Everything that is trained."""
@@ -77,17 +79,19 @@ class Trainee:
             rows = first_block(head, view, turns)
             return Ahead(dream_steps(head, rows, view, turns, count), view.learned, rows[:, view.prefix :])
         hidden = head.features(view.tapped)
-        return Ahead(steps(head, view.embeds, hidden, turns, view.prefix, view.mask, count, view.plain), view.learned)
+        outs = steps(head, view.embeds, hidden, turns, view.prefix, view.mask, count, view.plain)
+        return Ahead(outs, view.learned, cost=view.cost)
 
 
 @dataclass(frozen=True)
 class Ahead:
     """Predicted features [B, R, D] of every step; which branch rows are learned from, bool [B, R]; the output of the first of
-    several blocks [B, R, D]."""
+    several blocks [B, R, D]; what its view of the visual rows costs, scalar."""
 
     outs: Iterator[Tensor]
     learned: Tensor
     block: Tensor | None = None
+    cost: Tensor | None = None
 
 
 class HeadTraining(nn.Module):
@@ -250,6 +254,8 @@ def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, T
     losses = {"words": trainee.words * torch.stack(parts["words"]).sum(), **figures}
     if trainee.feature:
         losses["feature"] = trainee.feature * torch.stack(parts["feature"]).sum()
+    if trainee.cost and predicted.cost is not None:
+        losses["cost"] = trainee.cost * predicted.cost
     if trainee.middle and predicted.block is not None:
         true = sharpest(language, seen, trainee.middle).roll(-1, 1)
         losses["middle"] = F.smooth_l1_loss(predicted.block[predicted.learned].float(), true[predicted.learned].float())

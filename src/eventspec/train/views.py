@@ -40,7 +40,8 @@ class Seen:
 @dataclass(frozen=True)
 class View:
     """What a head sees: pairs [B, P + R, .], positions [B, P + R], a mask float as in `unrolled.steps`, the rows P of the
-    prefix, which branch rows it learns from, and which rows are their embedding alone, bool [P + R], or None."""
+    prefix, which branch rows it learns from, and which rows are their embedding alone, bool [P + R], or None; `cost`: what the
+    ways that were drawn cost on average (`compress.Option.cost`), scalar, or None."""
 
     embeds: Tensor
     tapped: Tensor
@@ -49,6 +50,7 @@ class View:
     prefix: int
     learned: Tensor
     plain: Tensor | None = None
+    cost: Tensor | None = None
 
 
 def whole(seen: Seen, taps: tuple[int, ...]) -> View:
@@ -89,9 +91,11 @@ def compressed(seen: Seen, taps: tuple[int, ...], elastic: Elastic) -> View:
     branch = (seen.packed.offsets.to(tapped.device) == 0).cumsum(1) - 1
     learned, mask = seen.learned, all_pairs.mask[..., prefix:]
     ways = elastic.ways_of(torch.cat((embeds[:, first:prefix], tapped[:, first:prefix]), -1))
-    biases = torch.zeros(*branch.shape, len(ways), device=tapped.device)
+    biases, cost = torch.zeros(*branch.shape, len(ways), device=tapped.device), None
     if elastic.mode == "select":
-        biases = _shares(elastic, tapped[:, prefix:], seen, branch).clamp_min(1e-9).log()
+        shares = _shares(elastic, tapped[:, prefix:], seen, branch)
+        biases = shares.clamp_min(1e-9).log()
+        cost = (shares @ shares.new_tensor([option.cost for option in elastic.options]))[learned].mean()
     if elastic.mode == "weighted":
         # Added rows depend on the question, so a recording has room for one: the first branch's.
         shares = _shares(elastic, tapped[:, prefix:], seen, branch)[:, 0].to(tapped.dtype)
@@ -113,6 +117,7 @@ def compressed(seen: Seen, taps: tuple[int, ...], elastic: Elastic) -> View:
         torch.cat((top.expand(len(tapped), 1, -1, -1), torch.cat((chosen[:, None], mask), -1)), 2),
         len(group),
         learned,
+        cost=cost,
     )
 
 
