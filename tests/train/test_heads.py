@@ -131,6 +131,21 @@ def test_gates_and_ways_get_gradients(kind: Any) -> None:
     assert all(grad is not None and torch.isfinite(grad).all() for grad in ways)
 
 
+def test_what_ways_cost_moves_the_gate_to_cheap_ones() -> None:
+    torch.manual_seed(0)
+    elastic = Elastic(16, "select", SELECT)
+    assert elastic.gate is not None
+    for _ in range(200):
+        cost = compressed(seen(), (-1,), elastic).cost
+        assert cost is not None
+        (gradient,) = torch.autograd.grad(cost, [elastic.gate.bias])
+        with torch.no_grad():
+            elastic.gate.bias -= gradient
+    shares = elastic.gate.bias.softmax(0)
+    assert [option.cost for option in SELECT] == [0.2, 0.2, pytest.approx(1 / 3 + 1 / 4), 0, 0]
+    assert float(shares[3] + shares[4]) > 0.8 > 0.1 > float(shares[2])
+
+
 @torch.no_grad()
 def test_a_view_in_training_is_the_view_at_inference() -> None:
     """With hard choices, a branch sees exactly the rows that the drafter would be given for its question."""
@@ -227,7 +242,7 @@ def test_ranks_are_counted_behind_right_drafts_only(monkeypatch: pytest.MonkeyPa
     counts = _ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, 3)
     rows = int(found.learned.sum())
     again = int((shifted(found.learned, 1) & found.learned)[:, 1:].sum())
-    assert counts.tolist() == [rows, again, 0, 0]
+    assert counts.tolist() == [[rows, 0, 0, 0], [0, again, 0, 0], [0, 0, 0, 0]]
 
 
 @pytest.mark.long

@@ -58,6 +58,8 @@ VECTORS = 8
 """ViSpec's rows for a recording: one for each of the frames, as the paper takes one for an image."""
 SMALL = (96, 256, 2)
 """Width, inner width and layers of MASSV's small model."""
+COST = 0.05
+"""Weight of what the ways of SpecVLM's compressor cost; without it the gate takes the dearest one for every question."""
 BEGINS = {"hivis": "eagle", "msd": "eagle", "vispec": "eagle", "weighted": "specvlm", "concat": "specvlm"}
 """The head whose weights another one may begin with."""
 
@@ -79,7 +81,8 @@ def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
         "hivis": ("concat", (Option("none"),)),
     }
     if name in modes:
-        return Trainee(EagleHead(EagleConfig(sizes)), Elastic(width, *modes[name]), unroll=3)
+        cost = COST if name == "specvlm" else 0.0
+        return Trainee(EagleHead(EagleConfig(sizes)), Elastic(width, *modes[name]), unroll=3, cost=cost)
     if name == "eagle1":
         return Trainee(EagleHead(EagleConfig(sizes, input_norm=False)))
     if name == "eagle3":

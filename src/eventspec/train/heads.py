@@ -141,9 +141,9 @@ class HeadTraining(nn.Module):
             with autocast(self.target.language.embed.weight.device):
                 seen = self._seen(np.array(numbers[at : at + batch]))
                 for name, trainee in self.trainees.items():
-                    gained, learned = _gained(trainee, self.target, seen, depth)
-                    right[name] += float(gained.sum())
-                    begun[name] += float(learned.sum())
+                    counts = _ranked(trainee, self.target, seen, 1, depth)
+                    right[name] += float(counts[:, 0].sum())
+                    begun[name] += float(counts[0].sum())
         return {name: 1 + gained / max(1.0, begun[name]) for name, gained in right.items()}
 
     @torch.no_grad()
@@ -156,7 +156,7 @@ class HeadTraining(nn.Module):
             with autocast(self.target.language.embed.weight.device):
                 seen = self._seen(np.array(numbers[at : at + batch]))
                 for name, trainee in self.trainees.items():
-                    counts[name] += _ranked(trainee, self.target, seen, most, depth)
+                    counts[name] += _ranked(trainee, self.target, seen, most, depth).sum(0)
         return {name: tuple((found[:-1] / found.sum().clamp_min(1)).tolist()) for name, found in counts.items()}
 
     @torch.no_grad()
@@ -197,36 +197,21 @@ def names(head: Head, rows: Tensor) -> Tensor:
 
 
 def _ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: int) -> Tensor:
-    """Counts float [most + 1] of the target's next token by its rank among the head's choices; the last one: no such rank."""
+    """Counts float [depth, most + 1] of the target's next token by its rank among the head's choices, behind drafts that were
+    all right, so many levels deep; the last one: no such rank."""
     head, wanted = trainee.head, seen.logits.roll(-1, 1).argmax(-1)
     predicted = trainee.steps(target.language, seen, depth)
-    alive, counts = predicted.learned, torch.zeros(most + 1)
+    alive, counts = predicted.learned, torch.zeros(depth, most + 1)
     for step, out in enumerate(predicted.outs):
         scores = head.scores(out, target.language)
         named = names(head, scores.topk(min(most, scores.shape[-1])).indices)
         hit = named == wanted[..., None]
         rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
-        counts += rank[alive].bincount(minlength=most + 1).cpu()
+        counts[step] = rank[alive].bincount(minlength=most + 1).cpu()
         # Row j of the next step goes on behind row j - 1 of this one.
         alive = shifted(alive & (rank == 0), 1) & predicted.learned
         alive[:, : step + 1] = False
     return counts
-
-
-def _gained(trainee: Trainee, target: VideoLlava, seen: Seen, depth: int) -> tuple[Tensor, Tensor]:
-    """Right drafts in a row of a chain begun at every branch row float [B, R], and at which rows one is begun bool [B, R]."""
-    head, predicted = trainee.head, trainee.steps(target.language, seen, depth)
-    learned, wanted = predicted.learned, seen.logits.roll(-1, 1).argmax(-1)
-    alive, gained = learned.float(), torch.zeros_like(learned, dtype=torch.float32)
-    for step, out in enumerate(predicted.outs):
-        said = head.scores(out, target.language).argmax(-1)
-        correct = (names(head, said) == wanted) & learned
-        # Row j of this step belongs to the chain that began at row j - step.
-        alive = alive * correct.roll(-step, 1).float()
-        if step:
-            alive[:, -step:] = 0
-        gained += alive
-    return gained, learned
 
 
 def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, Tensor]:
