@@ -160,6 +160,27 @@ def test_check_says_that_a_head_is_one_and_for_which_target(capsys: pytest.Captu
     refused(capsys, "models", "check", copy)
 
 
+def test_check_knows_packers_and_layouts_of_others(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nano = DATA / "pairs/nano"
+    packer = Path(shutil.copytree(nano / "packers/2", tmp_path / "packer"))
+    assert told(capsys, "models", "check", packer)["packer"] == 2
+    assert run(["models", "check", str(packer)]) == 0
+    assert ": a packer of 2 x 2 patches for target " in capsys.readouterr().out
+    target = told(capsys, "models", "check", nano)["target"]
+    for layout in ("safeailab", "speculators"):
+        told(capsys, "models", "export-head", "eagle3", "--layout", layout, "--out", tmp_path / layout)
+        found = told(capsys, "models", "check", tmp_path / layout)
+        assert (found["head"], found["target"], found["hidden_size"]) == ("EAGLE-3", target, 192)
+    config = json.loads((packer / "config.json").read_text())
+    (packer / "config.json").write_text(json.dumps({**config, "scale": "two"}))
+    assert "scale is 'two', wanted a whole number" in refused(capsys, "models", "check", packer)
+    (packer / "config.json").write_text(json.dumps(config))
+    for cut in (packer, tmp_path / "speculators"):
+        with (cut / "model.safetensors").open("r+b") as file:
+            file.truncate(100_000)
+        assert "cannot be read as safetensors" in refused(capsys, "models", "check", cut)
+
+
 OURS = {
     "msd": ("MSD", "a head of MSD"),
     "vispec": ("ViSpec", "a head of ViSpec"),

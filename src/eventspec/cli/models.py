@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from eventspec.cli.folders import HEADS, described
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
     from eventspec.drafters import TrainedHead
 
 models = typer.Typer(help="Bundled pairs and checkpoints.", no_args_is_help=True)
-HEADS = {"msd": "MSD", "vispec": "ViSpec", "dream": "DREAM", "massv": "MASSV"}
-"""The methods behind `eventspec.kind` of a head's config.json, as their papers write them."""
 
 
 @models.callback()
@@ -43,92 +42,26 @@ def list_pairs(as_json: Annotated[bool, typer.Option("--json", help="Print one J
 
 @models.command()
 def check(
-    folder: Annotated[Path, typer.Argument(parser=given_path, help="A checkpoint folder, or the folder of a pair.toml.")],
+    folder: Annotated[Path, typer.Argument(parser=given_path, help="Of a checkpoint, a head, a packer or a pair.toml.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what a checkpoint or pair folder is; exit 2 names the first thing it lacks."""
-    from eventspec.core import BadInput
-    from eventspec.models.folder import describe, is_checkpoint
-
-    if (folder / "pair.toml").is_file() or not folder.exists():
-        told = _describe_pair(folder)
-    elif is_checkpoint(folder):
-        told = _describe_head(folder) or describe(folder)
-    else:
-        raise BadInput(f"{folder} has neither config.json nor pair.toml: give the folder of a checkpoint or of a pair")
+    """Say what a folder is; exit 2 names the first thing it lacks."""
+    told = described(folder)
     if as_json:
         typer.echo(json.dumps(told))
         return
+    fits = f"target {told['target']}" if told.get("target") else "a target that its config does not name"
+    if "packer" in told:
+        squares = f"{told['packer']} x {told['packer']} patches"
+        typer.echo(f"{folder}: a packer of {squares} for {fits}: the table [packers] of a pair.toml takes it")
+        return
     if "head" in told:
-        fits = f"target {told['target']}" if told["target"] else "a target that its config does not name"
         kind = f"{told['head']}, {told['mode']}" if "mode" in told else told["head"]
         typer.echo(f"{folder}: a head ({kind}) of width {told['hidden_size']} for {fits}: generate --head takes it")
         return
     for name, value in told.items():
         shown = ", ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, dict) else value
         typer.echo(f"{name:<14} {shown}")
-
-
-def _describe_head(folder: Path) -> dict[str, Any] | None:
-    """What a head's folder says of itself, without its target; None for what is no head: only heads begin with an `fc`, or
-    say their kind."""
-    from eventspec.core import BadCheckpoint
-    from eventspec.drafters.head_folder import KINDS
-    from eventspec.models.checkpoint import Checkpoint
-    from eventspec.models.configuration import read_json
-
-    data = read_json(folder / "config.json")
-    if "hidden_size" not in data or any(name.startswith(("vision", "mm_")) for name in data):
-        return None
-    try:
-        checkpoint = Checkpoint(folder, lambda name: name.removeprefix("model."))
-    except BadCheckpoint:  # `describe` knows better what it lacks
-        return None
-    own = data.get("eventspec")
-    own = own if isinstance(own, dict) else {}
-    kind = own.get("kind")
-    if kind is None and "fc.weight" not in checkpoint.at:
-        return None
-    if kind is not None and kind not in KINDS.values():
-        raise BadCheckpoint(f"{folder / 'config.json'}: kind is {kind!r}, wanted one of {', '.join(KINDS.values())}")
-    named = {"head": HEADS[kind]} if kind else _compressed(own["compressor"]) if "compressor" in own else {"head": "EAGLE"}
-    if kind is None and "lm_head.weight" in checkpoint.at:
-        named = {"head": "EAGLE-3"}
-    told = {**named, "target": own.get("target"), "hidden_size": data["hidden_size"]}
-    return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
-
-
-def _compressed(data: Any) -> dict[str, Any]:
-    """The method that a head with this compressor is, and its mode where the method has several."""
-    from eventspec.compress import Elastic
-    from eventspec.models.checkpoint import without_memory
-
-    with without_memory():
-        found = Elastic.from_json(1, data)  # of any width: only what it consists of is told
-    if found.mode == "concat" and [option.kind for option in found.options] == ["none"]:
-        return {"head": "HiViS"}
-    return {"head": "SpecVLM", "mode": found.mode}
-
-
-def _describe_pair(folder: Path) -> dict[str, Any]:
-    from eventspec.drafters.head_folder import fingerprint
-    from eventspec.models.session import LanguageTarget
-    from eventspec.pairs import load_pair
-
-    pair = load_pair(folder)
-    told: dict[str, Any] = {
-        "name": pair.name,
-        "methods": list(pair.drafters),
-        "vocabulary": pair.vocabulary.size,
-        "fingerprint": pair.vocabulary.fingerprint(),
-        "lossless": pair.target.lossless,
-    }
-    if isinstance(pair.target, LanguageTarget):
-        told["target"] = fingerprint(pair.target.language)
-    provenance = folder / "provenance.json"
-    if provenance.is_file():
-        told["provenance"] = json.loads(provenance.read_text())
-    return told
 
 
 @models.command()
