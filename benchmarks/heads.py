@@ -3,8 +3,8 @@ could at best give, and checkpoints of a training. Run on a quiet machine; every
 results:
 
 python benchmarks/heads.py table  --scenes 100 --limit 200      # every head, controls, intervals
-python benchmarks/heads.py identity --scenes 40 --limit 40      # every head in every tree: is the answer the target's?
-python benchmarks/heads.py trees  --scenes 40 --limit 60        # dynamic, static, published, chain with 8, 16 and 24 nodes
+python benchmarks/heads.py identity --scenes 100 --limit 200 --workers 2  # all ways to draft: is the answer the target's?
+python benchmarks/heads.py trees  --scenes 40 --limit 60        # dynamic, static, published, chain with 8 to 59 nodes
 python benchmarks/heads.py bound  --scenes 40 --limit 100       # decode-only speed-up beside tau / (V(k) + c/t)
 python benchmarks/heads.py scaling --checkpoints A B C          # heads of one training at several ages, ascending
 
@@ -18,9 +18,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -28,13 +32,16 @@ import torch
 
 from eventspec.core import Sampling, Trace
 from eventspec.drafters import FeatureDrafter, load_head
-from eventspec.drafters.feature import TREES
+from eventspec.drafters.feature import LEVELS, TREES
 from eventspec.drafters.static_tree import static_tree
 from eventspec.engine import Plan
 from eventspec.engine.cost import VerifyCurve, measure_rounds, measure_verify
-from eventspec.experiments.compare import Way, compare, environment, read_questions
+from eventspec.experiments.compare import Question, Way, compare, environment, read_questions
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
-from eventspec.nn.draft import Growth
+from eventspec.nn import KVCache
+from eventspec.nn.decode import block, compiled
+from eventspec.nn.draft import Growth, Hot
+from eventspec.nn.linear import packed_weight
 from eventspec.pairs import Pair, find_head, generate, load_pair, warm_up, with_head
 from eventspec.pairs.warming import behind_prompt, request
 from eventspec.recordings import Recording
@@ -44,7 +51,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/heads.json"
 SMALL = ("massv",)
 CONTROLS = ["autoregressive", "prior", "ngram"]
-NODES = (8, 16, 24)
+NODES = (8, 16, 24, 59)
+"""Drafts in a tree; EAGLE-2's has 59 and the root."""
 LONG = 40
 
 
@@ -76,11 +84,38 @@ def fitted(pair: Pair, spec: str) -> Pair:
     return warm_up(with_head(pair, spec), ("eagle",))
 
 
+class WholeLayer(Hot):
+    """Reads a prompt as the published code does: every pair goes through the whole layer."""
+
+    def __init__(self, hot: Hot) -> None:
+        self.__dict__.update(hot.__dict__)
+        self.all_packed = [packed_weight(part) if part.dim() == 2 else part for part in hot.layer]
+        self.block = compiled(block)
+
+    def read(self, normed: torch.Tensor, x: torch.Tensor, turns: Any, cache: KVCache) -> torch.Tensor:
+        if cache.length:
+            return super().read(normed, x, turns, cache)
+        stored = (cache.keys[0], cache.values[0], 0)
+        weights = (self.layer, self.all_packed, 0, self.heads, self.eps)
+        found: torch.Tensor = self.block(normed, x, *turns, *stored, None, True, *weights)
+        return found[-1:]
+
+
+def whole_layer(pair: Pair) -> Pair:
+    """The pair, its head reading prompts so."""
+    drafter = copy(pair.drafters["eagle"])
+    assert isinstance(drafter, FeatureDrafter)
+    drafter.hot = WholeLayer(drafter.hot)
+    return replace(pair, drafters={**pair.drafters, "eagle": drafter})
+
+
 def table(options: argparse.Namespace) -> dict[str, Any]:
     def ways(pair: Pair) -> list[Way]:
         trees = [f"eagle:{way}" for way in ("static", "published", "chain")]
         names = [*heads_of(pair), *trees, *(f"{name}{way}" for name in SMALL if name in pair.heads for way in ("", ":pruned"))]
-        return [Way(name, "eagle", "real", fitted(pair, name)) for name in names]
+        made = {name: fitted(pair, name) for name in options.heads or names}
+        made["eagle:whole"] = warm_up(whole_layer(fitted(pair, "eagle")), ("eagle",))
+        return [Way(name, "eagle", "real", way) for name, way in made.items()]
 
     told, rows = ask(options, ways, CONTROLS)
     for name, figures in told["methods"].items():
@@ -92,31 +127,45 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
     return told
 
 
+def ways_to_draft(pair: Pair) -> list[str]:
+    specs = [f"{name}:{tree}" for name in heads_of(pair) for tree in ("dynamic", "static", "published", "chain")]
+    return specs + [f"{name}:{way}" for name in SMALL if name in pair.heads for way in ("dynamic", "pruned")]
+
+
 def identity(options: argparse.Namespace) -> dict[str, Any]:
     """Answers only, no timing: every head in every way it can draft, against the baseline's token ids."""
     pair = load_pair(options.pair, "one")
-    specs = [f"{name}:{tree}" for name in heads_of(pair) for tree in ("dynamic", "static", "published", "chain")]
-    specs += [f"{name}:{way}" for name in SMALL if name in pair.heads for way in ("dynamic", "pruned")]
-    ways = {spec: with_head(pair, spec) for spec in specs}
-    told = {spec: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for spec in specs}
     with tempfile.TemporaryDirectory() as folder:
         write_scenes(Path(folder, "street"), options.scenes, "test", options.seed)
         questions = read_questions(Path(folder, "street/qa.jsonl"), options.limit)
-        for number, question in enumerate(questions):
-            recording = Recording.open(question.recording)
-            base = generate(pair, recording, question.question, "autoregressive", max_new_tokens=96)
-            for spec, way in ways.items():
-                found = generate(way, recording, question.question, "eagle", max_new_tokens=96)
-                figures = told[spec]
-                figures["identical"] += found.token_ids == base.token_ids
-                # A drafter that gave up would be identical too.
-                figures["failed"] += any("failed" in note for note in found.trace.notes)
-                figures["drafted"] += found.trace.drafted > 0
-                figures["tokens"] += len(found.token_ids)
-                figures["rounds"] += len(found.trace.rounds)
-            progress(number + 1, len(questions))
+        shares = [questions[at :: options.workers] for at in range(options.workers)]
+        with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
+            parts = list(pool.map(answered, [options.pair] * len(shares), shares))
+    told = {spec: {name: sum(part[spec][name] for part in parts) for name in figures} for spec, figures in parts[0].items()}
     recordings = len({q.recording for q in questions})
     return {"n": len(questions), "recordings": recordings, "environment": environment(pair, ["real"]), "methods": told}
+
+
+def answered(name: str, questions: list[Question]) -> dict[str, dict[str, int]]:
+    """What every way did on some questions."""
+    torch.set_num_threads(1)
+    pair = load_pair(name, "one")
+    ways = {spec: with_head(pair, spec) for spec in ways_to_draft(pair)}
+    told = {spec: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for spec in ways}
+    for number, question in enumerate(questions):
+        recording = Recording.open(question.recording)
+        base = generate(pair, recording, question.question, "autoregressive", max_new_tokens=96)
+        for spec, way in ways.items():
+            found = generate(way, recording, question.question, "eagle", max_new_tokens=96)
+            figures = told[spec]
+            figures["identical"] += found.token_ids == base.token_ids
+            # A drafter that gave up would be identical too.
+            figures["failed"] += any("failed" in note for note in found.trace.notes)
+            figures["drafted"] += found.trace.drafted > 0
+            figures["tokens"] += len(found.token_ids)
+            figures["rounds"] += len(found.trace.rounds)
+        progress(number + 1, len(questions))
+    return told
 
 
 def trees(options: argparse.Namespace) -> dict[str, Any]:
@@ -131,8 +180,10 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
             head = Path(head).name
             for nodes in NODES:
                 plan = Plan(nodes=nodes, node_cost=0.0, level_cost=0.0)
-                for kind in ("dynamic", "static", "published", "chain"):
-                    growth = static_tree(trained.ranks, nodes) if kind == "static" else TREES[kind]
+                grown = {**TREES, "static": static_tree(trained.ranks, nodes)}
+                if nodes > LEVELS:
+                    grown["deep chain"] = Growth(1, nodes)
+                for kind, growth in grown.items():
                     made = replace(
                         pair,
                         drafters={**pair.drafters, "eagle": drafter.with_growth(growth)},
@@ -203,14 +254,20 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def verify_curve(pair: Pair) -> VerifyCurve:
-    """V(k) behind drafts, as `warm_up` measures it, over more lengths."""
+    """V(k) behind drafts, as `warm_up` measures it, over more lengths. Steps and trees take turns: what they cost drifts
+    together, by more than V is wanted to."""
     drafter = pair.drafters["eagle"]
     assert isinstance(drafter, FeatureDrafter)
 
     def measured() -> VerifyCurve:
-        one = measure_verify(pair.target.prefill(request(), 1, Trace())).one
+        alone = pair.target.prefill(request(), 1, Trace())
         sessions = behind_prompt(pair, drafter.with_growth(Growth(2, 24)))
-        return measure_rounds(*sessions, one, (2, 4, 6, 8, 12, 16, 24, 40), repeats=12)[0]
+        turns = []
+        for _ in range(12):
+            one = measure_verify(alone, (), repeats=6).one
+            turns.append(measure_rounds(*sessions, one, (2, 4, 6, 8, 12, 16, 24, 40), repeats=2)[0])
+        columns = zip(*(turn.seconds for turn in turns), strict=True)
+        return VerifyCurve(median(turn.one for turn in turns), turns[0].counts, tuple(median(column) for column in columns))
 
     return pair.lanes.lane("target").start(measured).result()
 
@@ -244,6 +301,7 @@ def main() -> int:
     options.add_argument("--limit", type=int, default=200)
     options.add_argument("--seed", type=int, default=9300)
     options.add_argument("--heads", nargs="*")
+    options.add_argument("--workers", type=int, default=1, help="processes; for identity, where no time is taken")
     options.add_argument("--look", action="store_true", help="what each head says where the blind prior is wrong: takes long")
     options.add_argument("--checkpoints", nargs="*", type=Path, default=[])
     options.add_argument("--out", type=Path, default=RESULTS)
