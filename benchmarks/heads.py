@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ProcessPoolExecutor
 from copy import copy
 from dataclasses import replace
@@ -79,9 +79,19 @@ def progress(done: int, total: int) -> None:
         print(f"{done} of {total}", file=sys.stderr, flush=True)
 
 
-def fitted(pair: Pair, spec: str) -> Pair:
-    """The pair with a head, budgets fitted to what that head costs."""
-    return warm_up(with_head(pair, spec), ("eagle",))
+class Fitting:
+    """The pair with a head, budgets fitted to what heads of that shape cost: what is measured for each anew would differ by
+    chance, and with it their trees."""
+
+    def __init__(self) -> None:
+        self.plans: dict[Hashable, Plan] = {}
+
+    def __call__(self, pair: Pair, spec: str) -> Pair:
+        made = warm_up(with_head(pair, spec), ("eagle",))
+        drafter = made.drafters["eagle"]
+        shape = drafter.hot.shape if isinstance(drafter, FeatureDrafter) else spec
+        plan = self.plans.setdefault(shape, made.budgets["eagle"])
+        return replace(made, budgets={**made.budgets, "eagle": plan})
 
 
 class WholeLayer(Hot):
@@ -102,19 +112,22 @@ class WholeLayer(Hot):
 
 
 def whole_layer(pair: Pair) -> Pair:
-    """The pair, its head reading prompts so."""
+    """The pair, its head reading prompts so, and warm."""
     drafter = copy(pair.drafters["eagle"])
     assert isinstance(drafter, FeatureDrafter)
     drafter.hot = WholeLayer(drafter.hot)
-    return replace(pair, drafters={**pair.drafters, "eagle": drafter})
+    made = replace(pair, drafters={**pair.drafters, "eagle": drafter})
+    warm_up(made, ("eagle",))
+    return made
 
 
 def table(options: argparse.Namespace) -> dict[str, Any]:
     def ways(pair: Pair) -> list[Way]:
         trees = [f"eagle:{way}" for way in ("static", "published", "chain")]
         names = [*heads_of(pair), *trees, *(f"{name}{way}" for name in SMALL if name in pair.heads for way in ("", ":pruned"))]
+        fitted = Fitting()
         made = {name: fitted(pair, name) for name in options.heads or names}
-        made["eagle:whole"] = warm_up(whole_layer(fitted(pair, "eagle")), ("eagle",))
+        made["eagle:whole"] = whole_layer(fitted(pair, "eagle"))
         return [Way(name, "eagle", "real", way) for name, way in made.items()]
 
     told, rows = ask(options, ways, CONTROLS)
@@ -217,6 +230,7 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
     takes a round, both in the run."""
 
     def ways(pair: Pair) -> list[Way]:
+        fitted = Fitting()
         return [Way(name, "eagle", "real", fitted(pair, name)) for name in options.heads or ("eagle", "specvlm", "eagle3")]
 
     told, rows = ask(options, ways, ["autoregressive"], words=25)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.pairs import Pair, generate, load_pair, with_head
+from eventspec.drafters import FeatureDrafter
+from eventspec.pairs import Pair, generate, load_pair, warm_up, with_head
 from eventspec.pairs.pair import DATA
 from eventspec.pairs.variants import named
 from eventspec.scenes.clip import make_clip, split_seed
@@ -74,3 +75,12 @@ def test_a_folder_may_have_a_colon_in_its_name(pair: Pair, tmp_path: Path, monke
     assert named("a:b:chain", "dynamic", {"a:b": 1}) == ("a:b", "chain")
     assert named("a:b", "dynamic", {"a:b": 1}) == ("a:b", "dynamic")
     assert named("/x:y/z", "dynamic", {}) == ("/x:y/z", "dynamic")
+
+
+def test_heads_of_one_shape_get_the_same_plan(pair: Pair) -> None:
+    warm = warm_up(pair, ("eagle", "specvlm"))
+    assert warm.budgets["eagle"] == warm.budgets["specvlm"]
+    drafters = [with_head(pair, name).drafters["eagle"] for name in ("eagle", "hivis", "eagle1", "eagle3", "dream")]
+    shapes = [drafter.hot.shape for drafter in drafters if isinstance(drafter, FeatureDrafter)]
+    assert shapes[0] == shapes[1]
+    assert len(set(shapes)) == 4

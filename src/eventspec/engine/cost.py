@@ -61,7 +61,7 @@ def measure_rounds(
     draft: DraftSession,
     one: float,
     counts: Sequence[int] = (4, 12, 24, 40),
-    depths: Sequence[int] = (1, 6),
+    depths: Sequence[int] = (1, 16),
     repeats: int = 6,
 ) -> tuple[VerifyCurve, float]:
     """What verifying trees costs, in steps of `one` second, and seconds that one more level of a tree costs a drafter that

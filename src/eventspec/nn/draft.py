@@ -213,6 +213,11 @@ class Hot:
         remembered = self.layer[1][layer.heads * layer.head_dim :]
         self.packed = [packed_weight(remembered)] if usable_for(remembered) else []
 
+    @property
+    def shape(self) -> tuple[tuple[int, ...], ...]:
+        """What the passes cost depends on: heads of one shape take the same time."""
+        return tuple(tuple(part.shape) for part in (*self.fuse, *self.layer, *self.out[:2]))
+
     def with_fuse(self, fuse: list[Tensor]) -> Hot:
         """The same, with another way to join an embedding and a feature."""
         twin = copy(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import replace
 from functools import partial
 
@@ -32,10 +32,14 @@ def warm_up(pair: Pair, only: Collection[str] = ()) -> Pair:
     curve = pair.lanes.lane("target").start(verifying).result()
     fitted = replace(pair.budget, node_cost=curve.node_cost, step_seconds=curve.one)
     budgets = dict(pair.budgets)
+    known: dict[Hashable, tuple[VerifyCurve, float]] = {}
     for method, drafter in pair.drafters.items():
         if (drafter.taps or drafter.concurrent) and (not only or method in only):
             work = partial(_costs, pair, drafter, curve)
-            verified, level = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
+            measured = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
+            # Heads of one shape cost the same: what is measured twice would differ by chance, and with it their trees.
+            shape = drafter.hot.shape if isinstance(drafter, FeatureDrafter) else method
+            verified, level = known.setdefault(shape, measured)
             budgets[method] = replace(
                 pair.plan(method), node_cost=verified.node_cost, level_cost=level / curve.one, step_seconds=curve.one
             )
