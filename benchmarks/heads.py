@@ -2,9 +2,9 @@ r"""Heads on the target's features, compared: one table of all of them with cont
 could at best give, and checkpoints of a training. Run on a quiet machine; every mode prints JSON and writes its part of the
 results:
 
-python benchmarks/heads.py table  --scenes 100 --limit 200      # every head, controls, intervals
+python benchmarks/heads.py table  --scenes 100 --limit 200 --look  # every head, controls, intervals
 python benchmarks/heads.py identity --scenes 100 --limit 200 --workers 2  # all ways to draft: is the answer the target's?
-python benchmarks/heads.py trees  --scenes 40 --limit 60        # dynamic, static, published, chain with 8 to 59 nodes
+python benchmarks/heads.py trees  --scenes 40 --limit 60        # kinds of trees, of 8, 16, 24 and 59 nodes
 python benchmarks/heads.py bound  --scenes 40 --limit 100       # decode-only speed-up beside tau / (V(k) + c/t)
 python benchmarks/heads.py scaling --checkpoints A B C          # heads of one training at several ages, ascending
 
@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from copy import copy
 from dataclasses import replace
@@ -32,18 +32,18 @@ import torch
 
 from eventspec.core import Sampling, Trace
 from eventspec.drafters import FeatureDrafter, load_head
-from eventspec.drafters.feature import LEVELS, TREES
-from eventspec.drafters.static_tree import static_tree
+from eventspec.drafters.feature import LEVELS, STATIC, TREES
+from eventspec.drafters.static_tree import best_paths
 from eventspec.engine import Plan
 from eventspec.engine.cost import VerifyCurve, measure_rounds, measure_verify
 from eventspec.experiments.compare import Question, Way, compare, environment, read_questions
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
 from eventspec.nn.decode import block, compiled
-from eventspec.nn.draft import Growth, Hot
+from eventspec.nn.draft import Growth, Hot, fixed_tree
 from eventspec.nn.linear import packed_weight
 from eventspec.pairs import Pair, find_head, generate, load_pair, warm_up, with_head
-from eventspec.pairs.warming import behind_prompt, request
+from eventspec.pairs.warming import Costs, behind_prompt, request
 from eventspec.recordings import Recording
 from eventspec.scenes.writer import write_scenes
 
@@ -54,6 +54,9 @@ CONTROLS = ["autoregressive", "prior", "ngram"]
 NODES = (8, 16, 24, 59)
 """Drafts in a tree; EAGLE-2's has 59 and the root."""
 LONG = 40
+READ = ("eagle", "specvlm", "frugal")
+"""Heads whose reading of the prompt is compared with the published way to read it."""
+BOUND = ("eagle", "specvlm", "frugal", "eagle3")
 
 
 def heads_of(pair: Pair) -> list[str]:
@@ -79,21 +82,6 @@ def progress(done: int, total: int) -> None:
         print(f"{done} of {total}", file=sys.stderr, flush=True)
 
 
-class Fitting:
-    """The pair with a head, budgets fitted to what heads of that shape cost: what is measured for each anew would differ by
-    chance, and with it their trees."""
-
-    def __init__(self) -> None:
-        self.plans: dict[Hashable, Plan] = {}
-
-    def __call__(self, pair: Pair, spec: str) -> Pair:
-        made = warm_up(with_head(pair, spec), ("eagle",))
-        drafter = made.drafters["eagle"]
-        shape = drafter.hot.shape if isinstance(drafter, FeatureDrafter) else spec
-        plan = self.plans.setdefault(shape, made.budgets["eagle"])
-        return replace(made, budgets={**made.budgets, "eagle": plan})
-
-
 class WholeLayer(Hot):
     """Reads a prompt as the published code does: every pair goes through the whole layer."""
 
@@ -111,23 +99,22 @@ class WholeLayer(Hot):
         return found[-1:]
 
 
-def whole_layer(pair: Pair) -> Pair:
+def whole_layer(pair: Pair, known: Costs) -> Pair:
     """The pair, its head reading prompts so, and warm."""
     drafter = copy(pair.drafters["eagle"])
     assert isinstance(drafter, FeatureDrafter)
     drafter.hot = WholeLayer(drafter.hot)
     made = replace(pair, drafters={**pair.drafters, "eagle": drafter})
-    warm_up(made, ("eagle",))
-    return made
+    return warm_up(made, ("eagle",), known)
 
 
 def table(options: argparse.Namespace) -> dict[str, Any]:
     def ways(pair: Pair) -> list[Way]:
         trees = [f"eagle:{way}" for way in ("static", "published", "chain")]
         names = [*heads_of(pair), *trees, *(f"{name}{way}" for name in SMALL if name in pair.heads for way in ("", ":pruned"))]
-        fitted = Fitting()
-        made = {name: fitted(pair, name) for name in options.heads or names}
-        made["eagle:whole"] = whole_layer(fitted(pair, "eagle"))
+        known: Costs = {}
+        made = {name: warm_up(with_head(pair, name), ("eagle",), known) for name in names}
+        made |= {f"{name}:whole": whole_layer(made[name], known) for name in READ}
         return [Way(name, "eagle", "real", way) for name, way in made.items()]
 
     told, rows = ask(options, ways, CONTROLS)
@@ -193,9 +180,11 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
             head = Path(head).name
             for nodes in NODES:
                 plan = Plan(nodes=nodes, node_cost=0.0, level_cost=0.0)
-                grown = {**TREES, "static": static_tree(trained.ranks, nodes)}
-                if nodes > LEVELS:
-                    grown["deep chain"] = Growth(1, nodes)
+                levels = max(LEVELS, nodes)  # a chain of as many nodes has to be as deep
+                static = fixed_tree(best_paths(trained.ranks, nodes, levels))
+                grown = {"dynamic": Growth(levels=levels), "static": static, "chain": Growth(1, levels)}
+                if nodes <= len(STATIC):
+                    grown["published"] = TREES["published"]
                 for kind, growth in grown.items():
                     made = replace(
                         pair,
@@ -230,8 +219,9 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
     takes a round, both in the run."""
 
     def ways(pair: Pair) -> list[Way]:
-        fitted = Fitting()
-        return [Way(name, "eagle", "real", fitted(pair, name)) for name in options.heads or ("eagle", "specvlm", "eagle3")]
+        known: Costs = {}
+        made = {name: warm_up(with_head(pair, name), ("eagle",), known) for name in options.heads or BOUND}
+        return [Way(name, "eagle", "real", way) for name, way in made.items()]
 
     told, rows = ask(options, ways, ["autoregressive"], words=25)
     curve = verify_curve(load_pair(options.pair, "one"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -179,6 +180,31 @@ def test_check_knows_packers_and_layouts_of_others(capsys: pytest.CaptureFixture
         with (cut / "model.safetensors").open("r+b") as file:
             file.truncate(100_000)
         assert "cannot be read as safetensors" in refused(capsys, "models", "check", cut)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("eagle", {"eventspec": {"kind": "vispec"}}, "imadpt.q is missing"),
+        ("massv", {"eventspec": {"kind": "dream"}}, "config.json"),
+        ("dream", {"eventspec": {"kind": "msd"}}, "is missing|missing:"),
+        ("specvlm", {"eventspec": {"kind": "msd", "compressor": {}}}, "only EAGLE's head has one"),
+        ("eagle", {"hidden_size": "x"}, "hidden_size is 'x'"),
+        ("eagle", {"hidden_size": None}, "hidden_size is None"),
+        ("eagle", {"eventspec": {"target": 5}}, "target is 5"),
+        ("packers/2", {"layers": "x"}, "layers is 'x'"),
+        ("packers/2", {"scale": 10**400}, "scale is "),
+        ("packers/2", {"eventspec": {}}, "target is None"),
+    ],
+)
+def test_check_refuses_what_could_not_be_loaded(
+    name: str, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    nano = DATA / "pairs/nano"
+    copy = Path(shutil.copytree(nano / name if "/" in name else nano / "heads" / name, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, **changes}))
+    assert re.search(said, refused(capsys, "models", "check", copy))
 
 
 OURS = {

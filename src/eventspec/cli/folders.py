@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from eventspec.errors import BadCheckpoint, BadInput
 
 HEADS = {"msd": "MSD", "vispec": "ViSpec", "dream": "DREAM", "massv": "MASSV"}
 """The methods behind `eventspec.kind` of a head's config.json, as their papers write them."""
@@ -12,7 +13,6 @@ HEADS = {"msd": "MSD", "vispec": "ViSpec", "dream": "DREAM", "massv": "MASSV"}
 
 def described(folder: Path) -> dict[str, Any]:
     """Key `head` or `packer` says that it is one; BadInput or BadCheckpoint, one line, for the first thing that is wrong."""
-    from eventspec.core import BadCheckpoint, BadInput
     from eventspec.models import configuration as fields
     from eventspec.models.folder import describe, is_checkpoint
 
@@ -33,59 +33,48 @@ def _packer(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     from eventspec.models import configuration as fields
     from eventspec.models.checkpoint import Checkpoint
 
-    scale, own, checkpoint = data.get("scale"), fields.part(data, "eventspec", {}), Checkpoint(folder)
-    fields.require(data, "scale", type(scale) is int and scale > 1, "a whole number from 2 on")
-    told = {"packer": scale, "layers": data.get("layers"), "target": own.get("target")}
+    scale, layers, own = data.get("scale"), data.get("layers"), fields.part(data, "eventspec", {})
+    fields.require(data, "scale", type(scale) is int and 1 < scale < 1 << 10, "a whole number from 2 on")
+    fits = isinstance(layers, list) and len(layers) > 0 and all(type(layer) is int and layer >= 0 for layer in layers)
+    fields.require(data, "layers", fits, "layers of the target's tower")
+    fields.require(own, "target", isinstance(own.get("target"), str), "a target's fingerprint")
+    checkpoint = Checkpoint(folder)
+    missing = {"asking.weight", "reading.weight", "keys_values.weight", "projector.linear_1.weight"} - checkpoint.at.keys()
+    if missing:
+        raise BadCheckpoint(f"{folder}: tensor {min(missing)} is missing: this is no packer, or an incomplete one")
+    told = {"packer": scale, "layers": layers, "target": own["target"]}
     return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 
 def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
-    """What a head's folder says of itself, without its target; None for what is no head: only heads begin with an `fc`, have
-    the layout of speculators, or were written here."""
-    from eventspec.core import BadCheckpoint
-    from eventspec.drafters import speculators
-    from eventspec.drafters.head_folder import KINDS
-    from eventspec.models import configuration as fields
+    """What a head is, as far as it can be told without its target; None for what is no head: only heads begin with an `fc`,
+    have the layout of speculators, or were written here."""
+    from eventspec.drafters import Eagle3Head, speculators
+    from eventspec.drafters.head_folder import KINDS, inspect_head
     from eventspec.models.checkpoint import Checkpoint
 
-    certain = speculators.KIND in data or isinstance(data.get("eventspec"), dict)
-    data = speculators.flattened(data) if speculators.KIND in data else data
-    if "hidden_size" not in data or any(name.startswith(("vision", "mm_")) for name in data):
-        return None
-    try:
-        checkpoint = Checkpoint(folder, lambda name: name.removeprefix("model."))
-    except BadCheckpoint:
-        if certain:
-            raise
-        return None  # `describe` knows better what it lacks
-    own = fields.part(data, "eventspec", {})
-    kind = own.get("kind")
-    if kind is None and "fc.weight" not in checkpoint.at:
-        if certain:
-            raise BadCheckpoint(f"{folder}: tensor fc.weight is missing: the head is incomplete, fetch or train it again")
-        return None
-    fields.require(own, "kind", kind is None or kind in KINDS.values(), f"one of {', '.join(KINDS.values())}")
-    named = {"head": HEADS[kind]} if kind else _compressed(own["compressor"]) if "compressor" in own else {"head": "EAGLE"}
-    if kind is None and "lm_head.weight" in checkpoint.at:
+    if speculators.KIND not in data and not isinstance(data.get("eventspec"), dict):
+        if "hidden_size" not in data or any(name.startswith(("vision", "mm_")) for name in data):
+            return None
+        try:
+            if "fc.weight" not in Checkpoint(folder, lambda name: name.removeprefix("model.")).at:
+                return None
+        except BadCheckpoint:
+            return None  # `describe` knows better what it lacks
+    made, checkpoint, target = inspect_head(folder)
+    named = {"head": HEADS[KINDS[type(made.head)]]} if type(made.head) in KINDS else {"head": "EAGLE"}
+    if isinstance(made.head, Eagle3Head):
         named = {"head": "EAGLE-3"}
-    told = {**named, "target": own.get("target"), "hidden_size": data["hidden_size"]}
+    if (elastic := made.compressor) is not None:
+        blind = elastic.mode == "concat" and [option.kind for option in elastic.options] == ["none"]
+        named = {"head": "HiViS"} if blind else {"head": "SpecVLM", "mode": elastic.mode}
+    told = {**named, "target": target, "hidden_size": made.head.config.language.hidden_size}
     return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
-
-
-def _compressed(data: Any) -> dict[str, Any]:
-    """The method that a head with this compressor is, and its mode where the method has several."""
-    from eventspec.compress import Elastic
-    from eventspec.models.checkpoint import without_memory
-
-    with without_memory():
-        found = Elastic.from_json(1, data)  # of any width: only what it consists of is told
-    if found.mode == "concat" and [option.kind for option in found.options] == ["none"]:
-        return {"head": "HiViS"}
-    return {"head": "SpecVLM", "mode": found.mode}
 
 
 def _pair(folder: Path) -> dict[str, Any]:
     from eventspec.drafters.head_folder import fingerprint
+    from eventspec.models import configuration as fields
     from eventspec.models.session import LanguageTarget
     from eventspec.pairs import load_pair
 
@@ -101,5 +90,5 @@ def _pair(folder: Path) -> dict[str, Any]:
         told["target"] = fingerprint(pair.target.language)
     provenance = folder / "provenance.json"
     if provenance.is_file():
-        told["provenance"] = json.loads(provenance.read_text())
+        told["provenance"] = fields.read_json(provenance)
     return told

@@ -33,7 +33,7 @@ from eventspec.drafters.vispec import VispecHead
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
-from eventspec.nn import Llama
+from eventspec.nn import Llama, LlamaConfig
 
 Head = EagleHead | Eagle3Head | DreamHead | SmallVlm
 KINDS: dict[type[nn.Module], str] = {MsdHead: "msd", VispecHead: "vispec", DreamHead: "dream", SmallVlm: "massv"}
@@ -78,26 +78,20 @@ class TrainedHead:
 
 def load_head(folder: Path, target: Llama) -> TrainedHead:
     """The head of a folder, checked against the target it is to draft for; BadCheckpoint in one line for what does not fit."""
-    path = folder / "config.json"
-    data = fields.read_json(path)
-    try:
-        data = speculators.flattened(data) if speculators.KIND in data else data
-        if "hidden_size" not in data:
-            raise BadCheckpoint(f"{path} has no hidden_size: it is not the config of a head")
-        checkpoint = Checkpoint(folder, _plain)
-        _check_target(folder, data, target)
-        head, ranks = _head(folder, data, checkpoint, target), _ranks(data)
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{path}: {error}") from None
-    dtype, sources = target.embed.weight.dtype, head_sources(head)
-    compressor = _compressor(data, Checkpoint(folder, _plain), head)  # its own: filling lets go of a .bin's tensors
-    own = compressor is not None
-
-    def tolerated(name: str) -> bool:
-        return name in ("d2t", "t2d") or name.startswith("embed_tokens.") or (own and name.startswith(COMPRESSOR))
-
-    checkpoint.check(head, sources, tolerated)
-    ids = _ids(folder, checkpoint, target) if isinstance(head, Eagle3Head) else None
+    data = _read(folder)
+    trained = _own(data).get("target")
+    if trained is not None and trained != (found := fingerprint(target)):
+        raise BadCheckpoint(
+            f"{folder}: the head was trained for target {trained}, this one is {found}: train it anew for this one"
+        )
+    checkpoint = Checkpoint(folder, _plain)
+    made = _checked(folder, data, checkpoint, target.config)
+    head, compressor, dtype, sources = made.head, made.compressor, target.embed.weight.dtype, head_sources(made.head)
+    ids = _ids(folder, checkpoint, target.config) if isinstance(head, Eagle3Head) else None
+    if compressor is not None:
+        own = Checkpoint(folder, _plain)  # filling lets go of a .bin's tensors
+        own.fill(compressor, compressor_sources(compressor), torch.float32)
+        _check_finite(own, compressor, compressor_sources(compressor))
     checkpoint.fill(head, sources, dtype)
     _check_finite(checkpoint, head, sources)
     if isinstance(head, Eagle3Head):
@@ -111,6 +105,64 @@ def load_head(folder: Path, target: Llama) -> TrainedHead:
     head.to(device).requires_grad_(False).eval()
     if compressor is not None:
         compressor.to(device, dtype).requires_grad_(False).eval()
+    return made
+
+
+def inspect_head(folder: Path) -> tuple[TrainedHead, Checkpoint, str | None]:
+    """What a head's folder holds, without weights and without its target, which is taken to have the head's width and
+    vocabulary; its tensors; and the target that its config names. BadCheckpoint as `load_head`."""
+    data = _read(folder)
+    checkpoint = Checkpoint(folder, _plain)
+    try:
+        named = [checkpoint.shape(name)[0] for name in ("t2d", "lm_head.weight") if name in checkpoint.at] or [1]
+        sizes = fields.llama_config({"vocab_size": named[0], **data})
+        if _own(data).get("kind") == KINDS[SmallVlm]:
+            _rows(checkpoint, "up.weight", 2, (1, 1 << 24))
+            sizes = replace(sizes, hidden_size=checkpoint.shape("up.weight")[1])
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+    target = replace(sizes, num_hidden_layers=fields.LARGEST["num_hidden_layers"])
+    made = _checked(folder, data, checkpoint, target)
+    if isinstance(made.head, Eagle3Head):
+        _ids(folder, checkpoint, target)
+    return made, checkpoint, _own(data).get("target")
+
+
+def _read(folder: Path) -> fields.Fields:
+    """config.json under a plain head's names."""
+    path = folder / "config.json"
+    data = fields.read_json(path)
+    try:
+        data = speculators.flattened(data) if speculators.KIND in data else data
+        own = fields.part(data, "eventspec", {})
+        fields.require(own, "target", isinstance(own.get("target"), str | None), "a target's fingerprint")
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{path}: {error}") from None
+    if "hidden_size" not in data:
+        raise BadCheckpoint(f"{path} has no hidden_size: it is not the config of a head")
+    return data
+
+
+def _own(data: fields.Fields) -> fields.Fields:
+    return fields.part(data, "eventspec", {})
+
+
+def _checked(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: LlamaConfig) -> TrainedHead:
+    """Head and compressor on the meta device; BadCheckpoint unless config and tensors are theirs, and fit the target."""
+    try:
+        head, ranks = _head(folder, data, checkpoint, target), _ranks(data)
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+    compressor = _compressor(data, checkpoint, head)
+
+    def tolerated(name: str) -> bool:
+        return (
+            name in ("d2t", "t2d")
+            or name.startswith("embed_tokens.")
+            or (compressor is not None and name.startswith(COMPRESSOR))
+        )
+
+    checkpoint.check(head, head_sources(head), tolerated)
     return TrainedHead(head, compressor, ranks)
 
 
@@ -206,19 +258,19 @@ def _write(folder: Path, head: Head, layer: str, more: dict[str, Tensor], config
     (folder / "config.json").write_text(fields.pretty(config))
 
 
-def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Llama) -> Head:
+def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: LlamaConfig) -> Head:
     """The head that config and tensors describe, on the meta device; BadField where one contradicts the other or the target."""
     eagle3, bias = "lm_head.weight" in checkpoint.at, "fc.bias" in checkpoint.at
     kind = _kind(data, eagle3)
-    sizes = fields.llama_config({**data, "vocab_size": target.config.vocab_size})
+    sizes = fields.llama_config({**data, "vocab_size": target.vocab_size})
     if kind == "massv":
         with without_memory():
-            return SmallVlm(SmallConfig(sizes, target.config.hidden_size))
-    if sizes.hidden_size != target.config.hidden_size:
-        widths = f"{sizes.hidden_size}, the target's {target.config.hidden_size}"
+            return SmallVlm(SmallConfig(sizes, target.hidden_size))
+    if sizes.hidden_size != target.hidden_size:
+        widths = f"{sizes.hidden_size}, the target's {target.hidden_size}"
         raise BadCheckpoint(f"{folder}: the head's width is {widths}: it belongs to another target")
-    _agrees(data, "vocab_size", target.config.vocab_size, "as the target has")
-    _agrees(data, "target_hidden_size", target.config.hidden_size, "as the target has")
+    _agrees(data, "vocab_size", target.vocab_size, "as the target has")
+    _agrees(data, "target_hidden_size", target.hidden_size, "as the target has")
     _agrees(data, "num_hidden_layers", 1, "a head has one layer")
     sizes = replace(sizes, num_hidden_layers=1)
     if kind == "dream":
@@ -232,7 +284,7 @@ def _head(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: Lla
             if kind == "vispec":
                 return VispecHead(config, _rows(checkpoint, "imadpt.q", 3, (2, _MOST_VECTORS)) - 1)
             return (MsdHead if kind == "msd" else EagleHead)(config)
-    rows = _rows(checkpoint, "lm_head.weight", 2, (1, target.config.vocab_size))
+    rows = _rows(checkpoint, "lm_head.weight", 2, (1, target.vocab_size))
     _agrees(data, "draft_vocab_size", rows, "the rows of lm_head.weight")
     for name in speculators.SWITCHES:
         _agrees(data, name, False, "our EAGLE-3 head has no such norm")
@@ -281,18 +333,21 @@ def _agrees(data: fields.Fields, name: str, only: int | None, why: str) -> None:
 
 
 def _compressor(data: fields.Fields, checkpoint: Checkpoint, head: Head) -> Elastic | None:
-    """The compressor that config.json names, with its tensors; None where it names none."""
-    own = data.get("eventspec")
-    if not isinstance(own, dict) or "compressor" not in own:
+    """The compressor that config.json names, on the meta device; None where it names none. Its tensors are checked."""
+    own = _own(data)
+    if "compressor" not in own:
         return None
     with without_memory():
         elastic = Elastic.from_json(head.config.language.hidden_size, own["compressor"])
-    sources: weights.Sources = {name: [(f"{COMPRESSOR}{name}", 0)] for name, _ in elastic.named_parameters()}
+    sources = compressor_sources(elastic)
     extra = {name for name in checkpoint.at if name.startswith(COMPRESSOR)} - {parts[0][0] for parts in sources.values()}
     checkpoint.check(elastic, sources, lambda name: name not in extra)
-    checkpoint.fill(elastic, sources, torch.float32)
-    _check_finite(checkpoint, elastic, sources)
     return elastic
+
+
+def compressor_sources(elastic: Elastic) -> weights.Sources:
+    """Tensor names of a compressor beside its head's."""
+    return {name: [(f"{COMPRESSOR}{name}", 0)] for name, _ in elastic.named_parameters()}
 
 
 def _ranks(data: fields.Fields) -> tuple[float, ...]:
@@ -309,8 +364,8 @@ def _plain(name: str) -> str:
     return re.sub(r"^midlayer\.", LAYER, name.removeprefix("model."))
 
 
-def _taps(data: fields.Fields, target: Llama) -> tuple[int, ...]:
-    layers, inner = target.config.num_hidden_layers, data.get("eagle_config")
+def _taps(data: fields.Fields, target: LlamaConfig) -> tuple[int, ...]:
+    layers, inner = target.num_hidden_layers, data.get("eagle_config")
     found = data.get(TAPS)
     if found is None and isinstance(inner, dict):
         found = inner.get(TAPS)
@@ -321,9 +376,9 @@ def _taps(data: fields.Fields, target: Llama) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _ids(folder: Path, checkpoint: Checkpoint, target: Llama) -> Tensor:
+def _ids(folder: Path, checkpoint: Checkpoint, target: LlamaConfig) -> Tensor:
     """Target ids of the head's rows, from d2t; without it the vocabularies are one."""
-    rows, most = checkpoint.shape("lm_head.weight")[0], target.config.vocab_size
+    rows, most = checkpoint.shape("lm_head.weight")[0], target.vocab_size
     if "d2t" not in checkpoint.at:
         if rows != most:
             raise BadCheckpoint(f"{folder}: the head names {rows} tokens of {most} and has no table d2t of which ones")
@@ -337,12 +392,3 @@ def _ids(folder: Path, checkpoint: Checkpoint, target: Llama) -> Tensor:
             f"{folder}: d2t does not name {rows} tokens of the target's {most}: it belongs to another vocabulary"
         )
     return ids
-
-
-def _check_target(folder: Path, data: fields.Fields, target: Llama) -> None:
-    own = data.get("eventspec")
-    trained = own.get("target") if isinstance(own, dict) else None
-    if trained is not None and trained != (found := fingerprint(target)):
-        raise BadCheckpoint(
-            f"{folder}: the head was trained for target {trained}, this one is {found}: train it anew for this one"
-        )

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from eventspec.nn.decode import attention, block, last_row, product, turned
 
+READ = (1, 2, 4, 5, 8, 10, 11, 22, 23, 24)
+"""Which of the weights reading a prompt multiplies by; only they are worth another layout."""
+
 
 def crossed(
     embeds: Tensor,
@@ -20,6 +23,7 @@ def crossed(
     stored: list[Tensor],
     start: int,
     mask: Optional[Tensor],  # noqa: UP045
+    causal: bool,
     weights: list[Tensor],
     packed: list[Tensor],
     heads: int,
@@ -28,13 +32,12 @@ def crossed(
     """Pairs (embeds [T, D] of the next token, features [T, D] of this one) through the first layer and the crossing, behind
     `start` cached ones: [T, D].
 
-    mask float [T, start + T] is added; None: a row sees what lies before it (several rows at start 0), else all of them.
-    stored: keys and values of the three blocks in turn, rows [start, start + T) are written. weights: six tensors of each block
-    as in `nn.decode`, query norm, key norm, gates [2] (after tanh), the final norm, then the crossing's rows for queries, those
+    mask float [T, start + T] is added; None: every row sees all of them, or what lies before it (causal, start 0). stored:
+    keys and values of the three blocks in turn, rows [start, start + T) are written. weights: six tensors of each block as
+    in `nn.decode`, query norm, key norm, gates [2] (after tanh), the final norm, then the crossing's rows for queries, those
     for keys and values, and the last layer's for keys and values; packed: the same in oneDNN's layout, or [].
     """
     rows, end, width = embeds.size(0), start + embeds.size(0), embeds.size(1)
-    causal = mask is None and start == 0 and rows > 1
     normed = torch.rms_norm(embeds, [width], weights[0], eps)
     x = block(normed, embeds, cos, sin, stored[0], stored[1], start, mask, causal, weights, packed, 0, heads, eps)
     kv_heads, head_dim = stored[2].size(0), stored[2].size(2)
@@ -63,9 +66,9 @@ def crossed_pass(
     heads: int,
     eps: float,
 ) -> Tensor:
-    """All three blocks, as `crossed`: the predicted features behind the pairs, normed, [T, D]. For the rows of a draft."""
+    """All three blocks, as `crossed`, for the rows of a draft: the predicted features behind them, normed, [T, D]."""
     width, none = embeds.size(1), weights[:0]
-    x = crossed(embeds, features, cos, sin, stored, start, mask, weights, none, heads, eps)
+    x = crossed(embeds, features, cos, sin, stored, start, mask, False, weights, none, heads, eps)
     normed = torch.rms_norm(x, [width], weights[12], eps)
     x = block(normed, x, cos, sin, stored[4], stored[5], start, mask, False, weights, none, 12, heads, eps)
     return torch.rms_norm(x, [width], weights[21], eps)
@@ -84,10 +87,11 @@ def crossed_read(
     heads: int,
     eps: float,
 ) -> Tensor:
-    """All three blocks over committed pairs, as `crossed`: the predicted feature behind the last one, [1, D]. Of the others the
-    last layer only remembers keys and values."""
-    width = embeds.size(1)
-    x = crossed(embeds, features, cos, sin, stored, start, mask, weights, packed, heads, eps)
+    """All three blocks over committed pairs, as `crossed`, but without a mask they are causal: the predicted feature behind the
+    last one, [1, D]. Of the others the last layer only remembers keys and values."""
+    rows, width = embeds.size(0), embeds.size(1)
+    causal = mask is None and rows > 1
+    x = crossed(embeds, features, cos, sin, stored, start, mask, causal, weights, packed, heads, eps)
     normed, remembering = torch.rms_norm(x, [width], weights[12], eps), packed[24:]
     last = last_row(normed, x[-1:], cos, sin, stored[4], stored[5], start, weights[12:18], remembering, heads, eps)
     return torch.rms_norm(last, [width], weights[21], eps)

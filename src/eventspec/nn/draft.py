@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.crossed import crossed_pass, crossed_read
+from eventspec.nn.crossed import READ, crossed_pass, crossed_read
 from eventspec.nn.decode import block, compiled, last_row
 from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
 from eventspec.nn.llama import Layer
@@ -215,7 +215,7 @@ class Hot:
 
     @property
     def shape(self) -> tuple[tuple[int, ...], ...]:
-        """What the passes cost depends on: heads of one shape take the same time."""
+        """What the passes cost depends on, but for the rows of the cache: heads of one shape take the same time."""
         return tuple(tuple(part.shape) for part in (*self.fuse, *self.layer, *self.out[:2]))
 
     def with_fuse(self, fuse: list[Tensor]) -> Hot:
@@ -262,7 +262,7 @@ class CrossedHot(Hot):
         blocks, crossing = [*six(first), *six(cross), *six(last)], cross.qkv.weight.detach()
         self.layer = [*blocks, *more, crossing[:asked], crossing[asked:], blocks[13][remembered:]]
         fit = all(usable_for(weight) for weight in self.layer)
-        self.packed = [packed_weight(weight) if weight.dim() == 2 else weight for weight in self.layer] if fit else []
+        self.packed = [packed_weight(w) if i in READ else w[:0] for i, w in enumerate(self.layer)] if fit else []
 
     def read(self, normed: Tensor, x: Tensor, turns: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
         """As `Hot.read`, of embeddings [T, D] and features [T, D]: the predicted feature behind the last pair [1, D]."""

@@ -18,12 +18,17 @@ from eventspec.nn.draft import Growth
 from eventspec.pairs.pair import Pair
 from eventspec.video.clip import VideoClip
 
+Costs = dict[Hashable, tuple[VerifyCurve, float]]
+"""What verifying behind a drafter costs, and seconds of one more level of its drafts, by the shape of the drafter."""
 
-def warm_up(pair: Pair, only: Collection[str] = ()) -> Pair:
+
+def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None) -> Pair:
     """Run everything once on both lanes, and fit the budgets to what steps, nodes and levels cost on this machine; those of
     the methods `only`, if any are named.
 
-    Without it a pair uses the defaults of `engine.Plan`, which were measured on a two-core machine with the bundled pair.
+    Heads of one shape are measured once: what is measured twice differs by chance, and with it their trees. `known` carries
+    what was measured from one call to the next. Without all this a pair uses the defaults of `engine.Plan`, which were measured
+    on a two-core machine with the bundled pair.
     """
 
     def verifying() -> VerifyCurve:
@@ -31,17 +36,16 @@ def warm_up(pair: Pair, only: Collection[str] = ()) -> Pair:
 
     curve = pair.lanes.lane("target").start(verifying).result()
     fitted = replace(pair.budget, node_cost=curve.node_cost, step_seconds=curve.one)
-    budgets = dict(pair.budgets)
-    known: dict[Hashable, tuple[VerifyCurve, float]] = {}
+    budgets, known = dict(pair.budgets), {} if known is None else known
     for method, drafter in pair.drafters.items():
         if (drafter.taps or drafter.concurrent) and (not only or method in only):
-            work = partial(_costs, pair, drafter, curve)
-            measured = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
-            # Heads of one shape cost the same: what is measured twice would differ by chance, and with it their trees.
             shape = drafter.hot.shape if isinstance(drafter, FeatureDrafter) else method
-            verified, level = known.setdefault(shape, measured)
+            work = partial(_costs, pair, drafter, curve, known.get(shape))
+            verified, level = pair.lanes.lane("target" if drafter.taps else "drafter").start(work).result()
+            known[shape] = verified, level
+            unit = verified.one
             budgets[method] = replace(
-                pair.plan(method), node_cost=verified.node_cost, level_cost=level / curve.one, step_seconds=curve.one
+                pair.plan(method), node_cost=verified.node_cost, level_cost=level / unit, step_seconds=unit
             )
     return replace(pair, budget=fitted, budgets=budgets)
 
@@ -63,12 +67,19 @@ def behind_prompt(pair: Pair, drafter: Drafter) -> tuple[TargetSession, DraftSes
     return target, session
 
 
-def _costs(pair: Pair, drafter: Drafter, curve: VerifyCurve) -> tuple[VerifyCurve, float]:
-    """What verifying costs behind this drafter, and seconds of one more level of its drafts."""
+def _costs(
+    pair: Pair, drafter: Drafter, curve: VerifyCurve, known: tuple[VerifyCurve, float] | None
+) -> tuple[VerifyCurve, float]:
+    """As `Costs` has it; where it is `known`, the drafter only runs warm."""
     if isinstance(drafter, FeatureDrafter):
         # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
-        return measure_rounds(*behind_prompt(pair, drafter.with_growth(Growth(2, 24))), curve.one)
+        target, draft = behind_prompt(pair, drafter.with_growth(Growth(2, 24)))
+        if known is None:
+            return measure_rounds(target, draft, curve.one)
+        for nodes in (4, 16, 16):
+            draft.propose(Budget(nodes))
+        return known
     session = behind_prompt(pair, drafter)[1] if drafter.taps else drafter.open(request(), None, Trace())
     for nodes in (4, 16):
         session.propose(Budget(nodes))
-    return curve, measure_draft(session)
+    return known or (curve, measure_draft(session))

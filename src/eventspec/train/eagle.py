@@ -52,7 +52,7 @@ PRESETS = {
     "smoke": Preset(4, Stage("heads", 2, 1e-3, 2), 2),
 }
 NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
-NEIGHBOURS = ("weighted", "concat", "hivis", "msd", "vispec", "dream", "massv")
+NEIGHBOURS = ("frugal", "weighted", "concat", "hivis", "msd", "vispec", "dream", "massv")
 """Further heads, of the papers around: not trained unless they are named."""
 VECTORS = 8
 """ViSpec's rows for a recording: one for each of the frames, as the paper takes one for an image."""
@@ -60,7 +60,10 @@ SMALL = (96, 256, 2)
 """Width, inner width and layers of MASSV's small model."""
 COST = 0.05
 """Weight of what the ways of SpecVLM's compressor cost; without it the gate takes the dearest one for every question."""
-BEGINS = {"hivis": "eagle", "msd": "eagle", "vispec": "eagle", "weighted": "specvlm", "concat": "specvlm"}
+BEGINS = {
+    **dict.fromkeys(("hivis", "msd", "vispec"), "eagle"),
+    **dict.fromkeys(("frugal", "weighted", "concat"), "specvlm"),
+}
 """The head whose weights another one may begin with."""
 
 
@@ -68,20 +71,21 @@ def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
     """A head to be trained, by name; `used` are the tokens of the target's answers, which EAGLE-3's own head is made for.
 
     eagle1: the paper's head, one step. eagle: EagleVLM, unrolled for three. eagle3: three layers fused, unrolled for four,
-    learns words only. specvlm: eagle behind an elastic compressor that selects; weighted, concat: its other modes. hivis: eagle
-    that sees no visual row. msd: no reduction on visual rows. vispec: few vectors instead. dream: cross-attention. massv: a
-    small model of its own behind the target's vision.
+    learns words only. specvlm: eagle behind an elastic compressor that selects; frugal: the same, and what a way costs is a
+    loss; weighted, concat: its other modes. hivis: eagle that sees no visual row. msd: no reduction on visual rows. vispec: few
+    vectors instead. dream: cross-attention. massv: a small model of its own behind the target's vision.
     """
     sizes = replace(target.config.language, num_hidden_layers=1)
     width = sizes.hidden_size
     modes: dict[str, tuple[Mode, tuple[Option, ...]]] = {
         "specvlm": ("select", SELECT),
+        "frugal": ("select", SELECT),
         "weighted": ("weighted", WEIGHTED),
         "concat": ("concat", CONCAT),
         "hivis": ("concat", (Option("none"),)),
     }
     if name in modes:
-        cost = COST if name == "specvlm" else 0.0
+        cost = COST if name == "frugal" else 0.0
         return Trainee(EagleHead(EagleConfig(sizes)), Elastic(width, *modes[name]), unroll=3, cost=cost)
     if name == "eagle1":
         return Trainee(EagleHead(EagleConfig(sizes, input_norm=False)))
@@ -158,6 +162,8 @@ def begin(made: Trainee, folder: Path | None, target: VideoLlava) -> None:
             fit = {
                 name: tensor for name, tensor in found.state_dict().items() if name in own and own[name].shape == tensor.shape
             }
+            if made.cost:  # a gate that has chosen is too sure to hear of costs
+                fit = {name: tensor for name, tensor in fit.items() if not name.startswith("gate.")}
             part.load_state_dict({**own, **fit})
 
 

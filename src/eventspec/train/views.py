@@ -41,7 +41,7 @@ class Seen:
 class View:
     """What a head sees: pairs [B, P + R, .], positions [B, P + R], a mask float as in `unrolled.steps`, the rows P of the
     prefix, which branch rows it learns from, and which rows are their embedding alone, bool [P + R], or None; `cost`: what the
-    ways that were drawn cost on average (`compress.Option.cost`), scalar, or None."""
+    ways that were drawn cost a question (`compress.Option.cost`), scalar, or None."""
 
     embeds: Tensor
     tapped: Tensor
@@ -95,7 +95,10 @@ def compressed(seen: Seen, taps: tuple[int, ...], elastic: Elastic) -> View:
     if elastic.mode == "select":
         shares = _shares(elastic, tapped[:, prefix:], seen, branch)
         biases = shares.clamp_min(1e-9).log()
-        cost = (shares @ shares.new_tensor([option.cost for option in elastic.options]))[learned].mean()
+        # A recording is read once for a question, however long the answer: one row of a branch stands for it.
+        starts = learned & ~learned.roll(1, 1)
+        costs = (shares * shares.new_tensor([option.cost for option in elastic.options])).sum(-1)[starts]
+        cost = costs.mean() if len(costs) else None
     if elastic.mode == "weighted":
         # Added rows depend on the question, so a recording has room for one: the first branch's.
         shares = _shares(elastic, tapped[:, prefix:], seen, branch)[:, 0].to(tapped.dtype)
