@@ -205,6 +205,8 @@ def test_check_refuses_what_could_not_be_loaded(
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, **changes}))
     assert re.search(said, refused(capsys, "models", "check", copy))
+    (copy / "config.json").write_text('{"hidden_size": 1%s}' % ("0" * 5000))
+    assert "is not valid JSON" in refused(capsys, "models", "check", copy)
 
 
 OURS = {

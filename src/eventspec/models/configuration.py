@@ -75,7 +75,7 @@ def read_json(path: Path) -> Fields:
         raise BadCheckpoint(f"{path} is missing: the folder is not a complete checkpoint")
     try:
         data = json.loads(path.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # neither JSON, nor UTF-8, nor a number that can be
         raise BadCheckpoint(f"{path} is not valid JSON ({error}): fetch it again") from None
     if not isinstance(data, dict):
         raise BadCheckpoint(f"{path} must hold one JSON object: fetch it again")
