@@ -22,7 +22,7 @@ WHAT = {
     "eagle1": "EAGLE-1 (2401.15077), trained one step ahead",
     "eagle3": "EAGLE-3 (2503.01840): three layers fused, own head",
     "specvlm": "SpecVLM (2509.11815), select: the question chooses how visual rows are compressed",
-    "frugal": "the same, and what a way costs is a loss of the gate",
+    "frugal": "SpecVLM, select, what a way costs being a loss of its gate",
     "weighted": "SpecVLM, weighted: prune, pool and convolution by 3, added up",
     "concat": "SpecVLM, concat: all ways side by side",
     "hivis": "HiViS (2509.23928): no visual row",
@@ -124,9 +124,8 @@ def reading(methods: dict[str, Any]) -> list[str]:
     return [*text, f"{why}; {floor}", ""]
 
 
-def trained(known: dict[str, dict[str, Any]]) -> list[str]:
-    rows = [[name, str(how["minutes"]), str(how["steps"]), how["begun"]] for name, how in known.items()]
-    return ["Training, on one core, batch 8:", "", *lines(["head", "minutes", "steps", "from"], rows)]
+def trained(known: dict[str, str]) -> list[str]:
+    return ["Training, on one core, batch 8:", "", *lines(["head", "how long"], [[name, how] for name, how in known.items()])]
 
 
 def identity(told: dict[str, Any]) -> list[str]:
@@ -211,7 +210,9 @@ def scaling(told: dict[str, Any]) -> list[str]:
         f"{step['from']} to {step['to']}: {step['fewer_rounds']:.3f} ({step['ci95'][0]:.3f} to {step['ci95'][1]:.3f})"
         for step in told["against_the_one_before"]
     ]
-    ages = "EagleVLM's head: two ages of one training from nothing, then the one that had an hour, then that one trained on."
+    ages = (
+        "EagleVLM's head: two ages of one training from nothing, then the one that had an hour, then that one trained on twice."
+    )
     text = f"{ages} Rounds before / after: {'; '.join(steps)}."
     return [
         "## Longer training",
