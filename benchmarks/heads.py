@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -140,15 +141,18 @@ def identity(options: argparse.Namespace) -> dict[str, Any]:
         questions = read_questions(Path(folder, "street/qa.jsonl"), options.limit)
         shares = [questions[at :: options.workers] for at in range(options.workers)]
         with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-            parts = list(pool.map(answered, [options.pair] * len(shares), shares))
+            parts = list(pool.map(answered, [options.pair] * len(shares), shares, range(len(shares))))
     told = {spec: {name: sum(part[spec][name] for part in parts) for name in figures} for spec, figures in parts[0].items()}
     recordings = len({q.recording for q in questions})
     return {"n": len(questions), "recordings": recordings, "environment": environment(pair, ["real"]), "methods": told}
 
 
-def answered(name: str, questions: list[Question]) -> dict[str, dict[str, int]]:
+def answered(name: str, questions: list[Question], worker: int) -> dict[str, dict[str, int]]:
     """What every way did on some questions."""
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):  # a core each: threads of two workers that wait for each other's cores take ten times
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[worker % len(cores)]})
     pair = load_pair(name, "one")
     ways = {spec: with_head(pair, spec) for spec in ways_to_draft(pair)}
     told = {spec: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for spec in ways}

@@ -45,8 +45,9 @@ def page(results: dict[str, Any]) -> str:
             "",
             "Written by `benchmarks/heads_report.py` from `benchmarks/results/heads.json`; `benchmarks/heads.py` measures.",
             "Ratios of sums of one interleaved run each, 95 % bootstrap intervals over recordings, one CPU core, fp32, greedy.",
-            "tau counts the bonus token. Target, questions and recipe are the same for all. How long a head was",
-            "trained is not: its row says it. Budgets are fitted to what each head costs; a fixed tree is drawn to its end.",
+            "tau: answer tokens a verification, the bonus token included. Target, questions and recipe are the same for all;",
+            "how long a head was trained is not, and is said below. Budgets are fitted to what heads of a shape cost; a fixed",
+            "tree is drawn to its end, whatever it costs. Answers have up to 96 tokens (the README's: 64, of other scenes).",
             "",
             *table(results["table"]),
             *identity(results["identity"]),
@@ -134,7 +135,8 @@ def identity(told: dict[str, Any]) -> list[str]:
     least = min(found["drafted"] for found in ways.values())
     text = f"{len(same)} of {len(ways)} heads and ways to draft gave all {told['n']} answers of the target, token"
     others = [f"{name}: {found['identical']}" for name, found in ways.items() if name not in same]
-    combined = f"All drafted in at least {least} of them, none failed: {', '.join(ways)}."
+    often = "each of them" if least == told["n"] else f"at least {least} of them"
+    combined = f"All drafted in {often}, none failed: {', '.join(ways)}."
     return ["## Losslessness", "", f"{text} by token. {combined} {' '.join(others)}".strip(), ""]
 
 
@@ -189,12 +191,15 @@ def bound(told: dict[str, Any]) -> list[str]:
         "decode only",
         "reached",
     ]
-    text = "What tau / (V(k) + c / t) allows: V from its own curve (trees of k rows, in turns with drafts), c from the run."
+    text = (
+        "Allowed is tau / (V(k) + c / t): t a step of the baseline, c what drafting takes a round, both from the run, and V(k)"
+    )
+    text += " steps to verify k rows, from a curve of its own (trees, in turns with drafts)."
     rest = f"What is missing is reading the prompt, and what is no forward. A step of the baseline: {found['step_ms']:.2f} ms."
     return [
         "## What drafting could give",
         "",
-        f"{run(told)}, of them {found['n']} with answers of 40 tokens and more. {text} {rest}",
+        f"{run(told)}, of them {found['n']} with answers of 40 tokens and more, which are counted. {text} {rest}",
         "",
         *lines(heads, rows),
     ]
@@ -211,7 +216,7 @@ def scaling(told: dict[str, Any]) -> list[str]:
         for step in told["against_the_one_before"]
     ]
     ages = (
-        "EagleVLM's head: two ages of one training from nothing, then the one that had an hour, then that one trained on twice."
+        "EagleVLM's head: two ages of one training from nothing; one that had an hour; that one after 408 and 445 more steps."
     )
     text = f"{ages} Rounds before / after: {'; '.join(steps)}."
     return [

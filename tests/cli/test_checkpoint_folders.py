@@ -193,6 +193,8 @@ def test_check_knows_packers_and_layouts_of_others(capsys: pytest.CaptureFixture
         ("eagle", {"hidden_size": None}, "hidden_size is None"),
         ("eagle", {"eventspec": {"target": 5}}, "target is 5"),
         ("packers/2", {"layers": "x"}, "layers is 'x'"),
+        ("packers/2", {"layers": [1, 2]}, "wanted 4 layers"),
+        ("packers/2", {"layers": [1, 1, 2, 3]}, "wanted ascending layers"),
         ("packers/2", {"scale": 10**400}, "scale is "),
         ("packers/2", {"eventspec": {}}, "target is None"),
     ],
@@ -275,3 +277,18 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     (copy / "config.json").write_text('{"model_type": "llava_onevision"}')
     assert "the folder is not a complete checkpoint" in refused(capsys, "models", "check", copy)
     assert "no drafter for method prior" in refused(capsys, *ASK, "--target", folders.video_llava, "--method", "prior")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('2 = "nowhere"', "nowhere"),
+        ('x = "packers/2"', "lists it as a packer of scale x"),
+        ('2 = "heads/eagle"', "the packer was trained for target"),
+    ],
+)
+def test_check_looks_at_the_packers_of_a_pair(line: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(DATA / "pairs/nano", tmp_path / "pair"))
+    text = (copy / "pair.toml").read_text()
+    (copy / "pair.toml").write_text(text.replace('2 = "packers/2"', line))
+    assert said in refused(capsys, "models", "check", copy)

@@ -19,12 +19,14 @@ bench = typer.Typer(help="Measure methods against each other, with their control
 
 
 Drafters = Annotated[
-    list[str] | None, typer.Option(help="Another event drafter, NAME or NAME:WAY (see generate --vocabulary). Repeatable.")
+    list[str] | None,
+    typer.Option(help="One row more: another event drafter, NAME or NAME:WAY (see generate --vocabulary). Repeatable."),
 ]
 Heads = Annotated[
     list[str] | None,
     typer.Option(
-        help="Another head for method eagle, NAME or NAME:WAY (dynamic, static, published, chain; massv:pruned). Repeatable."
+        help="One row more: method eagle with another head, NAME or NAME:WAY (dynamic, static, published, chain; massv:pruned)."
+        " Repeatable."
     ),
 ]
 Compressions = Annotated[

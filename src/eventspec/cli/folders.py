@@ -33,15 +33,20 @@ def _packer(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     from eventspec.models import configuration as fields
     from eventspec.models.checkpoint import Checkpoint
 
-    scale, layers, own = data.get("scale"), data.get("layers"), fields.part(data, "eventspec", {})
+    scale, own = data.get("scale"), fields.part(data, "eventspec", {})
+    layers: Any = data.get("layers")
     fields.require(data, "scale", type(scale) is int and 1 < scale < 1 << 10, "a whole number from 2 on")
     fits = isinstance(layers, list) and len(layers) > 0 and all(type(layer) is int and layer >= 0 for layer in layers)
-    fields.require(data, "layers", fits, "layers of the target's tower")
+    fields.require(data, "layers", fits and sorted(set(layers)) == layers, "ascending layers of the target's tower")
     fields.require(own, "target", isinstance(own.get("target"), str), "a target's fingerprint")
     checkpoint = Checkpoint(folder)
     missing = {"asking.weight", "reading.weight", "keys_values.weight", "projector.linear_1.weight"} - checkpoint.at.keys()
     if missing:
         raise BadCheckpoint(f"{folder}: tensor {min(missing)} is missing: this is no packer, or an incomplete one")
+    width, read = (*checkpoint.shape("reading.weight"), 0, 0)[:2]
+    fields.require(
+        data, "layers", len(layers) * width == read > 0, f"{read / max(1, width):g} layers: reading.weight reads so many"
+    )
     told = {"packer": scale, "layers": layers, "target": own["target"]}
     return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
@@ -77,6 +82,7 @@ def _pair(folder: Path) -> dict[str, Any]:
     from eventspec.models import configuration as fields
     from eventspec.models.session import LanguageTarget
     from eventspec.pairs import load_pair
+    from eventspec.pairs.packers import load_packer
 
     pair = load_pair(folder)
     told: dict[str, Any] = {
@@ -86,6 +92,10 @@ def _pair(folder: Path) -> dict[str, Any]:
         "fingerprint": pair.vocabulary.fingerprint(),
         "lossless": pair.target.lossless,
     }
+    if pair.packers is not None:
+        for scale, packer in pair.packers.folders.items():
+            if str(load_packer(packer, pair.packers.model).config.scale) != scale:
+                raise BadCheckpoint(f"{packer}: pair.toml lists it as a packer of scale {scale}, its config.json has another")
     if isinstance(pair.target, LanguageTarget):
         told["target"] = fingerprint(pair.target.language)
     provenance = folder / "provenance.json"

@@ -58,7 +58,8 @@ def heads(
     head: Annotated[
         list[str] | None,
         typer.Option(
-            help="eagle, eagle1, eagle3, specvlm (default), weighted, concat, hivis, msd, vispec, dream, massv. Repeatable."
+            help="By default eagle, eagle1, eagle3 and specvlm; also frugal, weighted, concat, hivis, msd, vispec, dream and "
+            "massv. Repeatable."
         ),
     ] = None,
     begin_with_own: Annotated[

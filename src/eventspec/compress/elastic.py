@@ -109,10 +109,13 @@ class Elastic(nn.Module):
         """The compressor of a head's config.json; BadCheckpoint for what is none."""
         try:
             mode, options = data["mode"], [Option(row["kind"], row["size"]) for row in data["options"]]
-        except (KeyError, TypeError) as error:
-            raise BadCheckpoint(f"the compressor of the head's config.json cannot be read ({error})") from None
-        if mode not in ("select", "weighted", "concat") or not options:
+        except (KeyError, TypeError):
+            wanted = "wanted mode, and options with kind and size each"
+            raise BadCheckpoint(f"the compressor of the head's config.json cannot be read: {wanted}") from None
+        if mode not in ("select", "weighted", "concat"):
             raise BadCheckpoint(f"compressor mode {mode!r} is unknown: choose select, weighted or concat")
+        if not options:
+            raise BadCheckpoint("the compressor of the head's config.json has no options: wanted one at least")
         if len(options) > MOST_WAYS:
             raise BadCheckpoint(f"a compressor of {len(options)} ways cannot be: {MOST_WAYS} at most")
         return cls(width, mode, options)
