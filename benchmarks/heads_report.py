@@ -21,7 +21,7 @@ WHAT = {
     "eagle1": "EAGLE-1 (2401.15077), trained one step ahead",
     "eagle3": "EAGLE-3 (2503.01840): three layers fused, own head",
     "specvlm": "SpecVLM (2509.11815), select: the question chooses how visual rows are compressed",
-    "frugal": "SpecVLM, select, what a way costs being a loss of its gate",
+    "frugal": "SpecVLM, select, pooling over frames too, and what a way costs is a loss of its gate",
     "weighted": "SpecVLM, weighted: prune, pool and convolution by 3, added up",
     "concat": "SpecVLM, concat: all ways side by side",
     "hivis": "HiViS (2509.23928): no visual row",
@@ -111,7 +111,7 @@ def table(told: dict[str, Any]) -> list[str]:
 
 def reading(methods: dict[str, Any]) -> list[str]:
     """What compressing the visual rows saves of reading the prompt."""
-    names = {"specvlm": "SpecVLM", "frugal": "SpecVLM with a gate that hears of costs"}
+    names = {"specvlm": "SpecVLM", "frugal": "Frugal (SpecVLM that pools over frames too, with a gate that hears of costs)"}
     took = {name: found["drafter_prefill_ms"] for name, found in methods.items()}
     text = []
     for name, what in names.items():
@@ -139,6 +139,12 @@ def identity(told: dict[str, Any]) -> list[str]:
     return ["## Losslessness", "", f"{text} by token. {combined} {' '.join(others)}".strip(), ""]
 
 
+def first_choices(ranks: list[list[float]]) -> str:
+    """Shares of a head's first two choices at some levels."""
+    some = [level for level in (1, 2, 4, 8, 16) if level <= len(ranks)]
+    return ", ".join(f"{ranks[level - 1][0]:.3f} and {ranks[level - 1][1]:.3f} at level {level}" for level in some)
+
+
 def trees(told: dict[str, Any]) -> list[str]:
     rows = []
     for name, found in told["methods"].items():
@@ -147,16 +153,14 @@ def trees(told: dict[str, Any]) -> list[str]:
             low, high = against["ci95"]
             times = f"{against['fewer_rounds']:.3f} ({low:.3f} to {high:.3f})"
             rows.append([head, nodes.split()[0], kind, spread(found, "tau"), times, str(found["identical"])])
-    shares = "; ".join(f"{head} {', '.join(f'{share:.3f}' for share in ranks[:3])}" for head, ranks in told["ranks"].items())
-    text = (
-        "Equal nodes, whatever they cost. `static` is the best fixed tree for how often a head's first, second, third choice is"
-    )
+    shares = "; ".join(f"{head} {first_choices(ranks)}" for head, ranks in told["ranks"].items())
+    text = "Equal nodes, whatever they cost. `static` is the best fixed tree for how often a head's choices are right, by level"
     rest = "`published` is EAGLE-1's own of 25."
     heads = ["head", "nodes", "tree", "tau", "rounds of a chain / own", "identical"]
     return [
         "## Trees",
         "",
-        f"{run(told)}. {text} right: {shares}. {rest}",
+        f"{run(told)}. {text} behind right ones; the first and second: {shares}. {rest}",
         "",
         *lines(heads, rows),
     ]

@@ -284,7 +284,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     [
         ('2 = "nowhere"', "nowhere"),
         ('x = "packers/2"', "lists it as a packer of scale x"),
-        ('2 = "heads/eagle"', "the packer was trained for target"),
+        ('2 = "heads/eagle"', "model_type is 'llama', wanted packer"),
     ],
 )
 def test_check_looks_at_the_packers_of_a_pair(line: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

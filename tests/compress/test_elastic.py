@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eventspec.compress import Resampler
-from eventspec.compress.elastic import Elastic, Option
+from eventspec.compress.elastic import FRUGAL, Elastic, Option
 from eventspec.core import BadCheckpoint
 
 
@@ -37,6 +37,42 @@ def test_pooling_a_short_last_group_is_its_own_mean() -> None:
     rows = torch.arange(14.0).reshape(7, 2)
     pooled, _ = Elastic(1, "concat", (Option("pool", 3),))(rows, rows[:, 1:])
     assert pooled.tolist() == [[2.0, 3.0], [8.0, 9.0], [12.0, 13.0]]
+
+
+@pytest.mark.parametrize(
+    ("total", "option", "groups"),
+    [
+        (12, Option("pool", 1, 2), [[0, 4], [1, 5], [2, 6], [3, 7], [8], [9], [10], [11]]),
+        (12, Option("pool", 3, 3), [[0, 1, 2, 4, 5, 6, 8, 9, 10], [3, 7, 11]]),
+        (16, Option("pool", 2, 3), [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11], [12, 13], [14, 15]]),
+        (4, Option("pool", 2, 8), [[0, 1], [2, 3]]),
+        (10, Option("pool", 2, 2), [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9]]),
+        (3, Option("pool", 2, 2), [[0, 1], [2]]),
+        (0, Option("pool", 2, 2), []),
+    ],
+)
+def test_pooling_over_frames_is_the_mean_of_patches_in_the_same_places(
+    total: int, option: Option, groups: list[list[int]]
+) -> None:
+    """Frames of four rows. What lies behind the last whole one is a frame of its own."""
+    rows = torch.randn(2, total, 6)
+    kept, places = Elastic(3, "concat", (option,), frame=4).ways_of(rows)[0]
+    expected = torch.stack([rows[:, group].mean(1) for group in groups], 1) if groups else rows
+    torch.testing.assert_close(kept, expected)
+    assert places.tolist() == [max(group) for group in groups]
+
+
+def test_frames_are_for_pooling_and_are_counted() -> None:
+    assert Option("pool", 2, 3).cost == pytest.approx(1 / 6)
+    assert Option("pool", 2).as_json() == {"kind": "pool", "size": 2}, "as heads before were written"
+    made = Elastic(3, "select", FRUGAL, frame=4)
+    again = Elastic.from_json(3, made.as_json())
+    assert (again.options, again.frame) == (made.options, 4)
+    for refused in (lambda: Option("prune", 2, 3), lambda: Option("pool", 2, 2.0), lambda: Elastic(3, "select", FRUGAL)):  # type: ignore[arg-type]
+        with pytest.raises(BadCheckpoint, match="cannot be"):
+            refused()
+    with pytest.raises(BadCheckpoint, match="one ratio"):
+        Elastic(3, "weighted", (Option("pool", 2, 3), Option("prune", 2)), frame=4)
 
 
 def test_turning_the_queries_gives_the_shares_of_turning_the_rows() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic
+from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic
 from eventspec.core import Budget, Proposal, Request, Sampling, Trace, Verdict
 from eventspec.drafters.dream import DreamConfig, DreamHead
 from eventspec.drafters.eagle import EagleConfig, EagleHead, MsdHead
@@ -73,12 +73,12 @@ def eagle3(normed: bool = False, seed: int = 1) -> Eagle3Head:
 
 
 def elastic(mode: Any, options: Any) -> Elastic:
-    made = randomised(Elastic(16, mode, options), 5, 0.3)
+    made = randomised(Elastic(16, mode, options, frame=3), 5, 0.3)
     assert isinstance(made, Elastic)
     return made
 
 
-MODES = {"select": SELECT, "weighted": WEIGHTED, "concat": CONCAT}
+MODES = {"select": SELECT, "frugal": FRUGAL, "weighted": WEIGHTED, "concat": CONCAT}
 HEADS: dict[str, Callable[[], Any]] = {
     "eagle1": lambda: eagle(norm=False),
     "eaglevlm": lambda: eagle(bias=False),
@@ -92,7 +92,7 @@ GROWTHS = {"dynamic": Growth(10, 8), "narrow": Growth(2, 5), "chain": Growth(1, 
 
 
 def drafter(model: LanguageTarget, head: Any, growth: Growth, mode: str | None = None) -> FeatureDrafter:
-    trained = TrainedHead(head, None if mode is None else elastic(mode, MODES[mode]))
+    trained = TrainedHead(head, None if mode is None else elastic("select" if mode == "frugal" else mode, MODES[mode]))
     return FeatureDrafter("eagle", head, ONE, model.language, END, growth, trained.prefix)
 
 
@@ -260,7 +260,7 @@ def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int],
     following, places = torch.cat((text[:, 1:], text[:, -1:]), 1), torch.arange(length)[None]
     logits = language.logits(hidden[:, prefix:])
     batch = Seen(text, torch.full((1, length), -1), following, taps, logits, places, packed, begin, prefix, labels > 0)
-    trainee = Trainee(head, None if mode is None else elastic(mode, MODES[mode]))
+    trainee = Trainee(head, None if mode is None else elastic("select" if mode == "frugal" else mode, MODES[mode]))
     found = []
     for level, out in enumerate(trainee.steps(language, batch, len(chain)).outs):
         row = len(rows) - prefix + len(first) - 2 + level
@@ -324,7 +324,7 @@ def test_a_session_makes_nothing_on_the_default_device(kind: str, mode: str | No
 def test_a_bushy_fixed_tree_has_room_for_its_rows() -> None:
     """More rows than its width times its levels: ranks (0.6, 0.35) give 16 inner nodes in a tree of width 2."""
     model = target()
-    for growth in (static_tree((0.6, 0.35)), static_tree((0.95, 0.04), 59), static_tree((0.4, 0.3, 0.2))):
+    for growth in (static_tree(((0.6, 0.35),)), static_tree(((0.95, 0.04),), 59), static_tree(((0.4, 0.3, 0.2),))):
         request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
         found, trace = answered(model, drafter(model, eagle(), growth), request, floor=1e-9)
         assert found == answered(model, None, request)[0]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic
+from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic
 from eventspec.core import BadCheckpoint
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, load_head, save_head
 from eventspec.drafters.dream import DreamConfig, DreamHead
@@ -59,9 +59,10 @@ KINDS: dict[str, Callable[[], TrainedHead]] = {
     "eagle3": lambda: TrainedHead(eagle3()),
     "other taps": lambda: TrainedHead(eagle3((1, 2, 4))),
     "select": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "select", SELECT))),
+    "frugal": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "select", FRUGAL, 5))),
     "weighted": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "weighted", WEIGHTED))),
     "concat": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, bias=False))), halved(Elastic(16, "concat", CONCAT))),
-    "ranks": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), ranks=(0.75, 0.125, 0.0625)),
+    "ranks": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), ranks=((0.75, 0.125, 0.0625), (0.5, 0.25, 0.0))),
     "msd": lambda: TrainedHead(halved(MsdHead(EagleConfig(ONE)))),
     "vispec": lambda: TrainedHead(halved(VispecHead(EagleConfig(ONE), 3))),
     "dream": lambda: TrainedHead(halved(DreamHead(DreamConfig(ONE)))),
@@ -239,6 +240,11 @@ def changed(folder: Path, own: dict[str, Any] | None = None, tensors: dict[str, 
     return folder
 
 
+def over(frames: int) -> dict[str, Any]:
+    """A compressor that pools over so many frames, of which it is not said how many rows they have."""
+    return {"compressor": {"mode": "select", "options": [{"kind": "pool", "size": 2, "frames": frames}]}}
+
+
 NONE = {"compressor": {"mode": "concat", "options": [{"kind": "none", "size": 1}]}}
 CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "no queries": ("vispec", {}, {"imadpt.q": None}, r"tensor imadpt\.q is missing"),
@@ -259,6 +265,11 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "infinity": ("msd", {}, {"fc.bias": torch.tensor([float("-inf")] + 15 * [0.0])}, "fc.bias holds NaN or infinity"),
     "a gate of nan": ("select", {}, {"compressor.gate.bias": torch.full((5,), float("nan"))}, "gate.bias holds NaN"),
     "a yes among ranks": ("eagle1", {"ranks": [True]}, {}, "wanted shares of 1"),
+    "a rank between levels": ("eagle1", {"ranks": [[0.5], 0.5]}, {}, "wanted shares of 1"),
+    "ranks of 65 levels": ("eagle1", {"ranks": 65 * [[0.5]]}, {}, "wanted shares of 1"),
+    "pooling over no frames": ("select", over(0), {}, "pool over 0 frames cannot be"),
+    "frames of unknown rows": ("select", over(3), {}, "frames of 0 rows cannot be"),
+    "a compressor that is a list": ("select", {"compressor": [1]}, {}, "wanted mode, and options"),
     "ways that do not add": (
         "eagle1",
         {"compressor": {"mode": "weighted", "options": [{"kind": "prune", "size": 2}, {"kind": "resample", "size": 2}]}},
@@ -304,10 +315,12 @@ def test_the_largest_compressor_takes_no_memory_before_its_tensors_are_found_mis
 real = Elastic.from_json
 
 
-@pytest.mark.parametrize("ranks", [[], [0, 0.0]])
-def test_ranks_that_say_nothing_are_unknown(ranks: list[float], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "read"), [([], ()), ([0, 0.0], ()), ([[]], ()), ([[0.0], [1.0]], ()), ([0.5, 0.25], ((0.5, 0.25),))]
+)
+def test_ranks_of_all_levels_alike_and_ranks_that_say_nothing(ranks: list[Any], read: Any, tmp_path: Path) -> None:
     save_head(KINDS["ranks"](), tmp_path, target())
-    assert load_head(changed(tmp_path, {"ranks": ranks}), target()).ranks == ()
+    assert load_head(changed(tmp_path, {"ranks": ranks}), target()).ranks == read
 
 
 def test_a_compressed_head_is_read_from_a_bin_as_well(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ import itertools
 
 import pytest
 
-from eventspec.drafters.static_tree import best_paths, static_tree
+from eventspec.drafters.static_tree import Shares, best_paths, static_tree
 
 
-def expected(paths: list[tuple[int, ...]], ranks: tuple[float, ...]) -> float:
-    """Drafts that are accepted on average, when rank r is right with chance ranks[r] whatever came before."""
+def expected(paths: list[tuple[int, ...]], ranks: Shares) -> float:
+    """Drafts that are accepted on average, when rank r is right at a level with chance ranks[level][r] whatever came before."""
     total = 0.0
     for path in paths:
         chance = 1.0
-        for rank in path:
-            chance *= ranks[rank]
+        for level, rank in enumerate(path):
+            chance *= ranks[min(level, len(ranks) - 1)][rank]
         total += chance
     return total
 
@@ -28,21 +28,35 @@ def every_tree(nodes: int, width: int, levels: int) -> list[list[tuple[int, ...]
     ]
 
 
-@pytest.mark.parametrize("ranks", [(0.9, 0.05), (0.5, 0.3), (0.4, 0.4), (0.6, 0.0)])
-def test_no_tree_of_its_size_has_more_to_expect(ranks: tuple[float, ...]) -> None:
+ONE_LEVEL: list[Shares] = [((0.9, 0.05),), ((0.5, 0.3),), ((0.4, 0.4),), ((0.6, 0.0),)]
+BY_LEVEL: list[Shares] = [
+    ((0.5, 0.3), (0.9, 0.05)),
+    ((0.9, 0.05), (0.2, 0.6), (0.1, 0.1)),
+    ((0.3, 0.3), (1.0, 0.0), (0.5, 0.4)),
+]
+
+
+@pytest.mark.parametrize("ranks", [*ONE_LEVEL, *BY_LEVEL])
+def test_no_tree_of_its_size_has_more_to_expect(ranks: Shares) -> None:
     for nodes in (1, 2, 4):
         found = best_paths(ranks, nodes, levels=3)
         best = max(expected(tree, ranks) for tree in every_tree(nodes, 2, 3))
-        assert expected(found, ranks) == pytest.approx(best if ranks[1] or nodes <= 3 else expected(found, ranks))
+        assert expected(found, ranks) == pytest.approx(best if ranks[0][1] or nodes <= 3 else expected(found, ranks))
         assert all(not path[:-1] or path[:-1] in found for path in found), "every path's beginning is a path too"
 
 
 def test_a_head_that_is_nearly_always_right_gets_nearly_a_chain() -> None:
-    sure, unsure = best_paths((0.95, 0.02), 10), best_paths((0.4, 0.3, 0.2), 10)
+    sure, unsure = best_paths(((0.95, 0.02),), 10), best_paths(((0.4, 0.3, 0.2),), 10)
     assert max(map(len, sure)) == 10
     assert max(map(len, unsure)) < 5
 
 
+def test_a_head_that_is_less_sure_behind_a_verification_branches_there() -> None:
+    found = best_paths(((0.7, 0.2), (0.9, 0.01)), 24)
+    assert {path[0] for path in found} == {0, 1}
+    assert all(set(path[1:]) <= {0} for path in found)
+
+
 def test_a_growth_holds_as_many_nodes() -> None:
-    growth = static_tree((0.7, 0.15, 0.05), 25)
+    growth = static_tree(((0.7, 0.15, 0.05),), 25)
     assert sum(len(kept) for kept in growth.shape[::2]) == 25

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.compress.elastic import SELECT, WEIGHTED, Elastic
+from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic, Option
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
 from eventspec.models.embedded import SIZES
 from eventspec.models.video_llava import VideoLlava
@@ -21,8 +21,9 @@ from eventspec.nn.llama import rope_tables
 from eventspec.train.data import Branch, pack
 from eventspec.train.eagle import NAMES, NEIGHBOURS, trainee
 from eventspec.train.eagle import begin as fresh
-from eventspec.train.heads import HeadTraining, Trainee, _ranked, head_losses
-from eventspec.train.unrolled import shifted, steps
+from eventspec.train.heads import HeadTraining, Trainee, head_losses
+from eventspec.train.ranked import ranked, rounds, shares
+from eventspec.train.unrolled import steps
 from eventspec.train.views import Seen, compressed, whole
 
 ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
@@ -147,10 +148,11 @@ def test_what_ways_cost_moves_the_gate_to_cheap_ones() -> None:
 
 
 @torch.no_grad()
-def test_a_view_in_training_is_the_view_at_inference() -> None:
+@pytest.mark.parametrize("options", [SELECT, FRUGAL])
+def test_a_view_in_training_is_the_view_at_inference(options: tuple[Option, ...]) -> None:
     """With hard choices, a branch sees exactly the rows that the drafter would be given for its question."""
     found = seen()
-    elastic = Elastic(16, "select", SELECT).eval()
+    elastic = Elastic(16, "select", options, frame=2).eval()
     head = random(EagleHead(EagleConfig(ONE))).float()
     view = compressed(found, head.taps, elastic)
     cos, sin = (table for table in rope_tables(ONE, 64))
@@ -239,10 +241,24 @@ def test_ranks_are_counted_behind_right_drafts_only(monkeypatch: pytest.MonkeyPa
     second = answer.scatter(-1, answer.argmax(-1, keepdim=True), answer.topk(2).values[..., 1:] - 1e-3)
     said = iter((answer, second, second))
     monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target: next(said))
-    counts = _ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, 3)
-    rows = int(found.learned.sum())
-    again = int((shifted(found.learned, 1) & found.learned)[:, 1:].sum())
-    assert counts.tolist() == [[rows, 0, 0, 0], [0, again, 0, 0], [0, 0, 0, 0]]
+    ranks = ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, 3)
+    again = (found.learned & found.learned.roll(-1, 1))[:, :-1]
+    assert (ranks[0] == torch.where(found.learned, 0, -1)).all()
+    assert (ranks[1][:, :-1] == torch.where(again, 1, -1)).all(), "a rank stands where its chain began"
+    assert (ranks[2] == -1).all()
+
+
+def test_rounds_go_on_behind_what_a_chain_gained() -> None:
+    """Two answers behind a recording. Of 5 rows: three drafts right and the target's token, then the last row, where the second
+    choice is right. Of 2 rows: both right, and a third draft would lie behind the end."""
+    ranks = torch.full((3, 1, 9), -1)
+    ranks[0, 0, [1, 2, 3, 4, 5, 7, 8]] = torch.tensor([0, 0, 0, 2, 1, 0, 0])
+    ranks[1, 0, [1, 2, 3, 7]] = torch.tensor([0, 0, 2, 0])
+    ranks[2, 0, [1, 2]] = torch.tensor([0, 2])
+    counts = rounds(ranks, 2)
+    assert counts.tolist() == [[3, 0, 0], [2, 1, 0], [2, 0, 0], [1, 0, 0]]
+    assert [*map(pytest.approx, shares(counts * 100))] == [(2 / 3, 1 / 3), (1.0, 0.0), (0.5, 0.0)]
+    assert len(shares(counts)) == 1, "so few rounds say nothing about deeper levels"
 
 
 @pytest.mark.long

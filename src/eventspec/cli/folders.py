@@ -23,31 +23,17 @@ def described(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     data = fields.read_json(path)
     try:
-        told = _packer(folder, data) if data.get("model_type") == "packer" else _head(folder, data)
+        told = _packer(folder) if data.get("model_type") == "packer" else _head(folder, data)
     except fields.BadField as error:
         raise BadCheckpoint(f"{path}: {error}") from None
     return told or describe(folder)
 
 
-def _packer(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    from eventspec.models import configuration as fields
-    from eventspec.models.checkpoint import Checkpoint
+def _packer(folder: Path) -> dict[str, Any]:
+    from eventspec.pairs.packers import inspect_packer
 
-    scale, own = data.get("scale"), fields.part(data, "eventspec", {})
-    layers: Any = data.get("layers")
-    fields.require(data, "scale", type(scale) is int and 1 < scale < 1 << 10, "a whole number from 2 on")
-    fits = isinstance(layers, list) and len(layers) > 0 and all(type(layer) is int and layer >= 0 for layer in layers)
-    fields.require(data, "layers", fits and sorted(set(layers)) == layers, "ascending layers of the target's tower")
-    fields.require(own, "target", isinstance(own.get("target"), str), "a target's fingerprint")
-    checkpoint = Checkpoint(folder)
-    missing = {"asking.weight", "reading.weight", "keys_values.weight", "projector.linear_1.weight"} - checkpoint.at.keys()
-    if missing:
-        raise BadCheckpoint(f"{folder}: tensor {min(missing)} is missing: this is no packer, or an incomplete one")
-    width, read = (*checkpoint.shape("reading.weight"), 0, 0)[:2]
-    fields.require(
-        data, "layers", len(layers) * width == read > 0, f"{read / max(1, width):g} layers: reading.weight reads so many"
-    )
-    told = {"packer": scale, "layers": layers, "target": own["target"]}
+    config, checkpoint, target = inspect_packer(folder)
+    told = {"packer": config.scale, "layers": list(config.layers), "target": target}
     return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 

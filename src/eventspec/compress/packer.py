@@ -24,6 +24,8 @@ from eventspec.nn.linear import Linear
 
 LAYERS = 4
 """Layers of the tower that keys and values are made of, as in the paper."""
+LARGEST = 1023
+"""Bound of a scale."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,22 @@ class PackerConfig:
         return {"scale": self.scale, "layers": list(self.layers)}
 
     @classmethod
-    def from_json(cls, target: VideoLlavaConfig, data: Any) -> PackerConfig:
-        """The config of a packer's folder; BadCheckpoint for what is none for this target."""
+    def from_json(cls, data: Any) -> PackerConfig:
+        """The config of a packer's folder; BadCheckpoint for what can be none for any target."""
         scale, layers = data.get("scale"), data.get("layers")
-        if type(scale) is not int or scale < 2 or grid(target) % scale:
-            raise BadCheckpoint(f"scale is {scale!r}, wanted a whole number from 2 on that divides {grid(target)}")
-        last = read_layer(target)
-        fits = isinstance(layers, list) and all(type(i) is int and 0 <= i <= last for i in layers)
-        if not fits or not layers or sorted(set(layers)) != layers or layers[-1] != last:
-            raise BadCheckpoint(
-                f"layers is {layers!r}, wanted ascending layers of the tower up to {last}, which the target reads"
-            )
+        if type(scale) is not int or not 2 <= scale <= LARGEST:
+            raise BadCheckpoint(f"scale is {scale!r}, wanted a whole number, 2 to {LARGEST}")
+        fits = isinstance(layers, list) and len(layers) > 0 and all(type(i) is int and i >= 0 for i in layers)
+        if not fits or sorted(set(layers)) != layers:
+            raise BadCheckpoint(f"layers is {layers!r}, wanted ascending layers of the target's tower")
         return cls(scale, tuple(layers))
+
+    def check(self, target: VideoLlavaConfig) -> None:
+        """BadCheckpoint unless it is one for this target."""
+        if grid(target) % self.scale:
+            raise BadCheckpoint(f"scale is {self.scale}, wanted a whole number that divides {grid(target)}")
+        if self.layers[-1] != (last := read_layer(target)):
+            raise BadCheckpoint(f"layers end with {self.layers[-1]}, wanted {last}, which the target reads")
 
 
 def grid(target: VideoLlavaConfig) -> int:

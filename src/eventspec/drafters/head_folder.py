@@ -29,6 +29,7 @@ from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.feature import Prefix, adapted, compressed, decoupled, whole
 from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
 from eventspec.drafters.speculators import TAPS, Verifier
+from eventspec.drafters.static_tree import Shares
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models import configuration as fields
 from eventspec.models import weights
@@ -60,11 +61,11 @@ def fingerprint(target: torch.nn.Module) -> str:
 @dataclass(frozen=True)
 class TrainedHead:
     """A head, what compresses the visual rows for it, and how often its first, second, ... choice was the target's on
-    calibration clips (empty: not known)."""
+    calibration clips, level by level (empty: not known)."""
 
     head: Head
     compressor: Elastic | None = None
-    ranks: tuple[float, ...] = ()
+    ranks: Shares = ()
 
     @property
     def prefix(self) -> Prefix:
@@ -178,7 +179,7 @@ def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dt
     if type(head) in KINDS:
         own["kind"] = KINDS[type(head)]
     if trained.ranks:
-        own["ranks"] = [round(share, 4) for share in trained.ranks]
+        own["ranks"] = [[round(share, 4) for share in level] for level in trained.ranks]
     layer, more = LAYER, dict[str, Tensor]()
     if isinstance(head, Eagle3Head):
         if head.config.norm_before_residual:
@@ -350,13 +351,15 @@ def compressor_sources(elastic: Elastic) -> weights.Sources:
     return {name: [(f"{COMPRESSOR}{name}", 0)] for name, _ in elastic.named_parameters()}
 
 
-def _ranks(data: fields.Fields) -> tuple[float, ...]:
-    """How often each choice was right; empty, which is not known, also where none ever was."""
+def _ranks(data: fields.Fields) -> Shares:
+    """How often each choice was right, by level, or for all alike; empty, which is not known, also where no first one was."""
     own = fields.part(data, "eventspec", {})
     found = own.get("ranks", [])
-    sane = isinstance(found, list) and len(found) <= 64 and all(type(x) in (int, float) and 0 <= x <= 1 for x in found)
-    fields.require(own, "ranks", sane, "shares of 1, for up to 64 ranks")
-    return tuple(float(x) for x in found) if any(found) else ()
+    levels = found if isinstance(found, list) and any(isinstance(level, list) for level in found) else [found]
+    sane = len(levels) <= 64 and all(isinstance(level, list) and len(level) <= 64 for level in levels)
+    sane = sane and all(type(share) in (int, float) and 0 <= share <= 1 for level in levels for share in level)
+    fields.require(own, "ranks", sane, "shares of 1 for up to 64 ranks, or up to 64 lists of such")
+    return tuple(tuple(map(float, level)) for level in levels) if any(levels[0]) else ()
 
 
 def _plain(name: str) -> str:

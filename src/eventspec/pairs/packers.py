@@ -39,22 +39,46 @@ class Packers:
         return PackedTarget(target, target_rows(self.model, self.encode, see))
 
 
-def load_packer(folder: Path, target: VideoLlava) -> Packer:
-    """The packer of a folder, checked against the target it is to pack for; BadCheckpoint in one line for what does not fit."""
+def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
+    """A packer's config, its tensors, and the fingerprint of its target, as far as they can be checked without that;
+    BadCheckpoint in one line for what fits no target."""
     data = fields.read_json(folder / "config.json")
     own = data.get("eventspec")
     trained = own.get("target") if isinstance(own, dict) else None
+    checkpoint = Checkpoint(folder)
+    try:
+        if data.get("model_type") != "packer":
+            raise BadCheckpoint(f"model_type is {data.get('model_type')!r}, wanted packer")
+        if not isinstance(trained, str):
+            raise BadCheckpoint(f"eventspec.target is {trained!r}, wanted a target's fingerprint")
+        config = PackerConfig.from_json(data)
+        missing = {"asking.weight", "reading.weight", "keys_values.weight", "projector.linear_1.weight"} - checkpoint.at.keys()
+        if not missing:
+            width, read = (*checkpoint.shape("reading.weight"), 0, 0)[:2]
+            if len(config.layers) * width != read or not read:
+                many = f"wanted {read / max(1, width):g} layers: reading.weight reads so many"
+                raise BadCheckpoint(f"layers is {list(config.layers)}, {many}")
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+    if missing:
+        raise BadCheckpoint(f"{folder}: tensor {min(missing)} is missing: this is no packer, or an incomplete one")
+    return config, checkpoint, trained
+
+
+def load_packer(folder: Path, target: VideoLlava) -> Packer:
+    """The packer of a folder, checked against the target it is to pack for; BadCheckpoint in one line for what does not fit."""
+    config, checkpoint, trained = inspect_packer(folder)
     if trained != (found := fingerprint(target)):
         raise BadCheckpoint(
             f"{folder}: the packer was trained for target {trained}, this one is {found}: `eventspec train packer` makes one"
         )
     try:
-        config = PackerConfig.from_json(target.config, data)
+        config.check(target.config)
     except BadCheckpoint as error:
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
     with without_memory():
         packer = Packer(config, target.config)
-    checkpoint, sources = Checkpoint(folder), _sources(packer)
+    sources = _sources(packer)
     checkpoint.check(packer, sources, lambda name: False)
     checkpoint.fill(packer, sources, target.projector.linear_1.weight.dtype)
     return packer.to(target.projector.linear_1.weight.device).requires_grad_(False).eval()

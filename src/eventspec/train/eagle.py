@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from eventspec.compress.elastic import CONCAT, SELECT, WEIGHTED, Elastic, Mode, Option
+from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic, Mode, Option
 from eventspec.core import BadInput
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, load_head, save_head
 from eventspec.drafters.dream import DreamConfig, DreamHead
@@ -23,6 +23,7 @@ from eventspec.drafters.eagle import MsdHead
 from eventspec.drafters.eagle3 import usual_taps
 from eventspec.drafters.head_folder import fingerprint
 from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
+from eventspec.drafters.static_tree import Shares
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.pair import folder_of
@@ -71,22 +72,23 @@ def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
     """A head to be trained, by name; `used` are the tokens of the target's answers, which EAGLE-3's own head is made for.
 
     eagle1: the paper's head, one step. eagle: EagleVLM, unrolled for three. eagle3: three layers fused, unrolled for four,
-    learns words only. specvlm: eagle behind an elastic compressor that selects; frugal: the same, and what a way costs is a
-    loss; weighted, concat: its other modes. hivis: eagle that sees no visual row. msd: no reduction on visual rows. vispec: few
-    vectors instead. dream: cross-attention. massv: a small model of its own behind the target's vision.
+    learns words only. specvlm: eagle behind an elastic compressor that selects; frugal: the same, pooling over frames too, and
+    what a way costs is a loss; weighted, concat: its other modes. hivis: eagle that sees no visual row. msd: no reduction on
+    visual rows. vispec: few vectors instead. dream: cross-attention. massv: a small model behind the target's vision.
     """
     sizes = replace(target.config.language, num_hidden_layers=1)
     width = sizes.hidden_size
     modes: dict[str, tuple[Mode, tuple[Option, ...]]] = {
         "specvlm": ("select", SELECT),
-        "frugal": ("select", SELECT),
+        "frugal": ("select", FRUGAL),
         "weighted": ("weighted", WEIGHTED),
         "concat": ("concat", CONCAT),
         "hivis": ("concat", (Option("none"),)),
     }
     if name in modes:
         cost = COST if name == "frugal" else 0.0
-        return Trainee(EagleHead(EagleConfig(sizes)), Elastic(width, *modes[name]), unroll=3, cost=cost)
+        frame = target.config.vision.tokens if name == "frugal" else 0
+        return Trainee(EagleHead(EagleConfig(sizes)), Elastic(width, *modes[name], frame), unroll=3, cost=cost)
     if name == "eagle1":
         return Trainee(EagleHead(EagleConfig(sizes, input_norm=False)))
     if name == "eagle3":
@@ -185,8 +187,8 @@ class Calibration:
 
         return told
 
-    def ranks(self) -> dict[str, tuple[float, ...]]:
-        """How often each of every head's choices is right."""
+    def ranks(self) -> dict[str, Shares]:
+        """How often each of every head's choices is right, by level."""
         self.training.eval()
         return self.own.ranks(self.clips, batch=8)
 
@@ -201,9 +203,7 @@ class Calibration:
         return found
 
 
-def export(
-    folder: Path, trainees: dict[str, Trainee], ranks: dict[str, tuple[float, ...]], target: VideoLlava, out: Path
-) -> Path:
+def export(folder: Path, trainees: dict[str, Trainee], ranks: dict[str, Shares], target: VideoLlava, out: Path) -> Path:
     """A copy of the pair with the heads in it; heads it had under other names stay."""
     made = out / ".pair.part"
     shutil.rmtree(made, ignore_errors=True)

@@ -20,8 +20,10 @@ from eventspec.compress import Elastic
 from eventspec.drafters.dream import DreamHead
 from eventspec.drafters.eagle import MsdHead
 from eventspec.drafters.eagle3 import Eagle3Head
+from eventspec.drafters.feature import LEVELS
 from eventspec.drafters.head_folder import Head
 from eventspec.drafters.small_vlm import SmallVlm
+from eventspec.drafters.static_tree import Shares
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
@@ -29,6 +31,7 @@ from eventspec.nn import Llama
 from eventspec.train.data import Branch, Clips, Questions, pack
 from eventspec.train.models import autocast
 from eventspec.train.neighbours import dream_steps, first_block, sharpest, small_steps, vispec_steps
+from eventspec.train.ranked import ranked, rounds, shares
 from eventspec.train.unrolled import shifted, steps
 from eventspec.train.views import Seen, View, compressed, decoupled, whole
 
@@ -141,23 +144,23 @@ class HeadTraining(nn.Module):
             with autocast(self.target.language.embed.weight.device):
                 seen = self._seen(np.array(numbers[at : at + batch]))
                 for name, trainee in self.trainees.items():
-                    counts = _ranked(trainee, self.target, seen, 1, depth)
-                    right[name] += float(counts[:, 0].sum())
-                    begun[name] += float(counts[0].sum())
+                    found = ranked(trainee, self.target, seen, 1, depth)
+                    right[name] += float((found == 0).sum())
+                    begun[name] += float((found[0] >= 0).sum())
         return {name: 1 + gained / max(1.0, begun[name]) for name, gained in right.items()}
 
     @torch.no_grad()
-    def ranks(self, numbers: list[int], batch: int, most: int = 10, depth: int = 4) -> dict[str, tuple[float, ...]]:
-        """How often the target's next token is the first, second, ... choice of every head, behind drafts that were right, up
-        to `depth` levels deep: what a static tree is made for."""
+    def ranks(self, numbers: list[int], batch: int, most: int = 10, depth: int = LEVELS) -> dict[str, Shares]:
+        """How often the target's next token is the first, second, ... choice of every head, by level, in the rounds that chains
+        of `depth` take through the answers: what a static tree is made for. An answer's end is a draft that is not right."""
         self.rng = np.random.default_rng(self.seed)
-        counts = {name: torch.zeros(most + 1) for name in self.trainees}
+        counts = {name: torch.zeros(depth + 1, most + 1) for name in self.trainees}
         for at in range(0, len(numbers), batch):
             with autocast(self.target.language.embed.weight.device):
                 seen = self._seen(np.array(numbers[at : at + batch]))
                 for name, trainee in self.trainees.items():
-                    counts[name] += _ranked(trainee, self.target, seen, most, depth).sum(0)
-        return {name: tuple((found[:-1] / found.sum().clamp_min(1)).tolist()) for name, found in counts.items()}
+                    counts[name] += rounds(ranked(trainee, self.target, seen, most, depth), most)
+        return {name: shares(found) for name, found in counts.items()}
 
     @torch.no_grad()
     def _seen(self, index: np.ndarray[Any, Any]) -> Seen:
@@ -189,29 +192,6 @@ class HeadTraining(nn.Module):
     def _branches(self, index: int) -> list[Branch]:
         known = self.answers[index]
         return [Branch(known[i].question, known[i].answer) for i in self.rng.permutation(len(known))[: self.packed]]
-
-
-def names(head: Head, rows: Tensor) -> Tensor:
-    """Rows of a head's scores int64 -> the target's ids; only EAGLE-3 has a vocabulary of its own."""
-    return head.ids[rows] if isinstance(head, Eagle3Head) else rows
-
-
-def _ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: int) -> Tensor:
-    """Counts float [depth, most + 1] of the target's next token by its rank among the head's choices, behind drafts that were
-    all right, so many levels deep; the last one: no such rank."""
-    head, wanted = trainee.head, seen.logits.roll(-1, 1).argmax(-1)
-    predicted = trainee.steps(target.language, seen, depth)
-    alive, counts = predicted.learned, torch.zeros(depth, most + 1)
-    for step, out in enumerate(predicted.outs):
-        scores = head.scores(out, target.language)
-        named = names(head, scores.topk(min(most, scores.shape[-1])).indices)
-        hit = named == wanted[..., None]
-        rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
-        counts[step] = rank[alive].bincount(minlength=most + 1).cpu()
-        # Row j of the next step goes on behind row j - 1 of this one.
-        alive = shifted(alive & (rank == 0), 1) & predicted.learned
-        alive[:, : step + 1] = False
-    return counts
 
 
 def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, Tensor]:

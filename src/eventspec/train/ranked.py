@@ -1,0 +1,68 @@
+"""How good a head's drafts are on clips it was not trained on: the rank that the target's next token has among its choices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from eventspec.drafters.eagle3 import Eagle3Head
+from eventspec.drafters.static_tree import Shares
+from eventspec.models.video_llava import VideoLlava
+from eventspec.train.unrolled import shifted
+from eventspec.train.views import Seen
+
+if TYPE_CHECKING:
+    from eventspec.train.heads import Trainee
+
+SCARCE = 20
+"""Rounds that a level's shares are counted from at least; deeper ones are taken to be alike."""
+
+
+def ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: int) -> Tensor:
+    """Of a chain of `depth` drafts begun at every branch row, the ranks int64 [depth, B, R] that the target's next tokens have
+    among the head's choices: `most` where they are no such one, -1 behind a draft that was not right and behind an answer's
+    end."""
+    head, wanted = trainee.head, seen.logits.roll(-1, 1).argmax(-1)
+    predicted = trainee.steps(target.language, seen, depth)
+    alive, found = predicted.learned, []
+    for step, out in enumerate(predicted.outs):
+        scores = head.scores(out, target.language)
+        named = scores.topk(min(most, scores.shape[-1])).indices
+        if isinstance(head, Eagle3Head):  # it has a vocabulary of its own
+            named = head.ids[named]
+        hit = named == wanted[..., None]
+        rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
+        found.append(torch.where(alive, rank, -1).roll(-step, 1))  # row j is draft number `step` of what began `step` before
+        alive = shifted(alive & (rank == 0), 1) & predicted.learned
+        alive[:, : step + 1] = False
+    return torch.stack(found)
+
+
+def rounds(ranks: Tensor, most: int) -> Tensor:
+    """Counts float [depth + 1, most + 1] of ranks [depth, B, R] by level, in the rounds that chains take through the answers:
+    the next one begins behind the drafts that were right and the target's own token. The first entry of all is how many."""
+    depth, count = len(ranks), torch.zeros(len(ranks) + 1, most + 1)
+    learned, gained = (ranks[0] >= 0).tolist(), (ranks == 0).sum(0).tolist()
+    begun = torch.zeros(ranks.shape[1:], dtype=torch.bool)
+    for branch, rows in enumerate(learned):
+        due = 0
+        for row, known in enumerate(rows):
+            if known and (row >= due or not rows[row - 1]):  # an answer's first row, or where the round before came to
+                begun[branch, row], due = True, row + gained[branch][row] + 1
+    count[0, 0] = begun.sum()
+    for level in range(depth):
+        found = ranks[level][begun.to(ranks.device)]
+        count[level + 1] = found[found >= 0].bincount(minlength=most + 1).cpu()
+    return count
+
+
+def shares(counts: Tensor) -> Shares:
+    """Of `rounds`' counts, the shares by level, of the rounds that came so far."""
+    found: list[tuple[float, ...]] = []
+    for before, here in zip(counts[:-1, 0].tolist(), counts[1:, :-1], strict=True):
+        if before < SCARCE and found:
+            break
+        found.append(tuple((here / max(1.0, before)).tolist()))
+    return tuple(found)
