@@ -18,24 +18,30 @@ class Pooling(nn.Module):
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[..., T, 2 D] -> [..., M, 2 D] with M = ceil(T / ratio), or that much of every stretch of frames, and the places of
         the groups' last rows. Rows behind the last whole frame are a stretch of their own."""
-        if self.frames == 1:
-            groups, places = grouped(rows, self.ratio)
-            return groups.mean(-2), places
-        found, begin = [], 0
-        for end in self._ends(rows.shape[-2]):
-            stretch = rows[..., begin:end, :]
-            if end - begin > self.frame:
-                stretch = stretch.unflatten(-2, (-1, self.frame)).mean(-3)
-            groups, places = grouped(stretch, self.ratio)
-            found.append((groups.mean(-2), places + end - stretch.shape[-2]))
-            begin = end
-        return torch.cat([part for part, _ in found], -2), torch.cat([places for _, places in found])
+        total = rows.shape[-2]
+        count = total // self.frame if self.frames > 1 else 0
+        if count == 0:
+            return means(rows, self.ratio)
+        whole = count * self.frame
+        stretches, last = means(rows[..., :whole, :].unflatten(-2, (count, -1)).flatten(-2), self.frames)
+        found, places = means(stretches.unflatten(-1, (self.frame, -1)), self.ratio)
+        found, places = found.flatten(-3, -2), (last[:, None] * self.frame + places).flatten()
+        if whole < total:
+            rest, behind = means(rows[..., whole:, :], self.ratio)
+            found, places = torch.cat((found, rest), -2), torch.cat((places, whole + behind))
+        return found, places
 
-    def _ends(self, total: int) -> list[int]:
-        """Where stretches end."""
-        whole = total // self.frame * self.frame
-        ends = [min(whole, end + self.frames * self.frame) for end in range(0, whole, self.frames * self.frame)]
-        return ends if ends and whole == total else [*ends, total]
+
+def means(rows: Tensor, ratio: int) -> tuple[Tensor, Tensor]:
+    """[..., T, C] -> the mean of every `ratio` rows [..., M, C], of fewer at the end; places of the groups' last rows."""
+    total = rows.shape[-2]
+    full, missing = divmod(total, ratio)
+    found = rows[..., : full * ratio, :].unflatten(-2, (full, ratio)).mean(-2)
+    places = torch.arange(1, full + 1, device=rows.device) * ratio - 1
+    if missing:
+        found = torch.cat((found, rows[..., full * ratio :, :].mean(-2, keepdim=True)), -2)
+        places = torch.cat((places, places.new_full((1,), total - 1)))
+    return found, places
 
 
 def grouped(rows: Tensor, ratio: int) -> tuple[Tensor, Tensor]:
