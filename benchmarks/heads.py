@@ -185,7 +185,7 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
             for nodes in NODES:
                 plan = Plan(nodes=nodes, node_cost=0.0, level_cost=0.0)
                 levels = max(LEVELS, nodes)  # a chain of as many nodes has to be as deep
-                static = fixed_tree(best_paths(trained.ranks, nodes, levels))
+                static = fixed_tree(best_paths(trained.rates, nodes, levels))
                 grown = {"dynamic": Growth(levels=levels), "static": static, "chain": Growth(1, levels)}
                 if nodes <= len(STATIC):
                     grown["published"] = TREES["published"]
@@ -210,7 +210,7 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
             interval = ratio_interval(*rounds, [r["recording"] for r in own])
             told["against_chain"][name] = {"fewer_rounds": ratio_of_sums(*rounds), "ci95": interval}
     told["ranks"] = {
-        Path(head).name: load_head(*find_head(known, head)).ranks
+        Path(head).name: load_head(*find_head(known, head)).rates
         for known in (load_pair(options.pair, "one"),)
         for head in options.heads or ["eagle"]
     }

@@ -139,10 +139,10 @@ def identity(told: dict[str, Any]) -> list[str]:
     return ["## Losslessness", "", f"{text} by token. {combined} {' '.join(others)}".strip(), ""]
 
 
-def first_choices(ranks: list[list[float]]) -> str:
-    """Shares of a head's first two choices at some levels."""
-    some = [level for level in (1, 2, 4, 8, 16) if level <= len(ranks)]
-    return ", ".join(f"{ranks[level - 1][0]:.3f} and {ranks[level - 1][1]:.3f} at level {level}" for level in some)
+def first_choices(rates: list[list[float]]) -> str:
+    """How often a head's first two choices are right at some levels."""
+    two = {level: [*rates[level - 1], 0.0, 0.0][:2] for level in (1, 2, 4, 8, 16) if level <= len(rates)}
+    return ", ".join(f"{first:.3f} and {second:.3f} at level {level}" for level, (first, second) in two.items())
 
 
 def trees(told: dict[str, Any]) -> list[str]:
@@ -179,6 +179,7 @@ def bound(told: dict[str, Any]) -> list[str]:
             f"{row['allowed']:.2f}",
             f"{row['decode_speedup']:.2f}",
             f"{row['reached']:.0%}",
+            f"{row['decode_speedup'] * (row['V_in_run'] + row['c_over_t']) / row['tau_behind_the_first']:.0%}",
         ]
         for name, row in found.items()
         if isinstance(row, dict)
@@ -193,11 +194,12 @@ def bound(told: dict[str, Any]) -> list[str]:
         "allowed",
         "decode only",
         "reached",
+        "by V in the run",
     ]
     text = (
         "Allowed is tau / (V(k) + c / t): t a step of the baseline, c what drafting takes a round, both from the run, and V(k)"
     )
-    text += " steps to verify k rows, from a curve of its own (trees, in turns with drafts)."
+    text += " steps to verify k rows, from a curve of its own (trees, in turns with drafts), and in the run itself."
     rest = f"What is missing is reading the prompt, and what is no forward. A step of the baseline: {found['step_ms']:.2f} ms."
     return [
         "## What drafting could give",

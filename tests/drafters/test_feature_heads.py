@@ -73,12 +73,18 @@ def eagle3(normed: bool = False, seed: int = 1) -> Eagle3Head:
 
 
 def elastic(mode: Any, options: Any) -> Elastic:
-    made = randomised(Elastic(16, mode, options, frame=3), 5, 0.3)
+    made = randomised(Elastic(16, "select" if mode in WAYS else mode, options, frame=3), 5, 0.3)
     assert isinstance(made, Elastic)
+    if mode in WAYS:  # else the gate takes one of them for every question here, whatever is wrong with the others
+        assert made.gate is not None
+        with torch.no_grad():
+            made.gate.weight.zero_()
+            made.gate.bias.copy_(torch.eye(len(options))[WAYS.index(mode)] * 10)
     return made
 
 
-MODES = {"select": SELECT, "frugal": FRUGAL, "weighted": WEIGHTED, "concat": CONCAT}
+WAYS = [option.kind for option in FRUGAL]
+MODES = {"select": SELECT, "weighted": WEIGHTED, "concat": CONCAT, **dict.fromkeys(WAYS, FRUGAL)}
 HEADS: dict[str, Callable[[], Any]] = {
     "eagle1": lambda: eagle(norm=False),
     "eaglevlm": lambda: eagle(bias=False),
@@ -92,7 +98,7 @@ GROWTHS = {"dynamic": Growth(10, 8), "narrow": Growth(2, 5), "chain": Growth(1, 
 
 
 def drafter(model: LanguageTarget, head: Any, growth: Growth, mode: str | None = None) -> FeatureDrafter:
-    trained = TrainedHead(head, None if mode is None else elastic("select" if mode == "frugal" else mode, MODES[mode]))
+    trained = TrainedHead(head, None if mode is None else elastic(mode, MODES[mode]))
     return FeatureDrafter("eagle", head, ONE, model.language, END, growth, trained.prefix)
 
 
@@ -260,7 +266,7 @@ def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int],
     following, places = torch.cat((text[:, 1:], text[:, -1:]), 1), torch.arange(length)[None]
     logits = language.logits(hidden[:, prefix:])
     batch = Seen(text, torch.full((1, length), -1), following, taps, logits, places, packed, begin, prefix, labels > 0)
-    trainee = Trainee(head, None if mode is None else elastic("select" if mode == "frugal" else mode, MODES[mode]))
+    trainee = Trainee(head, None if mode is None else elastic(mode, MODES[mode]))
     found = []
     for level, out in enumerate(trainee.steps(language, batch, len(chain)).outs):
         row = len(rows) - prefix + len(first) - 2 + level

@@ -62,7 +62,7 @@ KINDS: dict[str, Callable[[], TrainedHead]] = {
     "frugal": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "select", FRUGAL, 5))),
     "weighted": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "weighted", WEIGHTED))),
     "concat": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, bias=False))), halved(Elastic(16, "concat", CONCAT))),
-    "ranks": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), ranks=((0.75, 0.125, 0.0625), (0.5, 0.25, 0.0))),
+    "ranks": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), rates=((0.75, 0.125, 0.0625), (0.5, 0.25, 0.0))),
     "msd": lambda: TrainedHead(halved(MsdHead(EagleConfig(ONE)))),
     "vispec": lambda: TrainedHead(halved(VispecHead(EagleConfig(ONE), 3))),
     "dream": lambda: TrainedHead(halved(DreamHead(DreamConfig(ONE)))),
@@ -77,7 +77,7 @@ def test_a_head_that_was_written_is_read_back_bit_by_bit(kind: str, tmp_path: Pa
     found = load_head(tmp_path / "head", whose)
     assert type(found.head) is type(made.head)
     assert found.head.config == made.head.config
-    assert found.ranks == made.ranks
+    assert found.rates == made.rates
     pairs = [(made.head, found.head)]
     if made.compressor is not None:
         assert found.compressor is not None
@@ -240,9 +240,9 @@ def changed(folder: Path, own: dict[str, Any] | None = None, tensors: dict[str, 
     return folder
 
 
-def over(frames: int) -> dict[str, Any]:
-    """A compressor that pools over so many frames, of which it is not said how many rows they have."""
-    return {"compressor": {"mode": "select", "options": [{"kind": "pool", "size": 2, "frames": frames}]}}
+def over(frames: int, frame: Any = 0) -> dict[str, Any]:
+    """A compressor that pools over so many frames of so many rows."""
+    return {"compressor": {"mode": "select", "options": [{"kind": "pool", "size": 2, "frames": frames}], "frame": frame}}
 
 
 NONE = {"compressor": {"mode": "concat", "options": [{"kind": "none", "size": 1}]}}
@@ -268,7 +268,10 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "a rank between levels": ("eagle1", {"ranks": [[0.5], 0.5]}, {}, "wanted shares of 1"),
     "ranks of 65 levels": ("eagle1", {"ranks": 65 * [[0.5]]}, {}, "wanted shares of 1"),
     "pooling over no frames": ("select", over(0), {}, "pool over 0 frames cannot be"),
-    "frames of unknown rows": ("select", over(3), {}, "frames of 0 rows cannot be"),
+    "frames of unknown rows": ("select", over(3), {}, r"config.json: eventspec.compressor: pool over frames cannot be without"),
+    "frames of a number as text": ("select", over(3, "65"), {}, "frame is '65', wanted the rows of a frame"),
+    "frames of too many rows": ("select", over(3, 10**400), {}, "frame is 1000"),
+    "more ranks than names": ("eagle3", {"ranks": [25 * [0.04]]}, {}, "for up to 24 ranks"),
     "a compressor that is a list": ("select", {"compressor": [1]}, {}, "wanted mode, and options"),
     "ways that do not add": (
         "eagle1",
@@ -320,7 +323,7 @@ real = Elastic.from_json
 )
 def test_ranks_of_all_levels_alike_and_ranks_that_say_nothing(ranks: list[Any], read: Any, tmp_path: Path) -> None:
     save_head(KINDS["ranks"](), tmp_path, target())
-    assert load_head(changed(tmp_path, {"ranks": ranks}), target()).ranks == read
+    assert load_head(changed(tmp_path, {"ranks": ranks}), target()).rates == read
 
 
 def test_a_compressed_head_is_read_from_a_bin_as_well(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ import itertools
 
 import pytest
 
-from eventspec.drafters.static_tree import Shares, best_paths, static_tree
+from eventspec.drafters.static_tree import Rates, best_paths, static_tree
 
 
-def expected(paths: list[tuple[int, ...]], ranks: Shares) -> float:
-    """Drafts that are accepted on average, when rank r is right at a level with chance ranks[level][r] whatever came before."""
+def expected(paths: list[tuple[int, ...]], rates: Rates) -> float:
+    """Drafts that are accepted on average, when rank r is right at a level with chance rates[level][r] whatever came before."""
     total = 0.0
     for path in paths:
         chance = 1.0
         for level, rank in enumerate(path):
-            chance *= ranks[min(level, len(ranks) - 1)][rank]
+            chance *= rates[min(level, len(rates) - 1)][rank]
         total += chance
     return total
 
@@ -28,20 +28,20 @@ def every_tree(nodes: int, width: int, levels: int) -> list[list[tuple[int, ...]
     ]
 
 
-ONE_LEVEL: list[Shares] = [((0.9, 0.05),), ((0.5, 0.3),), ((0.4, 0.4),), ((0.6, 0.0),)]
-BY_LEVEL: list[Shares] = [
+ONE_LEVEL: list[Rates] = [((0.9, 0.05),), ((0.5, 0.3),), ((0.4, 0.4),), ((0.6, 0.0),)]
+BY_LEVEL: list[Rates] = [
     ((0.5, 0.3), (0.9, 0.05)),
     ((0.9, 0.05), (0.2, 0.6), (0.1, 0.1)),
     ((0.3, 0.3), (1.0, 0.0), (0.5, 0.4)),
 ]
 
 
-@pytest.mark.parametrize("ranks", [*ONE_LEVEL, *BY_LEVEL])
-def test_no_tree_of_its_size_has_more_to_expect(ranks: Shares) -> None:
+@pytest.mark.parametrize("rates", [*ONE_LEVEL, *BY_LEVEL])
+def test_no_tree_of_its_size_has_more_to_expect(rates: Rates) -> None:
     for nodes in (1, 2, 4):
-        found = best_paths(ranks, nodes, levels=3)
-        best = max(expected(tree, ranks) for tree in every_tree(nodes, 2, 3))
-        assert expected(found, ranks) == pytest.approx(best if ranks[0][1] or nodes <= 3 else expected(found, ranks))
+        found = best_paths(rates, nodes, levels=3)
+        best = max(expected(tree, rates) for tree in every_tree(nodes, 2, 3))
+        assert expected(found, rates) == pytest.approx(best if rates[0][1] or nodes <= 3 else expected(found, rates))
         assert all(not path[:-1] or path[:-1] in found for path in found), "every path's beginning is a path too"
 
 

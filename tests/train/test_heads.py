@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic, Option
+from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
 from eventspec.models.embedded import SIZES
 from eventspec.models.video_llava import VideoLlava
@@ -22,7 +22,7 @@ from eventspec.train.data import Branch, pack
 from eventspec.train.eagle import NAMES, NEIGHBOURS, trainee
 from eventspec.train.eagle import begin as fresh
 from eventspec.train.heads import HeadTraining, Trainee, head_losses
-from eventspec.train.ranked import ranked, rounds, shares
+from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
 from eventspec.train.unrolled import steps
 from eventspec.train.views import Seen, compressed, whole
 
@@ -132,6 +132,15 @@ def test_gates_and_ways_get_gradients(kind: Any) -> None:
     assert all(grad is not None and torch.isfinite(grad).all() for grad in ways)
 
 
+def chosen(elastic: Elastic, way: int) -> Elastic:
+    """A compressor that takes one way whatever the question."""
+    assert elastic.gate is not None
+    with torch.no_grad():
+        elastic.gate.weight.zero_()
+        elastic.gate.bias.copy_(torch.eye(len(elastic.options))[way] * 10)
+    return elastic.eval()
+
+
 def test_what_ways_cost_moves_the_gate_to_cheap_ones() -> None:
     torch.manual_seed(0)
     elastic = Elastic(16, "select", SELECT)
@@ -143,16 +152,18 @@ def test_what_ways_cost_moves_the_gate_to_cheap_ones() -> None:
         with torch.no_grad():
             elastic.gate.bias -= gradient
     shares = elastic.gate.bias.detach().softmax(0)
-    assert [option.cost for option in SELECT] == [0.2, 0.2, pytest.approx(1 / 3 + 1 / 4), 1 / 6, 0]
+    told = compressed(seen(), (-1,), chosen(Elastic(16, "select", FRUGAL, frame=2), 1)).cost
+    assert told is not None
+    assert float(told) == pytest.approx(2 / 7), "a row of three frames of two, and the one behind them"
     assert float(shares[4]) > 0.5 > 0.05 > float(shares[2])
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("options", [SELECT, FRUGAL])
-def test_a_view_in_training_is_the_view_at_inference(options: tuple[Option, ...]) -> None:
+@pytest.mark.parametrize("way", range(5))
+def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
     """With hard choices, a branch sees exactly the rows that the drafter would be given for its question."""
     found = seen()
-    elastic = Elastic(16, "select", options, frame=2).eval()
+    elastic = chosen(Elastic(16, "select", FRUGAL, frame=2), way)
     head = random(EagleHead(EagleConfig(ONE))).float()
     view = compressed(found, head.taps, elastic)
     cos, sin = (table for table in rope_tables(ONE, 64))
@@ -231,21 +242,35 @@ def test_every_head_learns_with_all_it_has(name: str) -> None:
 
 
 @torch.no_grad()
-def test_ranks_are_counted_behind_right_drafts_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that is told the answer at the first step and the second best afterwards: rank 0 once a row, rank 1 at the second
-    step, and nothing is counted behind that."""
+def test_ranks_stand_where_their_chain_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that is told the answer at two steps and the second best at the third: every chain that is long enough gains two,
+    and the target's choice is its second one then. Nothing is counted behind that."""
     found = seen()
     target = VideoLlava(SIZES["nano"].target)
     target.language.cos, target.language.sin = rope_tables(ONE, 64)
     answer = found.logits.roll(-1, 1)
     second = answer.scatter(-1, answer.argmax(-1, keepdim=True), answer.topk(2).values[..., 1:] - 1e-3)
-    said = iter((answer, second, second))
+    said = iter((answer, answer, second, second))
     monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target: next(said))
-    ranks = ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, 3)
-    again = (found.learned & found.learned.roll(-1, 1))[:, :-1]
-    assert (ranks[0] == torch.where(found.learned, 0, -1)).all()
-    assert (ranks[1][:, :-1] == torch.where(again, 1, -1)).all(), "a rank stands where its chain began"
-    assert (ranks[2] == -1).all()
+    ranks = ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, 4)
+    left = torch.zeros_like(ranks[0])  # learned rows of the answer from here on
+    for row in reversed(range(left.shape[1])):
+        behind = left[:, row + 1] if row + 1 < left.shape[1] else 0
+        left[:, row] = torch.where(found.learned[:, row], behind + 1, 0)
+    assert int(left.max()) > 2, "some answers are long enough"
+    for level, rank in enumerate((0, 0, 1)):
+        assert (ranks[level] == torch.where(left > level, rank, -1)).all()
+    assert (ranks[3] == -1).all()
+    counts = count_rounds(ranks, 3)
+    answers = [len(run) for row in found.learned.int().tolist() for run in "".join(map(str, row)).split("0") if run]
+    begun = [min(3, length - at) for length in answers for at in range(0, length, 3)]
+    assert counts[0, 0] == len(begun)
+    assert counts[1:].tolist() == [
+        [sum(length > 0 for length in begun), 0, 0, 0],
+        [sum(length > 1 for length in begun), 0, 0, 0],
+        [0, sum(length > 2 for length in begun), 0, 0],
+        [0, 0, 0, 0],
+    ]
 
 
 def test_rounds_go_on_behind_what_a_chain_gained() -> None:
@@ -255,10 +280,10 @@ def test_rounds_go_on_behind_what_a_chain_gained() -> None:
     ranks[0, 0, [1, 2, 3, 4, 5, 7, 8]] = torch.tensor([0, 0, 0, 2, 1, 0, 0])
     ranks[1, 0, [1, 2, 3, 7]] = torch.tensor([0, 0, 2, 0])
     ranks[2, 0, [1, 2]] = torch.tensor([0, 2])
-    counts = rounds(ranks, 2)
+    counts = count_rounds(ranks, 2)
     assert counts.tolist() == [[3, 0, 0], [2, 1, 0], [2, 0, 0], [1, 0, 0]]
-    assert [*map(pytest.approx, shares(counts * 100))] == [(2 / 3, 1 / 3), (1.0, 0.0), (0.5, 0.0)]
-    assert len(shares(counts)) == 1, "so few rounds say nothing about deeper levels"
+    assert [*map(pytest.approx, acceptance_rates(counts * 100))] == [(2 / 3, 1 / 3), (1.0, 0.0), (0.5, 0.0)]
+    assert len(acceptance_rates(counts)) == 1, "so few rounds say nothing about deeper levels"
 
 
 @pytest.mark.long
@@ -275,6 +300,6 @@ def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
     pair = load_pair(folder)
     assert {"eagle", "specvlm"} <= pair.drafters.keys()
     assert set(pair.heads) == {*NAMES, *NEIGHBOURS}
-    assert all(load_head(where, pair.target.language).ranks for where in pair.heads.values())  # type: ignore[attr-defined]
+    assert all(load_head(where, pair.target.language).rates for where in pair.heads.values())  # type: ignore[attr-defined]
     told = json.loads((folder / "heads.json").read_text())["calibration"]["tau"]
     assert all(np.isfinite(list(told.values())))

@@ -29,7 +29,7 @@ LARGEST, MOST_WAYS = 4096, 16
 @dataclass(frozen=True)
 class Option:
     """One way: `kind` with its ratio (rows in for a row out), or its number of queries; `none` sees no visual row. `pool` may
-    also go over `frames`: then a row comes out for that many times `size`."""
+    also go over `frames`, of which the last ones may be fewer."""
 
     kind: str
     size: int = 1
@@ -49,13 +49,11 @@ class Option:
         if self.frames > 1 and self.kind != "pool":
             raise BadCheckpoint(f"{self.kind} over {self.frames} frames cannot be: only pool goes over frames")
 
-    @property
-    def cost(self) -> float:
-        """Share of what a head takes to read every visual row: of the products for its reduction, keys and values, 4 D² a row.
-        Those of a resampler are few; that it looks at every row takes a sixth of the time (fp32, one core)."""
-        if self.kind in ("resample", "none"):
-            return 1 / 6 if self.kind == "resample" else 0.0
-        return 1 / self.size / self.frames + (1 / 4 if self.kind == "convolve" else 0)
+    def cost(self, kept: float) -> float:
+        """Of a way that keeps the share `kept` of the visual rows, the share of what a head takes to read all of them: of the
+        products for its reduction, keys and values, 4 D² a row. Those of a resampler are few; that it looks at every row takes
+        a sixth of the time (fp32, one core)."""
+        return 1 / 6 if self.kind == "resample" else kept + (1 / 4 if self.kind == "convolve" else 0)
 
     def as_json(self) -> dict[str, Any]:
         """What a compressor's `from_json` reads."""
@@ -81,8 +79,10 @@ class Elastic(nn.Module):
             len({option.size for option in options}) != 1 or any(o.kind not in KINDS[:3] or o.frames > 1 for o in options)
         ):
             raise BadCheckpoint("weighted needs ways of one ratio: their rows are added")
-        if type(frame) is not int or frame < 0 or (frame == 0 and any(option.frames > 1 for option in options)):
-            raise BadCheckpoint(f"a compressor that pools over frames of {frame!r} rows cannot be: give how many a frame has")
+        if type(frame) is not int or not 0 <= frame <= 1 << 20:
+            raise BadCheckpoint(f"frame is {frame!r}, wanted the rows of a frame")
+        if frame == 0 and any(option.frames > 1 for option in options):
+            raise BadCheckpoint("pool over frames cannot be without frame, the rows of a frame")
         self.mode, self.options, self.frame = mode, tuple(options), frame
         self.ways = nn.ModuleList(_way(option, width, frame) for option in self.options)
         self.gate = nn.Linear(width, len(self.options)) if mode != "concat" else None

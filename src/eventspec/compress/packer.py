@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.core import BadInput
-from eventspec.errors import BadCheckpoint
+from eventspec.models import configuration as fields
 from eventspec.models.session import LanguageTarget, Rows
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import Projector
@@ -53,22 +53,20 @@ class PackerConfig:
         return {"scale": self.scale, "layers": list(self.layers)}
 
     @classmethod
-    def from_json(cls, data: Any) -> PackerConfig:
-        """The config of a packer's folder; BadCheckpoint for what can be none for any target."""
-        scale, layers = data.get("scale"), data.get("layers")
-        if type(scale) is not int or not 2 <= scale <= LARGEST:
-            raise BadCheckpoint(f"scale is {scale!r}, wanted a whole number, 2 to {LARGEST}")
+    def from_json(cls, data: fields.Fields) -> PackerConfig:
+        """The config of a packer's folder; BadField for what can be none for any target."""
+        scale: Any = data.get("scale")
+        layers: Any = data.get("layers")
+        fields.require(data, "scale", type(scale) is int and 2 <= scale <= LARGEST, f"a whole number, 2 to {LARGEST}")
         fits = isinstance(layers, list) and len(layers) > 0 and all(type(i) is int and i >= 0 for i in layers)
-        if not fits or sorted(set(layers)) != layers:
-            raise BadCheckpoint(f"layers is {layers!r}, wanted ascending layers of the target's tower")
+        fields.require(data, "layers", fits and sorted(set(layers)) == layers, "ascending layers of the target's tower")
         return cls(scale, tuple(layers))
 
     def check(self, target: VideoLlavaConfig) -> None:
-        """BadCheckpoint unless it is one for this target."""
-        if grid(target) % self.scale:
-            raise BadCheckpoint(f"scale is {self.scale}, wanted a whole number that divides {grid(target)}")
-        if self.layers[-1] != (last := read_layer(target)):
-            raise BadCheckpoint(f"layers end with {self.layers[-1]}, wanted {last}, which the target reads")
+        """BadField unless it is one for this target."""
+        side, last, data = grid(target), read_layer(target), self.as_json()
+        fields.require(data, "scale", side % self.scale == 0, f"a whole number that divides {side}")
+        fields.require(data, "layers", self.layers[-1] == last, f"them to end with {last}, which the target reads")
 
 
 def grid(target: VideoLlavaConfig) -> int:

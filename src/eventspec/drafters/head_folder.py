@@ -29,7 +29,7 @@ from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.feature import Prefix, adapted, compressed, decoupled, whole
 from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
 from eventspec.drafters.speculators import TAPS, Verifier
-from eventspec.drafters.static_tree import Shares
+from eventspec.drafters.static_tree import Rates, read_rates
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models import configuration as fields
 from eventspec.models import weights
@@ -65,7 +65,7 @@ class TrainedHead:
 
     head: Head
     compressor: Elastic | None = None
-    ranks: Shares = ()
+    rates: Rates = ()
 
     @property
     def prefix(self) -> Prefix:
@@ -151,10 +151,11 @@ def _own(data: fields.Fields) -> fields.Fields:
 def _checked(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: LlamaConfig) -> TrainedHead:
     """Head and compressor on the meta device; BadCheckpoint unless config and tensors are theirs, and fit the target."""
     try:
-        head, ranks = _head(folder, data, checkpoint, target), _ranks(data)
+        head = _head(folder, data, checkpoint, target)
+        rates = read_rates(_own(data), len(head.ids) if isinstance(head, Eagle3Head) else target.vocab_size)
     except fields.BadField as error:
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
-    compressor = _compressor(data, checkpoint, head)
+    compressor = _compressor(folder, data, checkpoint, head)
 
     def tolerated(name: str) -> bool:
         return (
@@ -164,7 +165,7 @@ def _checked(folder: Path, data: fields.Fields, checkpoint: Checkpoint, target: 
         )
 
     checkpoint.check(head, head_sources(head), tolerated)
-    return TrainedHead(head, compressor, ranks)
+    return TrainedHead(head, compressor, rates)
 
 
 def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dtype = torch.float16) -> None:
@@ -178,8 +179,8 @@ def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dt
     own: fields.Fields = {"target": fingerprint(target)}
     if type(head) in KINDS:
         own["kind"] = KINDS[type(head)]
-    if trained.ranks:
-        own["ranks"] = [[round(share, 4) for share in level] for level in trained.ranks]
+    if trained.rates:
+        own["ranks"] = [[round(share, 4) for share in level] for level in trained.rates]
     layer, more = LAYER, dict[str, Tensor]()
     if isinstance(head, Eagle3Head):
         if head.config.norm_before_residual:
@@ -333,13 +334,16 @@ def _agrees(data: fields.Fields, name: str, only: int | None, why: str) -> None:
     fields.require(data, name, found is None or (type(found) is type(only) and found == only), f"{only}: {why}")
 
 
-def _compressor(data: fields.Fields, checkpoint: Checkpoint, head: Head) -> Elastic | None:
+def _compressor(folder: Path, data: fields.Fields, checkpoint: Checkpoint, head: Head) -> Elastic | None:
     """The compressor that config.json names, on the meta device; None where it names none. Its tensors are checked."""
     own = _own(data)
     if "compressor" not in own:
         return None
-    with without_memory():
-        elastic = Elastic.from_json(head.config.language.hidden_size, own["compressor"])
+    try:
+        with without_memory():
+            elastic = Elastic.from_json(head.config.language.hidden_size, own["compressor"])
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: eventspec.compressor: {error}") from None
     sources = compressor_sources(elastic)
     extra = {name for name in checkpoint.at if name.startswith(COMPRESSOR)} - {parts[0][0] for parts in sources.values()}
     checkpoint.check(elastic, sources, lambda name: name not in extra)
@@ -349,17 +353,6 @@ def _compressor(data: fields.Fields, checkpoint: Checkpoint, head: Head) -> Elas
 def compressor_sources(elastic: Elastic) -> weights.Sources:
     """Tensor names of a compressor beside its head's."""
     return {name: [(f"{COMPRESSOR}{name}", 0)] for name, _ in elastic.named_parameters()}
-
-
-def _ranks(data: fields.Fields) -> Shares:
-    """How often each choice was right, by level, or for all alike; empty, which is not known, also where no first one was."""
-    own = fields.part(data, "eventspec", {})
-    found = own.get("ranks", [])
-    levels = found if isinstance(found, list) and any(isinstance(level, list) for level in found) else [found]
-    sane = len(levels) <= 64 and all(isinstance(level, list) and len(level) <= 64 for level in levels)
-    sane = sane and all(type(share) in (int, float) and 0 <= share <= 1 for level in levels for share in level)
-    fields.require(own, "ranks", sane, "shares of 1 for up to 64 ranks, or up to 64 lists of such")
-    return tuple(tuple(map(float, level)) for level in levels) if any(levels[0]) else ()
 
 
 def _plain(name: str) -> str:

@@ -1,27 +1,40 @@
 """The best fixed tree for a head. EAGLE-1's was shaped by hand for a head that is right less often; here the shape follows from
-how often each of the head's choices was right (as in Sequoia, 2402.12374, section 3.1), level by level: what comes after a
-verification is harder than what comes after ten right drafts, and answers end."""
+how often each of the head's choices was right: Sequoia's acceptance vector (2402.12374, section 3.1), but one for every level,
+since answers end and a head is not as sure at every level."""
 
 from __future__ import annotations
 
 import heapq
 
 from eventspec.drafters.feature import LEVELS
+from eventspec.models import configuration as fields
 from eventspec.nn.draft import Growth, fixed_tree
 
-Shares = tuple[tuple[float, ...], ...]
-"""By level, how often a head's first, second, ... choice is right behind right ones."""
+Rates = tuple[tuple[float, ...], ...]
+"""Acceptance rates: by level, how often a head's first, second, ... choice is right behind right ones."""
 NODES = 25
 """As many as EAGLE-1's own tree has."""
+MOST_LEVELS = 64
 
 
-def best_paths(ranks: Shares, nodes: int, levels: int = LEVELS) -> list[tuple[int, ...]]:
-    """The `nodes` paths that are likeliest to be accepted, as ranks of children; `ranks`[level][r] is the chance that the token
+def read_rates(data: fields.Fields, most: int) -> Rates:
+    """Field `ranks` of a head that names `most` tokens: by level, or one list for all alike. Empty, which is not known, also
+    where no first choice was right. BadField for what they cannot be."""
+    found, most = data.get("ranks", []), min(most, 64)
+    levels = found if isinstance(found, list) and any(isinstance(level, list) for level in found) else [found]
+    sane = len(levels) <= MOST_LEVELS and all(isinstance(level, list) and len(level) <= most for level in levels)
+    sane = sane and all(type(share) in (int, float) and 0 <= share <= 1 for level in levels for share in level)
+    fields.require(data, "ranks", sane, f"shares of 1 for up to {most} ranks, or up to {MOST_LEVELS} lists of such")
+    return tuple(tuple(map(float, level)) for level in levels) if any(levels[0]) else ()
+
+
+def best_paths(rates: Rates, nodes: int, levels: int = LEVELS) -> list[tuple[int, ...]]:
+    """The `nodes` paths that are likeliest to be accepted, as ranks of children; `rates`[level][r] is the chance that the token
     of rank r is the target's behind right ones; the last row is that of all further levels. No tree of as many nodes has more
     accepted tokens to expect, if a level's chances are the same behind all paths."""
 
     def behind(level: int) -> list[tuple[int, float]]:
-        return [(rank, share) for rank, share in enumerate(ranks[min(level, len(ranks) - 1)]) if share > 0]
+        return [(rank, share) for rank, share in enumerate(rates[min(level, len(rates) - 1)]) if share > 0]
 
     waiting: list[tuple[float, tuple[int, ...]]] = [(-share, (rank,)) for rank, share in behind(0)]
     heapq.heapify(waiting)
@@ -35,6 +48,6 @@ def best_paths(ranks: Shares, nodes: int, levels: int = LEVELS) -> list[tuple[in
     return found
 
 
-def static_tree(ranks: Shares, nodes: int = NODES) -> Growth:
+def static_tree(rates: Rates, nodes: int = NODES) -> Growth:
     """The growth of the best fixed tree."""
-    return fixed_tree(best_paths(ranks, nodes))
+    return fixed_tree(best_paths(rates, nodes))

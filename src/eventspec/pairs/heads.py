@@ -39,6 +39,6 @@ def growth_of(trained: TrainedHead, way: str) -> Growth:
     """The kind of tree; a static one is made for how often each of the head's choices was right when it was trained."""
     if way != "static":
         return TREES[way]
-    if not trained.ranks:
+    if not trained.rates:
         raise BadInput("the head does not say how often its choices are right (ranks), which a static tree is made for")
-    return static_tree(trained.ranks)
+    return static_tree(trained.rates)

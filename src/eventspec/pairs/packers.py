@@ -3,7 +3,8 @@ lists them by scale in the table `[packers]` of pair.toml."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,26 +44,29 @@ def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
     """A packer's config, its tensors, and the fingerprint of its target, as far as they can be checked without that;
     BadCheckpoint in one line for what fits no target."""
     data = fields.read_json(folder / "config.json")
-    own = data.get("eventspec")
-    trained = own.get("target") if isinstance(own, dict) else None
-    checkpoint = Checkpoint(folder)
-    try:
-        if data.get("model_type") != "packer":
-            raise BadCheckpoint(f"model_type is {data.get('model_type')!r}, wanted packer")
-        if not isinstance(trained, str):
-            raise BadCheckpoint(f"eventspec.target is {trained!r}, wanted a target's fingerprint")
+    with _naming(folder):
+        fields.require(data, "model_type", data.get("model_type") == "packer", "packer")
+        own = fields.part(data, "eventspec", {})
+        fields.require(own, "target", isinstance(own.get("target"), str), "a target's fingerprint")
         config = PackerConfig.from_json(data)
-        missing = {"asking.weight", "reading.weight", "keys_values.weight", "projector.linear_1.weight"} - checkpoint.at.keys()
-        if not missing:
-            width, read = (*checkpoint.shape("reading.weight"), 0, 0)[:2]
-            if len(config.layers) * width != read or not read:
-                many = f"wanted {read / max(1, width):g} layers: reading.weight reads so many"
-                raise BadCheckpoint(f"layers is {list(config.layers)}, {many}")
-    except BadCheckpoint as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+    checkpoint = Checkpoint(folder)
+    missing = {"asking.weight", "reading.weight", "keys_values.weight", "projector.linear_1.weight"} - checkpoint.at.keys()
     if missing:
         raise BadCheckpoint(f"{folder}: tensor {min(missing)} is missing: this is no packer, or an incomplete one")
-    return config, checkpoint, trained
+    width, read = (*checkpoint.shape("reading.weight"), 0, 0)[:2]
+    with _naming(folder):
+        fits = len(config.layers) * width == read > 0
+        fields.require(data, "layers", fits, f"{read / max(1, width):g} layers: reading.weight reads so many")
+    return config, checkpoint, own["target"]
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """A field that cannot be is one of the folder's config.json."""
+    try:
+        yield
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
 
 
 def load_packer(folder: Path, target: VideoLlava) -> Packer:
@@ -72,10 +76,8 @@ def load_packer(folder: Path, target: VideoLlava) -> Packer:
         raise BadCheckpoint(
             f"{folder}: the packer was trained for target {trained}, this one is {found}: `eventspec train packer` makes one"
         )
-    try:
+    with _naming(folder):
         config.check(target.config)
-    except BadCheckpoint as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
     with without_memory():
         packer = Packer(config, target.config)
     sources = _sources(packer)

@@ -23,7 +23,7 @@ from eventspec.drafters.eagle import MsdHead
 from eventspec.drafters.eagle3 import usual_taps
 from eventspec.drafters.head_folder import fingerprint
 from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
-from eventspec.drafters.static_tree import Shares
+from eventspec.drafters.static_tree import Rates
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.pair import folder_of
@@ -147,7 +147,7 @@ def train(
     if not processes.first:
         return out / "pair"
     judge.measure({"step": -1})
-    return export(folder, trainees, judge.ranks(), target.to("cpu"), out)
+    return export(folder, trainees, judge.rates(), target.to("cpu"), out)
 
 
 def begin(made: Trainee, folder: Path | None, target: VideoLlava) -> None:
@@ -187,10 +187,10 @@ class Calibration:
 
         return told
 
-    def ranks(self) -> dict[str, Shares]:
+    def rates(self) -> dict[str, Rates]:
         """How often each of every head's choices is right, by level."""
         self.training.eval()
-        return self.own.ranks(self.clips, batch=8)
+        return self.own.rates(self.clips, batch=8)
 
     @torch.no_grad()
     def measure(self, where: dict[str, Any]) -> dict[str, float]:
@@ -203,14 +203,14 @@ class Calibration:
         return found
 
 
-def export(folder: Path, trainees: dict[str, Trainee], ranks: dict[str, Shares], target: VideoLlava, out: Path) -> Path:
+def export(folder: Path, trainees: dict[str, Trainee], rates: dict[str, Rates], target: VideoLlava, out: Path) -> Path:
     """A copy of the pair with the heads in it; heads it had under other names stay."""
     made = out / ".pair.part"
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, made)
     for name, each in trainees.items():
         shutil.rmtree(made / "heads" / name, ignore_errors=True)
-        save_head(TrainedHead(each.head, each.compressor, ranks[name]), made / "heads" / name, target.language)
+        save_head(TrainedHead(each.head, each.compressor, rates[name]), made / "heads" / name, target.language)
     text = re.sub(r"\n\[heads\]\n[^\[]*", "\n", (made / "pair.toml").read_text()).rstrip("\n")
     rows = "".join(f'{path.name} = "heads/{path.name}"\n' for path in sorted((made / "heads").iterdir()))
     (made / "pair.toml").write_text(f"{text}\n\n[heads]\n{rows}")

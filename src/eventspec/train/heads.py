@@ -23,7 +23,7 @@ from eventspec.drafters.eagle3 import Eagle3Head
 from eventspec.drafters.feature import LEVELS
 from eventspec.drafters.head_folder import Head
 from eventspec.drafters.small_vlm import SmallVlm
-from eventspec.drafters.static_tree import Shares
+from eventspec.drafters.static_tree import Rates
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
@@ -31,7 +31,7 @@ from eventspec.nn import Llama
 from eventspec.train.data import Branch, Clips, Questions, pack
 from eventspec.train.models import autocast
 from eventspec.train.neighbours import dream_steps, first_block, sharpest, small_steps, vispec_steps
-from eventspec.train.ranked import ranked, rounds, shares
+from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
 from eventspec.train.unrolled import shifted, steps
 from eventspec.train.views import Seen, View, compressed, decoupled, whole
 
@@ -150,7 +150,7 @@ class HeadTraining(nn.Module):
         return {name: 1 + gained / max(1.0, begun[name]) for name, gained in right.items()}
 
     @torch.no_grad()
-    def ranks(self, numbers: list[int], batch: int, most: int = 10, depth: int = LEVELS) -> dict[str, Shares]:
+    def rates(self, numbers: list[int], batch: int, most: int = 10, depth: int = LEVELS) -> dict[str, Rates]:
         """How often the target's next token is the first, second, ... choice of every head, by level, in the rounds that chains
         of `depth` take through the answers: what a static tree is made for. An answer's end is a draft that is not right."""
         self.rng = np.random.default_rng(self.seed)
@@ -159,8 +159,8 @@ class HeadTraining(nn.Module):
             with autocast(self.target.language.embed.weight.device):
                 seen = self._seen(np.array(numbers[at : at + batch]))
                 for name, trainee in self.trainees.items():
-                    counts[name] += rounds(ranked(trainee, self.target, seen, most, depth), most)
-        return {name: shares(found) for name, found in counts.items()}
+                    counts[name] += count_rounds(ranked(trainee, self.target, seen, most, depth), most)
+        return {name: acceptance_rates(found) for name, found in counts.items()}
 
     @torch.no_grad()
     def _seen(self, index: np.ndarray[Any, Any]) -> Seen:

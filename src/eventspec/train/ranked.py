@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eventspec.drafters.eagle3 import Eagle3Head
-from eventspec.drafters.static_tree import Shares
+from eventspec.drafters.static_tree import Rates
 from eventspec.models.video_llava import VideoLlava
 from eventspec.train.unrolled import shifted
 from eventspec.train.views import Seen
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from eventspec.train.heads import Trainee
 
 SCARCE = 20
-"""Rounds that a level's shares are counted from at least; deeper ones are taken to be alike."""
+"""Rounds that a level's rates are counted from at least; deeper ones are taken to be alike."""
 
 
 def ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: int) -> Tensor:
@@ -40,16 +40,16 @@ def ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: i
     return torch.stack(found)
 
 
-def rounds(ranks: Tensor, most: int) -> Tensor:
+def count_rounds(ranks: Tensor, most: int) -> Tensor:
     """Counts float [depth + 1, most + 1] of ranks [depth, B, R] by level, in the rounds that chains take through the answers:
     the next one begins behind the drafts that were right and the target's own token. The first entry of all is how many."""
     depth, count = len(ranks), torch.zeros(len(ranks) + 1, most + 1)
     learned, gained = (ranks[0] >= 0).tolist(), (ranks == 0).sum(0).tolist()
     begun = torch.zeros(ranks.shape[1:], dtype=torch.bool)
     for branch, rows in enumerate(learned):
-        due = 0
+        due = 0  # an answer's last round comes two rows behind its end at most, where the next one may begin
         for row, known in enumerate(rows):
-            if known and (row >= due or not rows[row - 1]):  # an answer's first row, or where the round before came to
+            if known and row >= due:
                 begun[branch, row], due = True, row + gained[branch][row] + 1
     count[0, 0] = begun.sum()
     for level in range(depth):
@@ -58,8 +58,8 @@ def rounds(ranks: Tensor, most: int) -> Tensor:
     return count
 
 
-def shares(counts: Tensor) -> Shares:
-    """Of `rounds`' counts, the shares by level, of the rounds that came so far."""
+def acceptance_rates(counts: Tensor) -> Rates:
+    """Of `count_rounds`' counts, the rates by level, of the rounds that came so far."""
     found: list[tuple[float, ...]] = []
     for before, here in zip(counts[:-1, 0].tolist(), counts[1:, :-1], strict=True):
         if before < SCARCE and found:

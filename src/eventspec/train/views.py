@@ -97,7 +97,9 @@ def compressed(seen: Seen, taps: tuple[int, ...], elastic: Elastic) -> View:
         biases = shares.clamp_min(1e-9).log()
         # A recording is read once for a question, however long the answer: one row of a branch stands for it.
         starts = learned & ~learned.roll(1, 1)
-        costs = (shares * shares.new_tensor([option.cost for option in elastic.options])).sum(-1)[starts]
+        kept = [len(places) / max(1, prefix - first) for _, places in ways]
+        each = [option.cost(share) for option, share in zip(elastic.options, kept, strict=True)]
+        costs = (shares * shares.new_tensor(each)).sum(-1)[starts]
         cost = costs.mean() if len(costs) else None
     if elastic.mode == "weighted":
         # Added rows depend on the question, so a recording has room for one: the first branch's.
