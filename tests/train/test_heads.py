@@ -241,18 +241,19 @@ def test_every_head_learns_with_all_it_has(name: str) -> None:
     assert min(totals[-5:]) < 0.9 * totals[0]
 
 
+@pytest.mark.parametrize("depth", [4, 40])
 @torch.no_grad()
-def test_ranks_stand_where_their_chain_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_stand_where_their_chain_began(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that is told the answer at two steps and the second best at the third: every chain that is long enough gains two,
-    and the target's choice is its second one then. Nothing is counted behind that."""
+    and the target's choice is its second one then."""
     found = seen()
     target = VideoLlava(SIZES["nano"].target)
     target.language.cos, target.language.sin = rope_tables(ONE, 64)
     answer = found.logits.roll(-1, 1)
     second = answer.scatter(-1, answer.argmax(-1, keepdim=True), answer.topk(2).values[..., 1:] - 1e-3)
-    said = iter((answer, answer, second, second))
+    said = iter((answer, answer, *[second] * depth))
     monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target: next(said))
-    ranks = ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, 4)
+    ranks = ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, depth)
     left = torch.zeros_like(ranks[0])  # learned rows of the answer from here on
     for row in reversed(range(left.shape[1])):
         behind = left[:, row + 1] if row + 1 < left.shape[1] else 0
@@ -260,12 +261,13 @@ def test_ranks_stand_where_their_chain_began(monkeypatch: pytest.MonkeyPatch) ->
     assert int(left.max()) > 2, "some answers are long enough"
     for level, rank in enumerate((0, 0, 1)):
         assert (ranks[level] == torch.where(left > level, rank, -1)).all()
-    assert (ranks[3] == -1).all()
+    assert len(ranks) == depth
+    assert (ranks[3:] == -1).all(), "nothing is counted behind that, nor beyond what there are rows for"
     counts = count_rounds(ranks, 3)
     answers = [len(run) for row in found.learned.int().tolist() for run in "".join(map(str, row)).split("0") if run]
     begun = [min(3, length - at) for length in answers for at in range(0, length, 3)]
     assert counts[0, 0] == len(begun)
-    assert counts[1:].tolist() == [
+    assert counts[1:5].tolist() == [
         [sum(length > 0 for length in begun), 0, 0, 0],
         [sum(length > 1 for length in begun), 0, 0, 0],
         [0, sum(length > 2 for length in begun), 0, 0],

@@ -25,7 +25,7 @@ def ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: i
     among the head's choices: `most` where they are no such one, -1 behind a draft that was not right and behind an answer's
     end."""
     head, wanted = trainee.head, seen.logits.roll(-1, 1).argmax(-1)
-    predicted = trainee.steps(target.language, seen, depth)
+    predicted = trainee.steps(target.language, seen, min(depth, wanted.shape[1]))  # no answer is longer than all rows
     alive, found = predicted.learned, []
     for step, out in enumerate(predicted.outs):
         scores = head.scores(out, target.language)
@@ -37,7 +37,8 @@ def ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: i
         found.append(torch.where(alive, rank, -1).roll(-step, 1))  # row j is draft number `step` of what began `step` before
         alive = shifted(alive & (rank == 0), 1) & predicted.learned
         alive[:, : step + 1] = False
-    return torch.stack(found)
+    none = torch.full_like(found[0], -1)
+    return torch.stack(found + [none] * (depth - len(found)))
 
 
 def count_rounds(ranks: Tensor, most: int) -> Tensor:
