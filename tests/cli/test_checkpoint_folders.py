@@ -44,6 +44,7 @@ def test_a_drafter_folder_changes_no_token_of_a_target_folder(capsys: pytest.Cap
     pair = (*alone, "--drafter", folders.eventgpt)
     plain = told(capsys, *alone, "--method", "autoregressive")
     assert plain["usage"] == {"prompt_tokens": plain["usage"]["prompt_tokens"], "visual_tokens": 20, "completion_tokens": 12}  # type: ignore[index]
+    assert told(capsys, *pair, "--method", "autoregressive")["token_ids"] == plain["token_ids"], "the baseline of the same line"
     for way in ("auto", "retokenize", "intersect"):
         drafted = told(capsys, *pair, "--method", "cross-modal", "--vocabulary", way)
         assert drafted["token_ids"] == plain["token_ids"]

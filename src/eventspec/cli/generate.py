@@ -144,7 +144,9 @@ def _check_choices(method: str, target: Path | None, given: dict[str, str | None
     from eventspec.pairs import check_choices
     from eventspec.pairs.methods import FEATURE_METHODS, LOSSY
 
-    check_choices(method, [name for name, value in given.items() if value is not None])
+    # Beside --target, --drafter is no choice but the other half of the pair: its baseline is asked with the same line.
+    half = () if target is None else ("drafter",)
+    check_choices(method, [name for name, value in given.items() if value is not None and name not in half])
     if target is None:
         return
     if method in FEATURE_METHODS and given["head"] is None:
