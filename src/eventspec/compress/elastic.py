@@ -66,8 +66,9 @@ CONCAT = (Option("prune", 20), Option("pool", 20), Option("convolve", 3), Option
 """The paper's settings: ratios up to 5 for one way, 20 where ways add up, two queries. Twice the ratios for one way were tried:
 tau 5.88 where these gave 6.04 (n = 144, the bundled target)."""
 FRUGAL = (Option("prune", 5), Option("pool", 2, 3), Option("convolve", 3), Option("resample", 2), Option("none"))
-"""SELECT with pooling as suits a video: over three frames and two neighbours. A head that was trained on every visual row
-drafts tau 5.68 on what that leaves, 5.16 on a mean of five neighbours, which is no fewer rows (40 calibration clips)."""
+"""SELECT with pooling as suits a video: over three frames and two neighbours. A head that was trained on every visual row keeps
+0.90 (0.88 to 0.92) of its tau on the 99 of 520 rows that this leaves, and 0.82 (0.79 to 0.85) on the 104 of a mean of five
+neighbours (64 calibration clips, 95 % bootstrap over clips; fp32)."""
 
 
 class Elastic(nn.Module):
