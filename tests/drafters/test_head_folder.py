@@ -265,6 +265,7 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "infinity": ("msd", {}, {"fc.bias": torch.tensor([float("-inf")] + 15 * [0.0])}, "fc.bias holds NaN or infinity"),
     "a gate of nan": ("select", {}, {"compressor.gate.bias": torch.full((5,), float("nan"))}, "gate.bias holds NaN"),
     "a yes among ranks": ("eagle1", {"ranks": [True]}, {}, "wanted shares of 1"),
+    "ranks that add up to more": ("eagle1", {"ranks": [[0.9, 0.9]]}, {}, "wanted shares of 1"),
     "a rank between levels": ("eagle1", {"ranks": [[0.5], 0.5]}, {}, "wanted shares of 1"),
     "ranks of 65 levels": ("eagle1", {"ranks": 65 * [[0.5]]}, {}, "wanted shares of 1"),
     "pooling over no frames": ("select", over(0), {}, "pool over 0 frames cannot be"),

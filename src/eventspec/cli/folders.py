@@ -68,7 +68,6 @@ def _pair(folder: Path) -> dict[str, Any]:
     from eventspec.models import configuration as fields
     from eventspec.models.session import LanguageTarget
     from eventspec.pairs import load_pair
-    from eventspec.pairs.packers import load_packer
 
     pair = load_pair(folder)
     told: dict[str, Any] = {
@@ -80,8 +79,7 @@ def _pair(folder: Path) -> dict[str, Any]:
     }
     if pair.packers is not None:
         for scale, packer in pair.packers.folders.items():
-            if str(load_packer(packer, pair.packers.model).config.scale) != scale:
-                raise BadCheckpoint(f"{packer}: pair.toml lists it as a packer of scale {scale}, its config.json has another")
+            pair.packers.load(packer, scale)
     if isinstance(pair.target, LanguageTarget):
         told["target"] = fingerprint(pair.target.language)
     provenance = folder / "provenance.json"

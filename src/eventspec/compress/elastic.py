@@ -81,7 +81,7 @@ class Elastic(nn.Module):
         ):
             raise BadCheckpoint("weighted needs ways of one ratio: their rows are added")
         if type(frame) is not int or not 0 <= frame <= 1 << 20:
-            raise BadCheckpoint(f"frame is {frame!r}, wanted the rows of a frame")
+            raise BadCheckpoint(f"frame is {frame!r}, wanted the rows of a frame, 0 to {1 << 20}")
         if frame == 0 and any(option.frames > 1 for option in options):
             raise BadCheckpoint("pool over frames cannot be without frame, the rows of a frame")
         self.mode, self.options, self.frame = mode, tuple(options), frame

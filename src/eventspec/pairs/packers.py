@@ -36,8 +36,15 @@ class Packers:
         if folder is None:
             there = f"there is {', '.join(self.folders)}" if self.folders else "there is none"
             raise BadInput(f"no trained packer of scale {scale}, {there}: train one with `eventspec train packer`")
-        see = partial(packed_rows, self.model, load_packer(folder, self.model))
+        see = partial(packed_rows, self.model, self.load(folder, str(scale)))
         return PackedTarget(target, target_rows(self.model, self.encode, see))
+
+    def load(self, folder: Path, scale: str) -> Packer:
+        """The packer of a folder; BadCheckpoint unless it fits, and has the scale that it is listed by."""
+        packer = load_packer(folder, self.model)
+        if str(packer.config.scale) != scale:
+            raise BadCheckpoint(f"{folder}: pair.toml lists it as a packer of scale {scale}, its config.json has another")
+        return packer
 
 
 def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
