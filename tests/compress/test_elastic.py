@@ -68,9 +68,12 @@ def test_frames_are_for_pooling_and_are_counted() -> None:
     made = Elastic(3, "select", FRUGAL, frame=4)
     again = Elastic.from_json(3, made.as_json())
     assert (again.options, again.frame) == (made.options, 4)
-    for refused in (lambda: Option("prune", 2, 3), lambda: Option("pool", 2, 2.0), lambda: Elastic(3, "select", FRUGAL)):  # type: ignore[arg-type]
-        with pytest.raises(BadCheckpoint, match="cannot be"):
-            refused()
+    half: Any = 2.0
+    for kind, frames, said in (("prune", 3, "only pool goes over frames"), ("pool", half, "give a whole number, 1 to 4096")):
+        with pytest.raises(BadCheckpoint, match=said):
+            Option(kind, 2, frames)
+    with pytest.raises(BadCheckpoint, match="cannot be without frame"):
+        Elastic(3, "select", FRUGAL)
     with pytest.raises(BadCheckpoint, match="one ratio"):
         Elastic(3, "weighted", (Option("pool", 2, 3), Option("prune", 2)), frame=4)
 

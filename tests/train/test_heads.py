@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic
+from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic, Option
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
 from eventspec.models.embedded import SIZES
+from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import rope_tables
@@ -141,6 +142,12 @@ def chosen(elastic: Elastic, way: int) -> Elastic:
     return elastic.eval()
 
 
+def costs(options: tuple[Option, ...]) -> list[float]:
+    """What every way costs where all questions take it."""
+    found = [compressed(seen(), (-1,), chosen(Elastic(16, "select", options, frame=2), way)).cost for way in range(5)]
+    return [float(cost) for cost in found if cost is not None]
+
+
 def test_what_ways_cost_moves_the_gate_to_cheap_ones() -> None:
     torch.manual_seed(0)
     elastic = Elastic(16, "select", SELECT)
@@ -152,9 +159,9 @@ def test_what_ways_cost_moves_the_gate_to_cheap_ones() -> None:
         with torch.no_grad():
             elastic.gate.bias -= gradient
     shares = elastic.gate.bias.detach().softmax(0)
-    told = compressed(seen(), (-1,), chosen(Elastic(16, "select", FRUGAL, frame=2), 1)).cost
-    assert told is not None
-    assert float(told) == pytest.approx(2 / 7), "a row of three frames of two, and the one behind them"
+    # Of 7 rows: every fifth, every third with a product more, as much as queries take, none.
+    assert costs(SELECT) == pytest.approx([2 / 7, 2 / 7, 3 / 7 + 1 / 4, 1 / 6, 0])
+    assert costs(FRUGAL)[1] == pytest.approx(2 / 7), "a row of three frames of two, and the one behind them"
     assert float(shares[4]) > 0.5 > 0.05 > float(shares[2])
 
 
@@ -302,6 +309,7 @@ def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
     pair = load_pair(folder)
     assert {"eagle", "specvlm"} <= pair.drafters.keys()
     assert set(pair.heads) == {*NAMES, *NEIGHBOURS}
-    assert all(load_head(where, pair.target.language).rates for where in pair.heads.values())  # type: ignore[attr-defined]
+    assert isinstance(pair.target, LanguageTarget)
+    assert all(load_head(where, pair.target.language).rates for where in pair.heads.values())
     told = json.loads((folder / "heads.json").read_text())["calibration"]["tau"]
     assert all(np.isfinite(list(told.values())))
