@@ -7,9 +7,9 @@ Times are int64 microseconds on the recording's clock unless a name says otherwi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from eventspec.errors import BadCheckpoint as BadCheckpoint
 from eventspec.errors import BadInput as BadInput
 from eventspec.errors import EventspecError as EventspecError
 from eventspec.errors import write_text as write_text
+from eventspec.sampling import Constraint as Constraint
+from eventspec.sampling import ConstraintState as ConstraintState
+from eventspec.sampling import Sampling as Sampling
 from eventspec.trace import Round as Round
 from eventspec.trace import Span as Span
 from eventspec.trace import Trace as Trace
@@ -45,48 +48,12 @@ class Window:
         return self.end_us - self.start_us
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Penalties and bad words
-    go by the answer's own tokens; `min_new_tokens` holds back the `stop_ids` only. In which order: ``engine.distribution``."""
+Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    max_new_tokens: int = 64
-    stop_ids: tuple[int, ...] = ()
-    stop_strings: tuple[str, ...] = ()
-    banned_ids: tuple[int, ...] = ()
-    seed: int = 0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    min_new_tokens: int = 0
-    constraint: Constraint | None = None
 
-    def __post_init__(self) -> None:
-        rules = (
-            ("temperature", 0 <= self.temperature < float("inf"), "at least 0 and finite"),
-            ("top_k", self.top_k >= 0, "at least 0 (0 switches it off)"),
-            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
-            ("min_p", 0 <= self.min_p < 1, "in [0, 1)"),
-            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "finite and above 0 (1 switches it off)"),
-            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
-            ("seed", self.seed >= 0, "at least 0"),
-            ("stop_ids", min(self.stop_ids, default=0) >= 0, "of ids from 0 on"),
-            ("stop_strings", all(self.stop_strings), "without empty strings"),
-            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2] (0 switches it off)"),
-            ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2] (0 switches it off)"),
-            ("logit_bias", all(-100 <= bias <= 100 for bias in self.logit_bias.values()), "in [-100, 100] for every id"),
-            ("bad_words", all(self.bad_words), "without empty sequences"),
-            ("min_new_tokens", 0 <= self.min_new_tokens <= self.max_new_tokens, "from 0 to max_new_tokens"),
-        )
-        for name, holds, wanted in rules:
-            if not holds:
-                raise BadInput(f"{name} is {getattr(self, name)}: it must be {wanted}")
+def read_only(array: Array) -> Array:
+    """A view of the same memory through which nobody can write; numpy will not make it writable again."""
+    return np.asarray(memoryview(array).toreadonly())  # type: ignore[arg-type, return-value]
 
 
 class EventSlice(Protocol):
@@ -137,7 +104,7 @@ class Request:
     prompt: str
     events: EventSlice | None
     video: FrameSlice | None
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 # ---------------------------------------------------------------------------------------------------- one round of the loop
@@ -205,10 +172,12 @@ class TappedPrompt:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the rule decided: path int64 [A], the accepted nodes from the root; tokens int64 [A+1], the bonus token last."""
+    """What the rule decided: path int64 [A], the accepted nodes from the root; tokens int64 [A+1], the bonus token last;
+    near_ties: places in `tokens` whose decision was closer than rounding."""
 
     path: Tokens
     tokens: Tokens
+    near_ties: tuple[int, ...] = ()
 
 
 # -------------------------------------------------------------------------------------------------------- streamed updates
@@ -237,24 +206,27 @@ Update = Provisional | Committed | Retracted
 
 
 # --------------------------------------------------------------------------------------------------------------- protocols
-class ConstraintState(Protocol):
-    """Where an answer stands in what it may say. It never changes: every branch of a draft tree has its own."""
+@dataclass(frozen=True)
+class Limits:
+    """What a target can be asked: `vocabulary` rows of its logits; `layers` whose outputs can be tapped; whether it understands
+    `trees`, not only chains; `rounding`: logits that are no more than this apart may change places when a row is scored among
+    others (measured, see ``engine.numerics``)."""
 
-    def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """bool [V], which tokens may come next: the end token too where the answer may end, no id behind the mask's end."""
-
-    def after(self, token: int) -> ConstraintState:
-        """The state behind one more token that the mask allowed."""
-
-
-class Constraint(Protocol):
-    """What answers must look like: a grammar, a list of choices. One may serve many answers at once."""
-
-    def start(self) -> ConstraintState: ...
+    vocabulary: int
+    layers: int
+    trees: bool
+    rounding: float
 
 
 class TargetSession(Protocol):
     """One answer in the making on the target: owns the KV cache and the pending tokens that are not yet in it."""
+
+    @property
+    def room(self) -> int:
+        """Most nodes that the next `score` can take."""
+
+    def again(self) -> TargetSession:
+        """The same prompt in a session that has read nothing of it yet; nothing is encoded anew."""
 
     def score(self, proposal: Proposal) -> Scores:
         """ONE forward over (all pending tokens | the proposal's N nodes)."""
@@ -273,6 +245,10 @@ class Target(Protocol):
     """Gives the true distribution."""
 
     lossless: bool
+
+    @property
+    def limits(self) -> Limits:
+        """What it can be asked. `rounding` is measured on first use, which takes some tens of steps."""
 
     def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
         """Vision encoding, and language-model prefill of all but the last `tail` (>= 1) rows of the prompt.
@@ -301,7 +277,10 @@ class DraftSession(Protocol):
 class Drafter(Protocol):
     """Proposes tokens. `taps` are the target layers it reads; () means independent: it may start at once.
     `concurrent` asks for a lane of its own: its work overlaps with the target's, and it is left when it hangs. Without, it is
-    called on the target's thread and must be quick."""
+    called on the target's thread and must be quick.
+
+    Nothing it does can change or end an answer: whatever it raises, proposes or shows is copied and checked first, and a
+    drafter that does not keep to this protocol is given up for the request, with a note in the trace."""
 
     name: str
     taps: tuple[int, ...]

@@ -56,6 +56,8 @@ class Trace:
     provisional: int = 0
     retracted: int = 0
     """Tokens that were shown before they were verified, and those of them that were withdrawn."""
+    near_ties: int = 0
+    """Committed positions whose decision, greedy or drawn, was closer than the target's measured rounding."""
     began: float = field(default_factory=time.perf_counter)
 
     def now(self) -> float:

@@ -27,11 +27,10 @@ from eventspec.core import (
     Update,
     Verdict,
 )
-from eventspec.engine.distribution import processed
+from eventspec.engine.distribution import choose, position_rng
 from eventspec.engine.generate import Outcome, run
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import Plan
-from eventspec.engine.verify import _draw, chance
 from eventspec.models.session import LanguageTarget, Spliced
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.text import stop_rule
@@ -73,8 +72,8 @@ class Tiny:
         while len(found) < sampling.max_new_tokens + beyond:
             x = self.language.embed(torch.tensor(text + found))[None]
             hidden = self.language.forward(x, torch.arange(x.shape[1]), x.shape[1], None)
-            p = processed(self.language.logits(hidden[0, -1]), found, sampling, state_behind(sampling, found))
-            found.append(_draw(p, chance(sampling.seed)(len(found))))
+            row, state = self.language.logits(hidden[0, -1]), state_behind(sampling, found)
+            found.append(choose(row, found, sampling, state, position_rng(sampling.seed))[0])
             if not beyond and found[-1] in sampling.stop_ids:
                 break
         return found

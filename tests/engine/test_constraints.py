@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling
 from eventspec.drafters.nothing import Nothing
+from eventspec.engine.distribution import choose
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import Plan
 
@@ -117,9 +118,10 @@ def test_a_feature_changes_the_answer_and_true_drafts_are_accepted(
     ("feature", "mistake"),
     [
         ("constraint", ("advanced", lambda state, token, sampling: state)),
-        ("frequency penalty", ("processed", lambda real: lambda row, path, sampling, state: real(row, [], sampling, state))),
-        ("bad words", ("processed", lambda real: lambda row, path, sampling, state: real(row, path[:1], sampling, state))),
-        ("least length", ("processed", lambda real: lambda row, path, sampling, state: real(row, [], sampling, state))),
+        # Positions are kept: what is drawn there depends on the position, and would differ by itself.
+        ("frequency penalty", ("choose", lambda row, path, *more: choose(row, [-1] * len(path), *more))),
+        ("bad words", ("choose", lambda row, path, *more: choose(row, [*path[:1], *[-1] * len(path[1:])], *more))),
+        ("least length", ("choose", lambda row, path, *more: choose(row, [0] * 99, *more))),
     ],
     ids=["mask", "penalty", "bad words", "least length"],
 )
@@ -130,7 +132,7 @@ def test_the_test_catches_what_ignores_the_path(
     name, wrong = mistake
     request = asking(tiny(0), maze, temperature=1.0, max_new_tokens=16, **FEATURES[feature])
     truth = tiny(0).answer(request)
-    monkeypatch.setattr(rule, name, wrong(rule.processed) if name == "processed" else wrong)
+    monkeypatch.setattr(rule, name, wrong)
     try:
         same = decoded(tiny(0), oracle(truth, concurrent=False), request, TRUTHFUL, ONE).outcome.token_ids == truth
     except AssertionError as caught:
@@ -201,7 +203,7 @@ def test_a_draft_that_leaves_the_grammar_at_once_is_not_scored(
         return Proposal(wrong, np.full(len(wrong), -1), probs)
 
     class Counting:
-        lossless = True
+        lossless, limits = True, world.target.limits
 
         def prefill(self, *words: Any) -> Any:
             session = world.target.prefill(*words)

@@ -32,7 +32,7 @@ class _Both:
     def commit(self, verdict: Verdict) -> None:
         raise AssertionError("nothing is committed")
 
-    observe = fork = prompt = commit  # type: ignore[assignment]
+    observe = fork = again = prompt = commit  # type: ignore[assignment]
 
 
 def test_drafts_and_verifications_take_turns() -> None:

@@ -27,14 +27,6 @@ from eventspec.core import BadInput, Sampling
 from eventspec.engine.distribution import allowed, plain_greedy, processed
 
 V = 60
-NOT_PLAIN: dict[str, object] = {
-    "frequency_penalty": 0.1,
-    "presence_penalty": -0.1,
-    "logit_bias": {1: 1.0},
-    "bad_words": ((1,),),
-    "min_new_tokens": 1,
-    "constraint": object(),
-}
 
 
 class Odd:
@@ -54,6 +46,16 @@ class Odd:
 
     def after(self, token: int) -> Odd:
         return Odd((*self.path, token))
+
+
+NOT_PLAIN: dict[str, object] = {
+    "frequency_penalty": 0.1,
+    "presence_penalty": -0.1,
+    "logit_bias": {1: 1.0},
+    "bad_words": ((1,),),
+    "min_new_tokens": 1,
+    "constraint": Odd(),
+}
 
 
 def changed(sampling: Sampling) -> list[Any]:

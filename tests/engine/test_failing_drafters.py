@@ -15,7 +15,7 @@ import torch
 from eventspec.core import BadInput, Budget, Proposal, Scores, TargetSession, Trace, Verdict
 from eventspec.drafters.nothing import Nothing
 from eventspec.engine.generate import Outcome, run, stream
-from eventspec.engine.lanes import Lanes, Late, Pending
+from eventspec.engine.lanes import Lanes, Pending
 from eventspec.engine.plan import Plan
 from eventspec.text import stop_rule
 
@@ -30,7 +30,11 @@ class Watched:
     lossless = True
 
     def __init__(self, target: Any, before: Callable[[int], None]) -> None:
-        self.target, self.before, self.count = target, before, 0
+        self.target, self.before, self.count, self.limits = target, before, 0, target.limits
+
+    @property
+    def room(self) -> int:
+        return self.session.room
 
     def prefill(self, request: Any, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> Watched:
         self.session: TargetSession = self.target.prefill(request, tail, trace)
@@ -148,17 +152,16 @@ def test_probabilities_over_another_vocabulary_cost_speed_only(
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that were waited for nothing."""
     spent: list[float] = []
-    result = Pending.result
+    wait = Pending.wait
 
-    def recorded(self: Any, timeout: float | None = None) -> Any:
-        try:
-            return result(self, timeout)
-        except Late:
-            assert timeout is not None
-            spent.append(timeout)
-            raise
+    def recorded(self: Any, timeout: float | None = None) -> bool:
+        if wait(self, timeout):
+            return True
+        assert timeout is not None
+        spent.append(timeout)
+        return False
 
-    monkeypatch.setattr(Pending, "result", recorded)
+    monkeypatch.setattr(Pending, "wait", recorded)
     return spent
 
 

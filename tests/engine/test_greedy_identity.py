@@ -15,9 +15,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from eventspec.core import Proposal, Sampling
 from eventspec.drafters.nothing import Nothing
+from eventspec.engine.distribution import position_rng
 from eventspec.engine.lanes import Lanes
 from eventspec.engine.plan import Plan
-from eventspec.engine.verify import chance, verify
+from eventspec.engine.verify import verify
 from eventspec.models.weights import llama_sources
 from eventspec.nn import Llama
 
@@ -132,8 +133,8 @@ def test_following_the_argmax_is_the_general_walk_with_one_hot_p(
     proposal = Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), probs)
     logits = torch.nn.functional.one_hot(torch.tensor(best), 4).double()
     greedy = Sampling(temperature=0)
-    short = verify(logits, proposal, greedy, [], chance(0))
+    short = verify(logits, proposal, greedy, [], position_rng(0))
     with mock.patch.object(importlib.import_module("eventspec.engine.verify"), "plain_greedy", lambda sampling: False):
-        general = verify(logits, proposal, greedy, [], chance(0))
+        general = verify(logits, proposal, greedy, [], position_rng(0))
     assert short.path.tolist() == general.path.tolist()
     assert short.tokens.tolist() == general.tokens.tolist()

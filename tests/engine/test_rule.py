@@ -18,8 +18,8 @@ import torch
 from scipy.stats import chisquare
 
 from eventspec.core import Proposal, Sampling
-from eventspec.engine.distribution import processed
-from eventspec.engine.verify import _draw, chance, verify
+from eventspec.engine.distribution import choose, draw, position_rng, processed
+from eventspec.engine.verify import verify
 
 V, LENGTH, DRAWS, ALPHA = 5, 3, 40_000, 1e-3
 START = V  # the row of both tables that stands before the first token
@@ -32,7 +32,7 @@ Rng = np.random.Generator
 Draft = Callable[[int, Rng], Proposal]
 
 
-def draw(q: np.ndarray[Any, Any], rng: Rng) -> int:
+def drafted(q: np.ndarray[Any, Any], rng: Rng) -> int:
     return min(int(np.searchsorted(np.cumsum(q), rng.random(), side="right")), V - 1)
 
 
@@ -42,8 +42,8 @@ def proposal(nodes: list[tuple[int, int]], rows: list[Any] | None) -> Proposal:
 
 
 def drawn_chain(last: int, rng: Rng) -> Proposal:
-    first = draw(Q[last], rng)
-    return proposal([(first, -1), (draw(Q[first], rng), 0)], [Q[last], Q[first]])
+    first = drafted(Q[last], rng)
+    return proposal([(first, -1), (drafted(Q[first], rng), 0)], [Q[last], Q[first]])
 
 
 def chosen_tree(last: int, rng: Rng) -> Proposal:
@@ -58,7 +58,7 @@ def siblings(q: np.ndarray[Any, Any], count: int, replace: bool, rng: Rng) -> li
     """Tokens and what each was drawn from, given the ones before."""
     found = []
     for _ in range(count):
-        token = draw(q, rng)
+        token = drafted(q, rng)
         found.append((token, q))
         if not replace:
             q = np.where(np.arange(V) == token, 0.0, q)
@@ -163,6 +163,7 @@ def test_the_test_catches_penalties_of_another_path(
 ) -> None:
     rule, real = importlib.import_module("eventspec.engine.verify"), processed
     monkeypatch.setattr(rule, "processed", lambda row, path, sampling, state: real(row, path[:1], sampling, state))
+    monkeypatch.setattr(rule, "choose", lambda row, path, *more: choose(row, path[:1], *more))
     assert p_value(draft, Sampling(temperature=1.0, **feature), behind, DRAWS // 4) < ALPHA
 
 
@@ -192,7 +193,7 @@ def test_nothing_is_left_only_by_rounding_and_then_p_itself_is_right(same: bool)
     p = processed(TARGET[0], [], PLAIN)
     q = p if same else np.nextafter(p, 1)
     drawn = Proposal(np.array([2]), np.array([-1]), torch.from_numpy(q[None]))
-    last = SimpleNamespace(random=lambda: 1.0)
+    last = SimpleNamespace(random=lambda: 1.0, gumbel=np.random.default_rng(0).gumbel)
     verdict = verify(TARGET[[0, 2]], drawn, PLAIN, [], lambda position: last)  # type: ignore[arg-type, return-value]
     assert verdict.path.tolist() == []
     assert 0 <= verdict.tokens[0] < V
@@ -214,13 +215,22 @@ def test_a_sampled_answer_does_not_depend_on_what_was_chosen_to_draft() -> None:
             while len(answer) < 6:
                 last = answer[-1] if answer else START
                 proposed = draft(last, np.random.default_rng(0))
-                verdict = verify(TARGET[[last, *proposed.tokens]], proposed, PROCESSED, answer, chance(seed))
+                verdict = verify(TARGET[[last, *proposed.tokens]], proposed, PROCESSED, answer, position_rng(seed))
                 answer += verdict.tokens.tolist()
             answers.append(answer[:6])
         assert answers[0] == answers[1] == answers[2]
 
 
 def test_a_drawn_token_always_has_a_share() -> None:
-    p = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
-    for u, token in ((0.0, 1), (0.2499, 1), (0.25, 3), (0.9999999999999999, 3), (1.0, 3)):
-        assert _draw(p, SimpleNamespace(random=lambda u=u: u)) == token  # type: ignore[arg-type]
+    p, rng = np.array([0.0, 0.25, 0.0, 0.75, 0.0]), np.random.default_rng(0)
+    drawn = [draw(p, rng) for _ in range(4000)]
+    assert set(drawn) == {1, 3}
+    assert abs(drawn.count(1) / 4000 - 0.25) < 0.03
+    assert {draw(np.array([0.0, 1e-300, 0.0]), rng) for _ in range(20)} == {1}
+
+
+def test_seeds_and_positions_draw_apart() -> None:
+    """A position is no second word of the seed: position 7 of seed 5 is not position 0 of seed 5 + (7 << 32)."""
+    drawn = [position_rng(seed)(position).random() for seed in (0, 5, 5 + (7 << 32), 7, 1 << 200) for position in (0, 1, 5, 7)]
+    assert len(set(drawn)) == len(drawn)
+    assert position_rng(5)(7).random() == position_rng(5)(7).random()

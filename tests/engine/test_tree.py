@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventspec.core import Budget, Proposal
-from eventspec.engine.tree import BadProposal, DraftTree, check, depths, is_chain, tree_mask
+from eventspec.core import Budget, Limits, Proposal
+from eventspec.engine.tree import BadProposal, DraftTree, check, depths, fit, is_chain, tree_mask
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 parent_lists = st.integers(0, 14).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))).map(list)
@@ -187,13 +189,53 @@ def ints(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def test_a_well_formed_proposal_passes_the_check_unchanged() -> None:
+def test_a_well_formed_proposal_passes_the_check_as_a_copy_that_its_maker_cannot_change() -> None:
     for proposal in (
         Proposal.empty(),
         Proposal.chain([3, 1]),
-        Proposal(ints(1, 1, 2), ints(-1, -1, 1), torch.full((3, 4), 0.25)),
+        Proposal(ints(1, 1, 2), ints(-1, -1, 1), torch.full((3, 4), 0.25), "origin"),
+        Proposal(ints(2, 1, 3)[::-1], ints(-1, 9, 0, 9, 1)[::2]),
     ):
-        assert check(proposal, Budget(3, levels=2)) is proposal
+        checked = check(proposal, Budget(3, levels=3))
+        before = proposal.tokens.tolist(), proposal.parents.tolist()
+        for column in (proposal.tokens, proposal.parents):
+            column[:] = 77
+        if proposal.probs is not None:
+            proposal.probs.zero_()
+        assert (checked.tokens.tolist(), checked.parents.tolist()) == before
+        assert checked.probs is None or bool((checked.probs == 0.25).all())
+        assert checked.origin == proposal.origin
+        torch.from_numpy(checked.tokens)  # which refuses a negative stride
+
+
+LIMITS = Limits(vocabulary=4, layers=2, trees=True, rounding=0.0)
+TREE = Proposal(ints(1, 2, 3, 0), ints(-1, 0, 0, 1), torch.full((4, 4), 0.25), "drawn")
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 4, 9])
+def test_a_proposal_is_cut_to_the_room_there_is(room: int) -> None:
+    cut = fit(TREE, LIMITS, room)
+    assert cut.tokens.tolist() == [1, 2, 3, 0][:room]
+    assert cut.parents.tolist() == [-1, 0, 0, 1][:room]
+    assert cut.probs is not None
+    assert len(cut.probs) == len(cut)
+    assert cut.origin == "drawn"
+
+
+def test_a_target_that_reads_chains_only_gets_the_first_branch() -> None:
+    chains = replace(LIMITS, trees=False)
+    assert fit(TREE, chains, 9).tokens.tolist() == [1, 2, 0]
+    assert fit(TREE, chains, 9).parents.tolist() == [-1, 0, 1]
+    assert fit(TREE, chains, 2).tokens.tolist() == [1, 2]
+    chain = Proposal.chain([3, 2])
+    assert fit(chain, chains, 9) is chain
+
+
+def test_what_the_target_has_no_row_for_is_named() -> None:
+    with pytest.raises(BadProposal, match="token 4 is none of the target's 4"):
+        fit(Proposal.chain([0, 4]), LIMITS, 9)
+    with pytest.raises(BadProposal, match=r"probs are \[1, 5\], wanted \[1, 4\]"):
+        fit(Proposal.chain([0], probs=torch.full((1, 5), 0.2)), LIMITS, 9)
 
 
 @pytest.mark.parametrize(
@@ -203,10 +245,10 @@ def test_a_well_formed_proposal_passes_the_check_unchanged() -> None:
         (Proposal(ints(1), ints(0)), "before its parent"),
         (Proposal(ints(1), ints(-2)), "before its parent"),
         (Proposal(ints(1, -1), ints(-1, 0)), "token -1"),
-        (Proposal(ints(1, 2), ints(-1)), r"parents are not int64 \[2\]"),
-        (Proposal(np.array([1.5]), ints(-1)), r"tokens are not int64 \[1\]"),
-        (Proposal([1, 2], [-1, 0]), r"tokens are not int64 \[2\]"),  # type: ignore[arg-type]
-        (Proposal(ints(1, 2), ints(-1, 0), torch.ones(1, 4)), "1 rows for 2 nodes"),
+        (Proposal(ints(1, 2), ints(-1)), "2 tokens but 1 parents"),
+        (Proposal(np.array([1.5]), ints(-1)), r"tokens are not int64 \[N\]"),
+        (Proposal([1, 2], [-1, 0]), r"tokens are not int64 \[N\]"),  # type: ignore[arg-type]
+        (Proposal(ints(1, 2), ints(-1, 0), torch.ones(1, 4)), r"probs are float32 \[1, 4\], not float \[2, V\]"),
         (Proposal(ints(1), ints(-1), torch.ones(1, 4)), "no distribution"),
         (Proposal(ints(1), ints(-1), torch.tensor([[2.0, -1.0]])), "no distribution"),
         (Proposal(ints(1), ints(-1), torch.tensor([[float("nan"), 1.0]])), "no distribution"),

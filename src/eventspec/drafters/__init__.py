@@ -1,7 +1,6 @@
 """Who proposes tokens: nobody, the prompt's own n-grams, a text prior, an independent language model, one with another
 tokenizer, one cut to chains, a head on the target's features."""
 
-from eventspec.drafters.chains import Chains
 from eventspec.drafters.eagle import EagleConfig, EagleHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head
 from eventspec.drafters.feature import FeatureDrafter
@@ -14,7 +13,6 @@ from eventspec.drafters.retokenized import Retokenized
 from eventspec.drafters.speculators import Verifier
 
 __all__ = [
-    "Chains",
     "Eagle3Config",
     "Eagle3Head",
     "EagleConfig",

@@ -1,13 +1,18 @@
-"""The target's processed distribution at one node: bias, penalties, bans, grammar, temperature, top-k, top-p, min-p. This is
-the p of the rule.
+"""The target's processed distribution at one node (bias, penalties, bans, grammar, temperature, top-k, top-p, min-p: the p of
+the rule), and the token that is drawn from it.
 
 Whatever depends on what was said before goes by the answer's own tokens along the node's path, so a tree's branches each get
 their own.
+
+Drawing is Gumbel-max (Gumbel 1954; Maddison et al. 2014): argmax of log p + g with noise g that depends on the seed and the
+position only. A row that is scored among others differs by rounding from the same row scored alone, and then the drawn token
+can change only where the two best sums are as close as that. An inverse-CDF draw changes wherever one of its V boundaries
+moves past the random number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +22,17 @@ from torch import Tensor
 from eventspec.core import BadInput, ConstraintState, Proposal, Sampling
 
 Row = np.ndarray[Any, np.dtype[np.float64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+PositionRng = Callable[[int], np.random.Generator]
+"""What a position of the answer is drawn with; never what a drafter draws from."""
+
+
+def position_rng(seed: int) -> PositionRng:
+    """A generator of its own for every position, so that what is drawn there does not depend on how it was reached.
+
+    The position is a spawn key: as a second word of the seed, position p of seed s would draw as position 0 of s + (p << 32).
+    """
+    return lambda position: np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(position,)))
 
 
 def plain_greedy(sampling: Sampling) -> bool:
@@ -43,12 +59,64 @@ def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
     return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
 
 
-def hopeless(proposal: Proposal, state: ConstraintState | None) -> bool:
+def no_admissible_root(proposal: Proposal, state: ConstraintState | None) -> bool:
     """Whether no node can be accepted, so that none need be scored: all first tokens were chosen and leave the grammar."""
     if state is None or proposal.probs is not None:
         return False
     mask, firsts = state.mask(), proposal.tokens[proposal.parents < 0]
     return not mask[firsts[firsts < len(mask)]].any()
+
+
+def sayable(tokens: Sequence[int], answer: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> int:
+    """How many of these tokens, one behind the other, may follow the answer int [A] by bans, bad words, least length and
+    grammar (`state` is the constraint's behind the answer). Nothing follows a stop token."""
+    path = list(answer)
+    for count, token in enumerate(tokens):
+        early = len(path) < sampling.min_new_tokens and token in sampling.stop_ids
+        if early or token in sampling.banned_ids or any(_completes(word, path, token) for word in sampling.bad_words):
+            return count
+        if state is not None:
+            mask = state.mask()
+            if token >= len(mask) or not mask[token]:
+                return count
+        if token in sampling.stop_ids:
+            return count + 1
+        path.append(token)
+        state = advanced(state, token, sampling)
+    return len(tokens)
+
+
+def choose(
+    logits: Tensor,
+    path: Sequence[int],
+    sampling: Sampling,
+    state: ConstraintState | None,
+    rng: PositionRng,
+    rounding: float = 0.0,
+) -> tuple[int, bool]:
+    """The next token of one row of logits float [V] behind the answer `path`, and whether it hangs on rounding: whether another
+    token would win if logits changed places that are no more than `rounding` apart. BadInput when nothing may be said.
+
+    What hangs on rounding by chance alone is told too: a token at the edge of top-k, top-p or min-p.
+    """
+    row = _row(logits, path, sampling, state)
+    # A penalty stretches rounding together with the logit.
+    rounding *= max(sampling.repetition_penalty, 1 / sampling.repetition_penalty)
+    if sampling.temperature == 0:
+        token = int(row.argmax())
+        return token, bool(np.count_nonzero(row >= row[token] - rounding) > 1)
+    row = _tempered(row, sampling)
+    kept, doubtful = _cut(row, sampling, slack := rounding / sampling.temperature)
+    values = row + rng(len(path)).gumbel(size=len(row))
+    token = int(np.where(kept, values, -np.inf).argmax())
+    rivals = np.where(kept | doubtful, values, -np.inf) >= values[token] - slack
+    return token, bool(doubtful[token] or np.count_nonzero(rivals) > 1)
+
+
+def draw(p: Row, rng: np.random.Generator) -> int:
+    """One token from p float64 [V], which need not add up to 1. A token without a share is never drawn."""
+    with np.errstate(divide="ignore"):
+        return int((np.log(p) + rng.gumbel(size=len(p))).argmax())
 
 
 def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: ConstraintState | None = None) -> Row:
@@ -58,27 +126,65 @@ def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: Co
     The order is transformers': logit bias, repetition penalty (then frequency and presence penalty, which only vLLM and OpenAI
     have), bad words, least length, grammar, bans, temperature, top-k, top-p, min-p. BadInput when nothing may be said.
     """
+    row = _row(logits, path, sampling, state)
+    if sampling.temperature == 0:
+        hot = np.zeros_like(row)
+        hot[row.argmax()] = 1.0
+        return hot
+    row = _tempered(row, sampling)
+    return _softmax(np.where(_cut(row, sampling, 0.0)[0], row, -np.inf))
+
+
+def _row(logits: Tensor, path: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> Row:
+    """Logits float [V] with bias and penalties, minus infinity for what must not come next."""
     row = logits.double().numpy(force=True).copy()
     for token, bias in sampling.logit_bias.items():
         if token < len(row):
             row[token] += bias
     _penalise(row, path, sampling)
     _refuse(row, path, sampling, state)
-    if sampling.temperature == 0:
-        hot = np.zeros_like(row)
-        hot[row.argmax()] = 1.0
-        return hot
+    return row
+
+
+def _tempered(row: Row, sampling: Sampling) -> Row:
+    """Logarithms of probabilities, but for a constant that makes the best one 0."""
     with np.errstate(over="ignore"):  # by the smallest temperatures, and only to minus infinity: the best token is at 0
-        row = (row - row.max()) / sampling.temperature
+        return np.asarray((row - row.max()) / sampling.temperature)
+
+
+def _cut(row: Row, sampling: Sampling, slack: float) -> tuple[Mask, Mask]:
+    """bool [V] twice: what top-k, top-p and min-p keep of a tempered row, and whose place inside or outside hangs on entries
+    that are no more than `slack` apart."""
+    kept: Mask = row > -np.inf
+    doubtful = np.zeros_like(kept)
     if 0 < sampling.top_k < len(row):
-        row[row < np.partition(row, -sampling.top_k)[-sampling.top_k]] = -np.inf
+        kept &= row >= np.partition(row, -sampling.top_k)[-sampling.top_k]
+        doubtful |= _at_the_edge(row, kept, slack)
     if sampling.top_p < 1:
-        row = _top_p(row, sampling.top_p)
-    probs = _softmax(row)
+        # The shares hang on who is in: one doubtful place before makes all of them doubtful.
+        doubtful |= kept & doubtful.any()
+        order = np.argsort(-np.where(kept, row, -np.inf), kind="stable")[: np.count_nonzero(kept)]
+        # The share of the likelier ones; the likeliest always stays.
+        before = np.concatenate(([-np.inf], np.cumsum(_softmax(row[order]))[:-1]))
+        kept = np.zeros_like(kept)
+        kept[order[before < sampling.top_p]] = True
+        # A change of `slack` in every entry moves the share P of a set by at most slack * P * (1 - P) * 2.
+        doubtful[order[np.abs(before - sampling.top_p) <= slack / 2]] = True
+        doubtful |= _at_the_edge(row, kept, slack)
     if sampling.min_p > 0:
-        probs[probs < sampling.min_p * probs.max()] = 0.0
-        probs /= probs.sum()
-    return probs
+        doubtful |= kept & doubtful.any()
+        apart = row - row.max() - np.log(sampling.min_p)
+        doubtful |= kept & (np.abs(apart) <= slack)
+        kept &= apart >= 0
+    return kept, doubtful if slack else np.zeros_like(doubtful)
+
+
+def _at_the_edge(row: Row, kept: Mask, slack: float) -> Mask:
+    """bool [V]: entries that could change places across the edge between what is kept and what is not."""
+    outside = row[~kept]
+    if not len(outside) or outside.max() == -np.inf:
+        return np.zeros_like(kept)
+    return np.asarray((row > row[kept].min() - slack) & (row < outside.max() + slack))
 
 
 def _penalise(row: Row, path: Sequence[int], sampling: Sampling) -> None:
@@ -95,11 +201,9 @@ def _penalise(row: Row, path: Sequence[int], sampling: Sampling) -> None:
 def _refuse(row: Row, path: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> None:
     """Minus infinity for whatever must not come next."""
     row[[token for token in sampling.banned_ids if token < len(row)]] = -np.inf
-    for *before, last in sampling.bad_words:
-        if last >= len(row):
-            continue
-        if not before or list(path[-len(before) :]) == before:
-            row[last] = -np.inf
+    for word in sampling.bad_words:
+        if word[-1] < len(row) and _completes(word, path, word[-1]):
+            row[word[-1]] = -np.inf
     if state is not None:
         mask = state.mask()[: len(row)]
         row[: len(mask)][~mask] = -np.inf
@@ -114,15 +218,12 @@ def _refuse(row: Row, path: Sequence[int], sampling: Sampling, state: Constraint
         raise BadInput(f"nothing may be said after {len(path)} tokens: grammar, bans and bad words together leave no token")
 
 
+def _completes(word: Sequence[int], path: Sequence[int], token: int) -> bool:
+    """Whether `token` behind the path completes the sequence."""
+    *before, last = word
+    return token == last and (not before or list(path[-len(before) :]) == before)
+
+
 def _softmax(row: Row) -> Row:
     exps = np.exp(row - row.max())
     return np.asarray(exps / exps.sum())
-
-
-def _top_p(row: Row, top_p: float) -> Row:
-    """Keep the smallest set of tokens whose probability reaches `top_p`; the most likely one always stays."""
-    order = np.argsort(-row, kind="stable")
-    before = np.cumsum(_softmax(row)[order])
-    dropped = order[1:][before[:-1] >= top_p]
-    row[dropped] = -np.inf
-    return row

@@ -20,7 +20,8 @@ class Plan:
     node_cost, level_cost: in target steps; worth: what one accepted node saves, in target steps (less than one, because a
     later round would have committed several with one forward); ahead: whether the drafter deepens its tree while the target
     verifies; patience: target steps that waiting for drafts may cost beyond what accepted ones save; step_seconds: how long
-    a step takes; deadline: seconds after which a drafter that does not come back is given up."""
+    a step takes; deadline: seconds after which a drafter that does not come back is given up; settle: whether near ties are
+    settled by plain decoding (`engine.numerics`) or only counted."""
 
     tail: int = 1
     head_nodes: int = 32
@@ -32,6 +33,7 @@ class Plan:
     patience: float = 16.0
     step_seconds: float = 0.00125
     deadline: float = 5.0
+    settle: bool = True
 
     @property
     def floor(self) -> float:

@@ -7,13 +7,14 @@ include their ancestors.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import Budget, Proposal, Tokens
+from eventspec.core import Budget, Limits, Proposal, Tokens
 
 
 def depths(parents: list[int]) -> list[int]:
@@ -49,26 +50,76 @@ class BadProposal(ValueError):
     """A proposal that is no tree of token ids within its budget: the drafter's fault, never the answer's."""
 
 
-def check(proposal: Proposal, budget: Budget) -> Proposal:
-    """The proposal itself; BadProposal when it must not reach the target."""
-    tokens, parents, count = proposal.tokens, proposal.parents, len(proposal.tokens)
-    for name, column in (("tokens", tokens), ("parents", parents)):
-        if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.shape != (count,):
-            raise BadProposal(f"{name} are not int64 [{count}]")
-    if count > budget.nodes:
-        raise BadProposal(f"{count} nodes, asked for at most {budget.nodes}")
+def check(proposal: Any, budget: Budget) -> Proposal:
+    """A copy of what a drafter proposed, which the drafter cannot change any more; BadProposal when it must not reach the
+    target. Every attribute is looked at once: it is the drafter's object, and may be anything."""
+    try:
+        tokens, parents, probs, origin = proposal.tokens, proposal.parents, proposal.probs, proposal.origin
+    except AttributeError as error:
+        raise BadProposal(f"{type(proposal).__name__} is no proposal ({error})") from None
+    tokens, parents = _column("tokens", tokens, budget.nodes), _column("parents", parents, budget.nodes)
+    count = len(tokens)
+    if len(parents) != count:
+        raise BadProposal(f"{count} tokens but {len(parents)} parents")
     if ((parents < -1) | (parents >= np.arange(count))).any():
         raise BadProposal("a node comes before its parent")
     if (tokens < 0).any():
         raise BadProposal(f"token {tokens.min()} is no token")
     if (depth := max(depths(parents.tolist()), default=-1) + 1) > budget.levels:
         raise BadProposal(f"{depth} levels, asked for at most {budget.levels}")
-    if (probs := proposal.probs) is not None:
-        if len(probs) != count:
-            raise BadProposal(f"probs have {len(probs)} rows for {count} nodes")
-        if not bool((probs >= 0).all() and ((probs.sum(-1) - 1).abs() < 1e-3).all()):
-            raise BadProposal("a row of probs is no distribution")
-    return proposal
+    return Proposal(tokens, parents, None if probs is None else _distributions(probs, count), str(origin)[:80])
+
+
+def _column(name: str, column: Any, most: int) -> Tokens:
+    """A copy of an int64 [N] array, contiguous and of numpy's own type."""
+    if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.ndim != 1:
+        raise BadProposal(f"{name} are not int64 [N]")
+    if len(column) > most:
+        raise BadProposal(f"{len(column)} nodes, asked for at most {most}")
+    return np.array(column, np.int64, order="C", subok=False)
+
+
+def _distributions(probs: Any, count: int) -> Tensor:
+    """A copy of probabilities float [N, V]."""
+    if not isinstance(probs, Tensor):
+        raise BadProposal(f"probs are a {type(probs).__name__}, not a tensor")
+    if not probs.is_floating_point() or probs.dim() != 2 or len(probs) != count:
+        kind = str(probs.dtype).removeprefix("torch.")
+        raise BadProposal(f"probs are {kind} {list(probs.shape)}, not float [{count}, V]")
+    copied = probs.detach().clone()
+    if not bool((copied >= 0).all() and ((copied.sum(-1) - 1).abs() < 1e-3).all()):
+        raise BadProposal("a row of probs is no distribution")
+    return copied
+
+
+def fit(proposal: Proposal, limits: Limits, room: int) -> Proposal:
+    """What the target can read of a checked proposal: the nodes there is room for, and of a target that reads chains only the
+    first branch. BadProposal for tokens, or probabilities over tokens, that the target does not have."""
+    count, probs = len(proposal), proposal.probs
+    if count and (largest := int(proposal.tokens.max())) >= limits.vocabulary:
+        raise BadProposal(f"token {largest} is none of the target's {limits.vocabulary}")
+    if probs is not None and probs.shape[1] != limits.vocabulary:
+        raise BadProposal(f"probs are {list(probs.shape)}, wanted {[count, limits.vocabulary]}")
+    kept: Sequence[int] = range(count)
+    if not limits.trees and not is_chain(proposal.parents.tolist()):
+        kept = _first_branch(proposal.parents.tolist())
+    if len(kept) == count <= room:
+        return proposal
+    # Parents come before children, and of drawn siblings the earlier ones do not hang on the later: any beginning is a tree.
+    kept = list(kept[: max(0, room)])
+    place = {-1: -1, **{node: at for at, node in enumerate(kept)}}
+    parents = np.array([place[parent] for parent in proposal.parents[kept].tolist()], np.int64)
+    return Proposal(proposal.tokens[kept], parents, None if probs is None else probs[kept], proposal.origin)
+
+
+def _first_branch(parents: list[int]) -> list[int]:
+    """Nodes along the first child from the root."""
+    branch, node = [], -1
+    for place, parent in enumerate(parents):
+        if parent == node:
+            branch.append(place)
+            node = place
+    return branch
 
 
 def best_nodes(tokens: Tokens, parents: Tokens, logs: np.ndarray[Any, Any], budget: Budget, origin: str) -> Proposal:
@@ -90,13 +141,7 @@ def best_nodes(tokens: Tokens, parents: Tokens, logs: np.ndarray[Any, Any], budg
 
 def best_chain(proposal: Proposal) -> list[int]:
     """Tokens along the first child from the root, in a tree whose siblings lie in order of their probability."""
-    chain: list[int] = []
-    node = -1
-    for place, parent in enumerate(proposal.parents.tolist()):
-        if parent == node:
-            chain.append(int(proposal.tokens[place]))
-            node = place
-    return chain
+    return [int(proposal.tokens[node]) for node in _first_branch(proposal.parents.tolist())]
 
 
 class DraftTree:

@@ -6,27 +6,19 @@ no child is left the bonus token is drawn from what remains of p. The tokens tha
 target's own (Leviathan et al. 2023, section 2.3 and appendix A.1; for trees Miao et al. 2024, SpecInfer, section 4.3).
 
 What is drawn at a position depends on the seed and the position only. So where children are chosen, a sampled answer too is
-the target's own token by token, whatever was drafted.
+the target's own token by token, whatever was drafted; where rounding could change that, see `engine.numerics`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
 
 from eventspec.core import BadInput, ConstraintState, Proposal, Sampling, Verdict
-from eventspec.engine.distribution import Row, advanced, allowed, plain_greedy, processed
-from eventspec.engine.tree import BadProposal
-
-Chance = Callable[[int], np.random.Generator]
-"""What a position of the answer is drawn with; never what a drafter draws from."""
-
-
-def chance(seed: int) -> Chance:
-    """A generator of its own for every position, so that what is drawn there does not depend on how it was reached."""
-    return lambda position: np.random.default_rng((seed, position))
+from eventspec.engine.distribution import PositionRng, Row, advanced, allowed, choose, draw, plain_greedy, processed
+from eventspec.engine.numerics import Numerics
 
 
 def verify(
@@ -34,60 +26,69 @@ def verify(
     proposal: Proposal,
     sampling: Sampling,
     answer: Sequence[int],
-    chance: Chance,
+    rng: PositionRng,
     state: ConstraintState | None = None,
+    numerics: Numerics = Numerics(),  # noqa: B008 - frozen
 ) -> Verdict:
     """Walk the proposal with the target's logits float [N+1, V]; `answer` int [A] are the tokens committed so far, and `state`
-    is the constraint's behind them.
+    is the constraint's behind them. Near ties are settled by `numerics` and told in the verdict.
 
-    BadProposal when `probs` are over another vocabulary, BadInput when nothing may be said next.
+    BadInput when nothing may be said next.
     """
-    if plain_greedy(sampling):
-        return _follow(allowed(logits, sampling).argmax(-1).tolist(), proposal)
-    if proposal.probs is not None and proposal.probs.shape != (len(proposal), logits.shape[-1]):
-        raise BadProposal(f"probs are {list(proposal.probs.shape)}, wanted {[len(proposal), logits.shape[-1]]}")
+    if plain_greedy(sampling) and (followed := _follow(logits, proposal, sampling, numerics.rounding)) is not None:
+        return followed
     children = _children(proposal)
-    tokens, path, node = list(answer), list[int](), -1
+    # At temperature 0 the target's token is certain: how the children came about does not matter.
+    probs = None if sampling.temperature == 0 else proposal.probs
+    tokens, path, close, node = list(answer), list[int](), list[int](), -1
     while True:
+        here, row = children.get(node, []), logits[node + 1]
         try:
-            p, rng = processed(logits[node + 1], tokens, sampling, state), chance(len(tokens))
+            if probs is None:
+                token, near = choose(row, tokens, sampling, state, rng, numerics.rounding)
+                if near and numerics.settle is not None:
+                    token, _ = choose(numerics.settle(tokens), tokens, sampling, state, rng)
+                accepted = next((child for child in here if proposal.tokens[child] == token), None)
+            else:
+                p = processed(row, tokens, sampling, state)
+                slack = numerics.rounding / sampling.temperature
+                token, accepted, near = _among_drawn(p, proposal, here, rng(len(tokens)), slack)
         except BadInput:
             if not path:
                 raise
             # The answer may end before this place, and then it does not matter: told only when it stands here.
-            return _verdict(path[:-1], tokens[len(answer) :])
-        here = children.get(node, [])
-        if proposal.probs is None:
-            token = _draw(p, rng)
-            accepted = next((child for child in here if proposal.tokens[child] == token), None)
-        else:
-            token, accepted = _among_drawn(p, proposal, here, rng)
+            return _verdict(path[:-1], tokens[len(answer) :], close)
+        if near:
+            close.append(len(tokens) - len(answer))
         tokens.append(token)
         if accepted is None:
-            return _verdict(path, tokens[len(answer) :])
+            return _verdict(path, tokens[len(answer) :], close)
         path.append(accepted)
         node, state = accepted, advanced(state, token, sampling)
 
 
-def _among_drawn(p: Row, proposal: Proposal, children: list[int], rng: np.random.Generator) -> tuple[int, int | None]:
-    """The next token, and the child it is (None: none of them)."""
+def _among_drawn(
+    p: Row, proposal: Proposal, children: list[int], rng: np.random.Generator, slack: float
+) -> tuple[int, int | None, bool]:
+    """The next token, the child it is (None: none of them), and whether a refusal or an acceptance on the way would have gone
+    the other way had a logarithm of p differed by `slack`."""
     assert proposal.probs is not None
+    near = False
     for child in children:
         token, q = int(proposal.tokens[child]), proposal.probs[child].double().numpy(force=True)
-        if rng.random() * float(q[token]) < p[token]:
-            return token, child
+        needed = rng.random() * float(q[token])
+        near |= abs(needed - p[token]) <= slack * p[token]
+        if needed < p[token]:
+            return token, child, bool(near)
         p = _residual(p, q)
-    return _draw(p, rng), None
+    return draw(p, rng), None, bool(near)
 
 
-def _draw(p: Row, rng: np.random.Generator) -> int:
-    """One token from p [V]: where a uniform number falls among the cumulated shares. A token without a share is never hit."""
-    upto = p.cumsum()
-    return int(min(np.searchsorted(upto, rng.random() * upto[-1], side="right"), np.flatnonzero(p)[-1]))
-
-
-def _follow(best: list[int], proposal: Proposal) -> Verdict:
-    """The rule for one-hot p, which is a walk along the argmax: equal to the general walk, and free of its arithmetic."""
+def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: float) -> Verdict | None:
+    """The rule for one-hot p, which is a walk along the argmax: equal to the general walk, and free of its arithmetic. None
+    where a decision on the way is a near tie, or nothing may be said: that is for the general walk."""
+    rows = allowed(logits, sampling)
+    best = rows.argmax(-1).tolist()
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
     path: list[int] = []
     node, wanted = -1, best[0]
@@ -96,11 +97,16 @@ def _follow(best: list[int], proposal: Proposal) -> Verdict:
         if parent == node and token == wanted:
             path.append(child)
             node, wanted = child, best[child + 1]
-    return _verdict(path, [tokens[i] for i in path] + [wanted])
+    walked = rows if not path and len(rows) == 1 else rows[[0, *(child + 1 for child in path)]]
+    first, second = walked.topk(2).values.unbind(-1)
+    # Written so that what is no number (all banned: inf - inf) is not told apart from a tie.
+    if not bool((first - second > rounding).all()):
+        return None
+    return _verdict(path, [tokens[i] for i in path] + [wanted], [])
 
 
-def _verdict(path: list[int], tokens: list[int]) -> Verdict:
-    return Verdict(np.array(path, np.int64), np.array(tokens, np.int64))
+def _verdict(path: list[int], tokens: list[int], near: list[int]) -> Verdict:
+    return Verdict(np.array(path, np.int64), np.array(tokens, np.int64), tuple(near))
 
 
 def _children(proposal: Proposal) -> dict[int, list[int]]:

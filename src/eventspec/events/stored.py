@@ -80,6 +80,10 @@ class StoredStream(EventStream):
         found = self._source.span()
         return None if found is None else Window(found.start_us + self._shift_us, found.end_us + self._shift_us)
 
+    def read_only(self) -> EventStream:
+        """This stream itself: what it reads is its own copy, and its columns are read-only already."""
+        return self
+
     def slice(self, window: Window) -> EventStream:
         """Events with ``start_us <= t < end_us``, read from the file."""
         own = Window(window.start_us - self._shift_us, window.end_us - self._shift_us)
@@ -96,7 +100,7 @@ class StoredStream(EventStream):
 
     @cached_property
     def _whole(self) -> EventStream:
-        return EventStream.joined(self.blocks(), self.width, self.height)
+        return EventStream.joined(self.blocks(), self.width, self.height).read_only()
 
 
 def held(source: Source, file_bytes: int) -> EventStream:

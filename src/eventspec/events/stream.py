@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eventspec.core import BadInput, Window
+from eventspec.core import BadInput, Window, read_only
 
 Monotonic = Literal["raise", "clamp", "keep"]
 """What to do with a time that is before its predecessor: refuse, lift it to the latest time so far, or leave it."""
@@ -54,6 +54,11 @@ class EventStream:
 
     def __repr__(self) -> str:
         return f"EventStream({len(self)} events, {self.width}x{self.height}, span={self.span})"
+
+    def read_only(self) -> EventStream:
+        """The same events, which nobody can write to through this stream."""
+        columns = read_only(self.x), read_only(self.y), read_only(self.t), read_only(self.p)
+        return EventStream(*columns, self.width, self.height, self.ordered)
 
     @classmethod
     def empty(cls, width: int, height: int) -> EventStream:

@@ -6,15 +6,19 @@ refuses is taken out of the cache again. Nothing here imports transformers; `hf_
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from eventspec.core import Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
-from eventspec.engine.tree import BadProposal, depths, is_chain, tree_mask
+from eventspec.core import Limits, Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
+from eventspec.engine.lanes import ProcessLock
+from eventspec.engine.numerics import measured_rounding
+from eventspec.engine.tree import depths, is_chain, tree_mask
 from eventspec.models.session import check_context
 
 
@@ -47,6 +51,12 @@ class HfLanguage:
     context: int
     trees: bool = True
 
+    @property
+    def layers(self) -> int:
+        """How many decoder layers there are."""
+        decoder: Any = self.model.get_decoder()  # type: ignore[operator]
+        return len(decoder.layers)
+
     def embed(self, ids: Tensor) -> Tensor:
         """int64 [N] -> rows float [N, D], as the model's own forward makes them."""
         rows: Tensor = self.model.get_input_embeddings()(ids)  # type: ignore[operator]
@@ -61,20 +71,21 @@ class HfLanguage:
         mask bool [T, past + T], True = may look; None: the model makes its own, causal or sliding.
         """
         seen: dict[int, Tensor] = {}
-        hooks = [self._tapped(layer).register_forward_hook(_keeps(seen, layer)) for layer in taps]
         positions = prompt.positions if len(prompt.positions) == 1 else prompt.positions[:, None]
-        try:
-            found = self.model(
-                inputs_embeds=prompt.rows[None],
-                attention_mask=None if mask is None else additive(mask, prompt.rows.dtype),
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=keep,
-            )
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with alone(self.model):
+            hooks = [self._tapped(layer).register_forward_hook(_keeps(seen, layer)) for layer in taps]
+            try:
+                found = self.model(
+                    inputs_embeds=prompt.rows[None],
+                    attention_mask=None if mask is None else additive(mask, prompt.rows.dtype),
+                    position_ids=positions,
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=keep,
+                )
+            finally:
+                for hook in hooks:
+                    hook.remove()
         return found.logits[0, -keep:], torch.cat([seen[layer] for layer in taps], 1) if taps else None
 
     def _tapped(self, layer: int) -> nn.Module:
@@ -82,6 +93,14 @@ class HfLanguage:
         decoder: Any = self.model.get_decoder()  # type: ignore[operator]
         found: nn.Module = decoder.norm if layer < 0 else decoder.layers[layer - 1]
         return found
+
+
+_LOCKS: weakref.WeakKeyDictionary[nn.Module, ProcessLock] = weakref.WeakKeyDictionary()
+
+
+def alone(model: nn.Module) -> ProcessLock:
+    """The lock of a model: one call at a time, whoever holds it. We read inside it through hooks, which hear every call."""
+    return _LOCKS.setdefault(model, ProcessLock())
 
 
 def _keeps(seen: dict[int, Tensor], layer: int) -> Callable[[Any, Any, Any], None]:
@@ -101,12 +120,21 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class HfTarget:
-    """A transformers model that verifies: `prompts` makes its prompt, `language` reads it."""
+    """A transformers model that verifies: `prompts` makes its prompt, `language` reads it; `example` is a prompt to measure
+    with."""
 
     lossless = True
 
-    def __init__(self, language: HfLanguage, prompts: Prompts) -> None:
-        self.language, self.prompts = language, prompts
+    def __init__(self, language: HfLanguage, prompts: Prompts, example: Prompt) -> None:
+        self.language, self.prompts, self.example = language, prompts, example
+
+    @cached_property
+    def limits(self) -> Limits:
+        """As `core.Target.limits`."""
+        language, example = self.language, self.example
+        with torch.inference_mode():
+            rounding = measured_rounding(lambda: opened(language, example), language.vocabulary)
+        return Limits(language.vocabulary, language.layers, language.trees, rounding)
 
     def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> HfSession:
         """As `core.Target.prefill`; raises BadInput when prompt and answer do not fit the context."""
@@ -114,12 +142,17 @@ class HfTarget:
         trace.sizes["prompt"] = len(prompt)
         if self.language.context:
             check_context(len(prompt), request.sampling.max_new_tokens, self.language.context)
-        session = HfSession(self.language, self.language.new_cache(), prompt, int(prompt.positions.max()) + 1, taps=taps)
+        session = opened(self.language, prompt, taps)
         if len(prompt) > (waiting := max(1, tail)):
             began = trace.now()
             session.read(len(prompt) - waiting)  # the last row stays: its forward gives the first logits
             trace.span("prefill", "target", began)
         return session
+
+
+def opened(language: HfLanguage, prompt: Prompt, taps: tuple[int, ...] = ()) -> HfSession:
+    """A session that has read nothing of its prompt yet."""
+    return HfSession(language, language.new_cache(), prompt, int(prompt.positions.max()) + 1, taps=taps)
 
 
 class HfSession:
@@ -130,7 +163,7 @@ class HfSession:
     ) -> None:
         self.language, self.cache, self.pending = language, cache, pending
         self.following, self.length, self.taps = following, length, taps
-        self._prompt = pending.rows
+        self._prompt = pending
         self._features: list[Tensor] = []  # of the prompt's rows, as they are read
 
     def read(self, rows: int) -> None:
@@ -141,20 +174,24 @@ class HfSession:
         self.pending = self.pending.part(rows, len(self.pending))
         self.length += rows
 
+    @property
+    def room(self) -> int:
+        """As `core.TargetSession.room`: the cache grows."""
+        return 1 << 30
+
+    def again(self) -> TargetSession:
+        """As `core.TargetSession.again`."""
+        return opened(self.language, self._prompt)
+
     def prompt(self) -> TappedPrompt:
-        """As `core.TargetSession.prompt`."""
-        return TappedPrompt(self._prompt, torch.cat(self._features), (0, 0))
+        """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""
+        return TappedPrompt(self._prompt.rows.clone(), torch.cat(self._features), (0, 0))
 
     def score(self, proposal: Proposal) -> Scores:
-        """As `core.TargetSession.score`; BadProposal for ids this model has no row for, and for branches where it reads chains
-        only."""
+        """As `core.TargetSession.score`; the proposal fits `limits` and `room`."""
         pending, count = self.pending, len(proposal)
         parents = proposal.parents.tolist()
         straight = is_chain(parents)
-        if count and (largest := proposal.tokens.max()) >= self.language.vocabulary:
-            raise BadProposal(f"token {largest} is none of the target's {self.language.vocabulary}")
-        if not straight and not self.language.trees:
-            raise BadProposal("the target reads chains only, and this draft has branches")
         keep_rows(self.cache, self.length, [])  # an earlier score may not have been followed by a verdict
         mask = None if straight else tree_mask(parents, self.length, len(pending), pending.rows.device)
         scored = self._behind(pending, proposal.tokens.tolist(), depths(parents))

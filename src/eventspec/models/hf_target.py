@@ -22,7 +22,7 @@ from torch import Tensor
 
 from eventspec.core import BadCheckpoint, BadInput, EventspecError, Request, Trace
 from eventspec.models.hf_limits import reads_rows, reads_trees, rolls_back
-from eventspec.models.hf_session import HfLanguage, HfTarget, Prompt
+from eventspec.models.hf_session import HfLanguage, HfTarget, Prompt, alone
 from eventspec.models.loading import Loading, VisionLanguage
 from eventspec.text import Vocabulary
 from eventspec.video.sampling import uniform_indices
@@ -266,13 +266,14 @@ def _handed_over(model: Any, inputs: Any) -> dict[str, Any]:
         found.update(named)
         raise _Reached
 
-    hook = model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
-    try:
-        model(**inputs, use_cache=False)
-    except _Reached:
-        pass
-    finally:
-        hook.remove()
+    with alone(model):
+        hook = model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            model(**inputs, use_cache=False)
+        except _Reached:
+            pass
+        finally:
+            hook.remove()
     return found
 
 
@@ -362,7 +363,7 @@ def _measured(opened: _Opened, how: Loading) -> tuple[HfTarget, dict[str, Any], 
     fitting = max(1, context // 2 // max(1, per_frame)) if context else FRAMES
     frames = min(FRAMES, fitting) if how.frames is None else how.frames
     sees = {"frames": frames, f"rows_per_{_PROBE_SIDE}x{_PROBE_SIDE}_frame": per_frame, "position_rows": len(prompt.positions)}
-    return HfTarget(language, _prompts(opened, frames)), sees, _notes(opened, language)
+    return HfTarget(language, _prompts(opened, frames), prompt), sees, _notes(opened, language)
 
 
 def _notes(opened: _Opened, language: HfLanguage) -> tuple[str, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
-from eventspec.engine.tree import BadProposal, depths, is_chain, tree_mask
+from eventspec.core import BadInput, Limits, Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
+from eventspec.engine.numerics import measured_rounding
+from eventspec.engine.tree import depths, is_chain, tree_mask
 from eventspec.nn import KVCache, Llama
 
 
@@ -42,6 +44,12 @@ class LanguageTarget:
     def __init__(self, language: Llama, rows: Rows, name: str = "target") -> None:
         self.language, self.rows, self.name = language, rows, name
 
+    @cached_property
+    def limits(self) -> Limits:
+        """As `core.Target.limits`."""
+        config = self.language.config
+        return Limits(config.vocab_size, config.num_hidden_layers, True, rounding_of(self.language))
+
     def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> LanguageSession:
         """As `core.Target.prefill`; raises BadInput when prompt and answer do not fit the context."""
         spliced = self.rows(request, trace, "target")
@@ -60,6 +68,21 @@ class LanguageTarget:
 
 
 _DRAFT_ROWS = 160
+_PROBE = 32
+
+
+def rounding_of(language: Llama) -> float:
+    """How far apart logits may lie and yet change places when a row is scored among others, measured behind a random prompt."""
+    config = language.config
+    length = min(_PROBE, config.max_position_embeddings // 2)
+    device = language.embed.weight.device
+    ids = torch.randint(config.vocab_size, (length,), generator=torch.Generator().manual_seed(0)).to(device)
+
+    def begin() -> TargetSession:
+        return LanguageSession(language, language.new_cache(2 * length), Spliced(language.embed(ids), (0, 0)))
+
+    with torch.inference_mode():
+        return measured_rounding(begin, config.vocab_size, length - 1)
 
 
 def check_context(rows: int, most: int, context: int) -> None:
@@ -87,10 +110,19 @@ class LanguageSession:
         self.cache.keep(rows, [])
         self.pending = self.pending[rows:]
 
+    @property
+    def room(self) -> int:
+        """As `core.TargetSession.room`."""
+        return self.cache.capacity - self.cache.length - len(self.pending)
+
+    def again(self) -> TargetSession:
+        """As `core.TargetSession.again`; equal capacity, so that keys lie at equal strides and kernels make equal sums."""
+        return LanguageSession(self.language, self.language.new_cache(self.cache.capacity), self._prompt)
+
     def prompt(self) -> TappedPrompt:
-        """As `core.TargetSession.prompt`."""
+        """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""
         features = self._features[0] if len(self._features) == 1 else torch.cat(self._features)
-        return TappedPrompt(self._prompt.rows, features, self._prompt.visual)
+        return TappedPrompt(self._prompt.rows.clone(), features, self._prompt.visual)
 
     def _through(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The last layer's output [T, D], and the tapped features [T, F] if any are asked for."""
@@ -98,21 +130,18 @@ class LanguageSession:
         hidden, tapped = self.language.step(x, self.cache, positions, mask, inner)
         if not self.taps:
             return hidden, None
-        found = dict(zip(sorted(inner), tapped, strict=True))
+        found = dict(zip(sorted(set(inner)), tapped, strict=True))
         found[-1] = self.language.normed(hidden)
         return hidden, torch.cat([found[layer] for layer in self.taps], 1)
 
     def score(self, proposal: Proposal) -> Scores:
-        """As `core.TargetSession.score`: logits float [N+1, V]; BadProposal for ids this model has no row for."""
+        """As `core.TargetSession.score`: logits float [N+1, V]; the proposal fits `limits` and `room`."""
         language, cache, pending = self.language, self.cache, self.pending
         count, waiting = len(proposal), len(pending)
         if not count:
             hidden, features = self._through(pending)
             return self._scores(hidden, features)
-        if (largest := proposal.tokens.max()) >= language.config.vocab_size:
-            raise BadProposal(f"token {largest} is none of the target's {language.config.vocab_size}")
-        if cache.length + waiting + count > cache.capacity:
-            raise BadProposal(f"{count} nodes do not fit into the cache")
+        assert count <= self.room, "the caller cuts proposals to the room there is"
         tokens = torch.from_numpy(proposal.tokens).to(pending.device)
         x = torch.cat((pending, language.embed(tokens)))
         parents = proposal.parents.tolist()

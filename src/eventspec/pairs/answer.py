@@ -4,11 +4,12 @@ happened."""
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from eventspec.core import BadInput, Request, Sampling, Trace, Update, Window
-from eventspec.engine.generate import Emit, Outcome, run
+from eventspec.engine.display import Emit
+from eventspec.engine.generate import Outcome, run
 from eventspec.engine.generate import stream as stream_updates
 from eventspec.pairs.pair import Pair
 from eventspec.recordings import Recording
@@ -56,6 +57,7 @@ class Result:
                 "retracted": self.trace.retracted,
                 "tau": round(self.trace.tau, 4),
                 "accepted_per_position": accepted_per_position(self.trace),
+                "near_ties": self.trace.near_ties,
             },
             "rounds_ms": rounds_ms(self.trace),
             "overhead_share": round(overhead_share(self.trace), 4),
@@ -143,7 +145,9 @@ def prepare(
         raise BadInput(f"{recording.name} has no events: the target is an event model and sees nothing else")
     if method == "cross-modal" and eventless:
         raise BadInput(f"{recording.name} has no events: method {method} needs them for the drafter; use another method")
-    return Request(prompt, view.events, view.video, pair.sampling(sampling))
+    events = None if view.events is None else view.events.read_only()
+    video = None if view.video is None else view.video.read_only()
+    return Request(prompt, events, video, pair.sampling(sampling))
 
 
 class Answering:
@@ -179,7 +183,11 @@ class Answering:
         begun, self._begun = self._begun, True
         # Work on a lane is done in order, so behind a run that somebody left, an empty job waits for its end.
         if self._outcome is None:
-            self.pair.lanes.lane("target").start(int if begun else self._run_unheard).result()
+            try:
+                self.pair.lanes.lane("target").start(int if begun else self._run_unheard).result()
+            except KeyboardInterrupt:
+                self.cancel()  # nobody waits for it any more, and the next question would
+                raise
         outcome, request = self._outcome, self.request
         if outcome is None:
             raise RuntimeError("this question failed when it ran; ask it again")
@@ -195,13 +203,26 @@ class Answering:
     def _run(self, emit: Emit) -> Outcome:
         pair, request = self.pair, self.request
         stopped = stop_rule(request.sampling.stop_ids, request.sampling.stop_strings, pair.vocabulary.decode)
+        limits = pair.target_of(self.method).limits  # measured on first use, which is no part of this answer
         self.trace.restart()
         for note in pair.notes.get(self.method, ()):
             self.trace.note(note)
         common = (pair.target_of(self.method), self.drafter, request, pair.plan(self.method), pair.lanes, self.trace, stopped)
         self._outcome = run(*common, emit, lambda: self._cancelled)
         self.trace.mark("end")
+        self._tell(limits.rounding)
         return self._outcome
+
+    def _tell(self, rounding: float) -> None:
+        """Notes on what the run met: lanes that are not as they should be, decisions as close as rounding."""
+        pair, ties = self.pair, self.trace.near_ties
+        for name in ("target", "drafter"):
+            if trouble := pair.lanes.trouble(name):
+                self.trace.note(trouble)
+        if ties:
+            settled = pair.plan(self.method).settle
+            how = "settled by plain decoding" if settled else "not settled: another numerical path may decide them otherwise"
+            self.trace.note(f"{ties} near tie{'s' * (ties > 1)} (best two closer than {rounding:.1g}), {how}")
 
 
 def answering(
@@ -229,7 +250,7 @@ def generate(
     **settings: Any,
 ) -> Result:
     """Answer one question. `settings` are fields of Sampling (max_new_tokens=64, temperature=0, ...)."""
-    return answering(pair, recording, prompt, method, window, replace(sampling or Sampling(), **settings)).result()
+    return answering(pair, recording, prompt, method, window, (sampling or Sampling()).but(**settings)).result()
 
 
 def stream(
@@ -242,7 +263,7 @@ def stream(
     **settings: Any,
 ) -> Iterator[Update]:
     """Answer one question as Provisional, Committed and Retracted updates."""
-    return answering(pair, recording, prompt, method, window, replace(sampling or Sampling(), **settings)).updates()
+    return answering(pair, recording, prompt, method, window, (sampling or Sampling()).but(**settings)).updates()
 
 
 def stream_text(
@@ -255,4 +276,4 @@ def stream_text(
     **settings: Any,
 ) -> Iterator[Piece]:
     """Answer one question as text: final pieces, each with the provisional text behind it."""
-    return answering(pair, recording, prompt, method, window, replace(sampling or Sampling(), **settings)).pieces()
+    return answering(pair, recording, prompt, method, window, (sampling or Sampling()).but(**settings)).pieces()

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from eventspec.core import BadInput, Drafter
-from eventspec.drafters import Chains, NgramDrafter, Nothing
+from eventspec.drafters import NgramDrafter, Nothing
 from eventspec.drafters.retokenized import Speaker
 from eventspec.engine import Plan
 from eventspec.engine.lanes import Lanes, choose_plan
@@ -55,8 +55,6 @@ def load_folders(
         ours = Speaker(answering.vocabulary, answering.end)
         drafters[method], note = joined(ours, drafting, vocabulary, (f"{drafter}", f"{target}"))
         notes[method] = (*told, note)
-    if not answering.trees:
-        drafters = {name: Chains(inner) for name, inner in drafters.items()}
     return Pair(
         name=target.resolve().name,
         target=answering.target,
@@ -85,4 +83,6 @@ def _budget(target: VisionLanguage, how: Loading) -> Plan:
     """The usual budget with waiting times for a model of this size: a decoding step reads every weight once."""
     step = target.weight_bytes / WEIGHT_BYTES_PER_SECOND["cuda" if how.device.startswith("cuda") else "cpu"]
     usual = Plan()
-    return replace(usual, step_seconds=max(usual.step_seconds, step), deadline=max(usual.deadline, 400 * step))
+    # In lower precision near ties are so many that settling them would be a second decoding.
+    settle = not _precision(target, how)
+    return replace(usual, step_seconds=max(usual.step_seconds, step), deadline=max(usual.deadline, 400 * step), settle=settle)

@@ -82,6 +82,16 @@ class Pair:
         """The same pair on another device plan, with lanes of its own; close them when done."""
         return replace(self, lanes=Lanes(choose_plan(plan)))
 
+    def close(self) -> None:
+        """End the lanes' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""
+        self.lanes.close()
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
     def json_schema(self, schema: str | bool | Mapping[str, Any]) -> Constraint:
         """A constraint for `Sampling`: answers are JSON of this schema. BadInput for a schema that cannot be kept to."""
         return json_schema(schema, self.vocabulary, self.end)
@@ -112,6 +122,8 @@ class Pair:
             if unknown := [i for i in ids if not 0 <= i < self.vocabulary.size]:
                 last = self.vocabulary.size - 1
                 raise BadInput(f"{name} {unknown[0]} is not in the vocabulary of pair {self.name}: ids are 0 to {last}")
+        if self.vocabulary.size <= len({*sampling.banned_ids, *self.banned}):
+            raise BadInput(f"banned_ids leave no token: all {self.vocabulary.size} of pair {self.name} are banned")
         ends = (*sampling.stop_ids, self.end, *self.ends)
         return replace(sampling, stop_ids=ends, banned_ids=(*sampling.banned_ids, *self.banned))
 

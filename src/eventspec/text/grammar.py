@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -28,26 +29,34 @@ class Grammar:
 
 
 class GrammarState:
-    """Where a text stands in its grammar: a `core.ConstraintState`. What it knows is computed once; copies share the rest."""
+    """Where a text stands in its grammar: a `core.ConstraintState`. What it knows is computed once; copies share the rest.
+
+    The rule and the display ask from two threads, and the library refuses a second borrower: hence the lock.
+    """
 
     def __init__(self, matcher: Any, size: int) -> None:
         self._matcher, self._size = matcher, size
         self._mask: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        self._lock = threading.Lock()
 
     def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """bool [ids of the vocabulary]; the end token alone once the grammar is complete and cannot go on.
 
         BadInput when the grammar is too complex to go on.
         """
-        if self._mask is None:
-            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-            if self._matcher.is_error():
-                raise BadInput(f"the grammar cannot be followed ({_first_line(self._matcher.get_error())}): make it simpler")
-            self._mask = np.unpackbits(bits, count=self._size, bitorder="little").astype(bool)
-        return self._mask
+        with self._lock:
+            if self._mask is None:
+                bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+                if self._matcher.is_error():
+                    raise BadInput(
+                        f"the grammar cannot be followed ({_first_line(self._matcher.get_error())}): make it simpler"
+                    )
+                self._mask = np.unpackbits(bits, count=self._size, bitorder="little").astype(bool)
+            return self._mask
 
     def after(self, token: int) -> GrammarState:
-        matcher = self._matcher.deep_copy()
+        with self._lock:
+            matcher = self._matcher.deep_copy()
         matcher.consume_token(token)
         return GrammarState(matcher, self._size)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eventspec.core import BadInput, FrameRows, Window
+from eventspec.core import BadInput, FrameRows, Window, read_only
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -62,6 +62,11 @@ class VideoClip:
         """Frames with ``start_us <= time < end_us``: views of the same memory, or frames of the same files."""
         first, last = np.searchsorted(self.times_us, [window.start_us, window.end_us], side="left")
         return VideoClip(self.frames[first:last], self.times_us[first:last])
+
+    def read_only(self) -> VideoClip:
+        """The same frames, which nobody can write to through this clip."""
+        frames = read_only(self.frames) if isinstance(self.frames, np.ndarray) else self.frames
+        return VideoClip(frames, read_only(self.times_us))
 
     def shifted(self, delta_us: int) -> VideoClip:
         """The same frames on a clock that shows `delta_us` more."""
