@@ -1,0 +1,133 @@
+"""Is every method's answer the target's own? Many answers of every arm beside plain decoding, token by token.
+
+Used by `eventspec doctor --self-test` (a minute, on the user's machine) and `benchmarks/identity.py` (millions of tokens).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from eventspec.core import BadInput, Sampling, Trace
+from eventspec.engine.numerics import PlainDecoding
+from eventspec.engine.plan import NO_TAIL
+from eventspec.pairs import Pair, answering, generate, with_drafter, with_head
+from eventspec.pairs.heads import SMALL_WAYS, WAYS
+from eventspec.pairs.methods import FEATURE_METHODS
+from eventspec.recordings import Recording
+
+BASE = "autoregressive"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to answer: a method of a pair."""
+
+    name: str
+    method: str
+    pair: Pair
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question about one recording under some settings."""
+
+    name: str
+    recording: Recording
+    question: str
+    sampling: Sampling
+
+
+@dataclass
+class Tally:
+    """What was seen of one arm. `failed`: answers during which the drafter was given up, which are identical for no merit of
+    the method; `near_ties`: decisions that were closer than rounding; `examples`: the first few answers that differ."""
+
+    answers: int = 0
+    tokens: int = 0
+    different: int = 0
+    failed: int = 0
+    drafted: int = 0
+    near_ties: int = 0
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def methods_of(pair: Pair) -> list[Arm]:
+    """Every lossless method of a pair but the baseline."""
+    return [Arm(name, name, pair) for name in pair.drafters if name != BASE and pair.target_of(name).lossless]
+
+
+def heads_of(pair: Pair) -> list[Arm]:
+    """Every head of a pair with every kind of tree it can draft, and its other event drafters."""
+    arms = []
+    for head in pair.heads:
+        for way in dict.fromkeys((*WAYS, *SMALL_WAYS)):
+            try:
+                arms.append(Arm(f"eagle, {head}:{way}", FEATURE_METHODS[0], with_head(pair, f"{head}:{way}")))
+            except BadInput:  # a small model has no fixed trees, a head without rates no static one
+                continue
+    for drafter in pair.others:
+        arms += [
+            Arm(f"cross-modal, {drafter}:{way}", "cross-modal", with_drafter(pair, drafter, way))
+            for way in ("retokenize", "intersect")
+        ]
+    return arms
+
+
+def compare_answers(base: Pair, arms: Sequence[Arm], questions: Iterable[Asked]) -> Iterator[dict[str, Tally]]:
+    """Answer every question plainly and with every arm; the tallies so far behind every question."""
+    tallies = {arm.name: Tally() for arm in (Arm(BASE, BASE, base), *arms)}
+    for asked in questions:
+        plain = generate(base, asked.recording, asked.question, BASE, sampling=asked.sampling)
+        _add(tallies[BASE], plain.token_ids, plain.trace, plain.token_ids, asked.name)
+        for arm in arms:
+            asking = answering(
+                arm.pair, asked.recording, asked.question, arm.method, None, asked.sampling, events_may_lack=True
+            )
+            found = asking.result()
+            _add(tallies[arm.name], found.token_ids, found.trace, plain.token_ids, asked.name)
+        yield tallies
+
+
+def _add(tally: Tally, tokens: list[int], trace: Trace, wanted: list[int], name: str) -> None:
+    tally.answers += 1
+    tally.tokens += len(tokens)
+    tally.near_ties += trace.near_ties
+    tally.drafted += trace.drafted
+    tally.failed += any("went on alone" in note for note in trace.notes)
+    if tokens != wanted:
+        tally.different += 1
+        place = next((i for i, (one, other) in enumerate(zip(tokens, wanted, strict=False)) if one != other), None)
+        if len(tally.examples) < 8:
+            tally.examples.append({"question": name, "position": place, "near_ties": trace.near_ties})
+
+
+def tie_of(pair: Pair, recording: Recording, question: str, position: int, most: int) -> Sampling | None:
+    """Settings under which the two best tokens at a position of the greedy answer are equal to the last bit; None where the
+    answer is shorter."""
+    asking = answering(pair, recording, question, BASE, None, Sampling(max_new_tokens=most))
+    truth = asking.result().token_ids
+    if position >= len(truth):
+        return None
+    target, request = pair.target, asking.request
+
+    def best_two() -> tuple[int, float]:
+        session = target.prefill(request, NO_TAIL, Trace())
+        values, tokens = PlainDecoding(session).logits(truth[:position]).double().topk(2)
+        return int(tokens[1]), float(values[0] - values[1])
+
+    with torch.inference_mode():
+        token, gap = pair.lanes.lane("target").start(best_two).result()
+    return Sampling(max_new_tokens=most, logit_bias={token: gap})
+
+
+def verdict(tallies: dict[str, Tally]) -> tuple[int, int, int]:
+    """(answers that differ, answers whose drafter failed, tokens compared) over all arms."""
+    arms = [tally for name, tally in tallies.items() if name != BASE]
+    return tuple(sum(getattr(tally, name) for tally in arms) for name in ("different", "failed", "tokens"))
