@@ -88,7 +88,9 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
     """The rule for one-hot p, which is a walk along the argmax: equal to the general walk, and free of its arithmetic. None
     where a decision on the way is a near tie, or nothing may be said: that is for the general walk."""
     rows = allowed(logits, sampling)
-    best = rows.argmax(-1).tolist()
+    # On the host in numpy, whose argmax takes a seventh of torch's there; from a device only what is needed comes.
+    host = rows.float().numpy() if rows.device.type == "cpu" else None
+    best = (rows if host is None else host).argmax(-1).tolist()
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
     path: list[int] = []
     node, wanted = -1, best[0]
@@ -97,10 +99,10 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
         if parent == node and token == wanted:
             path.append(child)
             node, wanted = child, best[child + 1]
-    walked = rows if not path and len(rows) == 1 else rows[[0, *(child + 1 for child in path)]]
-    first, second = walked.topk(2).values.unbind(-1)
-    # Written so that what is no number (all banned: inf - inf) is not told apart from a tie.
-    if not bool((first - second > rounding).all()):
+    places = [0, *(child + 1 for child in path)]
+    walked = rows[places].float().numpy(force=True) if host is None else host if len(host) == 1 else host[places]
+    # Where all is banned the best is minus infinity, and so are all the others: more than one of them.
+    if np.count_nonzero(walked >= walked.max(-1, keepdims=True) - rounding) > len(places):
         return None
     return _verdict(path, [tokens[i] for i in path] + [wanted], [])
 
