@@ -4,8 +4,8 @@ python benchmarks/identity.py --tokens 1000000 --temperature 2     # sampled
 python benchmarks/identity.py --tokens 1000000 --temperature 0     # greedy
 python benchmarks/identity.py --ties 460                           # answers with a tie of the two best tokens
 
-Writes its part of benchmarks/results/identity.json, behind every question what was seen so far. One thread; `--core N` pins it,
-so that two runs can share a machine.
+Writes its part of benchmarks/results/identity.json, behind every question what was seen so far, and goes on from there when it
+is started again (`--anew`: from the start). One thread; `--core N` pins it, so that two runs can share a machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 from eventspec.core import Sampling, write_text
 from eventspec.experiments.compare import environment
-from eventspec.experiments.identity import Asked, compare_answers, heads_of, methods_of, tie_of, verdict
+from eventspec.experiments.identity import Asked, Tally, compare_answers, heads_of, methods_of, tie_of, verdict
 from eventspec.pairs import load_pair
 from eventspec.pairs.pair import DATA
 from eventspec.recordings import Recording
@@ -40,6 +40,7 @@ def main() -> int:
     options.add_argument("--length", type=int, default=400)
     options.add_argument("--seed", type=int, default=5000)
     options.add_argument("--core", type=int)
+    options.add_argument("--anew", action="store_true")
     options.add_argument("--out", type=Path, default=RESULTS)
     found = options.parse_args()
     torch.set_num_threads(1)
@@ -49,8 +50,17 @@ def main() -> int:
     arms = [*methods_of(pair), *heads_of(pair)]
     recordings = [Recording.open(path) for path in sorted((DATA / "clips").iterdir())]
 
+    kind = "ties" if found.ties else f"temperature {found.temperature:g}"
+    known = json.loads(found.out.read_text()) if found.out.exists() else {}
+    before = {} if found.anew else known.get(kind, {})
+    if before and (before["seed"], before["weights"]) != (found.seed, pair.fingerprint()):
+        sys.exit(f"{found.out} was measured with other seeds or weights: add --anew")
+    tallies = {name: Tally(**told) for name, told in before.get("by_arm", {}).items()}
+    place = before.get("questions", 0)
+
     def asked() -> Iterator[Asked]:
-        number = 0
+        nonlocal place
+        number = place
         while True:
             recording, question = recordings[number % len(recordings)], QUESTIONS[number // len(recordings) % len(QUESTIONS)]
             name = f"{recording.name}, {question}, {found.seed + number}"
@@ -61,29 +71,31 @@ def main() -> int:
                 # Greedy answers of one question are one answer: a penalty that differs makes them many.
                 drawn = {"seed": found.seed + number} if found.temperature else {"frequency_penalty": 0.01 * (number // 8)}
                 sampling = Sampling(temperature=found.temperature, max_new_tokens=found.length, banned_ids=(pair.end,), **drawn)
-            if sampling is not None:
-                yield Asked(name, recording, question, sampling)
             number += 1
+            if sampling is not None:
+                place = number
+                yield Asked(name, recording, question, sampling)
 
-    kind = "ties" if found.ties else f"temperature {found.temperature:g}"
     began = time.monotonic()
-    for tallies in compare_answers(pair, arms, asked()):
+    for _ in compare_answers(pair, arms, asked(), tallies=tallies):
         different, failed, tokens = verdict(tallies)
         answers = sum(tally.answers for name, tally in tallies.items() if name != "autoregressive")
         told = {
             "arms": len(arms),
+            "questions": place,
             "answers": answers,
             "tokens": tokens,
             "different": different,
             "failed": failed,
             "near_ties": sum(tally.near_ties for tally in tallies.values()),
             "rounding": pair.target.limits.rounding,
-            "minutes": round((time.monotonic() - began) / 60, 1),
+            "minutes": round(before.get("minutes", 0.0) + (time.monotonic() - began) / 60, 1),
             "seed": found.seed,
+            "weights": pair.fingerprint(),
             "environment": environment(pair, ["real"]),
             "by_arm": {name: tally.as_json() for name, tally in tallies.items()},
         }
-        known = json.loads(found.out.read_text()) if found.out.exists() else {}
+        known = json.loads(found.out.read_text()) if found.out.exists() else {}  # another run may write its part
         write_text(found.out, json.dumps({**known, kind: told}, indent=1) + "\n")
         print(f"{tokens} tokens, {answers} answers, {different} differ, {failed} drafters failed", file=sys.stderr, flush=True)
         if (answers >= found.ties * len(arms)) if found.ties else (tokens >= found.tokens):

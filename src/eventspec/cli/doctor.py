@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import time
 from importlib import metadata, resources, util
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +17,34 @@ Facts = dict[str, Any]
 GIB = 2**30
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """What this machine can run, and what to install for the rest."""
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    self_test: Annotated[bool, typer.Option(help="Answer for a minute with every method: is it the target's answer?")] = False,
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long --self-test goes on.")] = 60.0,
+) -> None:
+    """What this machine can run, and what to install for the rest; with --self-test, whether its answers are exact."""
     facts = examine()
+    if self_test:
+        facts["self_test"] = _self_test(seconds)
     typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(page(facts)))
+    if self_test and not facts["self_test"]["exact"]:
+        raise typer.Exit(1)
+
+
+def _self_test(seconds: float) -> Facts:
+    """Every method and head of the embedded pair beside plain decoding, on this machine's own kernels, until time is up."""
+    from eventspec.experiments.identity import BASE, compare_answers, heads_of, methods_of, rehearsal
+    from eventspec.pairs import load_pair
+
+    with load_pair("embedded") as pair:
+        until = time.monotonic() + seconds
+        arms = [*methods_of(pair), *heads_of(pair)]
+        *_, tallies = compare_answers(pair, arms, rehearsal(pair), lambda: time.monotonic() > until)
+        rounding = pair.target.limits.rounding
+    told = {name: tally.as_json() for name, tally in tallies.items() if name != BASE and tally.answers}
+    totals = {key: sum(arm[key] for arm in told.values()) for key in ("answers", "tokens", "different", "failed", "near_ties")}
+    exact = totals["different"] == totals["failed"] == 0
+    return {"exact": exact, "rounding": rounding, **totals, "arms": told}
 
 
 def examine() -> Facts:
@@ -146,5 +171,19 @@ def page(facts: Facts) -> list[str]:
     for extra, state in (facts["extras"] or {}).items():
         missing = f"missing {', '.join(state['missing'])}: {state['install']}" if state["missing"] else "installed"
         rows.append((f"[{extra}]", missing))
+    rows += _tested(facts["self_test"]) if "self_test" in facts else []
     rows += [("warning", text) for text in facts["warnings"]]
     return [f"{name:<12} {told}" for name, told in rows]
+
+
+def _tested(found: Facts) -> list[tuple[str, str]]:
+    """The self-test in a line, and a line for every arm that is not as it should be."""
+    arms, ties = len(found["arms"]), found["near_ties"]
+    told = f"{found['answers']} answers, {found['tokens']} tokens of {arms} methods and heads: "
+    told += "every one is plain decoding's" if found["exact"] else f"{found['different']} differ from plain decoding"
+    rows = [("self-test", f"{told}; {ties} near ties, closer than {found['rounding']:.1g}, were settled")]
+    for name, arm in found["arms"].items():
+        if arm["different"] or arm["failed"]:
+            said = f"{name}: {arm['different']} of {arm['answers']} differ, its drafter failed in {arm['failed']}"
+            rows.append(("self-test", f"{said}; {json.dumps(arm['examples'][:1])}"))
+    return rows

@@ -39,6 +39,7 @@ class DraftWorker:
         self._late = False  # what is pending was waited for once, and is not again
         self._credit = plan.wait  # seconds the target may still wait
         self._deadline = lanes.breaker.deadline(drafter, plan.deadline)
+        self._answered = False
         self._introduce()
 
     def _introduce(self) -> None:
@@ -103,6 +104,12 @@ class DraftWorker:
             return Proposal.empty()
         return self._taken()
 
+    def end(self) -> None:
+        """The request is over: what is drafted ahead ends with the step it is in."""
+        self.enough = True
+        if self.concurrent and self.alive and self._answered:
+            self.lanes.breaker.came_back(self.drafter)  # a whole request long: one good call does not excuse the next
+
     def fitting(self, proposal: Proposal, room: int) -> Proposal:
         """What the target can read of a proposal; a drafter whose tokens the target does not have is given up."""
         try:
@@ -158,8 +165,7 @@ class DraftWorker:
         if pending.error is not None:
             self._failed(pending.error)
             return Proposal.empty()
-        if self.concurrent:
-            self.lanes.breaker.came_back(self.drafter)
+        self._answered = True
         assert pending.value is not None
         return pending.value
 

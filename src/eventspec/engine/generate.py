@@ -58,7 +58,7 @@ def run(
         settle = PlainDecoding(session).logits if plan.settle else None
         return _rounds(session, worker, display, Numerics(limits.rounding, settle), ahead, stopped, cancelled)
     finally:
-        worker.enough = True
+        worker.end()
         display.end()
 
 

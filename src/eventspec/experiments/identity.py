@@ -5,7 +5,7 @@ Used by `eventspec doctor --self-test` (a minute, on the user's machine) and `be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from eventspec.pairs.methods import FEATURE_METHODS
 from eventspec.recordings import Recording
 
 BASE = "autoregressive"
+REHEARSED = ("Describe the scene.", "What is ahead?", "Is anybody crossing the road?")
 
 
 @dataclass(frozen=True)
@@ -80,19 +81,32 @@ def heads_of(pair: Pair) -> list[Arm]:
     return arms
 
 
-def compare_answers(base: Pair, arms: Sequence[Arm], questions: Iterable[Asked]) -> Iterator[dict[str, Tally]]:
-    """Answer every question plainly and with every arm; the tallies so far behind every question."""
-    tallies = {arm.name: Tally() for arm in (Arm(BASE, BASE, base), *arms)}
+def compare_answers(
+    base: Pair,
+    arms: Sequence[Arm],
+    questions: Iterable[Asked],
+    over: Callable[[], bool] = bool,
+    tallies: dict[str, Tally] | None = None,
+) -> Iterator[dict[str, Tally]]:
+    """Answer every question plainly and with every arm; the tallies so far behind every question. Ends after the answer during
+    which time is `over`. `tallies` of an earlier run are added to."""
+    tallies = {} if tallies is None else tallies
+    for name in (BASE, *(arm.name for arm in arms)):
+        tallies.setdefault(name, Tally())
     for asked in questions:
         plain = generate(base, asked.recording, asked.question, BASE, sampling=asked.sampling)
         _add(tallies[BASE], plain.token_ids, plain.trace, plain.token_ids, asked.name)
         for arm in arms:
+            if over():
+                break
             asking = answering(
                 arm.pair, asked.recording, asked.question, arm.method, None, asked.sampling, events_may_lack=True
             )
             found = asking.result()
             _add(tallies[arm.name], found.token_ids, found.trace, plain.token_ids, asked.name)
         yield tallies
+        if over():
+            return
 
 
 def _add(tally: Tally, tokens: list[int], trace: Trace, wanted: list[int], name: str) -> None:
@@ -106,6 +120,26 @@ def _add(tally: Tally, tokens: list[int], trace: Trace, wanted: list[int], name:
         place = next((i for i, (one, other) in enumerate(zip(tokens, wanted, strict=False)) if one != other), None)
         if len(tally.examples) < 8:
             tally.examples.append({"question": name, "position": place, "near_ties": trace.near_ties})
+
+
+def rehearsal(pair: Pair) -> Iterator[Asked]:
+    """Without end: short questions about the bundled clips under one setting after the other, a tie among them."""
+    from eventspec.pairs.pair import DATA
+
+    recordings = [Recording.open(path) for path in sorted((DATA / "clips").iterdir())]
+    number = 0
+    while True:
+        recording, question = recordings[number % len(recordings)], REHEARSED[number // 2 % len(REHEARSED)]
+        settings = [
+            Sampling(max_new_tokens=24),
+            tie_of(pair, recording, question, number % 7, 24),
+            Sampling(temperature=1.0, seed=number, max_new_tokens=24),
+            Sampling(temperature=2.0, top_k=40, top_p=0.95, repetition_penalty=1.2, seed=number, max_new_tokens=24),
+        ]
+        for sampling in settings:
+            if sampling is not None:
+                yield Asked(f"{recording.name}, {question}, {number}", recording, question, sampling)
+        number += 1
 
 
 def tie_of(pair: Pair, recording: Recording, question: str, position: int, most: int) -> Sampling | None:
