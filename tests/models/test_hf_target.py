@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,6 @@ import torch
 import transformers as hf
 
 from eventspec.core import Budget, Proposal, Request, Sampling, Trace, Verdict
-from eventspec.drafters import Chains
 from eventspec.engine.tree import BadProposal
 from eventspec.models import hf_target
 from eventspec.models.folder import load_folder
@@ -108,12 +108,40 @@ def test_hostile_trees_change_nothing(
     accepted = 0
     for seed in range(3):
         drafter: Any = Hostile(truth, seed)
-        pair.drafters["ngram"] = Chains(drafter) if kind == "window" else drafter
+        pair.drafters["ngram"] = drafter  # of a target that reads no branches the loop cuts them off
         found, trace = answered(pair.on("one"), recording, "ngram", **settings)
         assert found == truth
         assert not any("hostile" in note for note in trace.notes)
         accepted += trace.accepted
     assert accepted > 5
+
+
+def test_two_sets_of_lanes_share_one_model(checkpoint: Callable[[str], Path], recording: Recording) -> None:
+    """Taps are read through hooks on the model's own modules, which hear every call: one call at a time."""
+    pair = load_folders(checkpoint("llava"), method="autoregressive", how=Loading(frames=2))
+    truth, _ = answered(pair, recording)
+    failed: list[object] = []
+
+    def ask(way: Pair, taps: tuple[int, ...]) -> None:
+        for seed in range(6):
+            drafter: Any = Hostile(truth, seed)
+            drafter.taps, drafter.concurrent = taps, False
+            asking = replace(way, drafters={**way.drafters, "ngram": drafter})
+            try:
+                found = generate(asking, recording, QUESTION, "ngram", max_new_tokens=20)
+                failed.extend([found.trace.notes] if found.token_ids != truth or found.trace.notes else [])
+            except Exception as error:
+                failed.append(error)
+
+    ways = [pair.on("one") for _ in range(4)]
+    askers = [threading.Thread(target=ask, args=(way, (1, 2, -1)[at:])) for at, way in enumerate(ways)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(120)
+    assert failed == []
+    for way in ways:
+        way.close()
 
 
 # --------------------------------------------------------------------------------------------------------------- sessions
