@@ -105,12 +105,14 @@ def choose(
     if sampling.temperature == 0:
         token = int(row.argmax())
         return token, bool(np.count_nonzero(row >= row[token] - rounding) > 1)
-    row = _tempered(row, sampling)
-    kept, doubtful = _cut(row, sampling, slack := rounding / sampling.temperature)
+    row, slack = _tempered(row, sampling), rounding / sampling.temperature
     values = row + rng(len(path)).gumbel(size=len(row))
-    token = int(np.where(kept, values, -np.inf).argmax())
-    rivals = np.where(kept | doubtful, values, -np.inf) >= values[token] - slack
-    return token, bool(doubtful[token] or np.count_nonzero(rivals) > 1)
+    token, rivals, edge = int(values.argmax()), values, False
+    if _cuts(sampling):
+        kept, doubtful = _cut(row, sampling, slack)
+        token, rivals = int(np.where(kept, values, -np.inf).argmax()), np.where(kept | doubtful, values, -np.inf)
+        edge = bool(doubtful[token])
+    return token, edge or bool(np.count_nonzero(rivals >= values[token] - slack) > 1)
 
 
 def draw(p: Row, rng: np.random.Generator) -> int:
@@ -132,7 +134,7 @@ def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: Co
         hot[row.argmax()] = 1.0
         return hot
     row = _tempered(row, sampling)
-    return _softmax(np.where(_cut(row, sampling, 0.0)[0], row, -np.inf))
+    return _softmax(np.where(_cut(row, sampling, 0.0)[0], row, -np.inf) if _cuts(sampling) else row)
 
 
 def _row(logits: Tensor, path: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> Row:
@@ -152,6 +154,10 @@ def _tempered(row: Row, sampling: Sampling) -> Row:
         return np.asarray((row - row.max()) / sampling.temperature)
 
 
+def _cuts(sampling: Sampling) -> bool:
+    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+
+
 def _cut(row: Row, sampling: Sampling, slack: float) -> tuple[Mask, Mask]:
     """bool [V] twice: what top-k, top-p and min-p keep of a tempered row, and whose place inside or outside hangs on entries
     that are no more than `slack` apart."""
@@ -159,7 +165,7 @@ def _cut(row: Row, sampling: Sampling, slack: float) -> tuple[Mask, Mask]:
     doubtful = np.zeros_like(kept)
     if 0 < sampling.top_k < len(row):
         kept &= row >= np.partition(row, -sampling.top_k)[-sampling.top_k]
-        doubtful |= _at_the_edge(row, kept, slack)
+        _doubt_the_edge(doubtful, row, kept, slack)
     if sampling.top_p < 1:
         # The shares hang on who is in: one doubtful place before makes all of them doubtful.
         doubtful |= kept & doubtful.any()
@@ -170,21 +176,20 @@ def _cut(row: Row, sampling: Sampling, slack: float) -> tuple[Mask, Mask]:
         kept[order[before < sampling.top_p]] = True
         # A change of `slack` in every entry moves the share P of a set by at most slack * P * (1 - P) * 2.
         doubtful[order[np.abs(before - sampling.top_p) <= slack / 2]] = True
-        doubtful |= _at_the_edge(row, kept, slack)
+        _doubt_the_edge(doubtful, row, kept, slack)
     if sampling.min_p > 0:
         doubtful |= kept & doubtful.any()
-        apart = row - row.max() - np.log(sampling.min_p)
+        apart = row - (row.max() + np.log(sampling.min_p))
         doubtful |= kept & (np.abs(apart) <= slack)
         kept &= apart >= 0
-    return kept, doubtful if slack else np.zeros_like(doubtful)
+    return kept, doubtful
 
 
-def _at_the_edge(row: Row, kept: Mask, slack: float) -> Mask:
-    """bool [V]: entries that could change places across the edge between what is kept and what is not."""
-    outside = row[~kept]
-    if not len(outside) or outside.max() == -np.inf:
-        return np.zeros_like(kept)
-    return np.asarray((row > row[kept].min() - slack) & (row < outside.max() + slack))
+def _doubt_the_edge(doubtful: Mask, row: Row, kept: Mask, slack: float) -> None:
+    """Mark the entries that could change places across the edge between what is kept and what is not."""
+    inside, outside = np.where(kept, row, np.inf).min(), np.where(kept, -np.inf, row).max()
+    if inside - outside < slack:
+        doubtful |= (row > inside - slack) & (row < outside + slack)
 
 
 def _penalise(row: Row, path: Sequence[int], sampling: Sampling) -> None:
