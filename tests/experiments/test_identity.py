@@ -112,12 +112,13 @@ def test_doctor_tests_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_long_answers_are_plain_decodings(pair: Pair, scene: Recording) -> None:
-    """Every head and tree: 200 tokens drawn at temperature 2, 200 greedy ones, ties at ten places."""
-    banned = {"banned_ids": (pair.end,), "max_new_tokens": 200}
+    """Every head and tree: 100 tokens drawn at temperature 2, 100 greedy ones, ties at five places."""
+    banned = {"banned_ids": (pair.end,), "max_new_tokens": 100}
     settings = [Sampling(temperature=2.0, seed=1046, **banned), Sampling(**banned)]
-    settings += [found for at in range(10) if (found := tie_of(pair, scene, QUESTION, 3 * at, 48)) is not None]
+    settings += [found for at in range(5) if (found := tie_of(pair, scene, QUESTION, 3 * at, 32)) is not None]
     questions = [Asked(f"{at}", scene, QUESTION, sampling) for at, sampling in enumerate(settings)]
     *_, told = compare_answers(pair, [*methods_of(pair), *heads_of(pair)], questions)
     assert verdict(told)[:2] == (0, 0), {name: tally.examples for name, tally in told.items() if tally.different}
-    assert sum(tally.near_ties for tally in told.values()) >= 10 * len(told) / 2
+    assert sum(tally.near_ties for tally in told.values()) >= 2 * len(told)
