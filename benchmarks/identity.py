@@ -16,73 +16,79 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from eventspec.core import Sampling, write_text
 from eventspec.experiments.compare import environment
-from eventspec.experiments.identity import Asked, Tally, compare_answers, heads_of, methods_of, tie_of, verdict
-from eventspec.pairs import load_pair
-from eventspec.pairs.pair import DATA
+from eventspec.experiments.identity import BASE, Asked, Tally, compare_answers, heads_of, methods_of, tie_of, verdict
+from eventspec.pairs import Pair, load_pair
 from eventspec.recordings import Recording
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.writer import as_recording
 
 RESULTS = Path(__file__).parent / "results/identity.json"
 QUESTIONS = ("Describe the scene.", "What is ahead?", "How many road users are visible?", "Is anybody crossing the road?")
 
 
+def scene(seed: int, index: int) -> Recording:
+    """A held-out scene, rendered on the spot."""
+    return as_recording(make_clip(split_seed("test", seed, index)), f"scene {index}")
+
+
+def asked(options: argparse.Namespace, pair: Pair, first: int) -> Iterator[tuple[int, Asked]]:
+    """Numbered questions from the `first` on, without end: four about every scene."""
+    for number in count(first):
+        index, which = divmod(number, len(QUESTIONS))
+        if number == first or not which:
+            recording = scene(options.seed, index)
+        if options.ties:
+            sampling = tie_of(pair, recording, QUESTIONS[which], index % 32, 64)
+        else:
+            drawn = {"seed": options.seed + number, "max_new_tokens": options.length, "banned_ids": (pair.end,)}
+            sampling = Sampling(temperature=options.temperature, **drawn)
+        if sampling is not None:
+            yield number, Asked(f"{recording.name}, {QUESTIONS[which]}", recording, QUESTIONS[which], sampling)
+
+
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--pair", default="nano")
-    options.add_argument("--tokens", type=int, default=1_000_000)
-    options.add_argument("--temperature", type=float, default=2.0)
-    options.add_argument("--ties", type=int, default=0)
-    options.add_argument("--length", type=int, default=400)
-    options.add_argument("--seed", type=int, default=5000)
-    options.add_argument("--core", type=int)
-    options.add_argument("--anew", action="store_true")
-    options.add_argument("--out", type=Path, default=RESULTS)
-    found = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", default="nano")
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--temperature", type=float, default=2.0)
+    parser.add_argument("--ties", type=int, default=0)
+    parser.add_argument("--length", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=5000)
+    parser.add_argument("--core", type=int)
+    parser.add_argument("--anew", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    if found.core is not None:
-        os.sched_setaffinity(0, {found.core})
-    pair = load_pair(found.pair, "one")
-    arms = [*methods_of(pair), *heads_of(pair)]
-    recordings = [Recording.open(path) for path in sorted((DATA / "clips").iterdir())]
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})
+    pair = load_pair(options.pair, "one")
+    kind = "ties" if options.ties else f"temperature {options.temperature:g}"
+    before = {} if options.anew else known(options.out).get(kind, {})
+    if before and (before["seed"], before["weights"]) != (options.seed, pair.fingerprint()):
+        sys.exit(f"{options.out} was measured with other seeds or weights: add --anew")
+    return measure(options, pair, kind, before)
 
-    kind = "ties" if found.ties else f"temperature {found.temperature:g}"
-    known = json.loads(found.out.read_text()) if found.out.exists() else {}
-    before = {} if found.anew else known.get(kind, {})
-    if before and (before["seed"], before["weights"]) != (found.seed, pair.fingerprint()):
-        sys.exit(f"{found.out} was measured with other seeds or weights: add --anew")
+
+def measure(options: argparse.Namespace, pair: Pair, kind: str, before: dict[str, Any]) -> int:
+    """Go on from what was seen `before`, until enough was compared; 1 when an answer differs."""
+    arms, began = [*methods_of(pair), *heads_of(pair)], time.monotonic()
     tallies = {name: Tally(**told) for name, told in before.get("by_arm", {}).items()}
-    place = before.get("questions", 0)
-
-    def asked() -> Iterator[Asked]:
-        nonlocal place
-        number = place
-        while True:
-            recording, question = recordings[number % len(recordings)], QUESTIONS[number // len(recordings) % len(QUESTIONS)]
-            name = f"{recording.name}, {question}, {found.seed + number}"
-            if found.ties:
-                at = number // (len(recordings) * len(QUESTIONS))
-                sampling = tie_of(pair, recording, question, at, 64)
-            else:
-                # Greedy answers of one question are one answer: a penalty that differs makes them many.
-                drawn = {"seed": found.seed + number} if found.temperature else {"frequency_penalty": 0.01 * (number // 8)}
-                sampling = Sampling(temperature=found.temperature, max_new_tokens=found.length, banned_ids=(pair.end,), **drawn)
-            number += 1
-            if sampling is not None:
-                place = number
-                yield Asked(name, recording, question, sampling)
-
-    began = time.monotonic()
-    for _ in compare_answers(pair, arms, asked(), tallies=tallies):
+    for number, question in asked(options, pair, before.get("questions", 0)):
+        for _ in compare_answers(pair, arms, [question], tallies=tallies):
+            pass
         different, failed, tokens = verdict(tallies)
-        answers = sum(tally.answers for name, tally in tallies.items() if name != "autoregressive")
+        answers = sum(tally.answers for name, tally in tallies.items() if name != BASE)
         told = {
             "arms": len(arms),
-            "questions": place,
+            "questions": number + 1,
             "answers": answers,
             "tokens": tokens,
             "different": different,
@@ -90,17 +96,22 @@ def main() -> int:
             "near_ties": sum(tally.near_ties for tally in tallies.values()),
             "rounding": pair.target.limits.rounding,
             "minutes": round(before.get("minutes", 0.0) + (time.monotonic() - began) / 60, 1),
-            "seed": found.seed,
+            "seed": options.seed,
             "weights": pair.fingerprint(),
             "environment": environment(pair, ["real"]),
             "by_arm": {name: tally.as_json() for name, tally in tallies.items()},
         }
-        known = json.loads(found.out.read_text()) if found.out.exists() else {}  # another run may write its part
-        write_text(found.out, json.dumps({**known, kind: told}, indent=1) + "\n")
+        write_text(options.out, json.dumps({**known(options.out), kind: told}, indent=1) + "\n")
         print(f"{tokens} tokens, {answers} answers, {different} differ, {failed} drafters failed", file=sys.stderr, flush=True)
-        if (answers >= found.ties * len(arms)) if found.ties else (tokens >= found.tokens):
-            break
-    return 1 if different else 0
+        if (answers >= options.ties) if options.ties else (tokens >= options.tokens):
+            return int(different > 0)
+    raise AssertionError("there is no last question")
+
+
+def known(path: Path) -> dict[str, Any]:
+    """What a results file holds by now: another run may write its part."""
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 if __name__ == "__main__":

@@ -11,7 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventspec.core import BadInput, Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.core import (
+    BadInput,
+    Budget,
+    Drafter,
+    DraftSession,
+    Limits,
+    Proposal,
+    Request,
+    Scores,
+    TargetSession,
+    Trace,
+    Verdict,
+)
 from eventspec.drafters import LanguageDrafter, Nothing, Retokenized
 from eventspec.drafters.retokenized import WAYS, Speaker, shared_ids
 from eventspec.engine import Plan, run
@@ -259,7 +271,8 @@ def test_a_right_draft_in_another_vocabulary_is_accepted(way: str, speakers: tup
     script = [*ours.vocabulary.respell(TEXT.encode()), ours.end]
 
     class Forced:
-        lossless = True
+        lossless, room = True, 160
+        limits = Limits(ours.vocabulary.size, 0, True, 0.0)
 
         def __init__(self) -> None:
             self.at = 0
@@ -281,6 +294,8 @@ def test_a_right_draft_in_another_vocabulary_is_accepted(way: str, speakers: tup
 
         def fork(self) -> Forced:
             return self
+
+        again = fork
 
     trace = Trace()
     drafter = Retokenized(Recites(theirs), theirs, ours, way)

@@ -14,7 +14,7 @@ import torch
 import transformers as hf
 
 from eventspec.core import Budget, Proposal, Request, Sampling, Trace, Verdict
-from eventspec.engine.tree import BadProposal
+from eventspec.engine.tree import BadProposal, fit
 from eventspec.models import hf_target
 from eventspec.models.folder import load_folder
 from eventspec.models.hf_session import HfSession, HfTarget, Prompt
@@ -201,9 +201,10 @@ def test_m_rope_has_three_rows_and_fewer_positions_than_rows(checkpoint: Callabl
 @pytest.mark.parametrize("proposal", [Proposal.chain([ROWS]), Proposal.chain([1, 1 << 40])])
 @torch.inference_mode()
 def test_ids_without_a_row_are_refused(proposal: Proposal, checkpoint: Callable[[str], Path], recording: Recording) -> None:
-    session = load_folder(checkpoint("llava"), Loading(frames=1)).target.prefill(asked(recording), 1, Trace())
-    with pytest.raises(BadProposal):
-        session.score(proposal)
+    limits = load_folder(checkpoint("llava"), Loading(frames=1)).target.limits
+    assert (limits.vocabulary, limits.layers, limits.trees) == (ROWS, 2, True)
+    with pytest.raises(BadProposal, match=f"is none of the target's {ROWS}"):
+        fit(proposal, limits, 99)
 
 
 @torch.inference_mode()

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from eventspec.core import Proposal, Request, Sampling, Trace, Verdict
-from eventspec.engine.tree import BadProposal
+from eventspec.engine.plan import NO_TAIL
+from eventspec.engine.tree import BadProposal, fit
 from eventspec.models.session import LanguageSession, LanguageTarget, Spliced
 from eventspec.nn import Llama, LlamaConfig
 
@@ -93,11 +94,27 @@ def test_a_fork_answers_on_its_own(target: LanguageTarget) -> None:
         torch.testing.assert_close(one.score(TREE).logits, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("proposal", [Proposal.chain([20]), Proposal.chain([1, 1 << 40]), Proposal.chain([1] * 300)])
+@pytest.mark.parametrize("proposal", [Proposal.chain([20]), Proposal.chain([1, 1 << 40])])
+def test_what_the_target_cannot_read_is_refused_by_its_limits(proposal: Proposal, target: LanguageTarget) -> None:
+    with pytest.raises(BadProposal, match="is none of the target's 20"):
+        fit(proposal, target.limits, 99)
+
+
 @torch.inference_mode()
-def test_what_the_target_cannot_read_is_refused_and_harms_nothing(proposal: Proposal, target: LanguageTarget) -> None:
+def test_as_many_nodes_as_there_is_room_for_can_be_read(target: LanguageTarget) -> None:
     session = opened(target, PROMPT)
     before = session.score(TREE).logits
-    with pytest.raises(BadProposal):
-        session.score(proposal)
+    wide = fit(Proposal(np.ones(300, np.int64), np.full(300, -1)), target.limits, session.room)
+    assert len(wide) == session.room < 300
+    assert len(session.score(wide).logits) == session.room + 1
     torch.testing.assert_close(session.score(TREE).logits, before)
+
+
+@torch.inference_mode()
+def test_a_session_again_has_the_prompt_and_nothing_else(target: LanguageTarget) -> None:
+    session = opened(target, PROMPT)
+    request = Request(" ".join(map(str, PROMPT)), None, None, Sampling(max_new_tokens=20))
+    first = target.prefill(request, NO_TAIL, Trace()).score(Proposal.empty()).logits
+    session.score(TREE)
+    session.commit(verdict([0], [4, 2]))
+    assert torch.equal(session.again().score(Proposal.empty()).logits, first)
