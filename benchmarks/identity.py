@@ -3,6 +3,7 @@ r"""Long answers of every method, head and kind of tree, token by token beside p
 python benchmarks/identity.py --tokens 1000000 --temperature 2     # sampled
 python benchmarks/identity.py --tokens 1000000 --temperature 0     # greedy
 python benchmarks/identity.py --ties 460                           # answers with a tie of the two best tokens
+python benchmarks/identity.py --ties 460 --unsettled               # the control: near ties are only counted
 
 Writes its part of benchmarks/results/identity.json, behind every question what was seen so far, and goes on from there when it
 is started again (`--anew`: from the start). One thread; `--core N` pins it, so that two runs can share a machine.
@@ -16,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--temperature", type=float, default=2.0)
     parser.add_argument("--ties", type=int, default=0)
+    parser.add_argument("--unsettled", action="store_true")
     parser.add_argument("--length", type=int, default=400)
     parser.add_argument("--seed", type=int, default=5000)
     parser.add_argument("--core", type=int)
@@ -71,6 +74,10 @@ def main() -> int:
         os.sched_setaffinity(0, {options.core})
     pair = load_pair(options.pair, "one")
     kind = "ties" if options.ties else f"temperature {options.temperature:g}"
+    if options.unsettled:
+        kind += ", not settled"
+        plans = {name: replace(plan, settle=False) for name, plan in pair.budgets.items()}
+        pair = replace(pair, budget=replace(pair.budget, settle=False), budgets=plans)
     before = {} if options.anew else known(options.out).get(kind, {})
     if before and (before["seed"], before["weights"]) != (options.seed, pair.fingerprint()):
         sys.exit(f"{options.out} was measured with other seeds or weights: add --anew")

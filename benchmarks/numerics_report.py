@@ -18,6 +18,7 @@ KINDS = {
     "temperature 2": "sampled at temperature 2, 400 tokens an answer",
     "temperature 0": "greedy, 400 tokens an answer",
     "ties": "greedy, with a bias that makes the two best tokens equal at one position",
+    "ties, not settled": "the same, near ties only counted (control)",
 }
 
 
