@@ -121,4 +121,4 @@ def test_long_answers_are_plain_decodings(pair: Pair, scene: Recording) -> None:
     questions = [Asked(f"{at}", scene, QUESTION, sampling) for at, sampling in enumerate(settings)]
     *_, told = compare_answers(pair, [*methods_of(pair), *heads_of(pair)], questions)
     assert verdict(told)[:2] == (0, 0), {name: tally.examples for name, tally in told.items() if tally.different}
-    assert sum(tally.near_ties for tally in told.values()) >= 2 * len(told)
+    assert all(tally.near_ties for tally in told.values()), "nobody met the tie"
