@@ -61,6 +61,8 @@ def check(proposal: Any, budget: Budget) -> Proposal:
     count = len(tokens)
     if len(parents) != count:
         raise BadProposal(f"{count} tokens but {len(parents)} parents")
+    if not count:
+        return Proposal(tokens, parents, origin=str(origin)[:80])
     if ((parents < -1) | (parents >= np.arange(count))).any():
         raise BadProposal("a node comes before its parent")
     if (tokens < 0).any():
