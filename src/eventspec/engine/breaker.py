@@ -48,7 +48,7 @@ class Breaker:
     def deadline(self, drafter: object, usual: float) -> float:
         """Seconds to wait for a call: a drafter that hung the last time is waited for a quarter as long."""
         with self._lock:
-            return usual if (record := self._of(drafter)) is None else usual / 4.0**record.hangs
+            return usual if self._of(drafter) is None else usual / 4
 
     def resting(self, drafter: object) -> float:
         """Seconds for which the drafter is still to be left alone."""
