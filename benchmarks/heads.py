@@ -3,7 +3,7 @@ could at best give, and checkpoints of a training. Run on a quiet machine; every
 results:
 
 python benchmarks/heads.py table  --scenes 100 --limit 200 --look  # every head, controls, intervals
-python benchmarks/heads.py identity --scenes 100 --limit 200 --workers 2  # all ways to draft: is the answer the target's?
+python benchmarks/heads.py identity --scenes 100 --limit 200 --workers 2  # all arms to draft: is the answer the target's?
 python benchmarks/heads.py trees  --scenes 40 --limit 60        # kinds of trees, of 8, 16, 24 and 59 nodes
 python benchmarks/heads.py bound  --scenes 40 --limit 100       # decode-only speed-up beside tau / (V(k) + c/t)
 python benchmarks/heads.py scaling --checkpoints A B C          # heads of one training at several ages, ascending
@@ -31,20 +31,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.core import Sampling, Trace
+from eventspec.ask import generate
+from eventspec.core import Drafts, Sampling
 from eventspec.drafters import FeatureDrafter, load_head
 from eventspec.drafters.feature import LEVELS, STATIC, TREES
 from eventspec.drafters.static_tree import best_paths
-from eventspec.engine import Plan
+from eventspec.engine import DraftPolicy
 from eventspec.engine.cost import VerifyCurve, measure_rounds, measure_verify
-from eventspec.experiments.compare import Question, Way, compare, environment, read_questions
+from eventspec.engine.method import Method
+from eventspec.experiments.compare import Arm, Question, compare, environment, read_questions
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
 from eventspec.nn.decode import block, compiled
-from eventspec.nn.draft import Growth, Hot, fixed_tree
+from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
 from eventspec.nn.linear import packed_weight
-from eventspec.pairs import Pair, find_head, generate, load_pair, warm_up, with_head
-from eventspec.pairs.warming import Costs, behind_prompt, request
+from eventspec.pairs import Pair, load_pair, warm_up
+from eventspec.pairs.methods import head_folder
+from eventspec.pairs.warming import Costs, behind_prompt, session_of
 from eventspec.recordings import Recording
 from eventspec.scenes.writer import write_scenes
 
@@ -61,20 +64,20 @@ BOUND = ("eagle", "specvlm", "frugal", "eagle3")
 
 
 def heads_of(pair: Pair) -> list[str]:
-    return [name for name in pair.heads if name not in SMALL]
+    return [name for name in pair.parts.heads if name not in SMALL]
 
 
 def ask(
-    options: argparse.Namespace, ways: Callable[[Pair], list[Way]], methods: list[str], words: int = 0
+    options: argparse.Namespace, arms: Callable[[Pair], list[Arm]], methods: list[str], words: int = 0
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Questions whose right answer has at least so many words, in all ways, interleaved: the summary, and every row."""
+    """Questions whose right answer has at least so many words, in all arms, interleaved: the summary, and every row."""
     pair = warm_up(load_pair(options.pair, "one"))
     with tempfile.TemporaryDirectory() as folder:
         street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
         write_scenes(street, options.scenes, "test", options.seed)
         questions = [q for q in read_questions(street / "qa.jsonl", None) if len(q.answer.split()) >= words][: options.limit]
         sampling = Sampling(max_new_tokens=96)
-        told = compare(pair, questions, methods, sampling, ["real"], rows, progress, others=ways(pair), look=options.look)
+        told = compare(pair, questions, methods, sampling, ["real"], rows, progress, others=arms(pair), look=options.look)
         return told, [json.loads(line) for line in rows.read_text().splitlines()]
 
 
@@ -83,42 +86,51 @@ def progress(done: int, total: int) -> None:
         print(f"{done} of {total}", file=sys.stderr, flush=True)
 
 
-class WholeLayer(Hot):
+class WholeLayer(DraftKernel):
     """Reads a prompt as the published code does: every pair goes through the whole layer."""
 
-    def __init__(self, hot: Hot) -> None:
+    def __init__(self, hot: DraftKernel) -> None:
         self.__dict__.update(hot.__dict__)
         self.all_packed = [packed_weight(part) if part.dim() == 2 else part for part in hot.layer]
         self.block = compiled(block)
 
-    def read(self, normed: torch.Tensor, x: torch.Tensor, turns: Any, cache: KVCache) -> torch.Tensor:
+    def read(self, normed: torch.Tensor, x: torch.Tensor, rope: Any, cache: KVCache) -> torch.Tensor:
         if cache.length:
-            return super().read(normed, x, turns, cache)
+            return super().read(normed, x, rope, cache)
         stored = (cache.keys[0], cache.values[0], 0)
         weights = (self.layer, self.all_packed, 0, self.heads, self.eps)
-        found: torch.Tensor = self.block(normed, x, *turns, *stored, None, True, *weights)
+        found: torch.Tensor = self.block(normed, x, *rope, *stored, None, True, *weights)
         return found[-1:]
+
+
+def with_drafter(pair: Pair, drafter: FeatureDrafter) -> Pair:
+    """The pair with another drafter in method eagle, whose policy stays."""
+    method = pair.method("eagle")
+    return pair.with_method("eagle", replace(method, drafts=Drafts.by(drafter)))
 
 
 def whole_layer(pair: Pair, known: Costs) -> Pair:
     """The pair, its head reading prompts so, and warm."""
-    drafter = copy(pair.drafters["eagle"])
+    drafter = copy(pair.drafter("eagle"))
     assert isinstance(drafter, FeatureDrafter)
-    drafter.hot = WholeLayer(drafter.hot)
-    made = replace(pair, drafters={**pair.drafters, "eagle": drafter})
-    return warm_up(made, ("eagle",), known)
+    drafter.kernel = WholeLayer(drafter.kernel)
+    return warm_up(with_drafter(pair, drafter), ("eagle",), known)
 
 
 def table(options: argparse.Namespace) -> dict[str, Any]:
-    def ways(pair: Pair) -> list[Way]:
-        trees = [f"eagle:{way}" for way in ("static", "published", "chain")]
-        names = [*heads_of(pair), *trees, *(f"{name}{way}" for name in SMALL if name in pair.heads for way in ("", ":pruned"))]
+    def arms(pair: Pair) -> list[Arm]:
+        trees = [f"eagle:{arm}" for arm in ("static", "published", "chain")]
+        names = [
+            *heads_of(pair),
+            *trees,
+            *(f"{name}{arm}" for name in SMALL if name in pair.parts.heads for arm in ("", ":pruned")),
+        ]
         known: Costs = {}
-        made = {name: warm_up(with_head(pair, name), ("eagle",), known) for name in names}
+        made = {name: warm_up(pair.with_head(name), ("eagle",), known) for name in names}
         made |= {f"{name}:whole": whole_layer(made[name], known) for name in READ}
-        return [Way(name, "eagle", "real", way) for name, way in made.items()]
+        return [Arm(name, "eagle", "real", arm) for name, arm in made.items()]
 
-    told, rows = ask(options, ways, CONTROLS)
+    told, rows = ask(options, arms, CONTROLS)
     for name, figures in told["methods"].items():
         long = [r for r in rows if r["method"] == name and r["usage"]["completion_tokens"] >= LONG]
         base = [r for r in rows if r["method"] == "autoregressive" and r["usage"]["completion_tokens"] >= LONG]
@@ -130,11 +142,11 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
 
 def ways_to_draft(pair: Pair) -> list[str]:
     specs = [f"{name}:{tree}" for name in heads_of(pair) for tree in ("dynamic", "static", "published", "chain")]
-    return specs + [f"{name}:{way}" for name in SMALL if name in pair.heads for way in ("dynamic", "pruned")]
+    return specs + [f"{name}:{arm}" for name in SMALL if name in pair.parts.heads for arm in ("dynamic", "pruned")]
 
 
 def identity(options: argparse.Namespace) -> dict[str, Any]:
-    """Answers only, no timing: every head in every way it can draft, against the baseline's token ids."""
+    """Answers only, no timing: every head in every arm it can draft, against the baseline's token ids."""
     pair = load_pair(options.pair, "one")
     with tempfile.TemporaryDirectory() as folder:
         write_scenes(Path(folder, "street"), options.scenes, "test", options.seed)
@@ -148,19 +160,19 @@ def identity(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def answered(name: str, questions: list[Question], worker: int) -> dict[str, dict[str, int]]:
-    """What every way did on some questions."""
+    """What every arm did on some questions."""
     torch.set_num_threads(1)
     if hasattr(os, "sched_setaffinity"):  # a core each: threads of two workers that wait for each other's cores take ten times
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[worker % len(cores)]})
     pair = load_pair(name, "one")
-    ways = {spec: with_head(pair, spec) for spec in ways_to_draft(pair)}
-    told = {spec: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for spec in ways}
+    arms = {spec: pair.with_head(spec) for spec in ways_to_draft(pair)}
+    told = {spec: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for spec in arms}
     for number, question in enumerate(questions):
         recording = Recording.open(question.recording)
         base = generate(pair, recording, question.question, "autoregressive", max_new_tokens=96)
-        for spec, way in ways.items():
-            found = generate(way, recording, question.question, "eagle", max_new_tokens=96)
+        for spec, arm in arms.items():
+            found = generate(arm, recording, question.question, "eagle", max_new_tokens=96)
             figures = told[spec]
             figures["identical"] += found.token_ids == base.token_ids
             # A drafter that gave up would be identical too.
@@ -175,30 +187,27 @@ def answered(name: str, questions: list[Question], worker: int) -> dict[str, dic
 def trees(options: argparse.Namespace) -> dict[str, Any]:
     """Every kind of tree with the same number of nodes and no floor: what the shape is worth, whatever it costs."""
 
-    def ways(pair: Pair) -> list[Way]:
+    def arms(pair: Pair) -> list[Arm]:
         found = []
         for head in options.heads or ["eagle"]:
-            trained = load_head(*find_head(pair, head))
-            drafter = with_head(pair, head).drafters["eagle"]
+            trained = load_head(head_folder(pair.parts, head), pair.parts.language_target.language)
+            drafter = pair.with_head(head).drafter("eagle")
             assert isinstance(drafter, FeatureDrafter)
             head = Path(head).name
             for nodes in NODES:
-                plan = Plan(nodes=nodes, node_cost=0.0, level_cost=0.0)
+                policy = DraftPolicy(max_nodes=nodes, node_cost=0.0, level_cost=0.0)
                 levels = max(LEVELS, nodes)  # a chain of as many nodes has to be as deep
                 static = fixed_tree(best_paths(trained.rates, nodes, levels))
-                grown = {"dynamic": Growth(levels=levels), "static": static, "chain": Growth(1, levels)}
+                grown = {"dynamic": TreeConfig(levels=levels), "static": static, "chain": TreeConfig(1, levels)}
                 if nodes <= len(STATIC):
                     grown["published"] = TREES["published"]
                 for kind, growth in grown.items():
-                    made = replace(
-                        pair,
-                        drafters={**pair.drafters, "eagle": drafter.with_growth(growth)},
-                        budgets={**pair.budgets, "eagle": plan},
-                    )
-                    found.append(Way(f"{head}, {nodes} nodes, {kind}", "eagle", "real", made))
+                    method = Method(pair.target, Drafts.by(drafter.with_tree(growth)), policy)
+                    made = pair.with_method("eagle", method)
+                    found.append(Arm(f"{head}, {nodes} nodes, {kind}", "eagle", "real", made))
         return found
 
-    told, rows = ask(options, ways, ["autoregressive"])
+    told, rows = ask(options, arms, ["autoregressive"])
     kept = ("identical", "tau", "tau_ci95")
     told["methods"] = {name: {k: figures[k] for k in kept} for name, figures in told["methods"].items()}
     told["against_chain"] = {}
@@ -210,7 +219,7 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
             interval = ratio_interval(*rounds, [r["recording"] for r in own])
             told["against_chain"][name] = {"fewer_rounds": ratio_of_sums(*rounds), "ci95": interval}
     told["ranks"] = {
-        Path(head).name: load_head(*find_head(known, head)).rates
+        Path(head).name: load_head(head_folder(known.parts, head), known.parts.language_target.language).rates
         for known in (load_pair(options.pair, "one"),)
         for head in options.heads or ["eagle"]
     }
@@ -222,12 +231,12 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
     more. V is measured apart, in trees of k rows that take turns with drafts; t is a step of the baseline's, c what drafting
     takes a round, both in the run."""
 
-    def ways(pair: Pair) -> list[Way]:
+    def arms(pair: Pair) -> list[Arm]:
         known: Costs = {}
-        made = {name: warm_up(with_head(pair, name), ("eagle",), known) for name in options.heads or BOUND}
-        return [Way(name, "eagle", "real", way) for name, way in made.items()]
+        made = {name: warm_up(pair.with_head(name), ("eagle",), known) for name in options.heads or BOUND}
+        return [Arm(name, "eagle", "real", arm) for name, arm in made.items()]
 
-    told, rows = ask(options, ways, ["autoregressive"], words=25)
+    told, rows = ask(options, arms, ["autoregressive"], words=25)
     curve = verify_curve(load_pair(options.pair, "one"))
     rows = [r for r in rows if r["usage"]["completion_tokens"] >= LONG]
     base = [r for r in rows if r["method"] == "autoregressive"]
@@ -264,12 +273,12 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
 def verify_curve(pair: Pair) -> VerifyCurve:
     """V(k) behind drafts, as `warm_up` measures it, over more lengths. Steps and trees take turns: what they cost drifts
     together, by more than V is wanted to."""
-    drafter = pair.drafters["eagle"]
+    drafter = pair.drafter("eagle")
     assert isinstance(drafter, FeatureDrafter)
 
     def measured() -> VerifyCurve:
-        alone = pair.target.prefill(request(), 1, Trace())
-        sessions = behind_prompt(pair, drafter.with_growth(Growth(2, 24)))
+        alone = session_of(pair.target, 1)
+        sessions = behind_prompt(pair, drafter.with_tree(TreeConfig(2, 24)))
         turns = []
         for _ in range(12):
             one = measure_verify(alone, (), repeats=6).one
@@ -277,15 +286,15 @@ def verify_curve(pair: Pair) -> VerifyCurve:
         columns = zip(*(turn.seconds for turn in turns), strict=True)
         return VerifyCurve(median(turn.one for turn in turns), turns[0].counts, tuple(median(column) for column in columns))
 
-    return pair.lanes.lane("target").start(measured).result()
+    return pair.workers.start("target", measured).result()
 
 
 def scaling(options: argparse.Namespace) -> dict[str, Any]:
-    def ways(pair: Pair) -> list[Way]:
-        # One plan for all: fitted to each, the budgets would differ by chance.
-        return [Way(path.name, "eagle", "real", with_head(pair, str(path))) for path in options.checkpoints]
+    def arms(pair: Pair) -> list[Arm]:
+        # One policy for all: fitted to each, the budgets would differ by chance.
+        return [Arm(path.name, "eagle", "real", pair.with_head(str(path))) for path in options.checkpoints]
 
-    told, rows = ask(options, ways, ["autoregressive"])
+    told, rows = ask(options, arms, ["autoregressive"])
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     told["methods"] = {name: {k: figures[k] for k in kept} for name, figures in told["methods"].items()}
     names = [path.name for path in options.checkpoints]

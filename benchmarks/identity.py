@@ -5,8 +5,8 @@ python benchmarks/identity.py --tokens 1000000 --temperature 0     # greedy
 python benchmarks/identity.py --ties 460                           # answers with a tie of the two best tokens
 python benchmarks/identity.py --ties 460 --unsettled               # the control: near ties are only counted
 
-Writes its part of benchmarks/results/identity.json, behind every question what was seen so far, and goes on from there when it
-is started again (`--anew`: from the start). One thread; `--core N` pins it, so that two runs can share a machine.
+Writes its part of benchmarks/results/identity.json, by processor: behind every question what was seen so far, and goes on from
+there when it is started again (`--anew`: from the start). One thread; `--core N` pins it, so that two runs can share a machine.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from eventspec.core import Sampling, write_text
+from eventspec.core import BadInput, EventspecError, Sampling
 from eventspec.experiments.compare import environment
 from eventspec.experiments.identity import BASE, Asked, Tally, compare_answers, heads_of, methods_of, tie_of, verdict
+from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
 from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
@@ -48,9 +49,10 @@ def asked(options: argparse.Namespace, pair: Pair, first: int) -> Iterator[tuple
         if number == first or not which:
             recording = scene(options.seed, index)
         if options.ties:
-            sampling = tie_of(pair, recording, QUESTIONS[which], index % 32, 64)
+            place = int(np.random.default_rng((options.seed, number)).integers(64))
+            sampling = tie_of(pair, recording, QUESTIONS[which], place, 64)
         else:
-            drawn = {"seed": options.seed + number, "max_new_tokens": options.length, "banned_ids": (pair.end,)}
+            drawn = {"seed": options.seed + number, "max_new_tokens": options.length, "banned_ids": (pair.eos_id,)}
             sampling = Sampling(temperature=options.temperature, **drawn)
         if sampling is not None:
             yield number, Asked(f"{recording.name}, {QUESTIONS[which]}", recording, QUESTIONS[which], sampling)
@@ -69,55 +71,79 @@ def main() -> int:
     parser.add_argument("--anew", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    try:
+        Sampling(temperature=options.temperature, max_new_tokens=options.length, seed=options.seed)
+        pair, before = load_pair(options.pair, "one"), known(options.out)
+        if not options.out.parent.is_dir() or options.out.is_dir():
+            raise BadInput(f"--out {options.out} is no file in a folder that exists")
+        if min(options.tokens, options.ties + 1) < 1:
+            raise BadInput("--tokens and --ties count from 1 on")
+    except EventspecError as error:
+        parser.error(str(error))
+    cores = os.sched_getaffinity(0)
+    if options.core is not None and options.core not in cores:
+        parser.error(f"--core {options.core} is none of {sorted(cores)}")
     torch.set_num_threads(1)
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
-    pair = load_pair(options.pair, "one")
     kind = "ties" if options.ties else f"temperature {options.temperature:g}"
     if options.unsettled:
         kind += ", not settled"
-        plans = {name: replace(plan, settle=False) for name, plan in pair.budgets.items()}
-        pair = replace(pair, budget=replace(pair.budget, settle=False), budgets=plans)
-    before = {} if options.anew else known(options.out).get(kind, {})
-    if before and (before["seed"], before["weights"]) != (options.seed, pair.fingerprint()):
-        sys.exit(f"{options.out} was measured with other seeds or weights: add --anew")
-    return measure(options, pair, kind, before)
+        pair = pair.with_policy(settle=False)
+    machine = environment(pair, ["real"])["processor"]
+    told = {} if options.anew else before.get(machine, {}).get(kind, {})
+    measured = {"seed": options.seed, "weights": pair.fingerprint(), "length": 64 if options.ties else options.length}
+    if told and any(told[name] != value for name, value in measured.items()):
+        parser.error(f"{options.out} was measured with another seed, length or other weights: add --anew")
+    return measure(options, pair, machine, kind, measured, told)
 
 
-def measure(options: argparse.Namespace, pair: Pair, kind: str, before: dict[str, Any]) -> int:
+def measure(
+    options: argparse.Namespace, pair: Pair, machine: str, kind: str, measured: dict[str, Any], before: dict[str, Any]
+) -> int:
     """Go on from what was seen `before`, until enough was compared; 1 when an answer differs."""
     arms, began = [*methods_of(pair), *heads_of(pair)], time.monotonic()
     tallies = {name: Tally(**told) for name, told in before.get("by_arm", {}).items()}
+    enough = ("answers", options.ties) if options.ties else ("tokens", options.tokens)
+    told = before
     for number, question in asked(options, pair, before.get("questions", 0)):
+        if told.get(enough[0], 0) >= enough[1]:
+            return int(told["different"] > 0)
         for _ in compare_answers(pair, arms, [question], tallies=tallies):
             pass
         different, failed, tokens = verdict(tallies)
-        answers = sum(tally.answers for name, tally in tallies.items() if name != BASE)
+        others = [tally for name, tally in tallies.items() if name != BASE]
         told = {
             "arms": len(arms),
             "questions": number + 1,
-            "answers": answers,
+            "plain_answers": tallies[BASE].answers,
+            "plain_tokens": tallies[BASE].tokens,
+            "answers": sum(tally.answers for tally in others),
             "tokens": tokens,
             "different": different,
             "failed": failed,
-            "near_ties": sum(tally.near_ties for tally in tallies.values()),
+            "near_ties": sum(tally.near_ties for tally in others),
             "rounding": pair.target.limits.rounding,
             "minutes": round(before.get("minutes", 0.0) + (time.monotonic() - began) / 60, 1),
-            "seed": options.seed,
-            "weights": pair.fingerprint(),
+            **measured,
             "environment": environment(pair, ["real"]),
             "by_arm": {name: tally.as_json() for name, tally in tallies.items()},
         }
-        write_text(options.out, json.dumps({**known(options.out), kind: told}, indent=1) + "\n")
-        print(f"{tokens} tokens, {answers} answers, {different} differ, {failed} drafters failed", file=sys.stderr, flush=True)
-        if (answers >= options.ties) if options.ties else (tokens >= options.tokens):
-            return int(different > 0)
+        now = known(options.out)
+        write_text(options.out, json.dumps({**now, machine: {**now.get(machine, {}), kind: told}}, indent=1) + "\n")
+        line = f"{tokens} tokens, {told['answers']} answers, {different} differ, {failed} drafters failed"
+        print(line, file=sys.stderr, flush=True)
     raise AssertionError("there is no last question")
 
 
 def known(path: Path) -> dict[str, Any]:
-    """What a results file holds by now: another run may write its part."""
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    """What a results file holds by now, by processor and kind: another run may write its part. BadInput for what is none."""
+    try:
+        found = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInput(f"{path} cannot be read ({error}): name another file") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} holds no results: name another file")
     return found
 
 

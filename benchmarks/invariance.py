@@ -10,6 +10,7 @@ keys beside it); and what a step costs then, or padded to 4, 8 and 16 rows, in s
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import math
@@ -27,12 +28,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eventspec.core import Proposal, TargetSession, Trace, Verdict, write_text
+from eventspec.core import Proposal, TargetSession, Verdict
 from eventspec.experiments.compare import environment
+from eventspec.files import write_text
 from eventspec.nn.decode import attention, compiled, decode
 from eventspec.nn.linear import packed_weight
 from eventspec.pairs import load_pair
-from eventspec.pairs.warming import request
+from eventspec.pairs.warming import session_of
 
 RESULTS = Path(__file__).parent / "results/invariance.json"
 SHAPES = ((192, 576), (192, 192), (192, 896), (448, 192), (4096, 4096))
@@ -143,12 +145,17 @@ def same_bits(begin, tokens: list[int]) -> dict[str, float]:  # type: ignore[no-
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.out.is_dir() or not options.out.parent.is_dir():
+        parser.error(f"--out {options.out} is no file in a folder that exists")
     torch.set_num_threads(1)
     pair = load_pair("nano", "one")
     language = pair.target.language  # type: ignore[attr-defined]
 
     def begin() -> TargetSession:
-        return pair.target.prefill(request(), 1, Trace())
+        return session_of(pair.target, 1)
 
     tokens = np.random.default_rng(0).integers(100, 500, 16).tolist()
     with torch.inference_mode():
@@ -181,8 +188,8 @@ def main() -> int:
     told["steps"] = {name: round(median(seconds) / step, 3) for name, seconds in taken.items()}
     told |= {"n": 80, "layers": language.config.num_hidden_layers, "environment": environment(pair, ["real"])}
     print(json.dumps(told, indent=1))
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    write_text(RESULTS, json.dumps({**known, told["environment"]["processor"]: told}, indent=1) + "\n")
+    known = json.loads(options.out.read_text()) if options.out.exists() else {}
+    write_text(options.out, json.dumps({**known, told["environment"]["processor"]: told}, indent=1) + "\n")
     return 0
 
 

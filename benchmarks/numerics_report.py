@@ -6,11 +6,14 @@ python benchmarks/numerics_report.py --check    # exit 1 when a block is not wha
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from eventspec.files import write_text
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/numerics.md"
@@ -24,19 +27,24 @@ KINDS = {
 
 def results(name: str) -> dict[str, Any]:
     path = ROOT / "benchmarks/results" / name
-    return json.loads(path.read_text()) if path.exists() else {}
+    if not path.exists():
+        sys.exit(f"{path} is missing: the benchmark of that name writes it")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
 
 
 def identity() -> str:
-    rows = ["| answers | arms | answers compared | tokens | near ties | differ |", "|---|---|---|---|---|---|"]
+    rows = ["| answers | processor | plain answers (tokens) | arms | compared with them | tokens | near ties | differ |"]
+    rows += ["|---|---|---|---|---|---|---|---|"]
     found = results("identity.json")
     for kind, words in KINDS.items():
-        if one := found.get(kind):
-            figures = (one["arms"], f"{one['answers']:,}", f"{one['tokens']:,}", f"{one['near_ties']:,}", one["different"])
-            rows.append(f"| {words} | {' | '.join(map(str, figures))} |")
-    machines = sorted({one["environment"]["processor"] for one in found.values()})
-    rounding = sorted({f"{one['rounding']:.1e}" for one in found.values()})
-    return "\n".join([*rows, "", f"{', '.join(machines)}, fp32; near ties are those closer than {', '.join(rounding)}."])
+        for machine, kinds in found.items():
+            if one := kinds.get(kind):
+                plain = f"{one['plain_answers']:,} ({one['plain_tokens']:,})"
+                figures = (plain, one["arms"], f"{one['answers']:,}", f"{one['tokens']:,}", f"{one['near_ties']:,}")
+                rows.append(f"| {words} | {machine} | {' | '.join(map(str, figures))} | {one['different']} |")
+    rounding = sorted({f"{one['rounding']:.1e}" for kinds in found.values() for one in kinds.values()})
+    return "\n".join([*rows, "", f"fp32; near ties are those closer than {', '.join(rounding)}."])
 
 
 def invariance() -> str:
@@ -60,15 +68,21 @@ def invariance() -> str:
 
 
 def main() -> int:
-    page = PAGE.read_text()
-    written = page
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    written = page = PAGE.read_text()
     for name, block in (("identity", identity()), ("invariance", invariance())):
         begin, end = f"<!-- {name}: benchmarks/numerics_report.py -->", f"<!-- end of {name} -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+        if not pattern.search(written):
+            sys.exit(f"{PAGE} has no place for {name}: it stands between {begin} and {end}")
         written = pattern.sub(lambda match, text=f"{begin}\n{block}\n{end}": text, written)  # type: ignore[misc]
-    if "--check" in sys.argv[1:]:
+    if options.check:
+        if written != page:
+            print(f"{PAGE} is not what the results say: run this without --check", file=sys.stderr)
         return int(written != page)
-    PAGE.write_text(written)
+    write_text(PAGE, written)
     return 0
 
 

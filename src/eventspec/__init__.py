@@ -22,13 +22,16 @@ _HOMES = {
     "Piece": "text",
     "Recording": "recordings",
     "Pair": "pairs",
-    "generate": "pairs",
+    "generate": "ask",
     "load_pair": "pairs",
-    "stream": "pairs",
-    "stream_text": "pairs",
+    "stream": "ask",
+    "stream_text": "ask",
 }
 
 if TYPE_CHECKING:
+    from eventspec.ask import generate as generate
+    from eventspec.ask import stream as stream
+    from eventspec.ask import stream_text as stream_text
     from eventspec.core import BadInput as BadInput
     from eventspec.core import Committed as Committed
     from eventspec.core import EventspecError as EventspecError
@@ -38,10 +41,7 @@ if TYPE_CHECKING:
     from eventspec.core import Sampling as Sampling
     from eventspec.core import Window as Window
     from eventspec.pairs import Pair as Pair
-    from eventspec.pairs import generate as generate
     from eventspec.pairs import load_pair as load_pair
-    from eventspec.pairs import stream as stream
-    from eventspec.pairs import stream_text as stream_text
     from eventspec.recordings import Recording as Recording
     from eventspec.text import Piece as Piece
 else:  # hidden from type checkers, so that they still refuse a misspelt name

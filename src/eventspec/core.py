@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from eventspec.errors import BadCheckpoint as BadCheckpoint
 from eventspec.errors import BadInput as BadInput
 from eventspec.errors import EventspecError as EventspecError
-from eventspec.errors import write_text as write_text
 from eventspec.sampling import Constraint as Constraint
 from eventspec.sampling import ConstraintState as ConstraintState
 from eventspec.sampling import Sampling as Sampling
@@ -31,7 +30,6 @@ Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 """int64 [N] token ids or node indices."""
 
 
-# ------------------------------------------------------------------------------------------------------------ what is asked
 @dataclass(frozen=True)
 class Window:
     """A half-open time slice ``[start_us, end_us)`` of a recording, int64 microseconds."""
@@ -40,20 +38,14 @@ class Window:
     end_us: int
 
     def __post_init__(self) -> None:
+        if not all(isinstance(time, int | np.integer) for time in (self.start_us, self.end_us)):
+            raise BadInput(f"window [{self.start_us!r}, {self.end_us!r}) us: both must be whole numbers")
         if self.end_us <= self.start_us:
             raise BadInput(f"window [{self.start_us}, {self.end_us}) us is empty: its end must be after its start")
 
     @property
     def duration_us(self) -> int:
         return self.end_us - self.start_us
-
-
-Array = TypeVar("Array", bound=np.ndarray[Any, Any])
-
-
-def read_only(array: Array) -> Array:
-    """A view of the same memory through which nobody can write; numpy will not make it writable again."""
-    return np.asarray(memoryview(array).toreadonly())  # type: ignore[arg-type, return-value]
 
 
 class EventSlice(Protocol):
@@ -97,30 +89,45 @@ class FrameSlice(Protocol):
     def times_us(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Media:
+    """What was recorded in one window; both halves are read-only views. One object is one recording to everybody who keeps
+    work about it, so it is compared by identity."""
+
+    events: EventSlice | None = None
+    video: FrameSlice | None = None
+
+
 @dataclass(frozen=True)
 class Request:
     """One question about one window of a recording."""
 
-    prompt: str
-    events: EventSlice | None
-    video: FrameSlice | None
+    media: Media
+    question: str
     sampling: Sampling = field(default_factory=Sampling)
 
 
-# ---------------------------------------------------------------------------------------------------- one round of the loop
+def never() -> bool:
+    """The condition of what is not stopped early."""
+    return False
+
+
 @dataclass(frozen=True)
 class Budget:
-    """How much a drafter may draft: at most `nodes` tokens, and it stops early once ``until()`` is true. A node is worth
-    verifying only if the drafter gives its whole path at least the probability `floor`, and one level deeper is worth drafting
-    only while the paths at the tip together have at least `mass`; no branch is longer than `levels`. ``show(tokens)`` is told
-    the most likely chain as it grows."""
+    """How much a drafter may draft in one call of `DraftSession.propose`."""
 
-    nodes: int
-    until: Callable[[], bool] = bool  # bool() is False: never stop early
-    floor: float = 0.0
-    mass: float = 0.0
-    levels: int = 1 << 30
+    max_nodes: int
+    """Tokens of the proposal, at most."""
+    until: Callable[[], bool] = never
+    """Asked between the drafter's steps: true = stop with what there is."""
+    min_path_prob: float = 0.0
+    """A node is worth verifying only if the drafter gives its whole path at least this probability."""
+    min_frontier_prob: float = 0.0
+    """One level deeper is worth drafting only while the paths at the tip have at least this probability together."""
+    max_depth: int = 1 << 30
+    """No branch is longer than this many tokens."""
     show: Callable[[list[int]], None] | None = None
+    """Told the most likely chain as it grows, which the reader sees as provisional text."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,14 @@ class Proposal:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def depth(self) -> int:
+        """Levels of the tree."""
+        levels: list[int] = []
+        for parent in self.parents.tolist():
+            levels.append(1 if parent < 0 else levels[parent] + 1)
+        return max(levels, default=0)
 
     @classmethod
     def empty(cls, origin: str = "") -> Proposal:
@@ -162,11 +177,11 @@ class Scores:
 
 @dataclass(frozen=True)
 class TappedPrompt:
-    """The target's prompt as a drafter with taps sees it: rows float [T, D] (embeddings, visual rows in place), features float
-    [T, F] of the tapped layers, and where the visual rows lie, [begin, end), empty where they are not in one piece."""
+    """The target's prompt as a drafter sees it: rows float [T, D] (embeddings, visual rows in place), features float [T, F] of
+    the tapped layers, if any, and where the visual rows lie, [begin, end), empty where they are not in one piece."""
 
     rows: Tensor
-    features: Tensor
+    features: Tensor | None
     visual: tuple[int, int]
 
 
@@ -180,7 +195,6 @@ class Verdict:
     near_ties: tuple[int, ...] = ()
 
 
-# -------------------------------------------------------------------------------------------------------- streamed updates
 @dataclass(frozen=True)
 class Provisional:
     """The drafter's best guess at the next tokens: shown at once, may be retracted."""
@@ -205,7 +219,6 @@ class Retracted:
 Update = Provisional | Committed | Retracted
 
 
-# --------------------------------------------------------------------------------------------------------------- protocols
 @dataclass(frozen=True)
 class Limits:
     """What a target can be asked: `vocabulary` rows of its logits; `layers` whose outputs can be tapped; whether it understands
@@ -218,15 +231,26 @@ class Limits:
     rounding: float
 
 
-class TargetSession(Protocol):
+class TargetPrompt(Protocol):
+    """What a drafter gets to see of the target."""
+
+    def prompt(self) -> TappedPrompt:
+        """The prompt with its tapped features; it is whole once the first `score` has read the rest of it."""
+
+
+class TargetSession(TargetPrompt, Protocol):
     """One answer in the making on the target: owns the KV cache and the pending tokens that are not yet in it."""
 
     @property
     def room(self) -> int:
         """Most nodes that the next `score` can take."""
 
+    @property
+    def chunked(self) -> bool:
+        """Whether the prompt is read in more than one forward, so that its logits may differ by rounding from `again`'s."""
+
     def again(self) -> TargetSession:
-        """The same prompt in a session that has read nothing of it yet; nothing is encoded anew."""
+        """The same prompt in a session that has read nothing of it yet, and will read it in one forward."""
 
     def score(self, proposal: Proposal) -> Scores:
         """ONE forward over (all pending tokens | the proposal's N nodes)."""
@@ -234,11 +258,22 @@ class TargetSession(Protocol):
     def commit(self, verdict: Verdict) -> None:
         """Keep the keys of the accepted path, drop the rest; the bonus token becomes pending."""
 
-    def fork(self) -> TargetSession:
-        """The same recording for the next question: the prefix is shared."""
 
-    def prompt(self) -> TappedPrompt:
-        """The prompt with its tapped features; it is whole once the first `score` has read the rest of it."""
+class Context(Protocol):
+    """A recording as a target sees it: its visual rows, and from the first question on the keys and values of the prompt up to
+    the last of them. Any number of questions can be asked about it, at the same time too; each is answered as if it were the
+    first."""
+
+    def extend(self, frames: np.ndarray[Any, np.dtype[np.uint8]], trace: Trace) -> None:
+        """More frames uint8 [K, H, W, 3] of the same window, as they arrive. BadInput where the target takes no more."""
+
+    def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
+        """A session about one question: language-model prefill of all but the last `tail` (>= 1) rows of its prompt.
+
+        The tail stays pending: the first `score` finishes the prefill and verifies the head start in one forward. A tail longer
+        than the prompt leaves the whole prefill to that forward. `taps` are the layers whose outputs the scores carry as
+        features: 1 = the first layer, -1 = what the head reads (after the final norm).
+        """
 
 
 class Target(Protocol):
@@ -250,13 +285,8 @@ class Target(Protocol):
     def limits(self) -> Limits:
         """What it can be asked. `rounding` is measured on first use, which takes some tens of steps."""
 
-    def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
-        """Vision encoding, and language-model prefill of all but the last `tail` (>= 1) rows of the prompt.
-
-        The tail stays pending: the first `score` finishes the prefill and verifies the head start in one forward. A tail longer
-        than the prompt leaves the whole prefill to that forward. `taps` are the layers whose outputs the scores carry as
-        features: 1 = the first layer, -1 = what the head reads (after the final norm).
-        """
+    def encode(self, media: Media, trace: Trace) -> Context:
+        """Vision encoding: pixels -> visual rows. BadInput for a recording that lacks what the target sees."""
 
 
 class DraftSession(Protocol):
@@ -275,16 +305,35 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """Proposes tokens. `taps` are the target layers it reads; () means independent: it may start at once.
-    `concurrent` asks for a lane of its own: its work overlaps with the target's, and it is left when it hangs. Without, it is
-    called on the target's thread and must be quick.
+    """Proposes tokens.
 
-    Nothing it does can change or end an answer: whatever it raises, proposes or shows is copied and checked first, and a
-    drafter that does not keep to this protocol is given up for the request, with a note in the trace."""
+    No call, value or exception of this protocol can change or end an answer: whatever it raises, proposes or shows is copied
+    and checked first, and a drafter that does not keep to it is given up for the request, with a note in the trace. (Code in
+    one process cannot be contained: it can do anything by other means.)"""
 
     name: str
+    needs_target: bool
+    """Reads the target's prompt or features, so it cannot start before they exist. Without, it may start at once."""
     taps: tuple[int, ...]
+    """The target's layers that it reads; may be empty though `needs_target` (a model that reads the prompt's rows only)."""
     concurrent: bool
+    """Asks for a lane of its own: its work overlaps with the target's, and it is left when it hangs. Without, it is called on
+    the target's thread and must be quick."""
 
-    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
-        """Start drafting for a request; vision encoding and prefill of the drafter happen here."""
+    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
+        """Start drafting for a request; vision encoding and prefill of the drafter happen here. `target` is there for a
+        drafter that `needs_target`."""
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Who drafts when. `ahead`: while the target encodes and prefills; `after`: from the first verified token on. The same
+    object twice is one session for both; neither is plain decoding."""
+
+    ahead: Drafter | None = None
+    after: Drafter | None = None
+
+    @classmethod
+    def by(cls, drafter: Drafter) -> Drafts:
+        """One drafter from as early as it can."""
+        return cls(None if drafter.needs_target else drafter, drafter)

@@ -1,8 +1,6 @@
-"""What the user can mend, told in one line; and files that are written whole or not at all."""
+"""What the user can mend, said in one line."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 
 class EventspecError(Exception):
@@ -15,14 +13,3 @@ class BadInput(EventspecError):
 
 class BadCheckpoint(EventspecError):
     """A model or pair folder that misses a file, or holds tensors that do not fit."""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: beside it first, then renamed. BadInput when the place cannot be written."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text)
-        part.rename(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise BadInput(f"{path} cannot be written ({error.strerror}): choose another place") from None

@@ -60,13 +60,18 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 def _words(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise _wrong(name, value, "sequences of token ids, as Pair.bad_words makes them")
-    return tuple(_ids(name, word) for word in value)
+    words = tuple(value)
+    if any(isinstance(word, str | bytes) for word in words):
+        raise _wrong(name, value, "sequences of token ids, as Pair.bad_words makes them")
+    return tuple(_ids(name, word) for word in words)
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:
     found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Collection) else (None,)
     if isinstance(value, bytes | Mapping) or not all(isinstance(text, str) for text in found):
         raise _wrong(name, value, "a text or a sequence of texts")
+    if any("\ud800" <= letter <= "\udfff" for text in found for letter in text):
+        raise _wrong(name, value, "valid UTF-8")
     return found
 
 
@@ -85,8 +90,8 @@ def _constraint(name: str, value: Any) -> Constraint | None:
 
 
 def _wrong(name: str, value: Any, wanted: str) -> BadInput:
-    told = repr(value)
-    return BadInput(f"{name} is {told if len(told) <= 60 else told[:57] + '...'}: it must be {wanted}")
+    shown = repr(value)
+    return BadInput(f"{name} is {shown if len(shown) <= 60 else shown[:57] + '...'}: it must be {wanted}")
 
 
 @dataclass(frozen=True)
@@ -151,9 +156,9 @@ class Sampling:
         """The same with other settings; BadInput for one that does not exist, with the name that was probably meant."""
         for name in settings:
             if name not in _READ:
-                near = difflib.get_close_matches(name, _READ, 1, 0.5)
-                told = f"did you mean {near[0]}?" if near else f"choose from {', '.join(_READ)}"
-                raise BadInput(f"unknown setting '{name}': {told}")
+                near = _MEANT.get(name) or next(iter(difflib.get_close_matches(name, _READ, 1, 0.5)), None)
+                hint = f"did you mean {near}?" if near else f"choose from {', '.join(_READ)}"
+                raise BadInput(f"unknown setting '{name}': {hint}")
         return replace(self, **settings)
 
 
@@ -176,6 +181,13 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "constraint": _constraint,
 }
 """How each field is read: its own type, or BadInput."""
+_MEANT = {
+    "stop": "stop_strings",
+    "bad_word": "bad_words=pair.bad_words(...)",
+    "json_schema": "constraint=pair.json_schema(...)",
+    "regex": "constraint=pair.regex(...)",
+}
+"""What the command line calls some of them, and others may."""
 
 
 def _again(values: dict[str, Any]) -> Sampling:

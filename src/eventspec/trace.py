@@ -4,41 +4,71 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from eventspec.errors import write_text
+from eventspec.files import write_text
+
+Lane = Literal["target", "drafter"]
+"""A row of the timeline."""
+Stage = Literal["vision", "prefill", "drafter prefill", "draft", "verify", "decode"]
 
 
 @dataclass(frozen=True)
 class Span:
     """One piece of work on one lane, seconds of ``time.perf_counter`` since the request began."""
 
-    name: str
-    lane: str
+    stage: Stage
+    lane: Lane
     start: float
     end: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class Round:
-    """One pass of score, verify, commit, propose.
-
-    proposed, depth: nodes and levels of the proposal; accepted: nodes of its path; committed: tokens that joined the answer;
-    seconds of the target's forward, of the whole pass without drafting, of waiting for the next draft, and of the drafter's
-    own forwards meanwhile.
-    """
+    """One pass of score, verify, commit, and the drafting behind it."""
 
     proposed: int
+    """Nodes of the proposal."""
     depth: int
-    accepted: int
-    committed: int
+    """Levels of the proposal."""
     origin: str
-    head_start: bool
-    model_seconds: float
-    seconds: float
-    draft_seconds: float
-    draft_model_seconds: float
+    """Who drafted it."""
+    first: bool
+    """Whether it is the answer's first round, whose forward ends the prefill; its proposal is the head start."""
+    accepted: int = 0
+    """Nodes of the accepted path."""
+    committed: int = 0
+    """Tokens that joined the answer."""
+    model_seconds: float = 0.0
+    """Of the target's forward."""
+    seconds: float = 0.0
+    """Of the whole pass without drafting."""
+    draft_seconds: float = 0.0
+    """Of waiting for the next draft."""
+    draft_model_seconds: float = 0.0
+    """Of the drafter's own forwards meanwhile."""
+
+
+class RoundRecord:
+    """Fills in a `Round` while it runs; see `Trace.round`."""
+
+    def __init__(self, trace: Trace, made: Round) -> None:
+        self._trace, self._round, self._began = trace, made, trace.now()
+
+    def scored(self) -> None:
+        """The target's forward is done."""
+        self._round.model_seconds = self._trace.now() - self._began
+
+    def decided(self, read: int, accepted: int, committed: int) -> None:
+        """How many nodes the target read, how many of them the rule accepted, and how many tokens of its verdict count."""
+        self._round.accepted, self._round.committed = min(accepted, committed), committed
+        stage: Stage = "prefill" if self._round.first else "verify" if read else "decode"
+        self._trace.span(stage, "target", self._began)
+        self._round.seconds = self._trace.now() - self._began
 
 
 @dataclass
@@ -58,6 +88,8 @@ class Trace:
     """Tokens that were shown before they were verified, and those of them that were withdrawn."""
     near_ties: int = 0
     """Committed positions whose decision, greedy or drawn, was closer than the target's measured rounding."""
+    given_up: list[str] = field(default_factory=list)
+    """Drafters that failed or hung, by name."""
     began: float = field(default_factory=time.perf_counter)
 
     def now(self) -> float:
@@ -74,17 +106,49 @@ class Trace:
         lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
         named = [{"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": lane}} for lane, n in lanes.items()]
         spans = [
-            {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.name, "ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
+            {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.stage, "ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
             for s in done
         ]
         marks = [{"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": n, "ts": 1e6 * at} for n, at in self.marks.items()]
         write_text(Path(path), json.dumps({"traceEvents": [*named, *spans, *marks], "displayTimeUnit": "ms"}))
 
-    def span(self, name: str, lane: str, start: float) -> None:
+    def span(self, stage: Stage, lane: Lane, start: float) -> None:
         """Record work that began at `start` (seconds since the request began) and ends now."""
-        self.spans.append(Span(name, lane, start, self.now()))
+        self.spans.append(Span(stage, lane, start, self.now()))
 
-    def forward(self, lane: str, seconds: float) -> None:
+    def beside(self) -> Trace:
+        """Another trace on the same clock, for code that must not write to this one; see `take`."""
+        return Trace(began=self.began)
+
+    def take(self, other: Trace) -> None:
+        """Move spans, forwards and notes over from a trace `beside` this one; an error for what they cannot be."""
+        spans, other.spans = other.spans, []
+        self.spans += [Span(s.stage, s.lane, float(s.start), float(s.end)) for s in spans]
+        forwards, other.forwards = other.forwards, {}
+        for lane in ("target", "drafter"):
+            if seconds := forwards.get(lane):
+                self.forward(lane, float(seconds))
+        notes, other.notes = other.notes, []
+        for note in notes[:8]:
+            self.note(str.__str__(note)[:300])
+
+    @contextmanager
+    def round(self, nodes: int, depth: int, origin: str) -> Iterator[RoundRecord]:
+        """Account for one round about a proposal of so many nodes and levels; it joins `rounds` when it went well."""
+        made = Round(nodes, depth, origin, first=not self.rounds)
+        yield RoundRecord(self, made)
+        self.rounds.append(made)
+
+    @contextmanager
+    def drafting(self) -> Iterator[None]:
+        """The target waits for the draft of the next round: the latest round's time."""
+        began, forwards = self.now(), self.forwards.get("drafter", 0.0)
+        yield
+        latest = self.rounds[-1]
+        latest.draft_seconds = self.now() - began
+        latest.draft_model_seconds = self.forwards.get("drafter", 0.0) - forwards
+
+    def forward(self, lane: Lane, seconds: float) -> None:
         """Add the time of one model forward on a lane."""
         self.forwards[lane] = self.forwards.get(lane, 0.0) + seconds
 

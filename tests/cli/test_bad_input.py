@@ -12,7 +12,7 @@ import pytest
 
 from eventspec.cli import run
 from eventspec.events.stream import EventStream
-from eventspec.pairs.pair import DATA
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording, write_native
 from eventspec.video.clip import VideoClip
 
@@ -147,7 +147,7 @@ def test_settings_out_of_range(capsys: pytest.CaptureFixture[str], option: str, 
         (("--logit-bias", "3=x"), "ID=VALUE"),
         (("--logit-bias", "3=nan"), "logit_bias"),
         (("--logit-bias", "99999=1"), "not in the vocabulary"),
-        (("--bad-word", ""), "bad word is empty"),
+        (("--bad-word", ""), "or an empty one"),
         (("--json-schema", "nowhere.json"), "nowhere.json cannot be read"),
         (("--json-schema", "x", "--regex", "y"), "exclude each other"),
     ],

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from eventspec.cli import run
-from eventspec.pairs.pair import DATA
+from eventspec.pairs.pair_file import DATA
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Folders
@@ -230,10 +230,10 @@ def test_check_names_heads_that_are_our_own_and_export_refuses_them(
     """A layout of others has EAGLE's tensors under EAGLE's names: their code would run such a head as EAGLE's."""
     from eventspec.drafters import TrainedHead, save_head
     from eventspec.models.video_llava import load_video_llava
-    from eventspec.train.eagle import begin, trainee
+    from eventspec.train.eagle import begin, recipe
 
     target = load_video_llava(DATA / "pairs/nano/target")
-    made = trainee(name, target, range(100))
+    made = recipe(name, target, range(100))
     begin(made, None, target)
     save_head(TrainedHead(made.head, made.compressor), tmp_path / name, target.language)
     shown, why = OURS[name]
@@ -252,7 +252,7 @@ def test_generate_takes_a_head_with_its_way(capsys: pytest.CaptureFixture[str]) 
     for spec, note in (("eagle:chain", "eagle, chain"), (DATA / "pairs/nano/heads/eagle1", "eagle1, dynamic")):
         assert run([*map(str, (*ASK, "--method", "eagle", "--head", spec))]) == 0
         assert f"{note}\n" in capsys.readouterr().err
-    assert "way 'oak'" in refused(capsys, *ASK, "--method", "eagle", "--head", "eagle:oak")
+    assert "tree policy 'oak'" in refused(capsys, *ASK, "--method", "eagle", "--head", "eagle:oak")
 
 
 def test_what_cannot_be_used_is_refused_in_one_line(

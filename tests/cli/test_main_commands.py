@@ -12,7 +12,7 @@ from PIL import Image
 
 from eventspec.cli import run
 from eventspec.events.formats import dsec_h5, text
-from eventspec.pairs.pair import DATA
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording, write_native
 
 REAL = DATA / "clips/davis346_traffic_1s"

@@ -56,7 +56,7 @@ def test_pooling_over_frames_is_the_mean_of_patches_in_the_same_places(
 ) -> None:
     """Frames of four rows. What lies behind the last whole one is a frame of its own."""
     rows = torch.randn(2, total, 6)
-    kept, places = Elastic(3, "concat", (option,), frame=4).ways_of(rows)[0]
+    kept, places = Elastic(3, "concat", (option,), frame=4).branches_of(rows)[0]
     expected = torch.stack([rows[:, group].mean(1) for group in groups], 1) if groups else rows
     torch.testing.assert_close(kept, expected)
     assert places.tolist() == [max(group) for group in groups]

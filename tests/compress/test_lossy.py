@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from eventspec.compress.lossy import CompressedTarget, most_attended
+from eventspec.ask import generate, generation
+from eventspec.compress.lossy import CompressedEncoder, most_attended
 from eventspec.core import BadInput, Sampling, Trace
-from eventspec.models.session import Spliced
+from eventspec.models.prompt import Prompt
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.pairs import answering, generate, load_pair, with_compression
-from eventspec.pairs.pair import DATA
+from eventspec.pairs import load_pair
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
 
@@ -28,13 +27,13 @@ def test_attention_keeps_the_rows_that_the_last_row_looks_at() -> None:
         layer = language.decoder_layer(1)  # the second: FastV's K = 2
         queries, keys, _ = layer.project(layer.normed(before[0]), language.cos[:20], language.sin[:20])
         shares = torch.stack([(keys[:, head // 2] @ queries[-1, head] / 8**0.5).softmax(0) for head in range(4)]).mean(0)
-        kept = most_attended(language, Spliced(rows, (3, 15)), 4)
+        kept = most_attended(language, Prompt(rows, (3, 15)), 4)
     assert kept.tolist() == sorted(shares[3:15].topk(4).indices.tolist())
 
 
 @pytest.mark.parametrize("spec", ["pool:1", "pool:3", "prune:5", "attention:2", "pool:1000"])
 def test_a_compressed_target_says_that_it_is_lossy(spec: str) -> None:
-    pair = with_compression(load_pair("nano", "one"), spec)
+    pair = load_pair("nano", "one").with_compression(spec)
     recording = Recording.open(DATA / "clips/street_scene")
     result = generate(pair, recording, "How many road users are visible?", "compressed-target", max_new_tokens=12)
     assert result.lossless is False
@@ -43,23 +42,23 @@ def test_a_compressed_target_says_that_it_is_lossy(spec: str) -> None:
     assert plain.lossless
     if spec == "pool:1":
         assert result.token_ids == plain.token_ids
-    pair.lanes.close()
+    pair.workers.close()
 
 
 @pytest.mark.parametrize("spec", ["pool:0", "pool", "shrink:3", "pool:-2", "pool:x"])
 def test_a_compression_that_cannot_be_is_refused(spec: str) -> None:
     with pytest.raises(BadInput, match=r"leaves no visual token|cannot be read|is unknown"):
-        with_compression(load_pair("nano", "one"), spec)
+        load_pair("nano", "one").with_compression(spec)
 
 
 def test_a_foreign_target_is_not_reduced() -> None:
     pair = load_pair("nano", "one")
     with pytest.raises(BadInput, match="a target of our own"):
-        with_compression(replace(pair, target=object()), "pool:3")  # type: ignore[arg-type]
+        pair.with_target(object()).with_compression("pool:3")  # type: ignore[arg-type]
     inner = pair.target
-    assert isinstance(pair.target_of("compressed-target"), CompressedTarget)
-    assert pair.target_of("prior") is inner
-    asking = answering(
+    assert isinstance(pair.method("compressed-target").target.encoder, CompressedEncoder)  # type: ignore[attr-defined]
+    assert pair.method("prior").target is inner
+    asking = generation(
         pair, Recording.open(DATA / "clips/street_scene"), "?", "autoregressive", None, Sampling(max_new_tokens=2)
     )
     assert asking.result().trace.sizes["visual"] == 520

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from eventspec.compress import PackedTarget, Packer, PackerConfig
+from eventspec.ask import generate
+from eventspec.compress import Packer, PackerConfig
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import ClipConfig, LlamaConfig
-from eventspec.pairs import Pair, generate, load_pair, with_compression
+from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.packers import Packers, load_packer, save_packer
-from eventspec.pairs.pair import DATA
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
 LANGUAGE = LlamaConfig(30, 24, 32, 2, 2, 2, max_position_embeddings=64)
@@ -128,14 +129,18 @@ def pair() -> Pair:
     return load_pair("nano", "one")
 
 
+def with_packers(pair: Pair, packers: Packers | None) -> Pair:
+    return replace(pair, parts=replace(pair.parts, packers=packers))
+
+
 def test_packed_answers_are_labelled_lossy(pair: Pair, tmp_path: Path) -> None:
-    assert pair.packers is not None
-    model = pair.packers.model
+    assert pair.parts.packers is not None
+    model = pair.parts.packers.model
     packer = Packer(PackerConfig.of(model.config, 4), model.config)
     packer.begin_as(model)
     save_packer(packer, tmp_path / "4", model)
-    packed = with_compression(replace(pair, packers=replace(pair.packers, folders={"4": tmp_path / "4"})), "packer:4")
-    assert isinstance(packed.target_of("compressed-target"), PackedTarget)
+    packed = with_packers(pair, replace(pair.parts.packers, folders={"4": tmp_path / "4"})).with_compression("packer:4")
+    assert not packed.method("compressed-target").target.lossless
     recording = Recording.open(DATA / "clips/street_scene")
     result = generate(packed, recording, QUESTION, "compressed-target", max_new_tokens=4)
     assert not result.lossless
@@ -145,11 +150,11 @@ def test_packed_answers_are_labelled_lossy(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_a_packer_that_was_not_trained_is_refused(pair: Pair) -> None:
-    assert pair.packers is not None
-    without = replace(pair, packers=Packers(pair.packers.model, pair.packers.encode, {}))
+    assert pair.parts.packers is not None
+    without = with_packers(pair, Packers(pair.parts.packers.model, pair.parts.packers.encode, {}))
     with pytest.raises(BadInput, match=r"no trained packer of scale 2, there is none: train one with `eventspec train packer`"):
-        with_compression(without, "packer:2")
-    with pytest.raises(BadInput, match="pair nano has no trained packer"):
-        with_compression(replace(pair, packers=None), "packer:2")
+        without.with_compression("packer:2")
+    with pytest.raises(BadInput, match="there is no trained packer"):
+        with_packers(pair, None).with_compression("packer:2")
     with pytest.raises(BadInput, match="cannot be read"):
-        with_compression(pair, "packer:two")
+        pair.with_compression("packer:two")

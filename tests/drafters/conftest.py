@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from eventspec.core import Request, Sampling, Trace
+from eventspec.core import Media, Request, Sampling
 from eventspec.drafters import LanguageDrafter
-from eventspec.models.session import Spliced
+from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.nn import Llama, LlamaConfig
 
 END = 0
@@ -39,10 +39,10 @@ def language_model(seed: int = 0, sure: float = 1.0) -> Llama:
 
 
 def drafter_of(model: Llama, name: str = "tiny") -> LanguageDrafter:
-    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
-        return Spliced(model.embed(torch.tensor([int(word) for word in request.prompt.split()])), (0, 0))
+    def reading(question: str) -> Prompt:
+        return Prompt(model.embed(torch.tensor([int(word) for word in question.split()])), (0, 0))
 
-    return LanguageDrafter(name, model, rows, END)
+    return LanguageDrafter(name, TextEncoder(model, reading), END)
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +60,6 @@ def asked() -> Callable[..., Request]:
     """asked(ids, **sampling) -> a request whose prompt is these ids."""
 
     def make(ids: list[int], **sampling: object) -> Request:
-        return Request(" ".join(map(str, ids)), None, None, Sampling(**sampling))  # type: ignore[arg-type]
+        return Request(Media(), " ".join(map(str, ids)), Sampling(**sampling))  # type: ignore[arg-type]
 
     return make

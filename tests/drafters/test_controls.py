@@ -9,22 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, Trace, Verdict
-from eventspec.drafters import NgramDrafter, Nothing, PriorDrafter, TextPrior
-from eventspec.engine.tree import check
+from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, Trace, Verdict
+from eventspec.drafters import NgramDrafter, PriorDrafter, TextPrior
+from eventspec.tree import check
 
 END = 9
-ASKED = Request("what is ahead?", None, None)
+ASKED = Request(Media(), "what is ahead?")
 
 
 def told(session: DraftSession, *tokens: int) -> None:
     session.observe(Verdict(np.empty(0, np.int64), np.array(tokens, np.int64)), Scores(torch.empty(0)))
-
-
-def test_nothing_proposes_nothing() -> None:
-    session = Nothing().open(ASKED, None, Trace())
-    told(session, 1, 2)
-    assert len(session.propose(Budget(10))) == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- prompt lookup
@@ -62,7 +56,7 @@ def test_a_text_that_never_repeats_gives_nothing() -> None:
 def test_a_lookup_keeps_to_its_budget() -> None:
     prompt = [1, 2, 3, 4, 5, 6, 1]
     assert looked_up(prompt, budget=Budget(2)) == [2, 3]
-    assert looked_up(prompt, budget=Budget(5, levels=3)) == [2, 3, 4]
+    assert looked_up(prompt, budget=Budget(5, max_depth=3)) == [2, 3, 4]
 
 
 # ---------------------------------------------------------------------------------------------------------------- the prior
@@ -111,14 +105,14 @@ def test_what_saving_cut_away_keeps_its_weight(tmp_path: Path) -> None:
     again = TextPrior.load(tmp_path / "prior.json")
     assert dict(again.following("q", [], 30))[0] == pytest.approx(20 / 210)
     budget = Budget(30)
-    proposal = check(PriorDrafter(again, END).open(Request("q", None, None), None, Trace()).propose(budget), budget)
+    proposal = check(PriorDrafter(again, END).open(Request(Media(), "q"), None, Trace()).propose(budget), budget)
     assert len(proposal) > 0
     assert (proposal.tokens >= 0).all()
     assert json.loads((tmp_path / "prior.json").read_text())["longest"] == 6
 
 
 def drafted(prior: TextPrior, question: str, *answer: int, budget: Budget | None = None) -> Proposal:
-    session = PriorDrafter(prior, END).open(Request(question, None, None), None, Trace())
+    session = PriorDrafter(prior, END).open(Request(Media(), question), None, Trace())
     if answer:
         told(session, *answer)
     return check(session.propose(budget or Budget(12)), budget or Budget(12))
@@ -136,5 +130,5 @@ def test_the_prior_goes_on_behind_what_was_committed(prior: TextPrior) -> None:
 
 def test_the_prior_keeps_to_its_budget(prior: TextPrior) -> None:
     assert drafted(prior, "colour?", budget=Budget(3)).tokens.tolist() == [1, 2, 3]
-    assert drafted(prior, "colour?", budget=Budget(9, levels=2)).tokens.tolist() == [1, 2]
-    assert drafted(prior, "colour?", budget=Budget(9, floor=0.5)).tokens.tolist() == [1, 2, 3, END]
+    assert drafted(prior, "colour?", budget=Budget(9, max_depth=2)).tokens.tolist() == [1, 2]
+    assert drafted(prior, "colour?", budget=Budget(9, min_path_prob=0.5)).tokens.tolist() == [1, 2, 3, END]

@@ -14,7 +14,7 @@ import torch
 from scipy.stats import chisquare
 
 from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic
-from eventspec.core import Budget, Proposal, Request, Sampling, Trace, Verdict
+from eventspec.core import Budget, Drafts, Media, Proposal, Request, Sampling, Trace, Verdict
 from eventspec.drafters.dream import DreamConfig, DreamHead
 from eventspec.drafters.eagle import EagleConfig, EagleHead, MsdHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
@@ -23,21 +23,23 @@ from eventspec.drafters.head_folder import TrainedHead
 from eventspec.drafters.static_tree import static_tree
 from eventspec.drafters.vispec import VispecHead
 from eventspec.engine.generate import run
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.plan import NO_TAIL, Plan
-from eventspec.models.session import LanguageTarget, Spliced
+from eventspec.engine.policy import NO_TAIL, DraftPolicy
+from eventspec.engine.workers import Workers
+from eventspec.models.prompt import Prompt, TextEncoder
+from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.nn.draft import Growth
-from eventspec.text import stop_rule
+from eventspec.nn.draft import TreeConfig
+from eventspec.pairs.warming import session_of
+from eventspec.text import StopDetector
 from eventspec.train.data import Packed
-from eventspec.train.heads import Trainee
-from eventspec.train.views import Seen
+from eventspec.train.heads import HeadRecipe
+from eventspec.train.views import TargetBatch
 
 SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)
 ONE = replace(SIZES, num_hidden_layers=1)
 END = 3
 VISUAL = (2, 14)
-STATIC = Growth(4, 3, tuple(torch.tensor(x) for x in ([0, 1, 2], [0, 1], [0, 1, 4], [0], [0, 2], [])))
+STATIC = TreeConfig(4, 3, tuple(torch.tensor(x) for x in ([0, 1, 2], [0, 1], [0, 1, 4], [0], [0, 2], [])))
 
 
 def randomised(module: Any, seed: int, scale: float = 0.6) -> Any:
@@ -51,11 +53,11 @@ def target(seed: int = 0) -> LanguageTarget:
     language = randomised(Llama(SIZES), seed)
     picture = torch.randn(VISUAL[1] - VISUAL[0], 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
-    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
-        text = language.embed(torch.tensor([int(word) for word in request.prompt.split()]))
-        return Spliced(torch.cat((text[: VISUAL[0]], picture, text[VISUAL[0] :])), VISUAL)
+    def reading(question: str) -> Prompt:
+        text = language.embed(torch.tensor([int(word) for word in question.split()]))
+        return Prompt(torch.cat((text[: VISUAL[0]], picture, text[VISUAL[0] :])), VISUAL)
 
-    return LanguageTarget(language, rows)
+    return LanguageTarget(TextEncoder(language, reading))
 
 
 def eagle(norm: bool = True, bias: bool = True, seed: int = 1) -> EagleHead:
@@ -94,21 +96,19 @@ HEADS: dict[str, Callable[[], Any]] = {
     "vispec": lambda: randomised(VispecHead(EagleConfig(ONE), 3), 1, 0.4),
     "dream": lambda: randomised(DreamHead(DreamConfig(ONE)), 1),
 }
-GROWTHS = {"dynamic": Growth(10, 8), "narrow": Growth(2, 5), "chain": Growth(1, 6), "static": STATIC}
+GROWTHS = {"dynamic": TreeConfig(10, 8), "narrow": TreeConfig(2, 5), "chain": TreeConfig(1, 6), "static": STATIC}
 
 
-def drafter(model: LanguageTarget, head: Any, growth: Growth, mode: str | None = None) -> FeatureDrafter:
+def drafter(model: LanguageTarget, head: Any, growth: TreeConfig, mode: str | None = None) -> FeatureDrafter:
     trained = TrainedHead(head, None if mode is None else elastic(mode, MODES[mode]))
-    return FeatureDrafter("eagle", head, ONE, model.language, END, growth, trained.prefix)
+    return FeatureDrafter("eagle", head, ONE, model.language, END, growth, trained.view)
 
 
 def answered(
     model: LanguageTarget, by: FeatureDrafter | None, request: Request, floor: float = 0.02
 ) -> tuple[list[int], Trace]:
-    from eventspec.drafters import Nothing
-
-    trace, plan = Trace(), Plan(nodes=59, node_cost=floor * 0.65, level_cost=0.0)
-    found = run(model, by or Nothing(), request, plan, Lanes("one"), trace, stop_rule(request.sampling.stop_ids))
+    trace, policy = Trace(), DraftPolicy(max_nodes=59, node_cost=floor * 0.65, level_cost=0.0)
+    found = run(model, Drafts(None, by), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
     return found.token_ids, trace
 
 
@@ -125,7 +125,7 @@ def test_a_head_of_any_weights_never_changes_the_answer(kind: str, growth: str) 
         model = target(seed)
         by = drafter(model, HEADS[kind](), GROWTHS[growth])
         for sampling in (Sampling(max_new_tokens=30, stop_ids=(END,)), Sampling(1.0, max_new_tokens=25, seed=seed)):
-            request = Request("5 1 9 2 14 7", None, None, sampling)
+            request = Request(Media(), "5 1 9 2 14 7", sampling)
             base, _ = answered(model, None, request)
             found, trace = answered(model, by, request)
             assert found == base
@@ -150,7 +150,7 @@ def test_ties_everywhere_change_nothing_and_break_no_tree(kind: str) -> None:
         if isinstance(head, Eagle3Head):
             head.head.weight[1::2] = head.head.weight[::2]
         for growth in GROWTHS.values():
-            request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
+            request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
             found, trace = answered(model, drafter(model, head, growth), request, floor=1e-9)
             assert found == answered(model, None, request)[0]
             assert trace.drafted > 0
@@ -160,7 +160,7 @@ def test_ties_everywhere_change_nothing_and_break_no_tree(kind: str) -> None:
 def chances(model: LanguageTarget, prompt: str, temperature: float, least: float) -> dict[tuple[int, ...], float]:
     """Every answer of three tokens and how likely it is, by plain forwards; what begins with less than `least` is left out."""
     language, known = model.language, {(): 1.0}
-    rows = model.rows(Request(prompt, None, None, Sampling()), Trace(), "target").rows
+    rows = model.encoder.make(prompt).rows
     for _ in range(3):
         longer = dict[tuple[int, ...], float]()
         for path, chance in known.items():
@@ -186,9 +186,9 @@ def test_sampled_answers_have_the_targets_distribution(kind: str) -> None:
     """Chi-square over answers of three tokens, a draft tree in every round; the slightly warmer target fails the same test."""
     prompt, temperature = "5 1 9 2 14 7", 0.3
     model = target()
-    by, drawn, accepted = drafter(model, HEADS[kind](), Growth(8, 3)), Counter[tuple[int, ...]](), 0
+    by, drawn, accepted = drafter(model, HEADS[kind](), TreeConfig(8, 3)), Counter[tuple[int, ...]](), 0
     for seed in range(2500):
-        request = Request(prompt, None, None, Sampling(temperature, max_new_tokens=3, seed=seed))
+        request = Request(Media(), prompt, Sampling(temperature, max_new_tokens=3, seed=seed))
         answer, trace = answered(model, by, request, floor=1e-9)
         drawn[tuple(answer)] += 1
         accepted += trace.accepted
@@ -200,16 +200,16 @@ def test_sampled_answers_have_the_targets_distribution(kind: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_compressor_never_changes_the_answer(mode: str) -> None:
     model = target()
-    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=30))
-    found, trace = answered(model, drafter(model, eagle(), Growth(4, 5), mode), request)
+    request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=30))
+    found, trace = answered(model, drafter(model, eagle(), TreeConfig(4, 5), mode), request)
     assert found == answered(model, None, request)[0]
     assert trace.drafted > 0
 
 
 def opened(model: LanguageTarget, by: FeatureDrafter, first: list[int]) -> FeatureDraft:
     """A draft session behind the prompt and some committed tokens, as the loop leaves it."""
-    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=40))
-    session = model.prefill(request, NO_TAIL, Trace(), by.taps)
+    request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=40))
+    session = session_of(model, NO_TAIL, by.taps, request)
     draft = by.open(request, session, Trace())
     assert isinstance(draft, FeatureDraft)
     for token in first:
@@ -220,19 +220,19 @@ def opened(model: LanguageTarget, by: FeatureDrafter, first: list[int]) -> Featu
 
 
 @pytest.mark.parametrize(("kind", "mode"), [*((kind, None) for kind in HEADS), *(("eaglevlm", mode) for mode in MODES)])
-@pytest.mark.parametrize("turns", [1, 3])
-def test_what_is_drafted_is_what_was_trained(kind: str, mode: str | None, turns: int) -> None:
+@pytest.mark.parametrize("rope", [1, 3])
+def test_what_is_drafted_is_what_was_trained(kind: str, mode: str | None, rope: int) -> None:
     """A chain's choices, level by level, are those of the unrolled training pass on the same tokens."""
     model, head = target(), HEADS[kind]()
     first = [4, 11, 6]
-    draft = opened(model, drafter(model, head, Growth(1, 4), mode), first[:turns])
-    if turns > 1:
-        draft.propose(Budget(nodes=2))  # what was read early must not differ from what is read at once
-        draft.observe(Verdict(np.empty(0, np.int64), np.array([9])), scored(model, head, first[:turns]))
-        first = [*first[:turns], 9]
+    draft = opened(model, drafter(model, head, TreeConfig(1, 4), mode), first[:rope])
+    if rope > 1:
+        draft.propose(Budget(max_nodes=2))  # what was read early must not differ from what is read at once
+        draft.observe(Verdict(np.empty(0, np.int64), np.array([9])), scored(model, head, first[:rope]))
+        first = [*first[:rope], 9]
     else:
-        first = first[:turns]
-    drafted = draft.propose(Budget(nodes=4))
+        first = first[:rope]
+    drafted = draft.propose(Budget(max_nodes=4))
     chain = drafted.tokens.tolist()
     logs = levels(model, head, first, chain, mode)
     assert len(chain) == 4 or END in chain
@@ -241,8 +241,8 @@ def test_what_is_drafted_is_what_was_trained(kind: str, mode: str | None, turns:
 
 
 def scored(model: LanguageTarget, head: Any, tokens: list[int]) -> Any:
-    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=40))
-    session = model.prefill(request, NO_TAIL, Trace(), head.taps)
+    request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=40))
+    session = session_of(model, NO_TAIL, head.taps, request)
     scores = session.score(Proposal.chain(tokens))
     return replace(scores, features=scores.features[-1:])
 
@@ -250,8 +250,8 @@ def scored(model: LanguageTarget, head: Any, tokens: list[int]) -> Any:
 def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int], mode: str | None = None) -> list[torch.Tensor]:
     """log q over the target's tokens at every level of a chain, by the training pass."""
     language = model.language
-    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=40))
-    rows = model.rows(request, Trace(), "target").rows
+    request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=40))
+    rows = model.encoder.make(request.question).rows
     text = torch.cat((rows, language.embed(torch.tensor([*first, *chain]))))[None]
     (begin, prefix), length = VISUAL, text.shape[1]
     every = tuple(range(7))
@@ -265,10 +265,10 @@ def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int],
     packed = Packed(ids, labels, torch.arange(length - prefix)[None], mask)
     following, places = torch.cat((text[:, 1:], text[:, -1:]), 1), torch.arange(length)[None]
     logits = language.logits(hidden[:, prefix:])
-    batch = Seen(text, torch.full((1, length), -1), following, taps, logits, places, packed, begin, prefix, labels > 0)
-    trainee = Trainee(head, None if mode is None else elastic(mode, MODES[mode]))
+    batch = TargetBatch(text, torch.full((1, length), -1), following, taps, logits, places, packed, begin, prefix, labels > 0)
+    recipe = HeadRecipe(head, None if mode is None else elastic(mode, MODES[mode]))
     found = []
-    for level, out in enumerate(trainee.steps(language, batch, len(chain)).outs):
+    for level, out in enumerate(recipe.steps(language, batch, len(chain)).outs):
         row = len(rows) - prefix + len(first) - 2 + level
         own = head.scores(out[0, row], language).log_softmax(-1)
         whole_row = torch.full((40,), -math.inf, dtype=torch.float64)
@@ -286,7 +286,7 @@ def grown(draft: FeatureDraft, width: int, depth: int) -> dict[tuple[int, ...], 
     for _ in range(depth):
         level = dict[tuple[int, ...], float]()
         for path in frontier:
-            logs = levels(LanguageTarget(model, target().rows), head, first, [*path, 0])[len(path)]
+            logs = levels(LanguageTarget(TextEncoder(model, target().encoder.make)), head, first, [*path, 0])[len(path)]
             for token in logs.topk(width).indices.tolist():
                 level[*path, token] = known.get(path, 0.0) + float(logs[token])
         known |= level
@@ -297,8 +297,8 @@ def grown(draft: FeatureDraft, width: int, depth: int) -> dict[tuple[int, ...], 
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_dynamic_tree_is_eagle_2s(kind: str) -> None:
     model = target()
-    draft = opened(model, drafter(model, HEADS[kind](), Growth(3, 3)), [4])
-    proposal = draft.propose(Budget(nodes=12))
+    draft = opened(model, drafter(model, HEADS[kind](), TreeConfig(3, 3)), [4])
+    proposal = draft.propose(Budget(max_nodes=12))
     paths: list[tuple[int, ...]] = []
     for token, parent in zip(proposal.tokens.tolist(), proposal.parents.tolist(), strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
@@ -309,8 +309,8 @@ def test_a_dynamic_tree_is_eagle_2s(kind: str) -> None:
 
 def test_asked_twice_it_drafts_the_same() -> None:
     model = target()
-    draft = opened(model, drafter(model, eagle(), Growth(4, 4)), [4])
-    one, two = draft.propose(Budget(nodes=9)), draft.propose(Budget(nodes=9))
+    draft = opened(model, drafter(model, eagle(), TreeConfig(4, 4)), [4])
+    one, two = draft.propose(Budget(max_nodes=9)), draft.propose(Budget(max_nodes=9))
     assert one.tokens.tolist() == two.tokens.tolist()
     assert one.parents.tolist() == two.parents.tolist()
 
@@ -319,11 +319,11 @@ def test_asked_twice_it_drafts_the_same() -> None:
 def test_a_session_makes_nothing_on_the_default_device(kind: str, mode: str | None) -> None:
     """With the target's tensors in one place and the default device elsewhere, as on a GPU."""
     model = target()
-    draft = opened(model, drafter(model, HEADS[kind](), Growth(3, 3), mode), [4])
+    draft = opened(model, drafter(model, HEADS[kind](), TreeConfig(3, 3), mode), [4])
     scores = scored(model, draft.drafter.head, [4])
     with torch.device("meta"):
         for _ in range(2):
-            assert len(draft.propose(Budget(nodes=9)))
+            assert len(draft.propose(Budget(max_nodes=9)))
             draft.observe(Verdict(np.empty(0, np.int64), np.array([9])), scores)
 
 
@@ -331,7 +331,7 @@ def test_a_bushy_fixed_tree_has_room_for_its_rows() -> None:
     """More rows than its width times its levels: ranks (0.6, 0.35) give 16 inner nodes in a tree of width 2."""
     model = target()
     for growth in (static_tree(((0.6, 0.35),)), static_tree(((0.95, 0.04),), 59), static_tree(((0.4, 0.3, 0.2),))):
-        request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
+        request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
         found, trace = answered(model, drafter(model, eagle(), growth), request, floor=1e-9)
         assert found == answered(model, None, request)[0]
         assert trace.drafted > 0
@@ -340,8 +340,8 @@ def test_a_bushy_fixed_tree_has_room_for_its_rows() -> None:
 
 def test_a_heads_own_context_does_not_bound_the_prompt() -> None:
     model, head = target(), eagle()
-    by = FeatureDrafter("eagle", head, replace(ONE, max_position_embeddings=8), model.language, END, Growth(2, 4))
-    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
+    by = FeatureDrafter("eagle", head, replace(ONE, max_position_embeddings=8), model.language, END, TreeConfig(2, 4))
+    request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
     found, trace = answered(model, by, request, floor=1e-9)
     assert found == answered(model, None, request)[0]
     assert trace.drafted > 0
@@ -354,15 +354,15 @@ def test_a_heads_own_context_does_not_bound_the_prompt() -> None:
 def test_few_visual_rows_or_none_are_no_trouble(kind: str, mode: str | None, rows: int) -> None:
     whole = target()
 
-    def fewer(request: Request, trace: Trace, lane: str) -> Spliced:
-        prompt = whole.rows(request, trace, lane)
+    def fewer(question: str) -> Prompt:
+        prompt = whole.encoder.make(question)
         begin, end = prompt.visual
-        return Spliced(torch.cat((prompt.rows[: begin + rows], prompt.rows[end:])), (begin, begin + rows))
+        return Prompt(torch.cat((prompt.rows[: begin + rows], prompt.rows[end:])), (begin, begin + rows))
 
-    model = LanguageTarget(whole.language, fewer)
+    model = LanguageTarget(TextEncoder(whole.language, fewer))
     if mode is None or kind == "eaglevlm":
-        request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=20))
-        found, trace = answered(model, drafter(model, HEADS[kind](), Growth(3, 4), mode), request, floor=1e-9)
+        request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
+        found, trace = answered(model, drafter(model, HEADS[kind](), TreeConfig(3, 4), mode), request, floor=1e-9)
         assert found == answered(model, None, request)[0]
         assert trace.drafted > 0
         assert not trace.notes
@@ -371,7 +371,7 @@ def test_few_visual_rows_or_none_are_no_trouble(kind: str, mode: str | None, row
 def test_a_fixed_tree_has_its_shape_whatever_the_weights() -> None:
     model = target()
     shapes = {
-        tuple(opened(model, drafter(model, eagle(seed=seed), STATIC), [4]).propose(Budget(nodes=59)).parents.tolist())
+        tuple(opened(model, drafter(model, eagle(seed=seed), STATIC), [4]).propose(Budget(max_nodes=59)).parents.tolist())
         for seed in range(4)
     }
     assert shapes == {(-1, -1, -1, 0, 0, 1, 3, 3)}
@@ -379,13 +379,16 @@ def test_a_fixed_tree_has_its_shape_whatever_the_weights() -> None:
 
 def test_a_target_without_the_layers_is_left_alone_with_a_note() -> None:
     model = target()
-    by = drafter(model, eagle(), Growth(4, 4))
-    request = Request("5 1 9 2 14 7", None, None, Sampling(max_new_tokens=12))
+    by = drafter(model, eagle(), TreeConfig(4, 4))
+    request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=12))
 
     class Blind(LanguageTarget):
-        def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> Any:
-            return super().prefill(request, tail, trace)
+        def encode(self, media: Media, trace: Trace) -> Any:
+            context = super().encode(media, trace)
+            tapping = context.open
+            context.open = lambda *asked: tapping(*asked[:4])  # type: ignore[method-assign]
+            return context
 
-    found, trace = answered(Blind(model.language, model.rows), by, request)
+    found, trace = answered(Blind(model.encoder), by, request)
     assert found == answered(model, None, request)[0]
     assert any("gave no features" in note for note in trace.notes)

@@ -98,6 +98,10 @@ def test_the_layouts_are_the_published_ones(tmp_path: Path) -> None:
     }
     names = {"fc.weight", "fc.bias", "layers.0.post_attention_layernorm.weight", *layer}
     assert load_file(tmp_path / "1/model.safetensors").keys() == names
+    # SafeAILab's code takes a bias for granted; vLLM would take the field for the attention's.
+    assert "bias" not in json.loads((tmp_path / "1/config.json").read_text())
+    save_head(KINDS["no bias"](), tmp_path / "none", whose)
+    assert json.loads((tmp_path / "none/config.json").read_text())["bias"] is False
     save_head(KINDS["eagle3"](), tmp_path / "3", whose)
     written = load_file(tmp_path / "3/model.safetensors")
     more = {"d2t", "t2d", "fc.weight", "norm.weight", "lm_head.weight"}
@@ -278,7 +282,7 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "eagle1",
         {"compressor": {"mode": "weighted", "options": [{"kind": "prune", "size": 2}, {"kind": "resample", "size": 2}]}},
         {},
-        "weighted needs ways of one ratio",
+        "weighted needs branches of one ratio",
     ),
     "no row left": (
         "eagle1",
@@ -290,7 +294,7 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "eagle1",
         {"compressor": {**NONE["compressor"], "options": 17 * [{"kind": "none", "size": 1}]}},
         {},
-        "17 ways",
+        "17 branches",
     ),
 }
 

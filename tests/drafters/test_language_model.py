@@ -12,14 +12,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventspec.core import Budget, Proposal, Scores, Trace, Verdict
+from eventspec.core import Budget, Drafts, Proposal, Scores, Trace, Verdict
 from eventspec.drafters.language_model import LanguageDraft
 from eventspec.engine.generate import run
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.plan import Plan
-from eventspec.engine.tree import check, depths
+from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.workers import Workers
 from eventspec.models.session import LanguageTarget
-from eventspec.text import stop_rule
+from eventspec.text import StopDetector
+from eventspec.tree import check, depths
 
 PROMPT = [7, 3, 11, 2, 19]
 UNUSED = Scores(torch.empty(0))
@@ -96,12 +96,12 @@ def inside(draft: LanguageDraft, levels: int) -> list[int]:
     return chain
 
 
-WIDE = Budget(nodes=20, floor=0.002)
+WIDE = Budget(max_nodes=20, min_path_prob=0.002)
 
 
 @pytest.mark.parametrize("levels", [1, 2])
 def test_tokens_inside_the_tree_keep_what_hangs_below(levels: int, draft: LanguageDraft, drafter: Any, asked: Any) -> None:
-    draft.propose(Budget(nodes=500))
+    draft.propose(Budget(max_nodes=500))
     tokens = inside(draft, levels)
     told(draft, *tokens)
     assert draft.unread == []
@@ -110,7 +110,7 @@ def test_tokens_inside_the_tree_keep_what_hangs_below(levels: int, draft: Langua
 
 
 def test_tokens_partly_inside_the_tree_keep_the_part(draft: LanguageDraft, drafter: Any, asked: Any) -> None:
-    draft.propose(Budget(nodes=60))
+    draft.propose(Budget(max_nodes=60))
     tokens = inside(draft, 2)
     known = {draft.tree.tokens[n] for n in range(len(draft.tree)) if draft.tree.parents[n] == draft.tree.descend(tokens)[0][-1]}
     tokens += [next(t for t in range(1, 30) if t not in known), 5]
@@ -120,7 +120,7 @@ def test_tokens_partly_inside_the_tree_keep_the_part(draft: LanguageDraft, draft
 
 
 def test_a_token_that_was_foreseen_but_never_expanded_is_read(draft: LanguageDraft, drafter: Any, asked: Any) -> None:
-    draft.propose(Budget(nodes=20))
+    draft.propose(Budget(max_nodes=20))
     leaf = next(n for n, parent in enumerate(draft.tree.parents) if n not in draft.tree.expanded and parent >= 0)
     tokens = draft.tree.path(leaf)
     told(draft, *tokens)
@@ -129,7 +129,7 @@ def test_a_token_that_was_foreseen_but_never_expanded_is_read(draft: LanguageDra
 
 
 def test_tokens_outside_the_tree_start_it_anew(draft: LanguageDraft, drafter: Any, asked: Any) -> None:
-    draft.propose(Budget(nodes=30))
+    draft.propose(Budget(max_nodes=30))
     first = {draft.tree.tokens[n] for n in range(len(draft.tree)) if draft.tree.parents[n] < 0}
     token = next(t for t in range(1, 30) if t not in first)
     told(draft, token)
@@ -147,7 +147,7 @@ def test_an_unlikely_path_that_was_committed_has_all_its_likely_children(
     draft: LanguageDraft, drafter: Any, asked: Any
 ) -> None:
     """Its children's probability from the old root is far below the smallest share that is remembered."""
-    draft.propose(Budget(nodes=400))
+    draft.propose(Budget(max_nodes=400))
     deepest = min(draft.tree.expanded, key=lambda n: draft.tree.values[n])
     assert draft.tree.values[deepest] < 0.02
     tokens = draft.tree.path(deepest)
@@ -168,7 +168,7 @@ def test_any_history_of_verdicts_leads_to_the_draft_of_a_fresh_session(
     for _ in range(4):
         if rng.random() < 0.8:
             floor, levels = float(rng.choice([0.0, 0.02, 0.1])), int(rng.integers(1, 6))
-            draft.propose(Budget(int(rng.integers(1, 50)), floor=floor, levels=levels))
+            draft.propose(Budget(int(rng.integers(1, 50)), min_path_prob=floor, max_depth=levels))
         tokens, node = list[int](), -1
         for _ in range(rng.integers(1, 6)):
             children = [n for n, parent in enumerate(draft.tree.parents) if parent == node] if node is not None else []
@@ -181,7 +181,7 @@ def test_any_history_of_verdicts_leads_to_the_draft_of_a_fresh_session(
         told(draft, *tokens)
         committed += tokens
         if rng.random() < 0.5:
-            assert_as_fresh(draft, drafter, asked, committed, Budget(int(rng.integers(1, 30)), floor=0.01, levels=4))
+            assert_as_fresh(draft, drafter, asked, committed, Budget(int(rng.integers(1, 30)), min_path_prob=0.01, max_depth=4))
     assert_as_fresh(draft, drafter, asked, committed, WIDE)
 
 
@@ -223,7 +223,7 @@ def test_until_stops_growth_after_the_step_it_is_in(steps: int, draft: LanguageD
 
 
 def test_no_node_is_below_the_floor(draft: LanguageDraft) -> None:
-    proposal = draft.propose(Budget(60, floor=0.05))
+    proposal = draft.propose(Budget(60, min_path_prob=0.05))
     values = paths(draft, proposal).values()
     assert min(values) >= 0.05
     assert len(proposal) == sum(value >= 0.05 for value in draft.tree.values)
@@ -231,7 +231,7 @@ def test_no_node_is_below_the_floor(draft: LanguageDraft) -> None:
 
 @pytest.mark.parametrize("mass", [0.9, 0.4, 0.1])
 def test_growth_stops_when_the_tip_is_worth_less_than_a_level(mass: float, draft: LanguageDraft) -> None:
-    draft.propose(Budget(60, mass=mass))
+    draft.propose(Budget(60, min_frontier_prob=mass))
     tip = draft.tree.leaves(4, 0.001, 1 << 30, 60)
     assert sum(draft.tree.values[n] for n in tip) < mass
     before = len(draft.tree.expanded)
@@ -241,8 +241,8 @@ def test_growth_stops_when_the_tip_is_worth_less_than_a_level(mass: float, draft
 
 @pytest.mark.parametrize("levels", [1, 2, 4])
 def test_no_branch_is_longer_than_levels_even_when_the_tree_is(levels: int, draft: LanguageDraft) -> None:
-    draft.propose(Budget(100, levels=8))
-    budget = Budget(100, levels=levels)
+    draft.propose(Budget(100, max_depth=8))
+    budget = Budget(100, max_depth=levels)
     assert max(depths(check(draft.propose(budget), budget).parents.tolist())) < levels
 
 
@@ -272,9 +272,12 @@ def test_the_best_chain_is_shown_as_it_grows(draft: LanguageDraft) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- in the loop
-def answered(target: LanguageTarget, drafter: Any, request: Any, plan: Plan, lanes: Lanes) -> tuple[list[int], Trace]:
+def answered(
+    target: LanguageTarget, drafter: Any, request: Any, policy: DraftPolicy, lanes: Workers
+) -> tuple[list[int], Trace]:
     trace = Trace()
-    return run(target, drafter, request, plan, lanes, trace, stop_rule(request.sampling.stop_ids)).token_ids, trace
+    stop = StopDetector(request.sampling.stop_ids)
+    return run(target, Drafts.by(drafter), request, policy, lanes, trace, stop).token_ids, trace
 
 
 def greedy(model: Any, most: int) -> list[int]:
@@ -292,9 +295,11 @@ def test_with_the_target_itself_as_drafter_everything_is_accepted(
     nodes: int, lanes: str, model: Any, drafting: Any, asked: Any
 ) -> None:
     same = model(2, sure=60.0)  # so sure that its best nodes are a chain
-    plan = Plan(head_nodes=nodes, nodes=nodes, node_cost=0, level_cost=0, patience=5, step_seconds=1, ahead=False)
+    policy = DraftPolicy(
+        head_nodes=nodes, max_nodes=nodes, node_cost=0, level_cost=0, patience=1e5, step_seconds=1, look_ahead=False
+    )
     drafter, request = drafting(same), asked(PROMPT, max_new_tokens=24)
-    tokens, trace = answered(LanguageTarget(same, drafter.rows), drafter, request, plan, Lanes(lanes))
+    tokens, trace = answered(LanguageTarget(drafter.encoder), drafter, request, policy, Workers(lanes))
     assert tokens == greedy(same, 24)
     assert trace.notes == []
     later = trace.rounds[1:-1] if lanes == "two" else trace.rounds[:-1]
@@ -307,9 +312,9 @@ def test_another_model_as_drafter_never_changes_the_answer(
     seed: int, lanes: str, model: Any, drafting: Any, asked: Any
 ) -> None:
     mine, other = model(seed), model(seed + 10)
-    target, request = LanguageTarget(mine, drafting(mine).rows), asked(PROMPT, max_new_tokens=20, stop_ids=(END,))
-    plan = Plan(tail=2, nodes=8, node_cost=0.01, level_cost=0.01, patience=5, step_seconds=1)
-    tokens, trace = answered(target, drafting(other), request, plan, Lanes(lanes))
+    target, request = LanguageTarget(drafting(mine).encoder), asked(PROMPT, max_new_tokens=20, stop_ids=(END,))
+    policy = DraftPolicy(tail=2, max_nodes=8, node_cost=0.01, level_cost=0.01, patience=1e5, step_seconds=1)
+    tokens, trace = answered(target, drafting(other), request, policy, Workers(lanes))
     assert tokens == greedy(mine, 20)
     assert trace.notes == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from eventspec.core import (
     BadInput,
     Budget,
-    Drafter,
+    Drafts,
     DraftSession,
     Limits,
+    Media,
     Proposal,
     Request,
     Scores,
@@ -24,31 +26,32 @@ from eventspec.core import (
     Trace,
     Verdict,
 )
-from eventspec.drafters import LanguageDrafter, Nothing, Retokenized
-from eventspec.drafters.retokenized import WAYS, Speaker, shared_ids
-from eventspec.engine import Plan, run
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.tree import check
-from eventspec.models.session import LanguageTarget, Spliced
+from eventspec.drafters import LanguageDrafter, Retokenized
+from eventspec.drafters.retokenized import MAPPINGS, shared_ids
+from eventspec.engine import DraftPolicy, run
+from eventspec.engine.workers import Workers
+from eventspec.models.prompt import Prompt, TextEncoder
+from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.text import Vocabulary, stop_rule
+from eventspec.text import StopDetector, TokenSpace, Vocabulary
+from eventspec.tree import check
 
 TEXT = " the car is an the ca is the w"
 NO_SCORES = Scores(torch.empty(0, 1))
 
 
 @pytest.fixture(scope="session")
-def speakers(
+def spaces(
     sentencepiece_model: Callable[..., bytes],
     words: tuple[tuple[str, ...], ...],
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Speaker, Speaker]:
+) -> tuple[TokenSpace, TokenSpace]:
     """The drafter's and the target's."""
     found = []
     for some in words:
         folder = tmp_path_factory.mktemp("vocabulary")
         (folder / "tokenizer.model").write_bytes(sentencepiece_model(some))
-        found.append(Speaker(Vocabulary.of_folder(Path(folder)), 2))
+        found.append(TokenSpace(Vocabulary.of_folder(Path(folder)), 2))
     return found[0], found[1]
 
 
@@ -56,9 +59,10 @@ class Recites:
     """Knows the answer's text and drafts it in its own ids from where it was told the answer is; notes what it hears."""
 
     name, taps, concurrent = "recites", (), False
+    needs_target = False
 
-    def __init__(self, speaker: Speaker, text: str = TEXT) -> None:
-        self.vocabulary, self.end = speaker.vocabulary, speaker.end
+    def __init__(self, space: TokenSpace, text: str = TEXT) -> None:
+        self.vocabulary, self.eos_id = space.vocabulary, space.eos_id
         self.text = text.encode()
         self.heard: list[int] = []
 
@@ -69,10 +73,10 @@ class Recites:
         said = self.vocabulary.spell(self.heard)
         if not self.text.startswith(said):
             return Proposal.empty("recites")
-        ids = [*self.vocabulary.respell(self.text[len(said) :]), self.end]
+        ids = [*self.vocabulary.respell(self.text[len(said) :]), self.eos_id]
         if budget.show is not None:
             budget.show(ids)
-        return check(Proposal.chain(ids[: min(budget.nodes, budget.levels)], "recites"), budget)
+        return check(Proposal.chain(ids[: min(budget.max_nodes, budget.max_depth)], "recites"), budget)
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         self.heard += verdict.tokens.tolist()
@@ -82,17 +86,17 @@ def said(tokens: list[int]) -> Verdict:
     return Verdict(np.empty(0, np.int64), np.array(tokens, np.int64))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_draft_says_the_same_in_the_targets_ids(way: str, speakers: tuple[Speaker, Speaker]) -> None:
-    theirs, ours = speakers
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_draft_says_the_same_in_the_targets_ids(mapping: str, spaces: tuple[TokenSpace, TokenSpace]) -> None:
+    theirs, ours = spaces
     inner = Recites(theirs)
-    session = Retokenized(inner, theirs, ours, way).open(Request("", None, None), None, Trace())
+    session = Retokenized(inner, theirs, ours, mapping).open(Request(Media(), ""), None, Trace())
     shown: list[list[int]] = []
     proposal = check(session.propose(Budget(64, show=shown.append)), Budget(64))
     spelled = ours.vocabulary.spell(proposal.tokens.tolist()).decode()
-    if way == "retokenize":
+    if mapping == "retokenize":
         assert spelled == TEXT
-        assert proposal.tokens.tolist() == [*ours.vocabulary.respell(TEXT.encode()), ours.end]
+        assert proposal.tokens.tolist() == [*ours.vocabulary.respell(TEXT.encode()), ours.eos_id]
         assert shown == [proposal.tokens.tolist()]
     else:
         assert TEXT.startswith(spelled)
@@ -102,11 +106,11 @@ def test_a_draft_says_the_same_in_the_targets_ids(way: str, speakers: tuple[Spea
 
 
 @pytest.mark.parametrize("cut", range(1, len(TEXT)))
-@pytest.mark.parametrize("way", WAYS)
-def test_a_draft_goes_on_from_the_middle_of_a_word(way: str, cut: int, speakers: tuple[Speaker, Speaker]) -> None:
-    theirs, ours = speakers
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_draft_goes_on_from_the_middle_of_a_word(mapping: str, cut: int, spaces: tuple[TokenSpace, TokenSpace]) -> None:
+    theirs, ours = spaces
     inner = Recites(theirs)
-    session = Retokenized(inner, theirs, ours, way).open(Request("", None, None), None, Trace())
+    session = Retokenized(inner, theirs, ours, mapping).open(Request(Media(), ""), None, Trace())
     session.observe(said(ours.vocabulary.respell(TEXT[:cut].encode())), NO_SCORES)
     heard = theirs.vocabulary.spell(inner.heard).decode()
     assert TEXT[:cut].startswith(heard)
@@ -114,14 +118,14 @@ def test_a_draft_goes_on_from_the_middle_of_a_word(way: str, cut: int, speakers:
         proposal = session.propose(Budget(64))
         spelled = ours.vocabulary.spell(proposal.tokens.tolist()).decode()
         assert TEXT[cut:].startswith(spelled)
-        if way == "retokenize":
+        if mapping == "retokenize":
             assert spelled == TEXT[cut:]
 
 
-def test_several_verdicts_in_a_row_are_one_text(speakers: tuple[Speaker, Speaker]) -> None:
-    theirs, ours = speakers
+def test_several_verdicts_in_a_row_are_one_text(spaces: tuple[TokenSpace, TokenSpace]) -> None:
+    theirs, ours = spaces
     inner = Recites(theirs)
-    session = Retokenized(inner, theirs, ours, "retokenize").open(Request("", None, None), None, Trace())
+    session = Retokenized(inner, theirs, ours, "retokenize").open(Request(Media(), ""), None, Trace())
     for token in ours.vocabulary.respell(b" the car is"):
         session.observe(said([token]), NO_SCORES)
     assert theirs.vocabulary.spell(inner.heard) == b" the car"  # "is" may go on
@@ -129,10 +133,10 @@ def test_several_verdicts_in_a_row_are_one_text(speakers: tuple[Speaker, Speaker
     assert ours.vocabulary.spell(session.propose(Budget(64)).tokens.tolist()).decode() == TEXT[11:]
 
 
-def test_a_drafter_that_is_wrong_hears_the_rest_of_the_word(speakers: tuple[Speaker, Speaker]) -> None:
-    theirs, ours = speakers
+def test_a_drafter_that_is_wrong_hears_the_rest_of_the_word(spaces: tuple[TokenSpace, TokenSpace]) -> None:
+    theirs, ours = spaces
     inner = Recites(theirs, " the car is")
-    session = Retokenized(inner, theirs, ours, "retokenize").open(Request("", None, None), None, Trace())
+    session = Retokenized(inner, theirs, ours, "retokenize").open(Request(Media(), ""), None, Trace())
     session.observe(said(ours.vocabulary.respell(b" the w")), NO_SCORES)
     assert len(session.propose(Budget(8))) == 0
     assert theirs.vocabulary.spell(inner.heard) == b" the w"
@@ -142,19 +146,19 @@ def test_a_drafter_that_is_wrong_hears_the_rest_of_the_word(speakers: tuple[Spea
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=150)
 @given(data=st.data())
-def test_any_answer_keeps_the_drafter_in_step(data: st.DataObject, speakers: tuple[Speaker, Speaker]) -> None:
+def test_any_answer_keeps_the_drafter_in_step(data: st.DataObject, spaces: tuple[TokenSpace, TokenSpace]) -> None:
     """Random ids, halves of characters and special tokens included: proposals stay trees of the target's ids, and what the
     drafter hears is the answer's own text, whole or up to its last word."""
-    theirs, ours = speakers
-    for way in WAYS:
+    theirs, ours = spaces
+    for mapping in MAPPINGS:
         inner = Recites(theirs)
-        session = Retokenized(inner, theirs, ours, way).open(Request("", None, None), None, Trace())
+        session = Retokenized(inner, theirs, ours, mapping).open(Request(Media(), ""), None, Trace())
         answer: list[int] = []
         for _ in range(data.draw(st.integers(1, 4))):
             fresh = data.draw(st.lists(st.integers(0, ours.vocabulary.size - 1), min_size=1, max_size=5))
             answer += fresh
             session.observe(said(fresh), NO_SCORES)
-            budget = Budget(data.draw(st.integers(1, 6)), levels=data.draw(st.integers(1, 6)))
+            budget = Budget(data.draw(st.integers(1, 6)), max_depth=data.draw(st.integers(1, 6)))
             proposal = check(session.propose(budget), budget)
             assert (proposal.tokens < ours.vocabulary.size).all()
         text, heard = ours.vocabulary.spell(answer), theirs.vocabulary.spell(inner.heard)
@@ -162,35 +166,35 @@ def test_any_answer_keeps_the_drafter_in_step(data: st.DataObject, speakers: tup
             assert text.startswith(heard)
 
 
-def test_shared_ids_spell_the_same(speakers: tuple[Speaker, Speaker]) -> None:
-    theirs, ours = speakers
+def test_shared_ids_spell_the_same(spaces: tuple[TokenSpace, TokenSpace]) -> None:
+    theirs, ours = spaces
     to_ours, to_theirs = shared_ids(theirs, ours)
     for token, other in to_ours.items():
         assert theirs.vocabulary.spelling[token] == ours.vocabulary.spelling[other]
     for token, other in to_theirs.items():
         assert ours.vocabulary.spelling[token] == theirs.vocabulary.spelling[other]
-    assert to_ours[theirs.end] == ours.end
+    assert to_ours[theirs.eos_id] == ours.eos_id
     car = theirs.vocabulary.id_of("▁c")
     assert car is not None
     assert to_ours[car] == ours.vocabulary.id_of("▁c") != car
     assert theirs.vocabulary.id_of("▁is") not in to_ours
 
 
-def test_what_was_drawn_counts_as_chosen(speakers: tuple[Speaker, Speaker]) -> None:
-    theirs, ours = speakers
+def test_what_was_drawn_counts_as_chosen(spaces: tuple[TokenSpace, TokenSpace]) -> None:
+    theirs, ours = spaces
 
     class Draws(Recites):
         def propose(self, budget: Budget) -> Proposal:
             found = super().propose(budget)
             return Proposal(found.tokens, found.parents, torch.ones(len(found), theirs.vocabulary.size))
 
-    for way in WAYS:
-        session = Retokenized(Draws(theirs), theirs, ours, way).open(Request("", None, None), None, Trace())
+    for mapping in MAPPINGS:
+        session = Retokenized(Draws(theirs), theirs, ours, mapping).open(Request(Media(), ""), None, Trace())
         assert session.propose(Budget(8)).probs is None
 
 
-def test_a_tree_becomes_one_tree(speakers: tuple[Speaker, Speaker]) -> None:
-    theirs, ours = speakers
+def test_a_tree_becomes_one_tree(spaces: tuple[TokenSpace, TokenSpace]) -> None:
+    theirs, ours = spaces
     word = theirs.vocabulary.respell
 
     class Branches(Recites):
@@ -198,7 +202,7 @@ def test_a_tree_becomes_one_tree(speakers: tuple[Speaker, Speaker]) -> None:
             the, car, an, is_ = word(b" the") + word(b" car") + word(b" an") + word(b" is")
             return Proposal(np.array([the, car, an, is_]), np.array([-1, 0, 0, 1]))
 
-    session = Retokenized(Branches(theirs), theirs, ours, "retokenize").open(Request("", None, None), None, Trace())
+    session = Retokenized(Branches(theirs), theirs, ours, "retokenize").open(Request(Media(), ""), None, Trace())
     proposal = check(session.propose(Budget(64)), Budget(64))
     leaves = [i for i in range(len(proposal)) if i not in proposal.parents]
     paths = []
@@ -213,14 +217,15 @@ def test_a_tree_becomes_one_tree(speakers: tuple[Speaker, Speaker]) -> None:
     assert len(session.propose(Budget(3))) == 3
 
 
-def test_wrong_calls_are_refused(speakers: tuple[Speaker, Speaker]) -> None:
+def test_wrong_calls_are_refused(spaces: tuple[TokenSpace, TokenSpace]) -> None:
     class Taps(Recites):
         taps = (1,)
+        needs_target = True
 
     with pytest.raises(BadInput, match="reads the target's layers"):
-        Retokenized(Taps(speakers[0]), *speakers, "retokenize")
+        Retokenized(Taps(spaces[0]), *spaces, "retokenize")
     with pytest.raises(BadInput, match="choose one of retokenize, intersect"):
-        Retokenized(Recites(speakers[0]), *speakers, "same")
+        Retokenized(Recites(spaces[0]), *spaces, "same")
 
 
 # ----------------------------------------------------------------------------------------------------------------- lossless
@@ -234,41 +239,41 @@ def model_over(vocabulary: Vocabulary, seed: int) -> Llama:
         return model
 
 
-def asks(model: Llama) -> Callable[[Request, Trace, str], torch.Tensor]:
-    return lambda request, trace, lane: Spliced(model.embed(torch.tensor([1, 5, 9, 270])), (0, 0))
+def asks(model: Llama) -> TextEncoder:
+    return TextEncoder(model, lambda question: Prompt(model.embed(torch.tensor([1, 5, 9, 270])), (0, 0)))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_answer_is_the_targets_own(
-    way: str, temperature: float, seed: int, speakers: tuple[Speaker, Speaker], asked: Callable[..., Request]
+    mapping: str, temperature: float, seed: int, spaces: tuple[TokenSpace, TokenSpace], asked: Callable[..., Request]
 ) -> None:
     """Two random models with different tokenizers, and a drafter that recites half of the right answer; sampled answers too,
     because what is drawn depends on the seed and the place alone."""
-    theirs, ours = speakers
+    theirs, ours = spaces
     language, drafting = model_over(ours.vocabulary, seed), model_over(theirs.vocabulary, seed + 50)
-    target, request = LanguageTarget(language, asks(language)), asked([1], max_new_tokens=30, temperature=temperature)
-    plan = Plan(node_cost=0.0, level_cost=0.0)
+    target, request = LanguageTarget(asks(language)), asked([1], max_new_tokens=30, temperature=temperature)
+    policy = DraftPolicy(node_cost=0.0, level_cost=0.0, patience=1e5)
 
-    def answer(drafter: Drafter) -> tuple[list[int], Trace]:
+    def answer(drafts: Drafts) -> tuple[list[int], Trace]:
         trace = Trace()
-        return run(target, drafter, request, plan, Lanes("one"), trace, stop_rule((2,))).token_ids, trace
+        return run(target, drafts, request, policy, Workers("one"), trace, StopDetector((2,))).token_ids, trace
 
-    alone, _ = answer(Nothing())
+    alone, _ = answer(Drafts())
     half = ours.vocabulary.spell(alone[:15]).decode("utf-8", "ignore")
-    for inner in (LanguageDrafter("tiny", drafting, asks(drafting), 2), Recites(theirs, half)):
-        found, trace = answer(Retokenized(inner, theirs, ours, way))
+    for inner in (LanguageDrafter("tiny", asks(drafting), 2), Recites(theirs, half)):
+        found, trace = answer(Drafts.by(Retokenized(inner, theirs, ours, mapping)))
         assert not trace.notes
         assert sum(r.proposed for r in trace.rounds) > 0
         assert found == alone
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_right_draft_in_another_vocabulary_is_accepted(way: str, speakers: tuple[Speaker, Speaker]) -> None:
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_right_draft_in_another_vocabulary_is_accepted(mapping: str, spaces: tuple[TokenSpace, TokenSpace]) -> None:
     """A target that is forced to say the text: its logits are scripted, the drafts come in the drafter's ids."""
-    theirs, ours = speakers
-    script = [*ours.vocabulary.respell(TEXT.encode()), ours.end]
+    theirs, ours = spaces
+    script = [*ours.vocabulary.respell(TEXT.encode()), ours.eos_id]
 
     class Forced:
         lossless, room = True, 160
@@ -277,8 +282,11 @@ def test_a_right_draft_in_another_vocabulary_is_accepted(way: str, speakers: tup
         def __init__(self) -> None:
             self.at = 0
 
-        def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...]) -> Forced:
+        def encode(self, *parts: Any) -> Forced:
             return self
+
+        again = open = encode
+        chunked = False
 
         def score(self, proposal: Proposal) -> Scores:
             depth = [-1]
@@ -292,13 +300,10 @@ def test_a_right_draft_in_another_vocabulary_is_accepted(way: str, speakers: tup
         def commit(self, verdict: Verdict) -> None:
             self.at += len(verdict.tokens)
 
-        def fork(self) -> Forced:
-            return self
-
-        again = fork
-
     trace = Trace()
-    drafter = Retokenized(Recites(theirs), theirs, ours, way)
-    found = run(Forced(), drafter, Request("", None, None), Plan(), Lanes("one"), trace, stop_rule((ours.end,)))
+    drafter = Retokenized(Recites(theirs), theirs, ours, mapping)
+    found = run(
+        Forced(), Drafts.by(drafter), Request(Media(), ""), DraftPolicy(), Workers("one"), trace, StopDetector((ours.eos_id,))
+    )
     assert found.token_ids == script
-    assert trace.tau > (len(script) - 1 if way == "retokenize" else 1.4), trace.tau
+    assert trace.tau > (len(script) - 1 if mapping == "retokenize" else 1.4), trace.tau

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from eventspec.core import Drafter, Request, Sampling, TappedPrompt, Trace
-from eventspec.drafters import Nothing
+from eventspec.core import Drafter, Drafts, Media, Request, Sampling, TappedPrompt, Trace
 from eventspec.drafters.small_vlm import Pruned, SmallConfig, SmallVlm, SmallVlmDrafter
 from eventspec.engine.generate import run
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.plan import Plan
-from eventspec.models.session import LanguageTarget, Spliced
+from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.workers import Workers
+from eventspec.models.prompt import Prompt, TextEncoder
+from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.text import stop_rule
+from eventspec.text import StopDetector
 
 SIZES = LlamaConfig(40, 16, 24, 3, 2, 1, max_position_embeddings=128)
 SMALL = replace(SIZES, hidden_size=8, num_hidden_layers=2, tie_word_embeddings=True)
@@ -35,11 +35,11 @@ def target(seed: int = 0) -> LanguageTarget:
     language = randomised(Llama(SIZES), seed)
     picture = torch.randn(20, 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
-    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
-        before, after = ids(request.prompt)
-        return Spliced(torch.cat((language.embed(torch.tensor(before)), picture, language.embed(torch.tensor(after)))), (2, 22))
+    def reading(question: str) -> Prompt:
+        before, after = ids(question)
+        return Prompt(torch.cat((language.embed(torch.tensor(before)), picture, language.embed(torch.tensor(after)))), (2, 22))
 
-    return LanguageTarget(language, rows)
+    return LanguageTarget(TextEncoder(language, reading))
 
 
 def ids(question: str) -> tuple[list[int], list[int]]:
@@ -57,9 +57,9 @@ def _inference() -> Iterator[None]:
         yield
 
 
-def answered(model: LanguageTarget, by: Drafter, request: Request) -> tuple[list[int], Trace]:
-    trace, plan = Trace(), Plan(nodes=20, node_cost=1e-9, level_cost=0.0)
-    found = run(model, by, request, plan, Lanes("one"), trace, stop_rule(request.sampling.stop_ids))
+def answered(model: LanguageTarget, by: Drafter | None, request: Request) -> tuple[list[int], Trace]:
+    trace, policy = Trace(), DraftPolicy(max_nodes=20, node_cost=1e-9, level_cost=0.0)
+    found = run(model, Drafts(None, by), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
     return found.token_ids, trace
 
 
@@ -70,9 +70,9 @@ def test_it_never_changes_the_answer(pruned: bool) -> None:
         model = target(seed)
         by = drafter(model, pruned)
         for sampling in (Sampling(max_new_tokens=24, stop_ids=(END,)), Sampling(1.0, max_new_tokens=20, seed=seed)):
-            request = Request("9 2 14 7", None, None, sampling)
+            request = Request(Media(), "9 2 14 7", sampling)
             found, trace = answered(model, by, request)
-            assert found == answered(model, Nothing(), request)[0]
+            assert found == answered(model, None, request)[0]
             assert not trace.notes
             drafted += trace.drafted
     assert drafted > 0
@@ -82,9 +82,9 @@ def test_it_never_changes_the_answer(pruned: bool) -> None:
 def test_its_prompt_is_the_targets_in_its_own_rows(pruned: bool) -> None:
     model = target()
     by = drafter(model, pruned)
-    rows = model.rows(Request("9 2 14 7", None, None, Sampling()), Trace(), "target").rows
+    rows = model.encoder.make("9 2 14 7").rows
     features = torch.randn(len(rows), 16, dtype=torch.float64)
-    prompt = by.prompt("9 2 14 7", TappedPrompt(rows, features, (2, 22)))
+    prompt = by.prompt("9 2 14 7", TappedPrompt(rows, features, (2, 22))).rows
     before, after = ids("9 2 14 7")
     seen = len(prompt) - len(before) - len(after)
     assert seen == (4 if pruned else 20)

@@ -244,10 +244,10 @@ def read(head: Eagle3Head, target: Llama, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Ours for a text int64 [T]: tapped outputs [T - 1, F], and logits [T - 1, draft_vocab] through the drafting pass."""
     embeds, rows = target.embed(ids), len(ids)
     tapped = torch.cat(target.tapped(embeds[None], torch.arange(rows), rows, None, head.taps)[1], -1)[0, :-1]
-    joined = head.joined(embeds[1:], head.features(tapped))
+    joined = head.fuse_inputs(embeds[1:], head.features(tapped))
     cos, sin = rope_tables(head.config.language, rows)
     cache = KVCache(1, ONE.num_key_value_heads, ONE.head_dim, rows, torch.float32, torch.device("cpu"))
-    return tapped, head.scores(head.hot(target).read(*joined, (cos[: rows - 1], sin[: rows - 1]), cache), target)
+    return tapped, head.scores(head.kernel(target).read(*joined, (cos[: rows - 1], sin[: rows - 1]), cache), target)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,9 @@ from eventspec.core import (
     Budget,
     Committed,
     ConstraintState,
+    Drafts,
     DraftSession,
+    Media,
     Proposal,
     Provisional,
     Request,
@@ -29,11 +31,12 @@ from eventspec.core import (
 )
 from eventspec.engine.distribution import choose, position_rng
 from eventspec.engine.generate import Outcome, run
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.plan import Plan
-from eventspec.models.session import LanguageTarget, Spliced
+from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.workers import Workers
+from eventspec.models.prompt import Prompt, TextEncoder
+from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.text import stop_rule
+from eventspec.text import StopDetector
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -56,18 +59,18 @@ class Tiny:
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.language.parameters():
             parameter.normal_(0.0, 0.6, generator=generator)
-        self.target = LanguageTarget(self.language, self.rows)
+        self.target = LanguageTarget(TextEncoder(self.language, self.reading))
         self.prompt = " ".join(map(str, torch.randint(40, (9,), generator=generator).tolist()))
 
-    def rows(self, request: Request, trace: Trace, lane: str) -> Spliced:
-        return Spliced(self.language.embed(torch.tensor([int(word) for word in request.prompt.split()])), (0, 0))
+    def reading(self, question: str) -> Prompt:
+        return Prompt(self.language.embed(torch.tensor([int(word) for word in question.split()])), (0, 0))
 
     def request(self, **sampling: object) -> Request:
-        return Request(self.prompt, None, None, Sampling(**sampling))  # type: ignore[arg-type]
+        return Request(Media(), self.prompt, Sampling(**sampling))  # type: ignore[arg-type]
 
     def answer(self, request: Request, beyond: int = 0) -> list[int]:
         """Plain decoding, without cache, tree or engine; `beyond`: this many tokens more, stop tokens or not."""
-        text, sampling = [int(word) for word in request.prompt.split()], request.sampling
+        text, sampling = [int(word) for word in request.question.split()], request.sampling
         found: list[int] = []
         while len(found) < sampling.max_new_tokens + beyond:
             x = self.language.embed(torch.tensor(text + found))[None]
@@ -119,6 +122,7 @@ class Oracle:
     concurrent: bool = True
     name: str = "oracle"
     taps: tuple[int, ...] = ()
+    needs_target: bool = False
     seen: list[int] = field(default_factory=list)
 
     def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
@@ -128,7 +132,7 @@ class Oracle:
         at = len(self.seen)
         if self.draft is not None:
             return self.draft(at, budget)
-        chain = list(self.truth[at : at + min(budget.nodes, budget.levels)])
+        chain = list(self.truth[at : at + min(budget.max_nodes, budget.max_depth)])
         if budget.show is not None:
             budget.show(chain)
         return Proposal.chain(chain, self.name)
@@ -142,8 +146,8 @@ def _hostile(truth: list[int], rng: np.random.Generator) -> Callable[[int, Budge
 
     def draft(at: int, budget: Budget) -> Proposal:
         tokens, parents, depth, true = list[int](), list[int](), list[int](), {-1}
-        for node in range(int(rng.integers(0, budget.nodes + 1))):
-            eligible = [-1, *(n for n in range(node) if depth[n] + 1 < budget.levels)]
+        for node in range(int(rng.integers(0, budget.max_nodes + 1))):
+            eligible = [-1, *(n for n in range(node) if depth[n] + 1 < budget.max_depth)]
             parent = eligible[-1] if rng.random() < 0.5 else int(rng.choice(eligible))
             level = 0 if parent < 0 else depth[parent] + 1
             repeats = [n for n in range(node) if parents[n] == parent]
@@ -159,6 +163,22 @@ def _hostile(truth: list[int], rng: np.random.Generator) -> Callable[[int, Budge
         return Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), origin="hostile")
 
     return draft
+
+
+class Wrapped:
+    """A target whose sessions are `change`d: (session, tail it was opened with) -> session."""
+
+    lossless = True
+
+    def __init__(self, target: Any, change: Callable[[Any, int], Any]) -> None:
+        self.target, self.change, self.limits = target, change, target.limits
+
+    def encode(self, media: Media, trace: Trace) -> Any:
+        self.context = self.target.encode(media, trace)
+        return self
+
+    def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> Any:
+        return self.change(self.context.open(question, sampling, tail, trace, taps), tail)
 
 
 class Reader:
@@ -184,6 +204,13 @@ class Reader:
             self.committed += update.tokens
 
 
+def needs_target(drafter: Any) -> bool:
+    try:
+        return bool(drafter.needs_target)
+    except BaseException:
+        return False
+
+
 @dataclass
 class Ran:
     outcome: Outcome
@@ -193,17 +220,19 @@ class Ran:
 
 def decode(
     tiny: Tiny,
-    drafter: object,
+    drafter: Any,
     request: Request,
-    plan: Plan,
-    lanes: Lanes,
+    policy: DraftPolicy,
+    workers: Workers,
     target: object = None,
     cancelled: Callable[[Reader], bool] = lambda reader: False,
 ) -> Ran:
     """Run the loop on this thread; what the reader has at the end must be the answer. A token's text is "<number>"."""
     trace, reader = Trace(), Reader()
-    stopped = stop_rule(request.sampling.stop_ids, request.sampling.stop_strings, lambda ids: "".join(f"<{i}>" for i in ids))
-    common = (target or tiny.target, drafter, request, plan, lanes, trace, stopped)
+    stop = StopDetector(request.sampling.stop_ids, request.sampling.stop_strings, lambda ids: "".join(f"<{i}>" for i in ids))
+    # A `drafter` that breaks the protocol is sorted as it says, or as one that starts at once.
+    drafts = drafter if isinstance(drafter, Drafts) else Drafts(None if needs_target(drafter) else drafter, drafter)
+    common = (target or tiny.target, drafts, request, policy, workers, trace, stop)
     outcome = run(*common, reader, lambda: cancelled(reader))  # type: ignore[arg-type]
     assert reader.committed == outcome.token_ids
     assert reader.provisional == []
@@ -247,6 +276,11 @@ def decoded() -> Callable[..., Ran]:
 
 
 @pytest.fixture(scope="session")
+def wrapped() -> type[Wrapped]:
+    return Wrapped
+
+
+@pytest.fixture(scope="session")
 def reader() -> type[Reader]:
     return Reader
 
@@ -260,9 +294,9 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def two() -> Iterator[Lanes]:
+def two() -> Iterator[Workers]:
     """Two lanes; their threads end with the test."""
-    lanes = Lanes("two")
+    lanes = Workers("two")
     yield lanes
     lanes.close()
 

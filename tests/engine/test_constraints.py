@@ -13,11 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventspec.core import BadInput, Budget, Proposal, Request, Sampling
-from eventspec.drafters.nothing import Nothing
+from eventspec.core import BadInput, Budget, Drafts, Proposal, Request, Sampling
 from eventspec.engine.distribution import choose
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.plan import Plan
+from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.workers import Workers
 
 V = 40
 FEATURES: dict[str, dict[str, Any]] = {
@@ -40,13 +39,13 @@ FEATURES: dict[str, dict[str, Any]] = {
         "constraint": "maze",
     },
 }
-TRUTHFUL = Plan(head_nodes=8, nodes=8)
-ONE = Lanes("one")
+TRUTHFUL = DraftPolicy(head_nodes=8, max_nodes=8)
+ONE = Workers("one")
 
 
 @pytest.fixture(scope="module")
-def lanes() -> dict[str, Lanes]:
-    return {plan: Lanes(plan) for plan in ("one", "two")}
+def lanes() -> dict[str, Workers]:
+    return {placement: Workers(placement) for placement in ("one", "two")}
 
 
 def asking(world: Any, maze: Any, **sampling: Any) -> Request:
@@ -69,7 +68,7 @@ def asking(world: Any, maze: Any, **sampling: Any) -> Request:
     seed=st.integers(0, 10_000),
     most=st.integers(5, 12),
     nodes=st.integers(1, 12),
-    plan=st.sampled_from(["one", "one", "two"]),
+    placement=st.sampled_from(["one", "one", "two"]),
 )
 def test_hostile_trees_never_change_the_answer(
     feature: str,
@@ -78,20 +77,20 @@ def test_hostile_trees_never_change_the_answer(
     seed: int,
     most: int,
     nodes: int,
-    plan: str,
+    placement: str,
     tiny: Any,
     oracle: Any,
     hostile: Any,
     maze: Any,
     decoded: Any,
-    lanes: dict[str, Lanes],
+    lanes: dict[str, Workers],
 ) -> None:
     world = tiny(model)
     request = asking(world, maze, temperature=temperature, seed=seed, max_new_tokens=most, **FEATURES[feature])
     truth = world.answer(request)
     drafter = oracle(truth, hostile(truth, np.random.default_rng(seed)))
-    patient = Plan(head_nodes=nodes, nodes=nodes, patience=0.5, step_seconds=1)
-    ran = decoded(world, drafter, request, patient, lanes[plan])
+    patient = DraftPolicy(head_nodes=nodes, max_nodes=nodes, patience=0.5, step_seconds=1)
+    ran = decoded(world, drafter, request, patient, lanes[placement])
     assert ran.outcome.token_ids == truth
     assert ran.trace.notes == []
 
@@ -154,18 +153,18 @@ def test_a_dead_end_is_told_when_the_answer_stands_there_and_not_before(
     ends = world.request(max_new_tokens=6, constraint=Closing())
     truth = world.answer(ends)
     chain = [*truth, 3, 4]
-    plan = Plan(head_nodes=nodes, nodes=nodes)
+    policy = DraftPolicy(head_nodes=nodes, max_nodes=nodes)
 
     def beyond(at: int, budget: Budget) -> Proposal:
-        return Proposal.chain(chain[at : at + budget.nodes])
+        return Proposal.chain(chain[at : at + budget.max_nodes])
 
-    assert decoded(world, oracle(truth, concurrent=False), ends, plan, ONE).outcome.token_ids == truth
+    assert decoded(world, oracle(truth, concurrent=False), ends, policy, ONE).outcome.token_ids == truth
     stopped = world.request(max_new_tokens=12, constraint=Closing(), stop_strings=(f"<{truth[4]}><{truth[5]}>",))
-    ran = decoded(world, oracle(chain, beyond, concurrent=False), stopped, plan, ONE)
+    ran = decoded(world, oracle(chain, beyond, concurrent=False), stopped, policy, ONE)
     assert (ran.outcome.token_ids, ran.outcome.finish_reason) == (truth, "stop")
-    for drafter in (Nothing(), oracle(chain, beyond, concurrent=False)):
+    for drafter in (Drafts(), oracle(chain, beyond, concurrent=False)):
         with pytest.raises(BadInput, match="nothing may be said after 6 tokens"):
-            decoded(world, drafter, world.request(max_new_tokens=12, constraint=Closing()), plan, ONE)
+            decoded(world, drafter, world.request(max_new_tokens=12, constraint=Closing()), policy, ONE)
 
 
 def test_an_answer_ends_when_only_the_end_is_left(tiny: Any, oracle: Any, maze: Any, decoded: Any) -> None:
@@ -180,7 +179,7 @@ def test_an_answer_ends_when_only_the_end_is_left(tiny: Any, oracle: Any, maze: 
     truth = world.answer(world.request(max_new_tokens=3, banned_ids=(2,)))
     for least in (0, 3, 9):
         request = world.request(max_new_tokens=12, stop_ids=(2,), constraint=Word(), min_new_tokens=least)
-        for drafter in (Nothing(), oracle([*truth, 2, 5, 5], concurrent=False)):
+        for drafter in (Drafts(), oracle([*truth, 2, 5, 5], concurrent=False)):
             ran = decoded(world, drafter, request, TRUTHFUL, ONE)
             assert ran.outcome.token_ids == [*truth, 2]
             assert ran.outcome.finish_reason == "stop"
@@ -188,7 +187,7 @@ def test_an_answer_ends_when_only_the_end_is_left(tiny: Any, oracle: Any, maze: 
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_a_draft_that_leaves_the_grammar_at_once_is_not_scored(
-    drawn: bool, tiny: Any, oracle: Any, maze: Any, decoded: Any
+    drawn: bool, tiny: Any, oracle: Any, maze: Any, decoded: Any, wrapped: Any
 ) -> None:
     """Unless it was drawn: then the rule needs its refusal."""
     world, scored = tiny(0), list[int]()
@@ -198,21 +197,17 @@ def test_a_draft_that_leaves_the_grammar_at_once_is_not_scored(
         state = request.sampling.constraint.start()
         for token in drafter.seen:
             state = state.after(token)
-        wrong = np.flatnonzero(~state.mask())[: min(3, budget.nodes)]
+        wrong = np.flatnonzero(~state.mask())[: min(3, budget.max_nodes)]
         probs = torch.full((len(wrong), V), 1 / V, dtype=torch.float64) if drawn else None
         return Proposal(wrong, np.full(len(wrong), -1), probs)
 
-    class Counting:
-        lossless, limits = True, world.target.limits
-
-        def prefill(self, *words: Any) -> Any:
-            session = world.target.prefill(*words)
-            score = session.score
-            session.score = lambda proposal: scored.append(len(proposal)) or score(proposal)
-            return session
+    def counting(session: Any, tail: int) -> Any:
+        score = session.score
+        session.score = lambda proposal: scored.append(len(proposal)) or score(proposal)
+        return session
 
     drafter = oracle([], astray, concurrent=False)
-    ran = decoded(world, drafter, request, Plan(head_nodes=3, nodes=3), ONE, Counting())
+    ran = decoded(world, drafter, request, DraftPolicy(head_nodes=3, max_nodes=3), ONE, wrapped(world.target, counting))
     assert (max(scored) > 0) == drawn
     assert ran.trace.drafted > 0
     assert drawn or ran.outcome.token_ids == world.answer(request)
@@ -230,9 +225,15 @@ def test_a_mask_may_be_shorter_than_the_logits_and_longer(tiny: Any, oracle: Any
 def test_a_constrained_answer_can_be_cancelled(temperature: float, tiny: Any, oracle: Any, maze: Any, decoded: Any) -> None:
     request = tiny(0).request(max_new_tokens=16, temperature=temperature, constraint=maze(1))
     truth = tiny(0).answer(request)
-    for drafter in (Nothing(), oracle(truth, concurrent=False)):
+    for drafter in (Drafts(), oracle(truth, concurrent=False)):
         ran = decoded(
-            tiny(0), drafter, request, Plan(head_nodes=2, nodes=2), ONE, None, lambda reader: len(reader.committed) > 3
+            tiny(0),
+            drafter,
+            request,
+            DraftPolicy(head_nodes=2, max_nodes=2),
+            ONE,
+            None,
+            lambda reader: len(reader.committed) > 3,
         )
         assert ran.outcome.finish_reason == "cancelled"
         assert 3 < len(ran.outcome.token_ids) < 16

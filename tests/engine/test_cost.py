@@ -10,7 +10,7 @@ import torch
 
 from eventspec.core import Budget, Proposal, Scores, Verdict
 from eventspec.engine.cost import measure_rounds
-from eventspec.engine.tree import check, is_chain
+from eventspec.tree import check, is_chain
 
 
 class _Both:
@@ -26,7 +26,7 @@ class _Both:
 
     def propose(self, budget: Budget) -> Proposal:
         self.asked.append(budget)
-        time.sleep(5e-4 * budget.levels)
+        time.sleep(5e-4 * budget.max_depth)
         return Proposal.empty()
 
     def commit(self, verdict: Verdict) -> None:
@@ -41,6 +41,6 @@ def test_drafts_and_verifications_take_turns() -> None:
     assert [isinstance(asked, Budget) for asked in both.asked] == [True, False] * (len(both.asked) // 2)
     trees = [asked for asked in both.asked if isinstance(asked, Proposal)]
     assert not any(is_chain(tree.parents.tolist()) for tree in trees), "a chain would skip the mask that trees pay for"
-    assert all(len(check(tree, Budget(nodes=64))) in (3, 23) for tree in trees)
+    assert all(len(check(tree, Budget(max_nodes=64))) in (3, 23) for tree in trees)
     assert np.isclose(curve.node_cost, 0.2, rtol=0.5)
     assert np.isclose(level, 5e-4, rtol=0.5)

@@ -13,12 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eventspec.core import Proposal, Sampling
-from eventspec.drafters.nothing import Nothing
+from eventspec.core import Drafts, Proposal, Sampling
 from eventspec.engine.distribution import position_rng
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.plan import Plan
+from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.verify import verify
+from eventspec.engine.workers import Workers
 from eventspec.models.weights import llama_sources
 from eventspec.nn import Llama
 
@@ -33,8 +32,8 @@ FIXED = settings(
 
 
 @pytest.fixture(scope="module")
-def lanes() -> dict[str, Lanes]:
-    return {plan: Lanes(plan) for plan in ("one", "two")}
+def lanes() -> dict[str, Workers]:
+    return {placement: Workers(placement) for placement in ("one", "two")}
 
 
 @FIXED
@@ -46,7 +45,7 @@ def lanes() -> dict[str, Lanes]:
     tail=st.integers(1, 12),
     stop_at=st.none() | st.integers(0, 10),
     penalty=st.sampled_from([1.0, 1.0, 1.4]),
-    plan=st.sampled_from(["one", "one", "two"]),
+    placement=st.sampled_from(["one", "one", "two"]),
 )
 def test_hostile_trees_never_change_the_answer(
     model: int,
@@ -56,12 +55,12 @@ def test_hostile_trees_never_change_the_answer(
     tail: int,
     stop_at: int | None,
     penalty: float,
-    plan: str,
+    placement: str,
     tiny: Any,
     oracle: Any,
     hostile: Any,
     decoded: Any,
-    lanes: dict[str, Lanes],
+    lanes: dict[str, Workers],
 ) -> None:
     world = tiny(model)
     free = world.request(max_new_tokens=most, repetition_penalty=penalty)
@@ -69,8 +68,8 @@ def test_hostile_trees_never_change_the_answer(
     stop_ids = () if stop_at is None else (truth[min(stop_at, len(truth) - 1)],)
     request = world.request(max_new_tokens=most, repetition_penalty=penalty, stop_ids=stop_ids)
     drafter = oracle(truth, hostile(truth, np.random.default_rng(seed)))
-    patient = Plan(tail=tail, head_nodes=nodes, nodes=nodes, patience=0.5, step_seconds=1)
-    ran = decoded(world, drafter, request, patient, lanes[plan])
+    patient = DraftPolicy(tail=tail, head_nodes=nodes, max_nodes=nodes, patience=0.5, step_seconds=1)
+    ran = decoded(world, drafter, request, patient, lanes[placement])
     expected = world.answer(request)
     assert ran.outcome.token_ids == expected
     assert ran.outcome.finish_reason == ("stop" if expected[-1] in stop_ids else "length")
@@ -88,9 +87,9 @@ def test_the_answer_is_transformers_greedy_answer(
     theirs = as_transformers(world.language)
     whole = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False, pad_token_id=0)
     expected = whole[0, ids.shape[1] :].tolist()
-    assert decoded(world, Nothing(), request, Plan(), lanes["one"]).outcome.token_ids == expected
+    assert decoded(world, Drafts(), request, DraftPolicy(), lanes["one"]).outcome.token_ids == expected
     drafter = oracle(expected, hostile(expected, np.random.default_rng(seed)))
-    assert decoded(world, drafter, request, Plan(), lanes["one"]).outcome.token_ids == expected
+    assert decoded(world, drafter, request, DraftPolicy(), lanes["one"]).outcome.token_ids == expected
 
 
 def as_transformers(model: Llama) -> LlamaForCausalLM:
@@ -109,7 +108,7 @@ def test_a_drafter_that_knows_the_answer_needs_few_rounds(tiny: Any, oracle: Any
     world = tiny(0)
     request = world.request(max_new_tokens=21)
     truth = world.answer(request)
-    ran = decoded(world, oracle(truth, concurrent=False), request, Plan(head_nodes=8, nodes=5), lanes["one"])
+    ran = decoded(world, oracle(truth, concurrent=False), request, DraftPolicy(head_nodes=8, max_nodes=5), lanes["one"])
     assert ran.outcome.token_ids == truth
     assert [r.accepted for r in ran.trace.rounds] == [8, 5, 5]  # and a bonus token each
 

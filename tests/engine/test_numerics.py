@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from eventspec.core import Proposal, Sampling, Scores, Trace, Verdict
-from eventspec.drafters.nothing import Nothing
+from eventspec.core import Drafts, Proposal, Sampling, Scores, Verdict
 from eventspec.engine.distribution import choose, position_rng, processed
-from eventspec.engine.lanes import Lanes
 from eventspec.engine.numerics import PlainDecoding, measured_rounding
-from eventspec.engine.plan import NO_TAIL, Plan
+from eventspec.engine.policy import NO_TAIL, DraftPolicy
+from eventspec.engine.workers import Workers
+from eventspec.pairs.warming import session_of
 
-ONE = Lanes("one")
-EAGER = Plan(nodes=8, head_nodes=8, patience=1, step_seconds=1)
+ONE = Workers("one")
+EAGER = DraftPolicy(max_nodes=8, head_nodes=8, patience=1, step_seconds=1)
 FIXED = settings(derandomize=True, database=None, deadline=None)
 
 SAMPLINGS = [
@@ -76,34 +76,36 @@ def test_tokens_are_chosen_with_their_probabilities(sampling: Sampling) -> None:
         assert p > 1e-3 if fits else p < 1e-3
 
 
-class Shaky:
+@pytest.fixture
+def shaky(wrapped: Any) -> Callable[..., Any]:
     """The tiny target in fp64, whose logits are off by noise of 1e-6 in every row that was not read alone."""
 
-    lossless = True
+    def make(target: Any, size: float = 1e-6) -> Any:
+        def change(session: Any, tail: int) -> Any:
+            score, generator = session.score, torch.Generator().manual_seed(0)
 
-    def __init__(self, target: Any, noise: float = 1e-6) -> None:
-        self.target, self.noise, self.limits = target, noise, replace(target.limits, rounding=4 * noise)
+            def noisy(proposal: Proposal) -> Scores:
+                scores = score(proposal)
+                if tail == NO_TAIL and not len(proposal):
+                    return scores
+                noise = torch.rand(scores.logits.shape, generator=generator, dtype=torch.float64) - 0.5
+                return Scores(scores.logits + 2 * size * noise, scores.features)
 
-    def prefill(self, request: Any, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> Any:
-        session = self.target.prefill(request, tail, trace, taps)
-        score, generator = session.score, torch.Generator().manual_seed(0)
+            session.score = noisy
+            return session
 
-        def noisy(proposal: Proposal) -> Scores:
-            scores = score(proposal)
-            if tail == NO_TAIL and not len(proposal):
-                return scores
-            noise = torch.rand(scores.logits.shape, generator=generator, dtype=torch.float64) - 0.5
-            return Scores(scores.logits + 2 * self.noise * noise, scores.features)
+        made = wrapped(target, change)
+        made.limits = replace(target.limits, rounding=4 * size)
+        return made
 
-        session.score = noisy
-        return session
+    return make
 
 
 def tied(world: Any, position: int, **more: Any) -> Any:
     """The request with a bias that makes the two best tokens equal, to the last bits, at this position of the greedy answer or
     another one where the bias leaves the tokens before as they are."""
     truth = world.answer(world.request(max_new_tokens=24))
-    session = world.target.prefill(world.request(max_new_tokens=30), NO_TAIL, Trace())
+    session = session_of(world.target, NO_TAIL, asked=world.request(max_new_tokens=30))
     for place in (*range(position, 24), *range(position)):
         values, tokens = PlainDecoding(session).logits(truth[:place]).topk(2)
         request = world.request(max_new_tokens=24, logit_bias={int(tokens[1]): float(values[0] - values[1])}, **more)
@@ -113,17 +115,19 @@ def tied(world: Any, position: int, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_near_ties_are_settled_as_plain_decoding_decides(temperature: float, tiny: Any, oracle: Any, decoded: Any) -> None:
+def test_near_ties_are_settled_as_plain_decoding_decides(
+    temperature: float, tiny: Any, oracle: Any, decoded: Any, shaky: Any
+) -> None:
     """Forty ties; without settling some of the answers differ, which shows that there was something to settle."""
     settled = counted = different = 0
     for at in range(40):
         world = tiny(at % 5)
-        shaky = Shaky(world.target, 1e-6 if temperature == 0 else 0.05)
+        target = shaky(world.target, 1e-6 if temperature == 0 else 0.05)
         request = tied(world, at % 9) if temperature == 0 else world.request(max_new_tokens=24, temperature=1.0, seed=at)
-        alone = decoded(world, Nothing(), request, Plan(), ONE, shaky).outcome.token_ids
+        alone = decoded(world, Drafts(), request, DraftPolicy(), ONE, target).outcome.token_ids
         for settle in (True, False):
             drafter = oracle(alone, concurrent=False)
-            ran = decoded(world, drafter, request, replace(EAGER, settle=settle), ONE, shaky)
+            ran = decoded(world, drafter, request, replace(EAGER, settle=settle), ONE, target)
             if settle:
                 settled += ran.outcome.token_ids == alone
                 counted += ran.trace.near_ties
@@ -137,7 +141,7 @@ def test_near_ties_are_settled_as_plain_decoding_decides(temperature: float, tin
 def test_only_near_ties_that_stand_in_the_answer_are_counted(tiny: Any, oracle: Any, decoded: Any) -> None:
     world = tiny(0)
     request = tied(world, 3)
-    plain = decoded(world, Nothing(), request, Plan(), ONE).outcome.token_ids
+    plain = decoded(world, Drafts(), request, DraftPolicy(), ONE).outcome.token_ids
     whole = decoded(world, oracle(plain, concurrent=False), request, EAGER, ONE)
     assert (whole.outcome.token_ids, whole.trace.near_ties) == (plain, 1)
     short = replace(request, sampling=request.sampling.but(max_new_tokens=3))
@@ -148,19 +152,21 @@ def test_a_baseline_has_nothing_to_settle(tiny: Any, decoded: Any, monkeypatch: 
     world = tiny(0)
     request = tied(world, 3)
     monkeypatch.setattr(PlainDecoding, "logits", lambda *parts: pytest.fail("the baseline was decoded twice"))
-    assert decoded(world, Nothing(), request, Plan(), ONE).trace.near_ties == 1
+    assert decoded(world, Drafts(), request, DraftPolicy(), ONE).trace.near_ties == 1
 
 
 def fp32(world: Any) -> Callable[..., Any]:
     """Sessions of the same model in single precision."""
     from copy import deepcopy
 
-    from eventspec.models.session import LanguageTarget, Spliced
+    from eventspec.models.prompt import Prompt, TextEncoder
+    from eventspec.models.session import LanguageTarget
 
     with torch.inference_mode(False):
         language = deepcopy(world.language).float()
-    target = LanguageTarget(language, lambda r, t, lane: Spliced(language.embed(torch.tensor([1, 2, 3, 4, 5])), (0, 0)))
-    return lambda tail: target.prefill(world.request(max_new_tokens=30), tail, Trace())
+    prompt = Prompt(language.embed(torch.tensor([1, 2, 3, 4, 5])), (0, 0))
+    target = LanguageTarget(TextEncoder(language, lambda question: prompt))
+    return lambda tail: session_of(target, tail, asked=world.request(max_new_tokens=30))
 
 
 def test_plain_decoding_has_the_bits_of_the_baseline(tiny: Any) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.plan import Plan
+from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.workers import Workers
 
-ONE = Lanes("one")
+ONE = Workers("one")
 BLOCKS = [1, 2, 3, 5, 20]
 
 
@@ -19,7 +19,7 @@ def test_an_answer_ends_with_the_first_stop_token(nodes: int, tiny: Any, oracle:
     truth = world.answer(world.request(max_new_tokens=20))
     stop = truth[6]
     request = world.request(max_new_tokens=20, stop_ids=(stop, 99))
-    ran = decoded(world, oracle(truth, concurrent=False), request, Plan(head_nodes=nodes, nodes=nodes), ONE)
+    ran = decoded(world, oracle(truth, concurrent=False), request, DraftPolicy(head_nodes=nodes, max_nodes=nodes), ONE)
     assert ran.outcome.token_ids == truth[: truth.index(stop) + 1]
     assert ran.outcome.finish_reason == "stop"
 
@@ -31,7 +31,7 @@ def test_an_answer_ends_when_a_stop_string_is_complete_across_tokens(nodes: int,
     string = f"{truth[4]}><{truth[5]}"
     end = next(n for n in range(1, 20) if string in "".join(f"<{t}>" for t in truth[:n]))
     request = world.request(max_new_tokens=20, stop_strings=("never", string))
-    ran = decoded(world, oracle(truth, concurrent=False), request, Plan(head_nodes=nodes, nodes=nodes), ONE)
+    ran = decoded(world, oracle(truth, concurrent=False), request, DraftPolicy(head_nodes=nodes, max_nodes=nodes), ONE)
     assert ran.outcome.token_ids == truth[:end]
     assert ran.outcome.finish_reason == "stop"
 
@@ -42,7 +42,7 @@ def test_an_answer_is_never_longer_than_asked_for(nodes: int, most: int, tiny: A
     world = tiny(3)
     truth = world.answer(world.request(max_new_tokens=20))
     request = world.request(max_new_tokens=most)
-    ran = decoded(world, oracle(truth, concurrent=False), request, Plan(head_nodes=nodes, nodes=nodes), ONE)
+    ran = decoded(world, oracle(truth, concurrent=False), request, DraftPolicy(head_nodes=nodes, max_nodes=nodes), ONE)
     assert ran.outcome.token_ids == truth[:most]
     assert ran.outcome.finish_reason == "length"
 
@@ -52,7 +52,7 @@ def test_a_stop_token_in_the_last_place_is_a_stop(tiny: Any, oracle: Any, decode
     truth = world.answer(world.request(max_new_tokens=20))
     at = next(i for i in range(2, 20) if truth[i] not in truth[:i])
     request = world.request(max_new_tokens=at + 1, stop_ids=(truth[at],))
-    ran = decoded(world, oracle(truth, concurrent=False), request, Plan(), ONE)
+    ran = decoded(world, oracle(truth, concurrent=False), request, DraftPolicy(), ONE)
     assert ran.outcome.token_ids == truth[: at + 1]
     assert ran.outcome.finish_reason == "stop"
 
@@ -62,5 +62,5 @@ def test_drafts_behind_the_end_do_not_count_as_accepted(tiny: Any, oracle: Any, 
     truth = world.answer(world.request(max_new_tokens=20))
     at = next(i for i in range(2, 20) if truth[i] not in truth[:i])
     request = world.request(max_new_tokens=20, stop_ids=(truth[at],))
-    ran = decoded(world, oracle(truth, concurrent=False), request, Plan(head_nodes=19), ONE)
+    ran = decoded(world, oracle(truth, concurrent=False), request, DraftPolicy(head_nodes=19), ONE)
     assert [r.accepted for r in ran.trace.rounds] == [at + 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventspec.core import Budget, Limits, Proposal
-from eventspec.engine.tree import BadProposal, DraftTree, check, depths, fit, is_chain, tree_mask
+from eventspec.tree import BadProposal, DraftTree, check, depths, fit, is_chain, tree_mask
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 parent_lists = st.integers(0, 14).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))).map(list)
@@ -61,7 +62,7 @@ def test_depth_counts_ancestors_and_a_chain_is_one_branch(parents: list[int]) ->
 @given(seed=st.integers(0, 500), nodes=st.integers(1, 40), levels=st.integers(1, 6))
 def test_a_proposal_is_the_most_valuable_nodes_with_every_ancestor(seed: int, nodes: int, levels: int) -> None:
     tree = grown(seed)
-    budget = Budget(nodes, levels=levels)
+    budget = Budget(nodes, max_depth=levels)
     proposal = check(tree.proposal(budget, 0.0, "x"), budget)
     eligible = sorted((v for v, level in zip(tree.values, tree.levels, strict=True) if level < levels), reverse=True)
     assert len(proposal) == min(nodes, len(eligible))
@@ -135,8 +136,8 @@ def test_levels_bound_the_depth() -> None:
     assert tree.leaves(1, 0.0, levels=1, nodes=9) == []
     assert tree.leaves(1, 0.0, levels=2, nodes=9) == [0]
     tree.grow(0, [(2, 1.0)], 0.0)
-    assert tree.proposal(Budget(9, levels=1), 0.0, "x").tokens.tolist() == [1]
-    assert len(tree.proposal(Budget(9, levels=0), 0.0, "x")) == 0
+    assert tree.proposal(Budget(9, max_depth=1), 0.0, "x").tokens.tolist() == [1]
+    assert len(tree.proposal(Budget(9, max_depth=0), 0.0, "x")) == 0
 
 
 @FIXED
@@ -196,7 +197,7 @@ def test_a_well_formed_proposal_passes_the_check_as_a_copy_that_its_maker_cannot
         Proposal(ints(1, 1, 2), ints(-1, -1, 1), torch.full((3, 4), 0.25), "origin"),
         Proposal(ints(2, 1, 3)[::-1], ints(-1, 9, 0, 9, 1)[::2]),
     ):
-        checked = check(proposal, Budget(3, levels=3))
+        checked = check(proposal, Budget(3, max_depth=3))
         before = proposal.tokens.tolist(), proposal.parents.tolist()
         for column in (proposal.tokens, proposal.parents):
             column[:] = 77
@@ -246,16 +247,23 @@ def test_what_the_target_has_no_row_for_is_named() -> None:
         (Proposal(ints(1), ints(-2)), "before its parent"),
         (Proposal(ints(1, -1), ints(-1, 0)), "token -1"),
         (Proposal(ints(1, 2), ints(-1)), "2 tokens but 1 parents"),
-        (Proposal(np.array([1.5]), ints(-1)), r"tokens are not int64 \[N\]"),
-        (Proposal([1, 2], [-1, 0]), r"tokens are not int64 \[N\]"),  # type: ignore[arg-type]
+        (Proposal(np.array([1.5]), ints(-1)), r"not int64 \[N\]"),
+        (Proposal([1, 2], [-1, 0]), r"not int64 \[N\]"),  # type: ignore[arg-type]
         (Proposal(ints(1, 2), ints(-1, 0), torch.ones(1, 4)), r"probs are float32 \[1, 4\], not float \[2, V\]"),
         (Proposal(ints(1), ints(-1), torch.ones(1, 4)), "no distribution"),
         (Proposal(ints(1), ints(-1), torch.tensor([[2.0, -1.0]])), "no distribution"),
         (Proposal(ints(1), ints(-1), torch.tensor([[float("nan"), 1.0]])), "no distribution"),
         (Proposal.chain([1, 2, 3, 4]), "4 nodes, asked for at most 3"),
-        (Proposal.chain([1, 2, 3]), "3 levels, asked for at most 2"),
     ],
 )
 def test_a_malformed_proposal_is_named(proposal: Proposal, told: str) -> None:
     with pytest.raises(BadProposal, match=told):
-        check(proposal, Budget(3, levels=2))
+        check(proposal, Budget(3, max_depth=2))
+
+
+def test_what_is_deeper_than_asked_for_is_cut(tree: Any) -> None:
+    found = check(tree((1, -1), (2, 0), (3, -1), (4, 1), (5, 2), probs=torch.full((5, 9), 1 / 9)), Budget(9, max_depth=2))
+    assert (found.tokens.tolist(), found.parents.tolist()) == ([1, 2, 3, 5], [-1, 0, -1, 2])
+    assert found.probs is not None
+    assert len(found.probs) == 4
+    assert check(Proposal.chain([1, 2, 3]), Budget(9, max_depth=2)).tokens.tolist() == [1, 2]

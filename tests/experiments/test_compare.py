@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from eventspec.core import BadInput, Sampling
-from eventspec.experiments.compare import Question, Recordings, compare, read_questions, ways_of
+from eventspec.experiments.compare import Question, Recordings, arms_of, compare, read_questions
 from eventspec.experiments.figures import summary
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
-from eventspec.models.loading import Loading
+from eventspec.models.loading import LoadOptions
 from eventspec.pairs import load_folders, load_pair
-from eventspec.pairs.pair import DATA
+from eventspec.pairs.pair_file import DATA
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Folders
@@ -97,16 +97,16 @@ def test_compare_writes_a_row_for_every_question_and_way(temperature: float, tmp
         Question("2", CLIPS / "davis346_traffic_1s", "How many road users are visible?", "?"),
     ]
     methods = ["autoregressive", "cross-modal", "prior"]
-    ways = ["autoregressive", "cross-modal", "cross-modal, shuffled events", "cross-modal, blank events", "prior"]
-    ways.append("autoregressive, all cores")
+    arms = ["autoregressive", "cross-modal", "cross-modal, shuffled events", "cross-modal, blank events", "prior"]
+    arms.append("autoregressive, all cores")
     out = tmp_path / "rows.jsonl"
     sampling = Sampling(max_new_tokens=24, temperature=temperature)
     found = compare(pair, asked, methods, sampling, ["real", "shuffled", "blank"], out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(r["question_id"], r["method"]) for r in rows] == [(q.id, w) for q in asked for w in ways]
-    for way in ways:
-        assert found["methods"][way]["identical"] == 2
-    assert set(found["methods"]["cross-modal"]["against"]) == {*ways[2:5]}
+    assert [(r["question_id"], r["method"]) for r in rows] == [(q.id, w) for q in asked for w in arms]
+    for arm in arms:
+        assert found["methods"][arm]["identical"] == 2
+    assert set(found["methods"]["cross-modal"]["against"]) == {*arms[2:5]}
     assert found["methods"]["autoregressive"]["acceptance_vision"] is None
     assert found["methods"]["prior"]["acceptance_vision"] == 0, "by definition: the prior is wrong where it is wrong"
     assert found["methods"]["autoregressive"]["speedup"] == 1
@@ -114,7 +114,7 @@ def test_compare_writes_a_row_for_every_question_and_way(temperature: float, tmp
 
 
 def test_low_precision_is_compared_by_the_targets_own_gap(folders: Folders, tmp_path: Path) -> None:
-    how = Loading(dtype=torch.bfloat16, frames=2)
+    how = LoadOptions(dtype=torch.bfloat16, frames=2)
     pair = load_folders(folders.video_llava, folders.eventgpt, how=how, device_plan="one")
     asked = [Question(f"{i}", CLIPS / "davis346_traffic_1s", "is the car on the way" + " then" * i, "?") for i in range(3)]
     found = compare(pair, asked, ["autoregressive", "cross-modal"], Sampling(max_new_tokens=16), ["real"], tmp_path / "rows")
@@ -147,12 +147,12 @@ def test_shuffled_events_are_another_recordings_on_this_clock() -> None:
 def test_unknown_controls_and_lonely_recordings_are_refused() -> None:
     asked = [Question("1", CLIPS / "street_scene", "?", "?")]
     with pytest.raises(BadInput, match="choose real, blank, shuffled"):
-        ways_of(load_pair("embedded", "two"), ["prior"], ["loud"])
+        arms_of(load_pair("embedded", "two"), ["prior"], ["loud"])
     for events in (["shuffled"], ["real", "blank"]):
         with pytest.raises(
             BadInput, match=r"none of the methods autoregressive, prior sees events, so .* add the method cross"
         ):
-            ways_of(load_pair("embedded", "two"), ["autoregressive", "prior"], events)
+            arms_of(load_pair("embedded", "two"), ["autoregressive", "prior"], events)
     with pytest.raises(BadInput, match="two recordings"):
         Recordings(asked).get(asked[0].recording, "shuffled")
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pytest
 
+from eventspec.ask import generate
 from eventspec.cli import run
 from eventspec.core import Proposal, Sampling, Verdict
-from eventspec.drafters.nothing import Nothing
-from eventspec.engine import generate as loop
+from eventspec.engine import answer as rule
 from eventspec.experiments.identity import (
     Arm,
     Asked,
@@ -24,8 +23,8 @@ from eventspec.experiments.identity import (
     tie_of,
     verdict,
 )
-from eventspec.pairs import Pair, generate, load_pair
-from eventspec.pairs.pair import DATA
+from eventspec.pairs import Pair, load_pair
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
 QUESTION = "Describe the scene."
@@ -55,24 +54,24 @@ def test_every_method_and_every_head_is_an_arm(pair: Pair) -> None:
 def test_answers_that_differ_and_drafters_that_fail_are_counted(
     pair: Pair, scene: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(Nothing):
-        name, concurrent = "failing", False
+    class Failing:
+        name, taps, needs_target, concurrent = "failing", (), False, False
 
         def open(self, *parts: Any) -> Any:
             raise OSError("gone")
 
-    arms = [*methods_of(pair)[:1], Arm("failing", "prior", replace(pair, drafters={**pair.drafters, "prior": Failing()}))]
+    arms = [*methods_of(pair)[:1], Arm("failing", "prior", pair.with_drafter("prior", Failing()))]
     *_, told = compare_answers(pair, arms, [asked(scene)])
     assert verdict(told)[:2] == (0, 1)
     assert told["failing"].failed == 1
     assert told[arms[0].name].drafted > 0
-    real = loop.verify
+    real = rule.verify
 
     def wrong(logits: Any, proposal: Proposal, *more: Any) -> Verdict:
         found = real(logits, proposal, *more)
         return found if not len(proposal) else Verdict(found.path[:0], found.tokens[:1] + 1)
 
-    monkeypatch.setattr(loop, "verify", wrong)
+    monkeypatch.setattr(rule, "verify", wrong)
     *_, told = compare_answers(pair, arms[:1], [asked(scene)], tallies={arms[0].name: Tally(answers=3, tokens=30)})
     assert verdict(told)[0] == 1
     assert (told[arms[0].name].answers, told[arms[0].name].examples[0]["question"]) == (4, "once")
@@ -115,7 +114,7 @@ def test_doctor_tests_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.timeout(1800)
 def test_long_answers_are_plain_decodings(pair: Pair, scene: Recording) -> None:
     """Every head and tree: 100 tokens drawn at temperature 2, 100 greedy ones, ties at five places."""
-    banned = {"banned_ids": (pair.end,), "max_new_tokens": 100}
+    banned = {"banned_ids": (pair.eos_id,), "max_new_tokens": 100}
     settings = [Sampling(temperature=2.0, seed=1046, **banned), Sampling(**banned)]
     settings += [found for at in range(5) if (found := tie_of(pair, scene, QUESTION, 3 * at, 32)) is not None]
     questions = [Asked(f"{at}", scene, QUESTION, sampling) for at, sampling in enumerate(settings)]

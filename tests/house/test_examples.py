@@ -14,6 +14,10 @@ LINES = 40
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
 
 
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_short_and_runs(run: Run, tmp_path: Path, example: Path) -> None:
     lines = len(example.read_text().splitlines())

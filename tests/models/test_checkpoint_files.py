@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.folder import describe, load_folder
-from eventspec.models.loading import Loading
+from eventspec.models.loading import LoadOptions
 from eventspec.models.video_llava import VideoLlava, hub_name, load_video_llava
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
@@ -199,5 +199,5 @@ def test_a_tokenizer_of_another_size_cuts_or_lengthens_the_rows(folders: Folders
 @pytest.mark.parametrize("device", ["nowhere", "cuda:99", "meta", ""])
 def test_a_device_that_is_not_there_is_refused_before_any_weight_is_read(device: str) -> None:
     with pytest.raises(BadInput, match=f"device '{device}' cannot be used") as refused:
-        Loading(device=device)
+        LoadOptions(device=device)
     assert "\n" not in str(refused.value)

@@ -14,16 +14,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import VideoLlavaForConditionalGeneration
 
-from eventspec.core import BadCheckpoint, BadInput, Request, Sampling, Trace
-from eventspec.drafters import Nothing
+from eventspec.core import BadCheckpoint, BadInput, Drafts, Media, Request, Sampling, Trace
 from eventspec.engine.generate import run
-from eventspec.engine.lanes import Lanes
-from eventspec.engine.plan import Plan
-from eventspec.models.embedded import BOS, PAD, VIDEO, pixels_from_frames, target_prompt, target_rows
+from eventspec.engine.policy import NO_TAIL, DraftPolicy
+from eventspec.engine.workers import Workers
+from eventspec.models.embedded import BOS, PAD, VIDEO, pixels_from_frames, target_encoder, target_prompt
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.text import stop_rule
+from eventspec.pairs.warming import session_of
+from eventspec.text import StopDetector
 from eventspec.video.clip import VideoClip
 
 QUESTION = "what?"
@@ -39,7 +39,7 @@ def encode(text: str) -> list[int]:
 
 
 def request(most: int = 12) -> Request:
-    return Request(QUESTION, None, clip(), Sampling(max_new_tokens=most))
+    return Request(Media(None, clip()), QUESTION, Sampling(max_new_tokens=most))
 
 
 # ------------------------------------------------------------------------------------------------------------- round trips
@@ -80,8 +80,8 @@ def test_transformers_loads_the_target_and_generates_the_same_tokens(target: tup
     )
     assert not report["missing_keys"]
     assert not report["mismatched_keys"]
-    ours = LanguageTarget(model.language, target_rows(model, encode))
-    answer = run(ours, Nothing(), request(), Plan(), Lanes("one"), Trace(), stop_rule(())).token_ids
+    ours = LanguageTarget(target_encoder(model, encode))
+    answer = run(ours, Drafts(), request(), DraftPolicy(), Workers("one"), Trace(), StopDetector(())).token_ids
 
     before, after = target_prompt(QUESTION).split("<video>")
     ids = torch.tensor([[BOS, *encode(before), *[VIDEO] * model.config.visual_tokens, *encode(after)]])
@@ -238,9 +238,9 @@ def test_a_broken_drafter_is_named_too(drafter: tuple[EventGpt, Path], tmp_path:
 @torch.inference_mode()
 def test_a_prompt_that_does_not_fit_the_context_is_bad_input(target: tuple[VideoLlava, Path]) -> None:
     model = load_video_llava(target[1])
-    ours = LanguageTarget(model.language, target_rows(model, encode))
-    rows = len(ours.rows(request(), Trace(), "target").rows)
-    fits = ours.prefill(request(256 - rows), 1, Trace())
+    ours = LanguageTarget(target_encoder(model, encode))
+    rows = len(session_of(ours, NO_TAIL, asked=request(1)).pending)
+    fits = session_of(ours, 1, asked=request(256 - rows))
     assert len(fits.pending) == 1
     with pytest.raises(BadInput, match=f"prompt of {rows} rows and max_new_tokens {257 - rows} exceed the context of 256"):
-        ours.prefill(request(257 - rows), 1, Trace())
+        session_of(ours, 1, asked=request(257 - rows))

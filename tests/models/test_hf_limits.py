@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from eventspec.ask import generate
 from eventspec.cli import run
-from eventspec.core import BadCheckpoint, BadInput, Request, Sampling, Trace
+from eventspec.core import BadCheckpoint, BadInput, Media, Request, Sampling, Trace
 from eventspec.models.folder import load_folder
 from eventspec.models.hf_session import HfLanguage
-from eventspec.models.loading import Loading
-from eventspec.pairs import Pair, generate, load_folders
-from eventspec.pairs.pair import DATA
+from eventspec.models.loading import LoadOptions
+from eventspec.pairs import Pair, load_folders
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
 PAD, BOS, EOS, IMAGE, VIDEO, BEGIN, END, STOP = range(256, 264)  # the tokenizer of the tiny checkpoints: bytes, then marks
@@ -39,13 +41,13 @@ def recording() -> Recording:
 
 def answered(pair: Pair, recording: Recording, method: str = "autoregressive", **settings: Any) -> tuple[list[int], Trace]:
     result = generate(pair, recording, QUESTION, method, max_new_tokens=20, **settings)
-    pair.lanes.close()
+    pair.workers.close()
     return result.token_ids, result.trace
 
 
 def asked(recording: Recording, **sampling: Any) -> Request:
     assert recording.video is not None
-    return Request(QUESTION, None, recording.video, Sampling(**sampling))
+    return Request(Media(None, recording.video), QUESTION, Sampling(**sampling))
 
 
 # ------------------------------------------------------------------------------------------------------- limits, measured
@@ -96,16 +98,17 @@ def test_placeholders_and_rows_without_a_token_are_never_said(
     head = next(name for name in tensors if name.endswith("lm_head.weight"))
     tensors[head][PAD:] = 8 * tensors[head][70]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    pair = load_folders(folder, method=method, how=Loading(frames=1))
-    assert set(pair.banned) == set(range(PAD, ROWS)) - {EOS, STOP}
-    assert not set(answered(pair, recording, method, **settings)[0]) & set(pair.banned)
-    bare = Pair("bare", pair.target, pair.drafters, pair.vocabulary, pair.end)
-    assert set(answered(bare, recording)[0]) & set(pair.banned)
+    pair = load_folders(folder, method=method, how=LoadOptions(frames=1))
+    assert set(pair.tokens.banned_ids) == set(range(PAD, ROWS)) - {EOS, STOP}
+    assert not set(answered(pair, recording, method, **settings)[0]) & set(pair.tokens.banned_ids)
+    parts = replace(pair.parts, tokens=replace(pair.tokens, banned_ids=(), extra_eos_ids=()))
+    bare = replace(pair, parts=parts)
+    assert set(answered(bare, recording)[0]) & set(pair.tokens.banned_ids)
 
 
 def test_both_ends_end_an_answer(checkpoint: Callable[[str], Path]) -> None:
     pair = load_folders(checkpoint("qwen"), method="autoregressive")
-    assert pair.sampling(Sampling()).stop_ids == (EOS, STOP)
+    assert pair.tokens.sampling(Sampling()).stop_ids == (EOS, STOP)
 
 
 # ---------------------------------------------------------------------------------------------------------------- bad input
@@ -176,12 +179,12 @@ def test_what_cannot_be_asked_is_one_line(
     pair = load_folders(folder, method="autoregressive")
     with pytest.raises(BadInput, match="<image>, which stands for pictures"):
         generate(pair, recording, "what <image> is this", "autoregressive")
-    pair.lanes.close()
+    pair.workers.close()
 
 
 def test_low_precision_claims_no_identity(checkpoint: Callable[[str], Path], recording: Recording) -> None:
     for dtype in (torch.bfloat16, torch.float16):
-        pair = load_folders(checkpoint("qwen"), method="autoregressive", how=Loading(dtype=dtype, frames=2))
+        pair = load_folders(checkpoint("qwen"), method="autoregressive", how=LoadOptions(dtype=dtype, frames=2))
         _, trace = answered(pair, recording)
         assert f"the target runs in {str(dtype)[6:]}: identity is claimed in fp32 only" in trace.notes
     _, trace = answered(load_folders(checkpoint("qwen"), method="autoregressive"), recording)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,18 @@ import pytest
 import torch
 import transformers as hf
 
-from eventspec.core import Budget, Proposal, Request, Sampling, Trace, Verdict
-from eventspec.engine.tree import BadProposal, fit
+from eventspec.ask import generate
+from eventspec.core import Budget, Media, Proposal, Request, Sampling, Trace, Verdict
+from eventspec.engine.policy import NO_TAIL
 from eventspec.models import hf_target
 from eventspec.models.folder import load_folder
-from eventspec.models.hf_session import HfSession, HfTarget, Prompt
-from eventspec.models.loading import Loading
-from eventspec.pairs import Pair, generate, load_folders
-from eventspec.pairs.pair import DATA
+from eventspec.models.hf_session import HfPrompt, HfSession, HfTarget, opened
+from eventspec.models.loading import LoadOptions
+from eventspec.pairs import Pair, load_folders
+from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.warming import session_of
 from eventspec.recordings import Recording
+from eventspec.tree import BadProposal, fit
 from eventspec.video.sampling import uniform_indices
 
 ROWS = 270
@@ -42,7 +44,7 @@ def recording() -> Recording:
 class Hostile:
     """Random trees around the truth: right and wrong tokens, repeated siblings, deep chains."""
 
-    name, taps, concurrent = "hostile", (), False
+    name, taps, needs_target, concurrent = "hostile", (), False, False
 
     def __init__(self, truth: list[int], seed: int) -> None:
         self.truth, self.rng = truth, np.random.default_rng(seed)
@@ -54,8 +56,8 @@ class Hostile:
 
     def propose(self, budget: Budget) -> Proposal:
         tokens, parents, depth = list[int](), list[int](), list[int]()
-        for node in range(int(self.rng.integers(0, min(budget.nodes, 10) + 1))):
-            open_ends = [-1, *(n for n in range(node) if depth[n] + 1 < budget.levels)]
+        for node in range(int(self.rng.integers(0, min(budget.max_nodes, 10) + 1))):
+            open_ends = [-1, *(n for n in range(node) if depth[n] + 1 < budget.max_depth)]
             parent = open_ends[-1] if self.rng.random() < 0.6 else int(self.rng.choice(open_ends))
             level = 0 if parent < 0 else depth[parent] + 1
             right = self.rng.random() < 0.7 and self.said + level < len(self.truth)
@@ -70,13 +72,13 @@ class Hostile:
 
 def answered(pair: Pair, recording: Recording, method: str = "autoregressive", **settings: Any) -> tuple[list[int], Trace]:
     result = generate(pair, recording, QUESTION, method, max_new_tokens=20, **settings)
-    pair.lanes.close()
+    pair.workers.close()
     return result.token_ids, result.trace
 
 
 def asked(recording: Recording, **sampling: Any) -> Request:
     assert recording.video is not None
-    return Request(QUESTION, None, recording.video, Sampling(**sampling))
+    return Request(Media(None, recording.video), QUESTION, Sampling(**sampling))
 
 
 # -------------------------------------------------------------------------------------------------------------- identity
@@ -87,12 +89,12 @@ KINDS = ("llava", "onevision", "qwen", "window")
 def test_the_answer_is_that_of_transformers_generate(
     kind: str, checkpoint: Callable[[str], Path], recording: Recording
 ) -> None:
-    pair = load_folders(checkpoint(kind), method="autoregressive", how=Loading(frames=2))
+    pair = load_folders(checkpoint(kind), method="autoregressive", how=LoadOptions(frames=2))
     found, trace = answered(pair, recording)
-    opened = hf_target._open(checkpoint(kind), Loading())
+    opened = hf_target._open(checkpoint(kind), LoadOptions())
     frames = recording.video.frames[uniform_indices(len(recording.video.frames), 2)]  # type: ignore[union-attr]
-    inputs = hf_target._inputs(opened, QUESTION, frames)
-    told = opened.model.generate(**inputs, max_new_tokens=20, do_sample=False, suppress_tokens=list(pair.banned))
+    inputs = pair.target.prompts.inputs(QUESTION, frames)  # type: ignore[attr-defined]
+    told = opened.model.generate(**inputs, max_new_tokens=20, do_sample=False, suppress_tokens=list(pair.tokens.banned_ids))
     assert found == told[0, inputs["input_ids"].shape[1] :].tolist()
     assert len(set(found)) > 3
     assert trace.sizes["prompt"] == inputs["input_ids"].shape[1]
@@ -103,13 +105,13 @@ def test_the_answer_is_that_of_transformers_generate(
 def test_hostile_trees_change_nothing(
     kind: str, settings: dict[str, Any], checkpoint: Callable[[str], Path], recording: Recording
 ) -> None:
-    pair = load_folders(checkpoint(kind), method="autoregressive", how=Loading(frames=2))
+    pair = load_folders(checkpoint(kind), method="autoregressive", how=LoadOptions(frames=2))
     truth, _ = answered(pair, recording, **settings)
     accepted = 0
     for seed in range(3):
         drafter: Any = Hostile(truth, seed)
-        pair.drafters["ngram"] = drafter  # of a target that reads no branches the loop cuts them off
-        found, trace = answered(pair.on("one"), recording, "ngram", **settings)
+        # Of a target that reads no branches the loop cuts them off.
+        found, trace = answered(pair.with_drafter("hostile", drafter).on("one"), recording, "hostile", **settings)
         assert found == truth
         assert not any("hostile" in note for note in trace.notes)
         accepted += trace.accepted
@@ -118,17 +120,18 @@ def test_hostile_trees_change_nothing(
 
 def test_two_sets_of_lanes_share_one_model(checkpoint: Callable[[str], Path], recording: Recording) -> None:
     """Taps are read through hooks on the model's own modules, which hear every call: one call at a time."""
-    pair = load_folders(checkpoint("llava"), method="autoregressive", how=Loading(frames=2))
+    pair = load_folders(checkpoint("llava"), method="autoregressive", how=LoadOptions(frames=2))
     truth, _ = answered(pair, recording)
     failed: list[object] = []
 
-    def ask(way: Pair, taps: tuple[int, ...]) -> None:
+    def ask(pair: Pair, taps: tuple[int, ...]) -> None:
         for seed in range(6):
             drafter: Any = Hostile(truth, seed)
             drafter.taps, drafter.concurrent = taps, False
-            asking = replace(way, drafters={**way.drafters, "ngram": drafter})
+            drafter.needs_target = bool(taps)
+            asking = pair.with_drafter("hostile", drafter)
             try:
-                found = generate(asking, recording, QUESTION, "ngram", max_new_tokens=20)
+                found = generate(asking, recording, QUESTION, "hostile", max_new_tokens=20)
                 failed.extend([found.trace.notes] if found.token_ids != truth or found.trace.notes else [])
             except Exception as error:
                 failed.append(error)
@@ -147,11 +150,12 @@ def test_two_sets_of_lanes_share_one_model(checkpoint: Callable[[str], Path], re
 # --------------------------------------------------------------------------------------------------------------- sessions
 def whole(target: HfTarget, request: Request, said: list[int]) -> HfSession:
     """A session that has read the prompt and an answer in one forward of its own."""
-    prompt = target.prompts(request, Trace(), "target")
+    fresh = session_of(target, NO_TAIL, asked=request)
+    prompt = fresh.pending
     first = int(prompt.positions.max()) + 1
     places = torch.arange(first, first + len(said)).expand(len(prompt.positions), -1)
     rows = torch.cat((prompt.rows, target.language.embed(torch.tensor(said))))
-    session = HfSession(target.language, target.language.new_cache(), Prompt(rows, torch.cat((prompt.positions, places), 1)), 0)
+    session = opened(target.language, HfPrompt(rows, torch.cat((prompt.positions, places), 1)))
     session.read(len(rows))
     return session
 
@@ -162,13 +166,15 @@ def whole(target: HfTarget, request: Request, said: list[int]) -> HfSession:
 def test_after_a_verdict_the_cache_is_that_of_a_fresh_prefill(
     kind: str, tail: int, checkpoint: Callable[[str], Path], recording: Recording
 ) -> None:
-    target: Any = load_folder(checkpoint(kind), Loading(frames=2)).target
+    target: Any = load_folder(checkpoint(kind), LoadOptions(frames=2)).target
     request = asked(recording)
-    session = target.prefill(request, tail, Trace(), (1, -1))
+    context = target.encode(request.media, Trace())
+    session = context.open(request.question, request.sampling, tail, Trace(), (1, -1))
     tree = Proposal(np.array([40, 50, 60, 70, 80]), np.array([-1, -1, 1, 0, 2]))
     first = session.score(tree)
     session.score(Proposal.chain([1, 2, 3]))  # never followed by a verdict
-    twin = session.fork()
+    twin = context.open(request.question, request.sampling, tail, Trace())  # goes on from what the first one read
+    assert twin.chunked
     again = session.score(tree)
     torch.testing.assert_close(again.logits, first.logits, rtol=1e-4, atol=1e-4)
     head = target.language.model.get_output_embeddings()
@@ -190,8 +196,8 @@ def test_after_a_verdict_the_cache_is_that_of_a_fresh_prefill(
 @torch.inference_mode()
 def test_m_rope_has_three_rows_and_fewer_positions_than_rows(checkpoint: Callable[[str], Path], recording: Recording) -> None:
     """Else a tree whose positions were counted in rows would pass all other tests."""
-    target: Any = load_folder(checkpoint("qwen"), Loading(frames=2)).target
-    session = target.prefill(asked(recording), 1000, Trace())
+    target: Any = load_folder(checkpoint("qwen"), LoadOptions(frames=2)).target
+    session = session_of(target, 1000, asked=asked(recording))
     positions = session.pending.positions
     assert positions.shape == (3, len(session.pending))
     assert not torch.equal(positions[0], positions[1])
@@ -201,7 +207,7 @@ def test_m_rope_has_three_rows_and_fewer_positions_than_rows(checkpoint: Callabl
 @pytest.mark.parametrize("proposal", [Proposal.chain([ROWS]), Proposal.chain([1, 1 << 40])])
 @torch.inference_mode()
 def test_ids_without_a_row_are_refused(proposal: Proposal, checkpoint: Callable[[str], Path], recording: Recording) -> None:
-    limits = load_folder(checkpoint("llava"), Loading(frames=1)).target.limits
+    limits = load_folder(checkpoint("llava"), LoadOptions(frames=1)).target.limits
     assert (limits.vocabulary, limits.layers, limits.trees) == (ROWS, 2, True)
     with pytest.raises(BadProposal, match=f"is none of the target's {ROWS}"):
         fit(proposal, limits, 99)
@@ -212,7 +218,8 @@ def test_llavas_inputs_are_those_of_its_own_processor(checkpoint: Callable[[str]
     from PIL import Image
 
     folder, frame = checkpoint("llava"), recording.video.frames[:1]  # type: ignore[union-attr]
-    ours = hf_target._inputs(hf_target._open(folder, Loading()), QUESTION, frame)
+    target: Any = load_folder(folder, LoadOptions()).target
+    ours = target.prompts.inputs(QUESTION, frame)
     content = [{"type": "image", "image": Image.fromarray(frame[0])}, {"type": "text", "text": QUESTION}]
     theirs = hf.AutoProcessor.from_pretrained(folder).apply_chat_template(
         [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
@@ -230,10 +237,10 @@ def test_an_event_models_drafts_change_nothing(
     drafter = SHARED / "eventgpt/checkpoint"
     if not drafter.exists():
         pytest.skip("the shared goldens are not beside this checkout")
-    how = Loading(frames=2)
+    how = LoadOptions(frames=2)
     base, _ = answered(load_folders(checkpoint(kind), method="autoregressive", how=how), recording, **settings)
     pair = load_folders(checkpoint(kind), drafter, vocabulary="retokenize", how=how)
-    pair.budget = replace(pair.budget, patience=1e5)  # a busy machine must not decide whether a draft comes in time
+    pair = pair.with_policy(patience=1e5)  # a busy machine must not decide whether a draft comes in time
     found, trace = answered(pair, recording, "cross-modal", **settings)
     assert found == base
     assert trace.provisional > 0  # an answer may end before the first draft is verified

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
-from eventspec.core import Proposal, Request, Sampling, Trace, Verdict
-from eventspec.engine.plan import NO_TAIL
-from eventspec.engine.tree import BadProposal, fit
-from eventspec.models.session import LanguageSession, LanguageTarget, Spliced
+from eventspec.core import Media, Proposal, Request, Sampling, Verdict
+from eventspec.engine.policy import NO_TAIL
+from eventspec.models.prompt import Prompt, TextEncoder
+from eventspec.models.session import LanguageSession, LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
+from eventspec.pairs.warming import session_of
+from eventspec.tree import BadProposal, fit
 
 PROMPT = [5, 1, 9, 2, 14, 7, 7, 3]
 
@@ -24,15 +24,15 @@ def target() -> LanguageTarget:
     for parameter in language.parameters():
         parameter.normal_(0.0, 0.5, generator=generator)
 
-    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
-        return Spliced(language.embed(torch.tensor([int(word) for word in request.prompt.split()])), (0, 0))
+    def reading(question: str) -> Prompt:
+        return Prompt(language.embed(torch.tensor([int(word) for word in question.split()])), (0, 0))
 
-    return LanguageTarget(language, rows)
+    return LanguageTarget(TextEncoder(language, reading))
 
 
 def opened(target: LanguageTarget, text: list[int], tail: int = 1) -> LanguageSession:
-    request = Request(" ".join(map(str, text)), None, None, Sampling(max_new_tokens=8))
-    return target.prefill(request, tail, Trace())
+    request = Request(Media(), " ".join(map(str, text)), Sampling(max_new_tokens=8))
+    return session_of(target, tail, asked=request)
 
 
 def verdict(path: list[int], tokens: list[int]) -> Verdict:
@@ -81,19 +81,6 @@ def test_scoring_twice_gives_the_same_scores(target: LanguageTarget) -> None:
     torch.testing.assert_close(session.score(TREE).logits, first)
 
 
-@torch.inference_mode()
-def test_a_fork_answers_on_its_own(target: LanguageTarget) -> None:
-    session = opened(target, PROMPT)
-    twin: Any = session.fork()
-    session.score(TREE)
-    session.commit(verdict([0], [4, 2]))
-    twin.score(Proposal.empty())
-    twin.commit(verdict([], [13]))
-    for one, text in ((session, [4, 2]), (twin, [13])):
-        expected = opened(target, PROMPT + text).score(TREE).logits
-        torch.testing.assert_close(one.score(TREE).logits, expected, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("proposal", [Proposal.chain([20]), Proposal.chain([1, 1 << 40])])
 def test_what_the_target_cannot_read_is_refused_by_its_limits(proposal: Proposal, target: LanguageTarget) -> None:
     with pytest.raises(BadProposal, match="is none of the target's 20"):
@@ -113,8 +100,8 @@ def test_as_many_nodes_as_there_is_room_for_can_be_read(target: LanguageTarget) 
 @torch.inference_mode()
 def test_a_session_again_has_the_prompt_and_nothing_else(target: LanguageTarget) -> None:
     session = opened(target, PROMPT)
-    request = Request(" ".join(map(str, PROMPT)), None, None, Sampling(max_new_tokens=20))
-    first = target.prefill(request, NO_TAIL, Trace()).score(Proposal.empty()).logits
+    request = Request(Media(), " ".join(map(str, PROMPT)), Sampling(max_new_tokens=20))
+    first = session_of(target, NO_TAIL, asked=request).score(Proposal.empty()).logits
     session.score(TREE)
     session.commit(verdict([0], [4, 2]))
     assert torch.equal(session.again().score(Proposal.empty()).logits, first)

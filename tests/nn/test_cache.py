@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eventspec.engine.tree import depths, tree_mask
 from eventspec.nn import KVCache, Llama
+from eventspec.nn.cache import LentCache
+from eventspec.tree import depths, tree_mask
 
 TinyLlama = Callable[..., Llama]
 
@@ -72,14 +73,36 @@ def test_truncating_forgets_the_rest(tiny_llama: TinyLlama) -> None:
 
 
 @torch.inference_mode()
-def test_a_fork_and_its_parent_go_separate_ways(tiny_llama: TinyLlama) -> None:
+def test_a_copy_of_a_beginning_goes_its_own_way(tiny_llama: TinyLlama) -> None:
     model = tiny_llama(2)
-    cache = fresh(model, tokens(1, 2, 3))
-    twin = cache.fork()
+    cache = fresh(model, tokens(1, 2, 3, 4))
+    twin = cache.beginning(3, 30)
+    cache.truncate(3)
     read(model, tokens(4, 5), cache)
     read(model, tokens(6), twin)
     assert_same(cache, fresh(model, tokens(1, 2, 3, 4, 5)))
     assert_same(twin, fresh(model, tokens(1, 2, 3, 6)))
+
+
+@torch.inference_mode()
+def test_a_lent_cache_is_copied_while_somebody_appends_to_it(tiny_llama: TinyLlama) -> None:
+    model = tiny_llama(2)
+    lent = LentCache(fresh(model, tokens(1, 2, 3)))
+    mine, loan = lent.lend(3, 8)
+    yours, other = lent.lend(2, 8)
+    assert mine is lent.cache is not yours
+    read(model, tokens(4, 5), mine)
+    read(model, tokens(9), yours)
+    assert_same(mine, fresh(model, tokens(1, 2, 3, 4, 5)))
+    assert_same(yours, fresh(model, tokens(1, 2, 9)))
+    del loan, other
+    again, loan = lent.lend(3, 8)
+    assert again is mine
+    assert again.length == 3
+    del loan
+    larger, _ = lent.lend(3, 400)
+    assert larger.capacity >= 400
+    assert_same(larger, fresh(model, tokens(1, 2, 3)))
 
 
 @torch.inference_mode()

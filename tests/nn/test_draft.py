@@ -12,11 +12,15 @@ from eventspec.drafters.eagle import EagleConfig, EagleHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head
 from eventspec.nn import KVCache, Llama, LlamaConfig
 from eventspec.nn.decode import block
-from eventspec.nn.draft import Growth, fixed_tree, grow
+from eventspec.nn.draft import TreeConfig, fixed_tree, grow
 from eventspec.nn.llama import rope_tables
 
 SIZES = LlamaConfig(30, 32, 48, 1, 4, 2, max_position_embeddings=64)
-GROWTHS = {"dynamic": Growth(4, 5), "chain": Growth(1, 5), "static": fixed_tree([(0,), (1,), (2,), (0, 0), (1, 2), (1, 2, 0)])}
+GROWTHS = {
+    "dynamic": TreeConfig(4, 5),
+    "chain": TreeConfig(1, 5),
+    "static": fixed_tree([(0,), (1,), (2,), (0, 0), (1, 2), (1, 2, 0)]),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +60,8 @@ def test_rows_that_nobody_asks_for_leave_keys_and_values_all_the_same(kind: str,
     """The whole layer over all rows, against the pass that finishes the last one only."""
     made, one, two = head(kind), cache(), cache()
     two.keys[0].copy_(one.keys[0]), two.values[0].copy_(one.values[0])
-    hot = made.hot(llama())
-    normed, x = made.joined(torch.randn(rows, 32), torch.randn(rows, 32))
+    hot = made.kernel(llama())
+    normed, x = made.fuse_inputs(torch.randn(rows, 32), torch.randn(rows, 32))
     cos, sin = (table[5 : 5 + rows] for table in turns(20))
     mask = torch.full((rows, 5 + rows), -torch.inf).triu(6)
     weights = (hot.layer, [], 0, hot.heads, hot.eps)
@@ -68,7 +72,7 @@ def test_rows_that_nobody_asks_for_leave_keys_and_values_all_the_same(kind: str,
         torch.testing.assert_close(mine[:, : 5 + rows], theirs[:, : 5 + rows], atol=1e-5, rtol=1e-4)
 
 
-def grown(made: EagleHead | Eagle3Head, model: Llama, growth: Growth, end: int = -1, home: str = "cpu") -> list[Tensor]:
+def grown(made: EagleHead | Eagle3Head, model: Llama, growth: TreeConfig, end: int = -1, home: str = "cpu") -> list[Tensor]:
     """A tree where tensors land on `home` unless their device is named; by the function itself, TorchScript knows no such
     context. Feature and cache are the same every time."""
     torch.manual_seed(4)
@@ -76,7 +80,7 @@ def grown(made: EagleHead | Eagle3Head, model: Llama, growth: Growth, end: int =
     stored = ([behind.keys[0], behind.values[0]], 5)
     how = (growth.width, growth.levels, 0.0, 0.0, end, 4, list(growth.shape))
     with torch.device(home):
-        hot = made.hot(model)
+        hot = made.kernel(model)
         return list(grow(feature, *how, tables, *stored, hot.fuse, hot.layer, hot.out, hot.heads, hot.eps))
 
 
@@ -99,8 +103,8 @@ def test_a_stray_tensor_would_be_noticed() -> None:
 
 def test_nothing_follows_the_end() -> None:
     model, made = llama(), head("eagle1")
-    tokens, parents, _ = grown(made, model, Growth(3, 4))
+    tokens, parents, _ = grown(made, model, TreeConfig(3, 4))
     end = int(tokens[parents[parents >= 0][0]])
-    tokens, parents, _ = grown(made, model, Growth(3, 4), end)
+    tokens, parents, _ = grown(made, model, TreeConfig(3, 4), end)
     assert end in tokens.tolist()
     assert end not in tokens[parents[parents >= 0]].tolist()

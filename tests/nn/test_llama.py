@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
-from eventspec.engine.tree import depths, tree_mask
 from eventspec.models.weights import llama_sources
 from eventspec.nn import Llama
+from eventspec.tree import depths, tree_mask
 
 TinyLlama = Callable[..., Llama]
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eventspec.ask import generate, stream, stream_text
 from eventspec.core import BadInput, Sampling
-from eventspec.engine import lanes as lanes_module
-from eventspec.pairs import Pair, generate, load_pair, stream, stream_text
-from eventspec.pairs.pair import DATA
+from eventspec.engine import worker as worker_module
+from eventspec.pairs import Pair, load_pair
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 from eventspec.video.clip import VideoClip
 
@@ -62,8 +63,8 @@ def test_an_interrupt_cancels_what_runs(pair: Pair, scene: Recording) -> None:
     assert threading.current_thread() is threading.main_thread()
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        generate(pair, scene, QUESTION, "autoregressive", max_new_tokens=480, banned_ids=(pair.end,))
-    waited = pair.lanes.lane("target").start(time.perf_counter).result(60)
+        generate(pair, scene, QUESTION, "autoregressive", max_new_tokens=480, banned_ids=(pair.eos_id,))
+    waited = pair.workers.start("target", time.perf_counter).result(60)
     began = time.perf_counter()
     whole = generate(pair, scene, QUESTION, "autoregressive", max_new_tokens=1)
     assert waited < began
@@ -76,7 +77,7 @@ def test_pinning_that_is_refused_is_noted(scene: Recording, monkeypatch: pytest.
     def refused(*parts: Any) -> None:
         raise PermissionError(1, "not permitted")
 
-    monkeypatch.setattr(lanes_module.os, "sched_setaffinity", refused)
+    monkeypatch.setattr(worker_module.os, "sched_setaffinity", refused)
     with load_pair("embedded", "two") as fresh:
         result = generate(fresh, scene, QUESTION, "cross-modal", max_new_tokens=4)
     assert len(result.token_ids) == 4
@@ -84,8 +85,8 @@ def test_pinning_that_is_refused_is_noted(scene: Recording, monkeypatch: pytest.
 
 
 def test_a_lane_that_cannot_start_fails_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes_module.torch, "set_num_threads", lambda count: 1 // 0)
-    lane = lanes_module.Lane("broken", threads=1)
+    monkeypatch.setattr(worker_module.torch, "set_num_threads", lambda count: 1 // 0)
+    lane = worker_module.Worker("broken", threads=1)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             lane.start(int).result(10)
@@ -93,15 +94,15 @@ def test_a_lane_that_cannot_start_fails_its_callers(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_pair_that_is_dropped_takes_its_threads_along(scene: Recording) -> None:
-    def lanes_alive() -> int:
-        return sum(thread.name.startswith("eventspec-") for thread in threading.enumerate())
+    def workers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("eventspec-")}
 
-    before = lanes_alive()
+    others = workers()  # of other tests; they may end meanwhile
     for leave in ("dropped", "closed"):
         fresh: Pair | None = load_pair("embedded", "two")
         assert fresh is not None
         generate(fresh, scene, QUESTION, "cross-modal", max_new_tokens=4)
-        assert lanes_alive() == before + 2
+        assert len(workers() - others) == 2
         weights = weakref.ref(fresh.target)
         if leave == "closed":
             with fresh:
@@ -109,10 +110,10 @@ def test_a_pair_that_is_dropped_takes_its_threads_along(scene: Recording) -> Non
         fresh = None
         gc.collect()
         ends = time.monotonic() + 20
-        while (lanes_alive() > before or weights() is not None) and time.monotonic() < ends:
+        while (workers() - others or weights() is not None) and time.monotonic() < ends:
             time.sleep(0.01)
             gc.collect()
-        assert lanes_alive() == before, leave
+        assert not workers() - others, leave
         assert weights() is None, leave
 
 
@@ -128,7 +129,7 @@ def test_a_drafter_that_writes_into_the_request_changes_nothing(
     tried: list[str] = []
 
     class Writing:
-        name, taps, concurrent = "writing", pair.drafters[method].taps, False
+        name, taps, needs_target, concurrent = "writing", pair.drafter(method).taps, pair.drafter(method).needs_target, False
 
         def open(self, request: Any, target: Any, trace: Any) -> Any:
             def attempt(name: str, write: Any) -> None:
@@ -137,18 +138,18 @@ def test_a_drafter_that_writes_into_the_request_changes_nothing(
                 except (ValueError, TypeError, AttributeError):
                     tried.append(name)
 
-            attempt("frames", lambda: request.video.frames.__setitem__(..., 0))
-            attempt("flags", lambda: request.video.frames.setflags(write=True))
-            attempt("times", lambda: request.video.times_us.__setitem__(..., 0))
-            attempt("events", lambda: request.events.x.__setitem__(..., 0))
+            attempt("frames", lambda: request.media.video.frames.__setitem__(..., 0))
+            attempt("flags", lambda: request.media.video.frames.setflags(write=True))
+            attempt("times", lambda: request.media.video.times_us.__setitem__(..., 0))
+            attempt("events", lambda: request.media.events.x.__setitem__(..., 0))
             attempt("bias", lambda: request.sampling.logit_bias.update({plain[0]: -100.0}))
             attempt("seed", lambda: setattr(request.sampling, "seed", 7))
             if target is not None:
                 target.prompt().rows.zero_()
                 target.prompt().features.zero_()
-            return pair.drafters[method].open(request, target, trace)
+            return pair.drafter(method).open(request, target, trace)
 
-    hostile = replace(pair, drafters={**pair.drafters, method: Writing()})
+    hostile = pair.with_drafter(method, Writing())
     found = generate(hostile, memory, QUESTION, method, max_new_tokens=12, logit_bias={7: 0.0})
     assert tried == ["frames", "flags", "times", "events", "bias", "seed"]
     assert found.token_ids == plain
@@ -172,12 +173,12 @@ def test_a_drafter_that_writes_into_the_request_changes_nothing(
         ({"top_p": None}, "top_p is None: it must be a number"),
         ({"logit_bias": [1]}, r"logit_bias is \[1\]: it must be a mapping"),
         ({"logit_bias": {1: "x"}}, "logit_bias is 'x': it must be a number"),
-        ({"bad_words": ("car",)}, "bad_words is 'car': it must be a sequence of token ids"),
+        ({"bad_words": ("car",)}, "it must be sequences of token ids, as Pair.bad_words makes them"),
         ({"constraint": 3}, "constraint is 3: it must be a constraint"),
         ({"repetition_penalty": 1e-320}, "repetition_penalty is 1e-320"),
         ({"max_tokens": 5}, "unknown setting 'max_tokens': did you mean max_new_tokens"),
         ({"quux": 5}, "unknown setting 'quux': choose from temperature"),
-        ({"banned_ids": range(576)}, "banned_ids leave no token: all 576 of pair nano are banned"),
+        ({"banned_ids": range(576)}, "banned_ids leave no token: all 576 of the vocabulary are banned"),
     ],
 )
 @pytest.mark.parametrize("ask", [generate, stream, stream_text])

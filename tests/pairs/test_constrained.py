@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import eventspec as es
+from eventspec.ask import generate, generation
 from eventspec.core import BadInput, Committed
-from eventspec.pairs import Pair, answering, generate, load_pair
-from eventspec.pairs.pair import DATA
+from eventspec.pairs import Pair, load_pair
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
 LOSSLESS = ("cross-modal", "ngram", "prior")
@@ -67,7 +68,7 @@ def test_sampling_features(pair: Pair, street: Recording, settings: dict[str, An
     if stops := settings.get("stop_strings"):
         assert not any(stop in base.text for stop in stops)
         whole = pair.vocabulary.decode(base.token_ids)
-        assert any(stop in whole for stop in stops) == (base.finish_reason == "stop" and base.token_ids[-1] != pair.end)
+        assert any(stop in whole for stop in stops) == (base.finish_reason == "stop" and base.token_ids[-1] != pair.eos_id)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -80,7 +81,7 @@ def test_json_schema(pair: Pair, street: Recording, temperature: float) -> None:
         assert sorted(found) == ["count", "day", "kind"]
         assert found["kind"] in SCHEMA["properties"]["kind"]["enum"]
         assert base.finish_reason == "stop"
-        assert base.token_ids[-1] == pair.end
+        assert base.token_ids[-1] == pair.eos_id
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.3])
@@ -114,7 +115,7 @@ def test_a_grammar_and_a_ban_that_contradict_are_told(pair: Pair, street: Record
 def test_a_constrained_answer_can_be_left(pair: Pair, street: Recording) -> None:
     pytest.importorskip("llguidance")
     whole = generate(pair, street, QUESTION, "autoregressive", constraint=pair.json_schema(SCHEMA)).token_ids
-    asking = answering(pair, street, QUESTION, "cross-modal", sampling=es.Sampling(constraint=pair.json_schema(SCHEMA)))
+    asking = generation(pair, street, QUESTION, "cross-modal", sampling=es.Sampling(constraint=pair.json_schema(SCHEMA)))
     for update in asking.updates():
         if isinstance(update, Committed):
             asking.cancel()
@@ -134,11 +135,11 @@ def test_streamed_text_is_the_answers_and_shows_no_stop_string(pair: Pair, stree
             so_far += piece.text
             assert whole.text.startswith(so_far)
             assert not any(stop in so_far + piece.provisional for stop in stops)
-        assert so_far == whole.text == (plain if whole.token_ids[-1] == pair.end else plain[: len(so_far)])
+        assert so_far == whole.text == (plain if whole.token_ids[-1] == pair.eos_id else plain[: len(so_far)])
 
 
 def test_leaving_streamed_text_cancels(pair: Pair, street: Recording) -> None:
-    asking = answering(pair, street, QUESTION, "autoregressive")
+    asking = generation(pair, street, QUESTION, "autoregressive")
     pieces = asking.pieces()
     while not next(pieces).text:
         pass

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from eventspec.ask import generate, generation, stream
 from eventspec.core import BadCheckpoint, BadInput, Committed, Provisional, Retracted, Sampling, Window
-from eventspec.pairs import Pair, answering, bundled, generate, load_pair, stream
-from eventspec.pairs.pair import DATA
+from eventspec.pairs import Pair, bundled, load_pair
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
@@ -144,7 +145,7 @@ def test_methods_say_what_a_recording_lacks(pair: Pair, real: Recording) -> None
 
 def test_a_prompt_over_the_context_is_refused(pair: Pair, real: Recording) -> None:
     with pytest.raises(BadInput, match="exceed the context"):
-        answering(pair, real, "What is that? " * 300, "autoregressive").result()
+        generation(pair, real, "What is that? " * 300, "autoregressive").result()
 
 
 @pytest.mark.parametrize("name", ["target/model.safetensors", "drafter/config.json", "tokenizer.json", "prior.json"])

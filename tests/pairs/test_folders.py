@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.core import BadCheckpoint, BadInput, Request, Sampling, Trace, Window
+from eventspec.ask import generate
+from eventspec.core import BadCheckpoint, BadInput, Media, Trace, Window
 from eventspec.models.features import FeatureCache, content_key
-from eventspec.models.folder import Loading, load_folder
+from eventspec.models.folder import LoadOptions, load_folder
 from eventspec.models.video_llava import load_video_llava
-from eventspec.models.video_llava_prompt import banned_ids, video_llava_rows, video_llava_vocabulary
-from eventspec.pairs import Pair, generate, load_folders
-from eventspec.pairs.pair import DATA
+from eventspec.models.video_llava_prompt import banned_ids, video_llava_encoder, video_llava_vocabulary
+from eventspec.pairs import Pair, load_folders
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
@@ -45,12 +46,12 @@ def closing() -> Iterator[list[Pair]]:
     pairs: list[Pair] = []
     yield pairs
     for pair in pairs:
-        pair.lanes.close()
+        pair.workers.close()
 
 
 def answered(pair: Pair, recording: Recording, method: str, **settings: object) -> tuple[list[int], Trace]:
     result = generate(pair, recording, QUESTION, method, max_new_tokens=MOST, **settings)
-    pair.lanes.close()
+    pair.workers.close()
     return result.token_ids, result.trace
 
 
@@ -75,18 +76,18 @@ def test_a_drafter_of_any_vocabulary_changes_nothing(
 
 
 def test_sharing_ids_is_refused_where_they_differ(folders: Folders) -> None:
-    load_folders(folders.video_llava, folders.eventgpt, vocabulary="same").lanes.close()
+    load_folders(folders.video_llava, folders.eventgpt, vocabulary="same").workers.close()
     with pytest.raises(BadInput, match="id 260 is 't' for the drafter and 'e' for the target; choose --vocabulary"):
         load_folders(folders.other, folders.eventgpt, vocabulary="same")
 
 
 def test_an_event_model_answers_alone_and_drafts_for_itself(folders: Folders, recording: Recording) -> None:
     alone = load_folders(folders.eventgpt, method="autoregressive")
-    assert alone.sees == "events"
+    assert alone.parts.target_needs == "events"
     base, trace = answered(alone, recording, "autoregressive")
     assert trace.sizes["visual"] == 10
     pair = load_folders(folders.eventgpt, folders.eventgpt)
-    pair.budget = replace(pair.budget, patience=1e5)  # a busy machine must not decide whether a draft comes in time
+    pair = pair.with_policy(patience=1e5)  # a busy machine must not decide whether a draft comes in time
     found, trace = answered(pair, recording, "cross-modal")
     assert found == base
     assert trace.accepted > 0
@@ -113,10 +114,11 @@ def test_no_method_says_placeholders_or_rows_without_a_token(
     head[282:] = 8 * head[270]
     save_file(tensors, folder / "model.safetensors")
     pair = load_folders(folder, folders.eventgpt, method=method)
-    assert pair.banned == tuple(range(282, 295))
+    assert pair.tokens.banned_ids == tuple(range(282, 295))
     found, _ = answered(pair, recording, method, **settings)
     assert max(found) < 282
-    bare = Pair("bare", pair.target, pair.drafters, pair.vocabulary, pair.end)
+    parts = replace(pair.parts, tokens=replace(pair.tokens, banned_ids=(), extra_eos_ids=()))
+    bare = replace(pair, parts=parts)
     assert max(answered(bare, recording, "autoregressive")[0]) >= 282
 
 
@@ -129,7 +131,7 @@ def test_end_ids_of_generation_config_count_more_than_configs(folders: Folders, 
         for told, ends in (([270, 2], (2, 270)), ([270, 271], (270, 271)), (270, (270,)), (None, (2,))):
             (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": told}))
             found = load_folder(copy)
-            assert (found.end, *found.ends) == ends
+            assert (found.tokens.eos_id, *found.tokens.extra_eos_ids) == ends
         (copy / "generation_config.json").write_text('{"eos_token_id": ["x"]}')
         with pytest.raises(BadCheckpoint, match=r"generation_config\.json: eos_token_id is \['x'\], wanted a token id"):
             load_folder(copy)
@@ -159,14 +161,14 @@ def test_an_end_id_behind_the_text_pieces_is_not_banned(folders: Folders, tmp_pa
     config["text_config"]["eos_token_id"] = [2, 284]
     (folder / "config.json").write_text(json.dumps(config))
     found = load_folder(folder)
-    assert (found.end, found.ends) == (2, (284,))
-    assert found.banned == tuple(id for id in range(282, 295) if id != 284)
+    assert (found.tokens.eos_id, found.tokens.extra_eos_ids) == (2, (284,))
+    assert found.tokens.banned_ids == tuple(id for id in range(282, 295) if id != 284)
 
 
 # ------------------------------------------------------------------------------------------------------------------- frames
 @pytest.mark.parametrize("frames", [1, 2, 15])
 def test_any_number_of_frames_within_the_context(folders: Folders, recording: Recording, frames: int) -> None:
-    pair = load_folders(folders.video_llava, method="autoregressive", how=Loading(frames=frames))
+    pair = load_folders(folders.video_llava, method="autoregressive", how=LoadOptions(frames=frames))
     _, trace = answered(pair, recording, "autoregressive")
     assert trace.sizes["visual"] == 5 * frames
 
@@ -174,10 +176,10 @@ def test_any_number_of_frames_within_the_context(folders: Folders, recording: Re
 def test_more_frames_than_the_context_holds_are_refused_unless_allowed(folders: Folders, recording: Recording) -> None:
     for frames in (0, -1):
         with pytest.raises(BadInput, match=f"frames is {frames}"):
-            load_folder(folders.video_llava, Loading(frames=frames))
+            load_folder(folders.video_llava, LoadOptions(frames=frames))
     with pytest.raises(BadInput, match=r"103 frames are 515 rows, .* a context of 512: choose at most 102"):
-        load_folder(folders.video_llava, Loading(frames=103))
-    how = Loading(frames=103, allow_extrapolation=True)
+        load_folder(folders.video_llava, LoadOptions(frames=103))
+    how = LoadOptions(frames=103, allow_extrapolation=True)
     pair = load_folders(folders.video_llava, method="autoregressive", how=how)
     found, trace = answered(pair, recording, "autoregressive")
     assert len(found) == MOST
@@ -189,13 +191,14 @@ def test_frames_one_by_one_equal_frames_at_once_and_are_encoded_once(folders: Fo
     vocabulary = video_llava_vocabulary(folders.video_llava, model.config)
     cache = FeatureCache(1 << 20)
     assert recording.video is not None
-    request = Request(QUESTION, None, recording.video, Sampling())
-    plain, kept = (video_llava_rows(model, vocabulary, 1, 8, how) for how in (None, cache))
+    media = Media(None, recording.video)
+    plain, kept = (video_llava_encoder(model, vocabulary, 1, 8, how) for how in (None, cache))
     with torch.inference_mode():
-        rows = plain(request, Trace(), "target").rows
-        assert torch.equal(kept(request, Trace(), "target").rows, rows)
+        visual = plain.encode(media, Trace(), "target")
+        rows = plain.prompt(QUESTION, visual).rows
+        assert torch.equal(kept.encode(media, Trace(), "target"), visual)
         assert cache.hits == 0
-        assert torch.equal(kept(request, Trace(), "target").rows, rows)
+        assert torch.equal(kept.encode(media, Trace(), "target"), visual)
         assert cache.hits == 8
         from eventspec.models.pixels import frame_pixels
         from eventspec.video.sampling import uniform_indices
@@ -222,7 +225,7 @@ def test_a_question_cannot_hold_a_placeholder(folders: Folders, recording: Recor
     pair = load_folders(folders.video_llava, method="autoregressive")
     with pytest.raises(BadInput, match=word):
         generate(pair, recording, f"what {word} is this", "autoregressive")
-    pair.lanes.close()
+    pair.workers.close()
 
 
 def test_a_tokenizer_that_does_not_belong_is_refused(folders: Folders, tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ def test_what_is_no_checkpoint_is_refused(folders: Folders, tmp_path: Path) -> N
 
 
 def test_compat_repeats_upstreams_limits(folders: Folders, recording: Recording) -> None:
-    pair = load_folders(folders.eventgpt, method="autoregressive", how=Loading(compat=True))
+    pair = load_folders(folders.eventgpt, method="autoregressive", how=LoadOptions(compat=True))
     start = recording.span.start_us
     with pytest.raises(BadInput, match="upstream takes less than 100000"):
         generate(pair, recording, QUESTION, "autoregressive")
@@ -259,7 +262,7 @@ def test_compat_repeats_upstreams_limits(folders: Folders, recording: Recording)
     few = Recording("few", recording.events.take(slice(0, 4)) if recording.events else None, None)
     with pytest.raises(BadInput, match="upstream needs 5"):
         generate(pair, few, QUESTION, "autoregressive")
-    pair.lanes.close()
+    pair.workers.close()
 
 
 # ------------------------------------------------------------------------------------------------------- the shared goldens
@@ -268,7 +271,7 @@ def test_the_tiny_released_layouts_as_a_pair(recording: Recording, way: str) -> 
     if not SHARED.exists():
         pytest.skip("the shared goldens are not beside this checkout")
     target, drafter = SHARED / "video_llava/checkpoint", SHARED / "eventgpt/checkpoint"
-    how = Loading(frames=2)
+    how = LoadOptions(frames=2)
     base, _ = answered(load_folders(target, method="autoregressive", how=how), recording, "autoregressive")
     found, trace = answered(load_folders(target, drafter, vocabulary=way, how=how), recording, "cross-modal")
     assert found == base

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from eventspec.ask import generate
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters import FeatureDrafter
-from eventspec.pairs import Pair, generate, load_pair, warm_up, with_head
-from eventspec.pairs.pair import DATA
-from eventspec.pairs.variants import named
+from eventspec.pairs import Pair, load_pair, warm_up
+from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.specs import HeadSpec
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
@@ -27,7 +28,7 @@ def pair() -> Pair:
 @pytest.mark.parametrize("head", ["eagle", "eagle1", "eagle3", "specvlm"])
 @pytest.mark.parametrize("tree", ["dynamic", "static", "published", "chain"])
 def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str, tree: str) -> None:
-    with_it, rounds, said = with_head(pair, f"{head}:{tree}"), 0, 0
+    with_it, rounds, said = pair.with_head(f"{head}:{tree}"), 0, 0
     for index in range(2):
         clip = make_clip(split_seed("test", 977, index))
         recording = as_recording(clip, f"scene {index}")
@@ -45,7 +46,7 @@ def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str
 
 @pytest.mark.parametrize("spec", ["weighted", "concat", "hivis", "msd", "vispec", "dream", "massv", "massv:pruned"])
 def test_the_neighbours_give_the_targets_answer_too(pair: Pair, spec: str) -> None:
-    with_it, clip = with_head(pair, spec), make_clip(split_seed("test", 978, 0))
+    with_it, clip = pair.with_head(spec), make_clip(split_seed("test", 978, 0))
     recording, drafted = as_recording(clip, "scene"), 0
     for question in [QUESTION, *(qa.question for qa in questions(clip.facts, 0))][:3]:
         base = generate(pair, recording, question, "autoregressive", max_new_tokens=48)
@@ -58,29 +59,29 @@ def test_the_neighbours_give_the_targets_answer_too(pair: Pair, spec: str) -> No
 
 def test_what_is_no_head_is_refused(pair: Pair) -> None:
     with pytest.raises(BadInput, match="no head 'eagle4'"):
-        with_head(pair, "eagle4")
-    with pytest.raises(BadInput, match="way 'oak' of drafting is unknown"):
-        with_head(pair, "eagle:oak")
+        pair.with_head("eagle4")
+    with pytest.raises(BadInput, match="tree policy 'oak' is unknown"):
+        pair.with_head("eagle:oak")
     with pytest.raises(BadCheckpoint, match=r"config\.json"):
-        with_head(pair, str(DATA))
+        pair.with_head(str(DATA))
     with pytest.raises(BadCheckpoint, match="num_hidden_layers is 3, wanted 1"):
-        with_head(pair, str(DATA / "pairs/nano/drafter"))
+        pair.with_head(str(DATA / "pairs/nano/drafter"))
 
 
 def test_a_folder_may_have_a_colon_in_its_name(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(DATA / "pairs/nano/heads/eagle", tmp_path / "a:chain")
     monkeypatch.chdir(tmp_path)
     for spec, which, way in (("a:chain", "a:chain", "dynamic"), ("a:chain:static", "a:chain", "static")):
-        assert with_head(pair, spec).notes["eagle"][-1] == f"drafted by head {which}, {way}"
-    assert named("a:b:chain", "dynamic", {"a:b": 1}) == ("a:b", "chain")
-    assert named("a:b", "dynamic", {"a:b": 1}) == ("a:b", "dynamic")
-    assert named("/x:y/z", "dynamic", {}) == ("/x:y/z", "dynamic")
+        assert pair.with_head(spec).method("eagle").notes[-1] == f"drafted by head {which}, {way}"
+    assert HeadSpec.parse("a:b:chain", {"a:b": 1}) == HeadSpec("a:b", "chain")
+    assert HeadSpec.parse("a:b", {"a:b": 1}) == HeadSpec("a:b", "dynamic")
+    assert HeadSpec.parse("/x:y/z") == HeadSpec("/x:y/z", "dynamic")
 
 
 def test_heads_of_one_shape_get_the_same_plan(pair: Pair) -> None:
     warm = warm_up(pair, ("eagle", "specvlm"))
-    assert warm.budgets["eagle"] == warm.budgets["specvlm"]
-    drafters = [with_head(pair, name).drafters["eagle"] for name in ("eagle", "hivis", "eagle1", "eagle3", "dream")]
-    shapes = [drafter.hot.shape for drafter in drafters if isinstance(drafter, FeatureDrafter)]
+    assert warm.method("eagle").policy == warm.method("specvlm").policy
+    drafters = [pair.with_head(name).drafter("eagle") for name in ("eagle", "hivis", "eagle1", "eagle3", "dream")]
+    shapes = [drafter.kernel.shape for drafter in drafters if isinstance(drafter, FeatureDrafter)]
     assert shapes[0] == shapes[1]
     assert len(set(shapes)) == 4

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from eventspec.pairs import generate, load_pair, with_compression
+from eventspec.ask import generate
+from eventspec.pairs import load_pair
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
@@ -10,7 +11,7 @@ from eventspec.scenes.writer import as_recording
 
 def test_a_trained_packer_keeps_more_of_the_answers_than_pooling_does() -> None:
     pair = load_pair("nano", "one")
-    ways = {spec: with_compression(pair, spec) for spec in ("packer:2", "pool:4")}
+    ways = {spec: pair.with_compression(spec) for spec in ("packer:2", "pool:4")}
     kept, rows = dict.fromkeys(ways, 0), {}
     for index in range(3):
         clip = make_clip(split_seed("test", 978, index))

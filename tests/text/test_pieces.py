@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 
 import eventspec
 from eventspec.core import Committed, Provisional, Retracted, Update
-from eventspec.text import Piece, Vocabulary, pieces, stop_rule, text_of
+from eventspec.text import Piece, StopDetector, Vocabulary, pieces, text_of
 
 NANO = Path(eventspec.__file__).parent / "data/pairs/nano/tokenizer.json"
 FIXED = settings(
@@ -191,12 +191,13 @@ def test_leaving_early_closes_the_updates(byte_level: Vocabulary) -> None:
 @FIXED
 @given(ids=st.lists(st.integers(0, 479), min_size=1, max_size=24), cuts=cuts_of, stops=STOPS)
 def test_the_rule_stops_where_the_text_does(ids: list[int], cuts: list[int], stops: list[str], byte_level: Vocabulary) -> None:
-    stopped: Callable[[Sequence[int], int], int | None] = stop_rule((), stops, byte_level.decode)
+    stop = StopDetector((), stops, byte_level.decode)
     kept, checked = None, 0
     for block in blocks(ids, cuts):
         assert isinstance(block, Committed)
         if kept is None:
-            kept = stopped(ids[: checked + len(block.tokens)], checked)
+            found = stop(block.tokens)
+            kept = None if found is None else checked + found
         checked += len(block.tokens)
     whole = text_of(ids, byte_level.decode, stops)
     if kept is None:
@@ -217,7 +218,7 @@ def test_a_long_answer_costs_the_same_for_every_token(byte_level: Vocabulary) ->
         return byte_level.decode(ids)
 
     ids = byte_level.encode("A yellow car, 10 m away, drives € 3. " * 60)
-    stopped = stop_rule((), ["never"], decode)
-    for count in range(1, len(ids) + 1):
-        assert stopped(ids[:count], count - 1) is None
+    stop = StopDetector((), ["never"], decode)
+    for token in ids:
+        assert stop([token]) is None
     assert longest <= 6

@@ -20,12 +20,12 @@ from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import rope_tables
 from eventspec.train.data import Branch, pack
-from eventspec.train.eagle import NAMES, NEIGHBOURS, trainee
+from eventspec.train.eagle import NAMES, NEIGHBOURS, recipe
 from eventspec.train.eagle import begin as fresh
-from eventspec.train.heads import HeadTraining, Trainee, head_losses
+from eventspec.train.heads import HeadRecipe, HeadTraining, head_losses
 from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
 from eventspec.train.unrolled import steps
-from eventspec.train.views import Seen, compressed, whole
+from eventspec.train.views import TargetBatch, compressed, whole
 
 ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
 
@@ -51,7 +51,7 @@ def slow(head: Any, embeds: torch.Tensor, hidden: torch.Tensor, row: int, count:
     rows = hidden[: row + 1]
     for _ in range(count):
         length = len(rows)
-        normed, residual = head.joined(embeds[:length][None], rows[None])
+        normed, residual = head.fuse_inputs(embeds[:length][None], rows[None])
         cos, sin = (table.double()[None] for table in rope_tables(ONE, length))
         queries, keys, values = (part.transpose(1, 2) for part in head.layer.project(normed, cos, sin))
         attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
@@ -76,7 +76,7 @@ def test_unrolled_steps_are_what_a_drafter_sees(kind: str) -> None:
             torch.testing.assert_close(outs[step][0, start + step], wanted)
 
 
-def seen(seed: int = 0) -> Seen:
+def seen(seed: int = 0) -> TargetBatch:
     """A batch of two recordings with two questions each, random throughout."""
     branches = [[Branch([5, 6, 7], [8, 9, 10, 11, 2]), Branch([5, 9], [12, 13, 2])], [Branch([5, 4], [14, 15, 16, 2])] * 2]
     prefix, generator = 9, torch.Generator().manual_seed(seed)
@@ -86,13 +86,13 @@ def seen(seed: int = 0) -> Seen:
     def noise(width: int, length: int = total) -> torch.Tensor:
         return torch.randn(2, length, width, generator=generator)
 
-    learned = (packed.labels >= 0) & (packed.labels.roll(-1, 1) >= 0)
-    learned[:, -1] = False
+    loss_mask = (packed.labels >= 0) & (packed.labels.roll(-1, 1) >= 0)
+    loss_mask[:, -1] = False
     places = torch.cat((torch.arange(prefix).expand(2, -1), prefix + packed.offsets), 1)
     logits = noise(40, total - prefix)
     ids = torch.cat((torch.full((2, prefix), -1), packed.ids), 1)
     ids[:, :2] = torch.tensor([1, 30])
-    return Seen(
+    return TargetBatch(
         noise(16),
         ids,
         noise(16),
@@ -102,13 +102,13 @@ def seen(seed: int = 0) -> Seen:
         packed,
         2,
         prefix,
-        learned,
+        loss_mask,
     )
 
 
 def test_only_words_behind_the_first_of_an_answer_are_learned() -> None:
     found = seen()
-    rows = found.learned[0].nonzero().flatten().tolist()
+    rows = found.loss_mask[0].nonzero().flatten().tolist()
     # Rows of [5 6 7 | 8 9 10 11] [5 9 | 12 13]: the row of 7 learns what follows 8; an end is the last thing learned.
     assert rows == [2, 3, 4, 5, 8, 9]
 
@@ -117,19 +117,19 @@ def test_only_words_behind_the_first_of_an_answer_are_learned() -> None:
 def test_gates_and_ways_get_gradients(kind: Any) -> None:
     options = SELECT if kind == "select" else WEIGHTED
     torch.manual_seed(0)
-    trainee = Trainee(EagleHead(EagleConfig(ONE)), Elastic(16, kind, options), unroll=2)
-    for parameter in trainee.head.parameters():
+    recipe = HeadRecipe(EagleHead(EagleConfig(ONE)), Elastic(16, kind, options), unroll=2)
+    for parameter in recipe.head.parameters():
         torch.nn.init.normal_(parameter, 0.0, 0.3)
     target = VideoLlava(SIZES["nano"].target)
     target.language.head = torch.nn.Linear(16, 40, bias=False)  # type: ignore[assignment]
     target.language.cos, target.language.sin = rope_tables(ONE, 64)
-    losses = head_losses(trainee, target, seen())
+    losses = head_losses(recipe, target, seen())
     (losses["words"] + losses["feature"]).backward()
-    assert trainee.compressor is not None
-    assert trainee.compressor.gate is not None
-    gate = trainee.compressor.gate.weight.grad
+    assert recipe.compressor is not None
+    assert recipe.compressor.gate is not None
+    gate = recipe.compressor.gate.weight.grad
     assert gate is not None and float(gate.abs().sum()) > 0
-    ways = [p.grad for name, p in trainee.compressor.named_parameters() if name.startswith("ways")]
+    ways = [p.grad for name, p in recipe.compressor.named_parameters() if name.startswith("ways")]
     assert all(grad is not None and torch.isfinite(grad).all() for grad in ways)
 
 
@@ -174,8 +174,8 @@ def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
     head = random(EagleHead(EagleConfig(ONE))).float()
     view = compressed(found, head.taps, elastic)
     cos, sin = (table for table in rope_tables(ONE, 64))
-    turns = cos[view.positions], sin[view.positions]
-    out = next(steps(head, view.embeds, view.tapped, turns, view.prefix, view.mask, 1))
+    rope = cos[view.positions], sin[view.positions]
+    out = next(steps(head, view.embeds, view.tapped, rope, view.prefix, view.mask, 1))
     plain = whole(found, head.taps)
     for recording, (begin, end, question) in ((0, (0, 7, 2)), (0, (7, 11, 1)), (1, (0, 5, 1))):
         kept = found.prefix
@@ -187,7 +187,7 @@ def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
         own = (torch.cat((embeds[:2], fewer[:, :16], embeds[kept:])), torch.cat((tapped[:2], fewer[:, 16:], tapped[kept:])))
         positions = torch.cat((torch.arange(2), 2 + places, torch.arange(kept, kept + end - begin)))
         length = len(positions)
-        normed, residual = head.joined(own[0][None], own[1][None])
+        normed, residual = head.fuse_inputs(own[0][None], own[1][None])
         queries, keys, values = (
             p.transpose(1, 2) for p in head.layer.project(normed, cos[positions][None], sin[positions][None])
         )
@@ -201,13 +201,13 @@ def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: py
     from eventspec.train import heads as module
 
     found = seen()
-    trainee = Trainee(EagleHead(EagleConfig(ONE)))
+    recipe = HeadRecipe(EagleHead(EagleConfig(ONE)))
     training = HeadTraining.__new__(HeadTraining)
     torch.nn.Module.__init__(training)
     target = VideoLlava(SIZES["nano"].target)
     target.language.cos, target.language.sin = rope_tables(ONE, 64)
     training.seed = 0
-    training.trainees, training._target = {"it": trainee}, [target]
+    training.recipes, training._target = {"it": recipe}, [target]
     monkeypatch.setattr(HeadTraining, "_seen", lambda self, index: found)
     answer = found.logits.roll(-1, 1)
     for said, gained in ((answer, None), (-answer, 0.0)):
@@ -226,7 +226,7 @@ def test_every_head_learns_with_all_it_has(name: str) -> None:
     torch.manual_seed(0)
     language = LlamaConfig(40, 16, 24, 8, 2, 1, max_position_embeddings=64)
     target = VideoLlava(replace(SIZES["nano"].target, language=language)).train().requires_grad_(False)
-    made = trainee(name, target, range(40))
+    made = recipe(name, target, range(40))
     fresh(made, None, target)
     parts = made.module()
     optimiser, totals = torch.optim.AdamW(parts.parameters(), 1e-2), []
@@ -260,18 +260,18 @@ def test_ranks_stand_where_their_chain_began(depth: int, monkeypatch: pytest.Mon
     second = answer.scatter(-1, answer.argmax(-1, keepdim=True), answer.topk(2).values[..., 1:] - 1e-3)
     said = iter((answer, answer, *[second] * depth))
     monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target: next(said))
-    ranks = ranked(Trainee(EagleHead(EagleConfig(ONE))), target, found, 3, depth)
+    ranks = ranked(HeadRecipe(EagleHead(EagleConfig(ONE))), target, found, 3, depth)
     left = torch.zeros_like(ranks[0])  # learned rows of the answer from here on
     for row in reversed(range(left.shape[1])):
         behind = left[:, row + 1] if row + 1 < left.shape[1] else 0
-        left[:, row] = torch.where(found.learned[:, row], behind + 1, 0)
+        left[:, row] = torch.where(found.loss_mask[:, row], behind + 1, 0)
     assert int(left.max()) > 2, "some answers are long enough"
     for level, rank in enumerate((0, 0, 1)):
         assert (ranks[level] == torch.where(left > level, rank, -1)).all()
     assert len(ranks) == depth
     assert (ranks[3:] == -1).all(), "nothing is counted behind that, nor beyond what there are rows for"
     counts = count_rounds(ranks, 3)
-    answers = [len(run) for row in found.learned.int().tolist() for run in "".join(map(str, row)).split("0") if run]
+    answers = [len(run) for row in found.loss_mask.int().tolist() for run in "".join(map(str, row)).split("0") if run]
     begun = [min(3, length - at) for length in answers for at in range(0, length, 3)]
     assert counts[0, 0] == len(begun)
     assert counts[1:5].tolist() == [
@@ -307,7 +307,7 @@ def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
     finally:
         del PRESETS["tiny"]
     pair = load_pair(folder)
-    assert {"eagle", "specvlm"} <= pair.drafters.keys()
+    assert {"eagle", "specvlm"} <= pair.methods.keys()
     assert set(pair.heads) == {*NAMES, *NEIGHBOURS}
     assert isinstance(pair.target, LanguageTarget)
     assert all(load_head(where, pair.target.language).rates for where in pair.heads.values())

@@ -107,8 +107,7 @@ def test_a_written_pair_lists_its_packers_beside_its_heads(tmp_path: Path) -> No
     old.pop("packers", None)
     assert made == old
     pair = load_pair(folder, "one")
-    assert pair.packers is not None
-    assert pair.packers.packed(pair.target, 4).lossless is False  # type: ignore[arg-type]
+    assert pair.with_compression("packer:4").method("compressed-target").target.lossless is False
 
 
 @pytest.mark.long

@@ -90,22 +90,22 @@ def _explain(error: Exception) -> int:
     if isinstance(error, OSError) and error.filename is not None:
         place = os.fsdecode(error.filename2 or error.filename)
         return _say(f"{place}: {str(error.strerror).lower()}: choose another place, or check what is there and its rights", 2)
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return _say(told if debugging else f"{told}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return _say(message if debugging else f"{message}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)
 
 
 def _usage(error: Exception) -> str:
     """What is wrong with the call, which values are valid, and where to read on."""
     context = getattr(error, "ctx", None)
-    told = str(error.format_message()).strip().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
+    message = str(error.format_message()).strip().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
     if context is None:
-        return told
+        return message
     commands = getattr(context.command, "commands", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help page, already shown where rich prints it
-        told = "Missing command"
+        message = "Missing command"
     if commands and not hasattr(error, "option_name"):
-        told += f"; choose from {', '.join(commands)}"
-    return f"{told}; see `{context.command_path} --help`"
+        message += f"; choose from {', '.join(commands)}"
+    return f"{message}; see `{context.command_path} --help`"
 
 
 def _say(text: str, code: int) -> int:

@@ -12,7 +12,7 @@ from eventspec.cli.events import Order, Sensor
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
-    from eventspec.experiments.compare import Way
+    from eventspec.experiments.compare import Arm
     from eventspec.pairs import Pair
 
 bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
@@ -99,17 +99,18 @@ def compare(
         _print(found)
 
 
-def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], compressions: list[str]) -> list[Way]:
-    """Ways beyond the methods: other event drafters, heads and compressions of the same target."""
-    from eventspec.experiments.compare import Way
-    from eventspec.pairs import warm_up, with_compression, with_drafter, with_head
-    from eventspec.pairs.methods import LOSSY
-    from eventspec.pairs.variants import named
+def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], compressions: list[str]) -> list[Arm]:
+    """Arms beyond the methods: other event drafters, heads and compressions of the same target."""
+    from eventspec.experiments.compare import Arm
+    from eventspec.pairs import warm_up
+    from eventspec.pairs.methods import EVENT_METHOD, LOSSY
+    from eventspec.pairs.specs import DrafterSpec
 
-    made = [("cross-modal", name, with_drafter(pair, *named(name, "auto", pair.others))) for name in drafters]
-    made += [("eagle", name, warm_up(with_head(pair, name), ("eagle",))) for name in heads]
-    made += [(LOSSY, name, with_compression(pair, name)) for name in compressions]
-    return [Way(f"{method}, {name}", method, events, other) for method, name, other in made]
+    specs = [(name, DrafterSpec.parse(name, pair.parts.drafters)) for name in drafters]
+    made = [(EVENT_METHOD, name, pair.with_event_drafter(spec.drafter, spec.mapping)) for name, spec in specs]
+    made += [("eagle", name, warm_up(pair.with_head(name), ("eagle",))) for name in heads]
+    made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
+    return [Arm(f"{method}, {name}", method, events, other) for method, name, other in made]
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -15,7 +15,8 @@ from eventspec.cli.paths import given_path
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from eventspec.pairs import Answering, Pair
+    from eventspec.ask import Generation
+    from eventspec.pairs import Pair
     from eventspec.recordings import Recording
 
 SCENE, REAL = "street_scene", "davis346_traffic_1s"
@@ -24,7 +25,7 @@ REPEATS = 5
 
 
 @dataclass(frozen=True)
-class Way:
+class Arm:
     """One row of the table: a method, and whose events its drafter sees."""
 
     label: str
@@ -32,16 +33,16 @@ class Way:
     events: str = "real"
 
 
-WAYS = (
-    Way("autoregressive", "autoregressive"),
-    Way("cross-modal", "cross-modal"),
-    Way("eagle", "eagle"),
-    Way("specvlm", "specvlm"),
-    Way("ngram", "ngram"),
-    Way("prior", "prior"),
-    Way("cross-modal, blank events", "cross-modal", "blank"),
-    Way("cross-modal, other clip's events", "cross-modal", "shuffled"),
-    Way("compressed-target (lossy)", "compressed-target"),
+ARMS = (
+    Arm("autoregressive", "autoregressive"),
+    Arm("cross-modal", "cross-modal"),
+    Arm("eagle", "eagle"),
+    Arm("specvlm", "specvlm"),
+    Arm("ngram", "ngram"),
+    Arm("prior", "prior"),
+    Arm("cross-modal, blank events", "cross-modal", "blank"),
+    Arm("cross-modal, other clip's events", "cross-modal", "shuffled"),
+    Arm("compressed-target (lossy)", "compressed-target"),
 )
 
 
@@ -55,7 +56,7 @@ def demo(
 
     from eventspec.cli.timeline import draw
     from eventspec.pairs import load_pair, warm_up
-    from eventspec.pairs.pair import DATA
+    from eventspec.pairs.pair_file import DATA
     from eventspec.recordings import Recording
 
     console = Console(stderr=as_json)
@@ -68,27 +69,26 @@ def demo(
     for name, recording in recordings.items():
         other = recordings[REAL if name == SCENE else SCENE]
         rows = measure(pair, recording, other, QUESTIONS[name])
-        runs += [row for _, rows_of_way in rows for row in rows_of_way[-1:]]
+        runs += [row for _, rows_of_arm in rows for row in rows_of_arm[-1:]]
         console.rule(f"{name}: {QUESTIONS[name]}")
         tell(console, pair, recording, QUESTIONS[name])
         console.print(table(rows))
         if name == SCENE:
             strips = [
-                (way.label, ask(pair, recording, other, QUESTIONS[name], way))
-                for way in WAYS[:4]
-                if way.method in pair.drafters
+                (arm.label, ask(pair, recording, other, QUESTIONS[name], arm)) for arm in ARMS[:4] if arm.method in pair.methods
             ]
             for _, asking in strips:
                 asking.result()
-    title = (
-        f'{SCENE}: "{QUESTIONS[SCENE]}"\npair {pair.name}, {pair.lanes.plan} device(s); one run each, so times and speeds vary'
-    )
+    where = f"pair {pair.name}, {pair.workers.placement} device(s)"
+    title = f'{SCENE}: "{QUESTIONS[SCENE]}"\n{where}; one run each, so times and speeds vary'
     draw([(label, asking.trace) for label, asking in strips], out / "timeline.png", title)
     strips[1][1].trace.save(out / "trace.json")
     if as_json:
         typer.echo(json.dumps({"runs": runs}))
         return
-    console.print(f"pair {pair.name}, {pair.lanes.plan} device(s), {REPEATS} interleaved repeats; times are means in ms.")
+    console.print(
+        f"pair {pair.name}, {pair.workers.placement} device(s), {REPEATS} interleaved repeats; times are means in ms."
+    )
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load > 0.75 * cores:
         console.print(f"Load average {load:.1f} on {cores} cores: something else runs here, so the times above say little.")
@@ -96,27 +96,27 @@ def demo(
     console.print(f"wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)")
 
 
-def ask(pair: Pair, recording: Recording, other: Recording, question: str, way: Way) -> Answering:
+def ask(pair: Pair, recording: Recording, other: Recording, question: str, arm: Arm) -> Generation:
     """A question ready to run, with real events or a control's."""
+    from eventspec.ask import generation
     from eventspec.core import Sampling
     from eventspec.events.disturb import blank
-    from eventspec.pairs import answering
 
-    if way.events == "blank" and recording.events is not None:
+    if arm.events == "blank" and recording.events is not None:
         recording = replace(recording, events=blank(recording.events))
-    if way.events == "shuffled":
+    if arm.events == "shuffled":
         recording = replace(recording, events=other.events)
-    return answering(pair, recording, question, way.method, None, Sampling(), events_may_lack=True)
+    return generation(pair, recording, question, arm.method, None, Sampling(), events_may_lack=True)
 
 
-def measure(pair: Pair, recording: Recording, other: Recording, question: str) -> list[tuple[Way, list[dict[str, Any]]]]:
-    """Every way, interleaved, one warm-up and REPEATS timed runs: generate objects with recording and events named."""
-    rows: list[tuple[Way, list[dict[str, Any]]]] = [(way, []) for way in WAYS if way.method in pair.drafters]
+def measure(pair: Pair, recording: Recording, other: Recording, question: str) -> list[tuple[Arm, list[dict[str, Any]]]]:
+    """Every arm, interleaved, one warm-up and REPEATS timed runs: generate objects with recording and events named."""
+    rows: list[tuple[Arm, list[dict[str, Any]]]] = [(arm, []) for arm in ARMS if arm.method in pair.methods]
     for repeat in range(REPEATS + 1):
-        for way, found in rows:
-            result = ask(pair, recording, other, question, way).result()
+        for arm, found in rows:
+            result = ask(pair, recording, other, question, arm).result()
             if repeat:
-                found.append({"recording": recording.name, "events": way.events, "label": way.label, **result.as_json()})
+                found.append({"recording": recording.name, "events": arm.events, "label": arm.label, **result.as_json()})
     return rows
 
 
@@ -124,7 +124,7 @@ def tell(console: Console, pair: Pair, recording: Recording, question: str) -> N
     """The answer as it grew, slowed down so that an eye can follow."""
     from eventspec.cli.show import joined, record, replay
 
-    asking = ask(pair, recording, recording, question, WAYS[1])
+    asking = ask(pair, recording, recording, question, ARMS[1])
     updates = record(asking)
     if not console.is_terminal:
         console.print("how cross-modal's answer grew:")
@@ -134,7 +134,7 @@ def tell(console: Console, pair: Pair, recording: Recording, question: str) -> N
     console.print(f"answer: {asking.result().text}", highlight=False, markup=False)
 
 
-def table(rows: list[tuple[Way, list[dict[str, Any]]]]) -> Any:
+def table(rows: list[tuple[Arm, list[dict[str, Any]]]]) -> Any:
     """The comparison: milliseconds are means, speedup and ceiling ratios of sums."""
     from rich.table import Table
 
@@ -157,11 +157,11 @@ def table(rows: list[tuple[Way, list[dict[str, Any]]]]) -> Any:
         made.add_column(head, justify="left" if number == 0 else "right", overflow="fold")
     base = rows[0][1]
     ceiling = summed(base, "total") / summed(base, "first_committed")
-    for way, found in rows:
+    for arm, found in rows:
         early, spoken = found[0]["timing_ms"]["first_provisional"], found[0]["speculation"]
         same = all(row["token_ids"] == base[0]["token_ids"] for row in found)
         made.add_row(
-            way.label,
+            arm.label,
             "-" if early is None else f"{summed(found, 'first_provisional') / len(found):.1f}",
             f"{summed(found, 'first_committed') / len(found):.1f}",
             f"{summed(found, 'total') / len(found):.1f}",

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from eventspec.errors import BadInput
+
 Facts = dict[str, Any]
 GIB = 2**30
 
@@ -20,12 +22,16 @@ GIB = 2**30
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     self_test: Annotated[bool, typer.Option(help="Answer for a minute with every method: is it the target's answer?")] = False,
-    seconds: Annotated[float, typer.Option(min=1.0, help="How long --self-test goes on.")] = 60.0,
+    seconds: Annotated[float | None, typer.Option(help="How long --self-test goes on; default: 60.")] = None,
 ) -> None:
     """What this machine can run, and what to install for the rest; with --self-test, whether its answers are exact."""
+    if seconds is not None and not self_test:
+        raise BadInput("--seconds says how long --self-test goes on: add --self-test, or leave it out")
+    if seconds is not None and not 1 <= seconds <= 86_400:
+        raise BadInput(f"--seconds is {seconds:g}: give 1 to 86400")
     facts = examine()
     if self_test:
-        facts["self_test"] = _self_test(seconds)
+        facts["self_test"] = _self_test(60.0 if seconds is None else seconds)
     typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(page(facts)))
     if self_test and not facts["self_test"]["exact"]:
         raise typer.Exit(1)
@@ -41,10 +47,13 @@ def _self_test(seconds: float) -> Facts:
         arms = [*methods_of(pair), *heads_of(pair)]
         *_, tallies = compare_answers(pair, arms, rehearsal(pair), lambda: time.monotonic() > until)
         rounding = pair.target.limits.rounding
-    told = {name: tally.as_json() for name, tally in tallies.items() if name != BASE and tally.answers}
-    totals = {key: sum(arm[key] for arm in told.values()) for key in ("answers", "tokens", "different", "failed", "near_ties")}
-    exact = totals["different"] == totals["failed"] == 0
-    return {"exact": exact, "rounding": rounding, **totals, "arms": told}
+    counted = {name: tally.as_json() for name, tally in tallies.items() if name != BASE and tally.answers}
+    names = ("answers", "tokens", "different", "failed", "near_ties")
+    totals = {key: sum(arm[key] for arm in counted.values()) for key in names}
+    # An arm that drafted nothing gives the target's answer for no merit of its own.
+    untested = [arm.name for arm in arms if not counted.get(arm.name, {}).get("drafted")]
+    exact = totals["different"] == totals["failed"] == 0 and len(untested) < len(arms)
+    return {"exact": exact, "rounding": rounding, **totals, "arms": counted, "untested": untested}
 
 
 def examine() -> Facts:
@@ -132,26 +141,28 @@ def _bundled_pairs() -> dict[str, Facts]:
 
 def _warnings(facts: Facts) -> list[str]:
     """What would surprise later, each with what to do about it."""
-    told = []
+    warnings = []
     load, usable = facts["load_average"], facts["cores"]["usable"]
     if facts["torch"]["version"] is None:
-        told.append(f"torch does not import ({facts['torch']['error']}): reinstall eventspec in a fresh environment")
+        warnings.append(f"torch does not import ({facts['torch']['error']}): reinstall eventspec in a fresh environment")
     elif facts["torch"]["build"] != "CPU" and not facts["torch"]["cuda_devices"]:
-        told.append("torch is a CUDA build but sees no device: models run on the CPU")
+        warnings.append("torch is a CUDA build but sees no device: models run on the CPU")
     if util.find_spec("torchvision"):
-        told.append(
+        warnings.append(
             "torchvision present: may break transformers where it was built for another torch, and changes pixels where "
             "transformers prefers it; eventspec does not need it: pip uninstall torchvision"
         )
     if facts["extras"] is None:
-        told.append("eventspec runs uninstalled, so its extras are unknown: pip install -e . in the project's folder")
+        warnings.append("eventspec runs uninstalled, so its extras are unknown: pip install -e . in the project's folder")
     if not facts["bundled_pairs"]:
-        told.append("no bundled pair, so `--pair embedded` will not work: reinstall eventspec, or `eventspec train embedded`")
+        warnings.append(
+            "no bundled pair, so `--pair embedded` will not work: reinstall eventspec, or `eventspec train embedded`"
+        )
     elif empty := [name for name, pair in facts["bundled_pairs"].items() if not pair["weights_mib"]]:
-        told.append(f"pair without weights: {', '.join(empty)}; reinstall eventspec")
+        warnings.append(f"pair without weights: {', '.join(empty)}; reinstall eventspec")
     if load is not None and load > 0.5 * usable:
-        told.append(f"load average {load:.1f} on {usable} cores: times measured now will be too long")
-    return told
+        warnings.append(f"load average {load:.1f} on {usable} cores: times measured now will be too long")
+    return warnings
 
 
 def page(facts: Facts) -> list[str]:
@@ -173,15 +184,22 @@ def page(facts: Facts) -> list[str]:
         rows.append((f"[{extra}]", missing))
     rows += _tested(facts["self_test"]) if "self_test" in facts else []
     rows += [("warning", text) for text in facts["warnings"]]
-    return [f"{name:<12} {told}" for name, told in rows]
+    return [f"{name:<12} {value}" for name, value in rows]
 
 
 def _tested(found: Facts) -> list[tuple[str, str]]:
     """The self-test in a line, and a line for every arm that is not as it should be."""
-    arms, ties = len(found["arms"]), found["near_ties"]
-    told = f"{found['answers']} answers, {found['tokens']} tokens of {arms} methods and heads: "
-    told += "every one is plain decoding's" if found["exact"] else f"{found['different']} differ from plain decoding"
-    rows = [("self-test", f"{told}; {ties} near ties, closer than {found['rounding']:.1g}, were settled")]
+    untested, ties = found["untested"], found["near_ties"]
+    tested = len({*found["arms"]} - {*untested})
+    said = f"{found['answers']} answers, {found['tokens']} tokens of {tested} methods and heads: "
+    said += "every one is plain decoding's" if found["exact"] else f"{found['different']} differ from plain decoding"
+    if not tested:
+        said = "nothing was tested in that time"
+    rows = [("self-test", f"{said}; {ties} near ties, closer than {found['rounding']:.1g}")]
+    if untested:
+        rows.append(
+            ("self-test", f"{len(untested)} were not reached or drafted nothing, so not tested: {', '.join(untested[:4])}")
+        )
     for name, arm in found["arms"].items():
         if arm["different"] or arm["failed"]:
             said = f"{name}: {arm['different']} of {arm['answers']} differ, its drafter failed in {arm['failed']}"

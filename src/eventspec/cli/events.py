@@ -286,10 +286,10 @@ def _whole(out: Path, write: Callable[[Path], object]) -> None:
         write(partial)
         partial.rename(out)
     except (OSError, BadInput) as error:
-        told = str(getattr(error, "strerror", None) or error).replace(str(partial), str(out))  # the only name that was given
+        reason = str(getattr(error, "strerror", None) or error).replace(str(partial), str(out))  # the only name that was given
         if isinstance(error, OSError):
-            told = f"{out}: cannot be written ({told}): choose a place with room and rights"
-        raise BadInput(told) from None
+            reason = f"{out}: cannot be written ({reason}): choose a place with room and rights"
+        raise BadInput(reason) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # one of the two does nothing, both when it was renamed
         with contextlib.suppress(OSError):

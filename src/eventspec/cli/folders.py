@@ -23,18 +23,18 @@ def described(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     data = fields.read_json(path)
     try:
-        told = _packer(folder) if data.get("model_type") == "packer" else _head(folder, data)
+        about = _packer(folder) if data.get("model_type") == "packer" else _head(folder, data)
     except fields.BadField as error:
         raise BadCheckpoint(f"{path}: {error}") from None
-    return told or describe(folder)
+    return about or describe(folder)
 
 
 def _packer(folder: Path) -> dict[str, Any]:
     from eventspec.pairs.packers import inspect_packer
 
     config, checkpoint, target = inspect_packer(folder)
-    told = {"packer": config.scale, "layers": list(config.layers), "target": target}
-    return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
+    about = {"packer": config.scale, "layers": list(config.layers), "target": target}
+    return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 
 def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
@@ -59,8 +59,8 @@ def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
     if (elastic := made.compressor) is not None:
         blind = elastic.mode == "concat" and [option.kind for option in elastic.options] == ["none"]
         named = {"head": "HiViS"} if blind else {"head": "SpecVLM", "mode": elastic.mode}
-    told = {**named, "target": target, "hidden_size": made.head.config.language.hidden_size}
-    return {**told, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
+    about = {**named, "target": target, "hidden_size": made.head.config.language.hidden_size}
+    return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 
 def _pair(folder: Path) -> dict[str, Any]:
@@ -70,19 +70,19 @@ def _pair(folder: Path) -> dict[str, Any]:
     from eventspec.pairs import load_pair
 
     pair = load_pair(folder)
-    told: dict[str, Any] = {
+    about: dict[str, Any] = {
         "name": pair.name,
-        "methods": list(pair.drafters),
+        "methods": list(pair.methods),
         "vocabulary": pair.vocabulary.size,
         "fingerprint": pair.vocabulary.fingerprint(),
         "lossless": pair.target.lossless,
     }
-    if pair.packers is not None:
-        for scale, packer in pair.packers.folders.items():
-            pair.packers.load(packer, scale)
+    if (packers := pair.parts.packers) is not None:
+        for scale, packer in packers.folders.items():
+            packers.load(packer, scale)
     if isinstance(pair.target, LanguageTarget):
-        told["target"] = fingerprint(pair.target.language)
+        about["target"] = fingerprint(pair.target.language)
     provenance = folder / "provenance.json"
     if provenance.is_file():
-        told["provenance"] = fields.read_json(provenance)
-    return told
+        about["provenance"] = fields.read_json(provenance)
+    return about

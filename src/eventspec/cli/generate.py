@@ -13,10 +13,10 @@ from eventspec.cli.events import Order, Sensor
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
+    from eventspec.ask import Generation
     from eventspec.core import Constraint
     from eventspec.events import Monotonic
-    from eventspec.models.loading import Loading
-    from eventspec.pairs import Answering
+    from eventspec.models.loading import LoadOptions
     from eventspec.pairs import Pair as LoadedPair
     from eventspec.recordings import Recording
 
@@ -104,22 +104,23 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Ask one question about one recording; the answer is exactly the target's own."""
+    from eventspec.ask import generation
     from eventspec.core import Sampling
-    from eventspec.models.loading import Loading
-    from eventspec.pairs import answering, check_method, with_compression
+    from eventspec.models.loading import LoadOptions
+    from eventspec.pairs import check_method
 
     check_method(method)
-    _check_choices(method, target, {"head": head, "drafter": drafter, "compress": compress})
+    _check_choices(method, target, {"head": head, "drafter": drafter, "compress": compress}, trace)
     drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
     drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
     drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
     opened = _opened(recording, video, events, sensor, monotonic)
-    how = _precision(Loading(None, device, frames, allow_extrapolation, compat), dtype)
+    how = _precision(LoadOptions(None, device, frames, allow_extrapolation, compat), dtype)
     folders = (pair, target, drafter, head)
     loaded = _load(folders, method, vocabulary, how, device_plan)
-    loaded = loaded if compress is None else with_compression(loaded, compress)
+    loaded = loaded if compress is None else loaded.with_compression(compress)
     drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
-    asking = answering(loaded, opened, prompt, method, opened.window(start_us, end_us), drawn)
+    asking = generation(loaded, opened, prompt, method, opened.window(start_us, end_us), drawn)
     _tell(asking, opened, provisional, trace, as_json)
 
 
@@ -137,26 +138,28 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
     raise BadInput("give --recording PATH, or --video PATH and --events PATH for frames and events in two files")
 
 
-def _check_choices(method: str, target: Path | None, given: dict[str, str | None]) -> None:
-    """BadInput for a choice that the method passes over, and where a checkpoint alone is not enough for the method: before
-    minutes of loading."""
+def _check_choices(method: str, target: Path | None, given: dict[str, str | None], trace: Path | None) -> None:
+    """BadInput for a choice that the method passes over, where a checkpoint alone is not enough for the method, and for a trace
+    that cannot be written: before minutes of loading."""
     from eventspec.core import BadInput
     from eventspec.pairs import check_choices
-    from eventspec.pairs.methods import FEATURE_METHODS, LOSSY
+    from eventspec.pairs.methods import HEAD_METHODS, LOSSY
 
+    if trace is not None and (trace.is_dir() or not trace.parent.is_dir()):
+        raise BadInput(f"--trace {trace} is no file in a folder that exists: choose another place")
     # Beside --target, --drafter is no choice but the other half of the pair: its baseline is asked with the same line.
     half = () if target is None else ("drafter",)
     check_choices(method, [name for name, value in given.items() if value is not None and name not in half])
     if target is None:
         return
-    if method in FEATURE_METHODS and given["head"] is None:
-        told = f"method {method} drafts with a head, and the checkpoint {target} has none"
-        raise BadInput(f"{told}: add --head FOLDER, or give the folder of a pair with heads (--pair FOLDER) instead")
+    if method in HEAD_METHODS and given["head"] is None:
+        problem = f"method {method} drafts with a head, and the checkpoint {target} has none"
+        raise BadInput(f"{problem}: add --head FOLDER, or give the folder of a pair with heads (--pair FOLDER) instead")
     if method == LOSSY and given["compress"] is None:
         raise BadInput(f"method {method} does not know how to compress for the checkpoint {target}: add --compress pool:3")
 
 
-def _tell(asking: Answering, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
+def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
     if provisional and not as_json:
         from eventspec.cli.show import show_live
 
@@ -173,23 +176,23 @@ def _tell(asking: Answering, recording: Recording, provisional: bool, trace: Pat
 
 
 def _load(
-    folders: tuple[str, Path | None, str | None, str | None], method: str, vocabulary: str, how: Loading, device_plan: str
+    folders: tuple[str, Path | None, str | None, str | None], method: str, vocabulary: str, how: LoadOptions, device_plan: str
 ) -> LoadedPair:
     from eventspec.core import BadInput
-    from eventspec.models.loading import Loading
-    from eventspec.pairs import load_folders, load_pair, with_drafter, with_head
+    from eventspec.models.loading import LoadOptions
+    from eventspec.pairs import load_folders, load_pair
 
     pair, target, drafter, head = folders
     if target is not None:
         drafting = None if drafter is None else given_path(drafter)
         loaded = load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
-        return loaded if head is None else with_head(loaded, head)
-    if how != Loading() or (drafter is None and vocabulary != "auto"):
-        told = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
-        raise BadInput(f"{told} are for checkpoint folders: give --target FOLDER or --drafter as well")
+        return loaded if head is None else loaded.with_head(head)
+    if how != LoadOptions() or (drafter is None and vocabulary != "auto"):
+        options = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+        raise BadInput(f"{options} are for checkpoint folders: give --target FOLDER or --drafter as well")
     loaded = load_pair(pair, device_plan)
-    loaded = loaded if drafter is None else with_drafter(loaded, drafter, vocabulary)
-    return loaded if head is None else with_head(loaded, head)
+    loaded = loaded if drafter is None else loaded.with_event_drafter(drafter, vocabulary)
+    return loaded if head is None else loaded.with_head(head)
 
 
 def _biases(given: list[str]) -> dict[int, float]:
@@ -199,7 +202,10 @@ def _biases(given: list[str]) -> dict[int, float]:
     for pair in given:
         token, _, bias = pair.partition("=")
         try:
-            found[int(token)] = float(bias)
+            place = int(token)
+            if place in found:
+                raise BadInput(f"--logit-bias names id {place} twice: give it once")
+            found[place] = float(bias)
         except ValueError:
             raise BadInput(f"--logit-bias {pair} cannot be read: give ID=VALUE, such as 473=-2.5") from None
     return found
@@ -224,7 +230,7 @@ def _constraint(pair: LoadedPair, schema: Path | None, pattern: str | None) -> C
         raise BadInput(f"{schema}: {error}") from None
 
 
-def _precision(how: Loading, name: str) -> Loading:
+def _precision(how: LoadOptions, name: str) -> LoadOptions:
     """The same with the precision of this name; for a quantized target, the drafter's is bfloat16."""
     import torch
 

@@ -46,20 +46,20 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a folder is; exit 2 names the first thing it lacks."""
-    told = described(folder)
+    about = described(folder)
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(about))
         return
-    fits = f"target {told['target']}" if told.get("target") else "a target that its config does not name"
-    if "packer" in told:
-        squares = f"{told['packer']} x {told['packer']} patches"
+    fits = f"target {about['target']}" if about.get("target") else "a target that its config does not name"
+    if "packer" in about:
+        squares = f"{about['packer']} x {about['packer']} patches"
         typer.echo(f"{folder}: a packer of {squares} for {fits}: the table [packers] of a pair.toml takes it")
         return
-    if "head" in told:
-        kind = f"{told['head']}, {told['mode']}" if "mode" in told else told["head"]
-        typer.echo(f"{folder}: a head ({kind}) of width {told['hidden_size']} for {fits}: generate --head takes it")
+    if "head" in about:
+        kind = f"{about['head']}, {about['mode']}" if "mode" in about else about["head"]
+        typer.echo(f"{folder}: a head ({kind}) of width {about['hidden_size']} for {fits}: generate --head takes it")
         return
-    for name, value in told.items():
+    for name, value in about.items():
         shown = ", ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, dict) else value
         typer.echo(f"{name:<14} {shown}")
 
@@ -106,12 +106,13 @@ def export_head(
     from eventspec.drafters import Verifier, export_speculators, load_head, save_head
     from eventspec.drafters.head_folder import exact_dtype
     from eventspec.models import configuration as fields
-    from eventspec.pairs import find_head, load_folders, load_pair
+    from eventspec.pairs import load_folders, load_pair
+    from eventspec.pairs.methods import head_folder
 
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
     loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
-    folder, language = find_head(loaded, head)
+    folder, language = head_folder(loaded.parts, head), loaded.parts.language_target.language
     trained = load_head(folder, language)
     _check_layout(trained, layout)
     dtype = exact_dtype(trained)
@@ -122,9 +123,9 @@ def export_head(
         named = fields.read_json(loaded.checkpoint / "config.json").get("architectures") or []
         where = Verifier(verifier or str(loaded.checkpoint.resolve()), tuple(named))
         export_speculators(trained, out, language, where, dtype)
-    told = {"folder": str(out), "layout": layout, "head": type(trained.head).__name__, "taps": list(trained.head.taps)}
-    told["dtype"] = str(dtype).removeprefix("torch.")
-    typer.echo(json.dumps(told) if as_json else f"{told['head']} in {told['dtype']}, layout {layout}: {out}")
+    about = {"folder": str(out), "layout": layout, "head": type(trained.head).__name__, "taps": list(trained.head.taps)}
+    about["dtype"] = str(dtype).removeprefix("torch.")
+    typer.echo(json.dumps(about) if as_json else f"{about['head']} in {about['dtype']}, layout {layout}: {out}")
 
 
 def _check_layout(trained: TrainedHead, layout: str) -> None:

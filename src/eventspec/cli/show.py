@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from eventspec.ask import Generation
     from eventspec.core import Update
-    from eventspec.pairs import Answering
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -53,7 +53,7 @@ class Page:
         return shown
 
 
-def record(asking: Answering) -> list[tuple[float, Update]]:
+def record(asking: Generation) -> list[tuple[float, Update]]:
     """Run a question and keep every update with its time in seconds."""
     return [(asking.trace.now(), update) for update in asking.updates()]
 
@@ -71,13 +71,13 @@ def joined(updates: Iterable[tuple[float, Update]]) -> list[tuple[float, Update]
     return found
 
 
-def show_live(asking: Answering) -> None:
+def show_live(asking: Generation) -> None:
     """Print an answer while it comes, for `generate --provisional`."""
     from rich.console import Console
 
     from eventspec.text import text_of
 
-    decode, stops = asking.pair.vocabulary.decode, asking.request.sampling.stop_strings
+    decode, stops = asking.pair.tokens.vocabulary.decode, asking.request.sampling.stop_strings
     shown: Decode = (lambda ids: text_of(ids, decode, stops)) if stops else decode
     replay(Console(), ((asking.trace.now(), update) for update in asking.updates()), shown, slower=0.0)
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from eventspec.core import Trace
 
 COLOURS = {"vision": "#4c78a8", "prefill": "#9ecae9", "draft": "#f58518", "verify": "#54a24b", "decode": "#b8b8b8"}
-COLOURS |= {"drafter prefill": "#f2b880", "compress": "#72b7b2"}
+COLOURS |= {"drafter prefill": "#f2b880"}
 MEANINGS = {
     "vision": "vision: encode frames or events",
     "prefill": "prefill: read the prompt",
@@ -17,7 +17,6 @@ MEANINGS = {
     "verify": "verify: check the guesses",
     "decode": "decode: one token, unaided",
     "drafter prefill": "drafter prefill: a head reads the prompt's features",
-    "compress": "compress: fewer visual rows",
 }
 MARKS = {
     "first_provisional": ("#d62728", "--", "first provisional token"),
@@ -51,7 +50,7 @@ def draw(rows: list[tuple[str, Trace]], path: Path, title: str) -> None:
             labels.append(lane)
             for span in (s for s in trace.spans if s.lane == lane):
                 left, width = 1e3 * span.start, 1e3 * (span.end - span.start)
-                axes.barh(height, width, left=left, color=COLOURS[span.name], height=0.8, edgecolor="white", lw=0.3)
+                axes.barh(height, width, left=left, color=COLOURS[span.stage], height=0.8, edgecolor="white", lw=0.3)
         for mark, (colour, style, _) in MARKS.items():
             if mark in trace.marks:
                 axes.vlines(1e3 * trace.marks[mark], height - 0.5, top, color=colour, ls=style, lw=1.6)
@@ -64,9 +63,9 @@ def draw(rows: list[tuple[str, Trace]], path: Path, title: str) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    shown = {span.name for _, trace in rows for span in trace.spans}
+    shown = {span.stage for _, trace in rows for span in trace.spans}
     handles: list[Patch | Line2D] = [Patch(color=COLOURS[name], label=MEANINGS[name]) for name in COLOURS if name in shown]
-    handles += [Line2D([], [], color=colour, ls=style, lw=1.6, label=told) for colour, style, told in MARKS.values()]
+    handles += [Line2D([], [], color=colour, ls=style, lw=1.6, label=label) for colour, style, label in MARKS.values()]
     figure.legend(handles=handles, ncols=4, loc="outside lower center", frameon=False, fontsize=8)
     figure.suptitle(title, fontsize=10)
     part = path.with_name(f".{path.stem}.part{path.suffix}")

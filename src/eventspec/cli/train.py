@@ -77,7 +77,7 @@ def heads(
     learns from N batches; the output folder must be the same for all. A run may go on with another N.
     """
     from eventspec.core import BadInput
-    from eventspec.pairs.pair import folder_of
+    from eventspec.pairs.pair_file import folder_of
     from eventspec.train import eagle as recipe
     from eventspec.train.embedded import reexecute_with_allocator
     from eventspec.train.loop import TrainingFailed
@@ -102,11 +102,11 @@ def heads(
             raise typer.Exit from None  # it came to all of them; were this a failure too, the launcher might end the first
     if not processes.first:
         return
-    told = json.loads((folder / "heads.json").read_text())
+    recorded = json.loads((folder / "heads.json").read_text())
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), **told}))
+        typer.echo(json.dumps({"folder": str(folder), **recorded}))
         return
-    for name, tau in told["calibration"]["tau"].items():
+    for name, tau in recorded["calibration"]["tau"].items():
         typer.echo(f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}")
     typer.echo(f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle")
 
@@ -126,7 +126,7 @@ def packer(
 ) -> None:
     """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
     from eventspec.core import BadInput
-    from eventspec.pairs.pair import folder_of
+    from eventspec.pairs.pair_file import folder_of
     from eventspec.train import packer as recipe
     from eventspec.train.embedded import reexecute_with_allocator
     from eventspec.train.processes import launched
@@ -139,19 +139,19 @@ def packer(
     reexecute_with_allocator(sys.argv[1:])
     with _shown() as report:
         folder = recipe.train(pair, preset, scale, out, report)
-    told = json.loads((folder / f"packers/{scale}/provenance.json").read_text())
+    recorded = json.loads((folder / f"packers/{scale}/provenance.json").read_text())
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), **told}))
+        typer.echo(json.dumps({"folder": str(folder), **recorded}))
         return
     for name in ("before", "calibration"):
-        figures = told[name]
+        figures = recorded[name]
         typer.echo(f"{name:<12} {figures['tokens']:.1%} of tokens, {figures['answers']:.1%} of {figures['n_answers']} answers")
     typer.echo(f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}")
 
 
 def _tell_fresh(pair: str, names: list[str]) -> None:
     """A line on standard error for every head that finds no weights in the pair to begin with."""
-    from eventspec.pairs.pair import folder_of
+    from eventspec.pairs.pair_file import folder_of
     from eventspec.train.eagle import BEGINS
 
     for name in names:

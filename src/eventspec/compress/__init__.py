@@ -8,18 +8,17 @@ Rows are pairs side by side, float [..., T, 2 D]: the embedding of a row and the
 
 from eventspec.compress.convolve import Convolution
 from eventspec.compress.elastic import Elastic, Option
-from eventspec.compress.lossy import CompressedTarget
-from eventspec.compress.packer import PackedTarget, Packer, PackerConfig
+from eventspec.compress.lossy import CompressedEncoder
+from eventspec.compress.packer import Packer, PackerConfig
 from eventspec.compress.pool import Pooling
 from eventspec.compress.prune import Pruning
 from eventspec.compress.resample import Resampler
 
 __all__ = [
-    "CompressedTarget",
+    "CompressedEncoder",
     "Convolution",
     "Elastic",
     "Option",
-    "PackedTarget",
     "Packer",
     "PackerConfig",
     "Pooling",

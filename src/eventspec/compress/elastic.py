@@ -1,7 +1,7 @@
-"""The elastic compressor: several ways to see the visual rows, and a gate that looks at the question (SpecVLM, section 3.2).
+"""The elastic compressor: several views of the visual rows, and a gate that looks at the question (SpecVLM, section 3.2).
 
-select: one way for every question, drawn with Gumbel noise while training and the likeliest one afterwards, no visual row at
-all among them; weighted: ways of one ratio, their rows added by the gate's shares; concat: all ways behind each other.
+select: one branch for every question, drawn with Gumbel noise while training and the likeliest one afterwards, no visual row at
+all among them; weighted: branches of one ratio, their rows added by the gate's shares; concat: all branches behind each other.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from eventspec.errors import BadCheckpoint
 
 Mode = Literal["select", "weighted", "concat"]
 KINDS = ("prune", "pool", "convolve", "resample", "none")
-LARGEST, MOST_WAYS = 4096, 16
-"""Bounds of what a config may ask for before a weight is looked at: a ratio or queries, and ways."""
+LARGEST, MOST_BRANCHES = 4096, 16
+"""Bounds of what a config may ask for before a weight is looked at: a ratio or queries, and branches."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One way: `kind` with its ratio (rows in for a row out), or its number of queries; `none` sees no visual row. `pool` may
-    also go over `frames`, of which the last ones may be fewer."""
+    """One branch: `kind` with its ratio (rows in for a row out), or its number of queries; `none` sees no visual row. `pool`
+    may also go over `frames`, of which the last ones may be fewer."""
 
     kind: str
     size: int = 1
@@ -50,7 +50,7 @@ class Option:
             raise BadCheckpoint(f"{self.kind} over {self.frames} frames cannot be: only pool goes over frames")
 
     def cost(self, kept: float) -> float:
-        """Of a way that keeps the share `kept` of the visual rows, the share of what a head takes to read all of them: of the
+        """Of a branch that keeps the share `kept` of the visual rows, the share of what a head takes to read all: of the
         products for its reduction, keys and values, 4 D² a row. Those of a resampler are few; that it looks at every row takes
         a sixth of the time (fp32, one core)."""
         return 1 / 6 if self.kind == "resample" else kept + (1 / 4 if self.kind == "convolve" else 0)
@@ -63,7 +63,7 @@ class Option:
 SELECT = (Option("prune", 5), Option("pool", 5), Option("convolve", 3), Option("resample", 2), Option("none"))
 WEIGHTED = (Option("prune", 3), Option("pool", 3), Option("convolve", 3))
 CONCAT = (Option("prune", 20), Option("pool", 20), Option("convolve", 3), Option("resample", 2))
-"""The paper's settings: ratios up to 5 for one way, 20 where ways add up, two queries. Twice the ratios for one way were tried:
+"""The paper's settings: ratios up to 5 for one branch, 20 where branches add up, two queries. Twice the ratios for one branch:
 tau 5.88 where these gave 6.04 (n = 144, the bundled target)."""
 FRUGAL = (Option("prune", 5), Option("pool", 2, 3), Option("convolve", 3), Option("resample", 2), Option("none"))
 """SELECT with pooling as suits a video: over three frames and two neighbours. A head that was trained on every visual row keeps
@@ -72,25 +72,25 @@ neighbours (64 calibration clips, 95 % bootstrap over clips; fp32)."""
 
 
 class Elastic(nn.Module):
-    """Ways and gate for rows of width 2 x `width`; `frame`: the rows of a frame, which ways that go over frames need."""
+    """Branches and gate for rows of width 2 x `width`; `frame`: rows of a frame, which branches that go over frames need."""
 
     def __init__(self, width: int, mode: Mode, options: Sequence[Option], frame: int = 0) -> None:
         super().__init__()
         if mode == "weighted" and (
             len({option.size for option in options}) != 1 or any(o.kind not in KINDS[:3] or o.frames > 1 for o in options)
         ):
-            raise BadCheckpoint("weighted needs ways of one ratio: their rows are added")
+            raise BadCheckpoint("weighted needs branches of one ratio: their rows are added")
         if type(frame) is not int or not 0 <= frame <= 1 << 20:
             raise BadCheckpoint(f"frame is {frame!r}, wanted the rows of a frame, 0 to {1 << 20}")
         if frame == 0 and any(option.frames > 1 for option in options):
             raise BadCheckpoint("pool over frames cannot be without frame, the rows of a frame")
         self.mode, self.options, self.frame = mode, tuple(options), frame
-        self.ways = nn.ModuleList(_way(option, width, frame) for option in self.options)
+        self.branches = nn.ModuleList(_branch(option, width, frame) for option in self.options)
         self.gate = nn.Linear(width, len(self.options)) if mode != "concat" else None
 
-    def ways_of(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Rows [..., T, 2 D] in every way: rows [..., M, 2 D] and places [M] each."""
-        return [way(rows) for way in self.ways]
+    def branches_of(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Rows [..., T, 2 D] in every branch: rows [..., M, 2 D] and places [M] each."""
+        return [branch(rows) for branch in self.branches]
 
     def shares(self, question: Tensor) -> Tensor:
         """The gate's shares [..., options] for features [..., Q, D] of the question's rows; hard choices at inference in mode
@@ -107,9 +107,9 @@ class Elastic(nn.Module):
     def forward(self, rows: Tensor, question: Tensor) -> tuple[Tensor, Tensor]:
         """At inference: rows [T, 2 D] and the question's features [Q, D] -> rows [M, 2 D] and places [M]."""
         if self.mode == "select":
-            chosen: tuple[Tensor, Tensor] = self.ways[int(self.shares(question).argmax())](rows)
+            chosen: tuple[Tensor, Tensor] = self.branches[int(self.shares(question).argmax())](rows)
             return chosen
-        found = self.ways_of(rows)
+        found = self.branches_of(rows)
         if self.mode == "weighted":
             weights = self.shares(question).to(rows.dtype)
             mixed = torch.stack([part for part, _ in found], -3)
@@ -134,12 +134,12 @@ class Elastic(nn.Module):
             raise BadCheckpoint(f"compressor mode {mode!r} is unknown: choose select, weighted or concat")
         if not options:
             raise BadCheckpoint("the compressor of the head's config.json has no options: wanted one at least")
-        if len(options) > MOST_WAYS:
-            raise BadCheckpoint(f"a compressor of {len(options)} ways cannot be: {MOST_WAYS} at most")
+        if len(options) > MOST_BRANCHES:
+            raise BadCheckpoint(f"a compressor of {len(options)} branches cannot be: {MOST_BRANCHES} at most")
         return cls(width, mode, options, frame)
 
 
-class Nothing(nn.Module):
+class DropVisual(nn.Module):
     """No visual row: what is left of them is in the features of the question's rows."""
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,11 +147,11 @@ class Nothing(nn.Module):
         return rows[..., :0, :], torch.empty(0, dtype=torch.int64, device=rows.device)
 
 
-def _way(option: Option, width: int, frame: int) -> nn.Module:
+def _branch(option: Option, width: int, frame: int) -> nn.Module:
     if option.kind == "prune":
         return Pruning(option.size)
     if option.kind == "pool":
         return Pooling(option.size, option.frames, frame)
     if option.kind == "convolve":
         return Convolution(width, option.size)
-    return Resampler(width, option.size) if option.kind == "resample" else Nothing()
+    return Resampler(width, option.size) if option.kind == "resample" else DropVisual()

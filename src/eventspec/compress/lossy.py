@@ -3,7 +3,7 @@
 One row of `size` stays. prune: every `size`-th; pool: the mean of `size` neighbours; attention: those that the prompt's last
 row attends to most, by the mean over heads in the second layer. That is FastV's ranking (2403.06764, K = 2), not its way:
 there rows are dropped behind that layer and the others keep their positions, here they never enter, and those that stay move
-together; so the first layer runs over all rows once more. `packer` is the way that is trained.
+together; so the first layer runs over all rows once more. `packer` is the kind that is trained.
 """
 
 from __future__ import annotations
@@ -14,42 +14,47 @@ from torch import Tensor
 from eventspec.compress.attended import RANKED_BEHIND, attention_of_last
 from eventspec.compress.pool import Pooling
 from eventspec.compress.prune import Pruning
-from eventspec.core import BadInput, Request, Trace
-from eventspec.models.session import LanguageTarget, Spliced
+from eventspec.core import BadInput, Media, Trace
+from eventspec.models.prompt import Frames, Prompt, PromptEncoder
 from eventspec.nn import Llama
 from eventspec.nn.llama import packed_attention
+from eventspec.trace import Lane
 
 KINDS = ("prune", "pool", "attention")
 
 
-class CompressedTarget(LanguageTarget):
-    """`target` with its visual rows reduced by `size` in the way `kind`; BadInput for what is no way."""
+class CompressedEncoder:
+    """`inner` with its visual rows reduced by `size`, see `KINDS`; BadInput for what is no kind."""
 
-    lossless = False
-
-    def __init__(self, target: LanguageTarget, kind: str, size: int) -> None:
+    def __init__(self, inner: PromptEncoder, kind: str, size: int) -> None:
         if kind not in KINDS:
             raise BadInput(f"compression '{kind}' is unknown: choose one of {', '.join(KINDS)} or packer")
         if size < 1:
             raise BadInput(f"{kind} with {size} leaves no visual token: give a whole number from 1 on")
-        super().__init__(target.language, self._reduced, target.name)
-        self.inner, self.kind, self.size = target, kind, size
+        self.inner, self.language, self.kind, self.size = inner, inner.language, kind, size
 
-    def _reduced(self, request: Request, trace: Trace, lane: str) -> Spliced:
-        prompt = self.inner.rows(request, trace, lane)
-        began, (begin, end) = trace.now(), prompt.visual
+    def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
+        """As `PromptEncoder.encode`; all rows: which of them stay may depend on the question."""
+        return self.inner.encode(media, trace, lane)
+
+    def extend(self, visual: Tensor, frames: Frames) -> Tensor:
+        """As `PromptEncoder.extend`."""
+        return self.inner.extend(visual, frames)
+
+    def prompt(self, question: str, visual: Tensor) -> Prompt:
+        """As `PromptEncoder.prompt`, with fewer visual rows."""
+        prompt = self.inner.prompt(question, visual)
+        begin, end = prompt.visual
         rows = prompt.rows[begin:end]
         if self.kind == "attention":
             kept = rows[most_attended(self.language, prompt, -(-len(rows) // self.size))]
         else:
             kept, _ = (Pooling if self.kind == "pool" else Pruning)(self.size).eval()(rows)
-        trace.span("compress", lane, began)
-        trace.sizes["visual"] = len(kept)
         whole = torch.cat((prompt.rows[:begin], kept, prompt.rows[end:]))
-        return Spliced(whole, (begin, begin + len(kept)))
+        return Prompt(whole, (begin, begin + len(kept)))
 
 
-def most_attended(language: Llama, prompt: Spliced, count: int) -> Tensor:
+def most_attended(language: Llama, prompt: Prompt, count: int) -> Tensor:
     """Places int64 [count], ascending, of the visual rows that the prompt's last row attends to most."""
     x, total = prompt.rows[None], len(prompt.rows)
     cos, sin = (table[:total].to(x.dtype) for table in (language.cos, language.sin))

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from eventspec.core import BadInput
 from eventspec.models import configuration as fields
-from eventspec.models.session import LanguageTarget, Rows
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import Projector
 from eventspec.nn.linear import Linear
@@ -109,8 +108,8 @@ class Packer(nn.Module):
         small = F.interpolate(grids.float(), scale_factor=1 / self.config.scale, mode="bilinear", align_corners=False)
         down = small.flatten(2).transpose(1, 2).to(layers[-1].dtype)
         queries = self._headed(self.asking(self.asking_norm(down))[:, :, None])
-        told = torch.cat([layer[:, 1:] for layer in layers], -1)
-        inner = F.gelu(self.reading(self.reading_norm(told)))
+        patches = torch.cat([layer[:, 1:] for layer in layers], -1)
+        inner = F.gelu(self.reading(self.reading_norm(patches)))
         keys, values = (self._headed(self.squares(part)) for part in self.keys_values(inner).chunk(2, -1))
         attended = F.scaled_dot_product_attention(queries, keys, values)
         found = self.out(attended.transpose(-2, -3).flatten(-2)[:, :, 0])
@@ -128,16 +127,6 @@ class Packer(nn.Module):
         """[..., T, C] -> [..., heads, T, C / heads]."""
         headed: Tensor = rows.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
         return headed
-
-
-class PackedTarget(LanguageTarget):
-    """A target whose visual rows a packer makes: lossy. The rows stand behind each other, as in `lossy`; packing is part of the
-    vision stage, since the target's own projector does not run."""
-
-    lossless = False
-
-    def __init__(self, target: LanguageTarget, rows: Rows) -> None:
-        super().__init__(target.language, rows, target.name)
 
 
 def packed_rows(model: VideoLlava, packer: Packer, pixels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who proposes tokens: nobody, the prompt's own n-grams, a text prior, an independent language model, one with another
+"""Who proposes tokens: the prompt's own n-grams, a text prior, an independent language model, one with another
 tokenizer, one cut to chains, a head on the target's features."""
 
 from eventspec.drafters.eagle import EagleConfig, EagleHead
@@ -7,7 +7,6 @@ from eventspec.drafters.feature import FeatureDrafter
 from eventspec.drafters.head_folder import TrainedHead, export_speculators, load_head, save_head
 from eventspec.drafters.language_model import LanguageDrafter
 from eventspec.drafters.ngram import NgramDrafter
-from eventspec.drafters.nothing import Nothing
 from eventspec.drafters.prior import PriorDrafter, TextPrior
 from eventspec.drafters.retokenized import Retokenized
 from eventspec.drafters.speculators import Verifier
@@ -20,7 +19,6 @@ __all__ = [
     "FeatureDrafter",
     "LanguageDrafter",
     "NgramDrafter",
-    "Nothing",
     "PriorDrafter",
     "Retokenized",
     "TextPrior",

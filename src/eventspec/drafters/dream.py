@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.nn.draft import CrossedHot
+from eventspec.nn.decode import apply_rope
+from eventspec.nn.draft import CrossedKernel
 from eventspec.nn.llama import Layer
 
 
@@ -43,8 +44,10 @@ class Crossing(nn.Module):
         queries = F.linear(layer.normed(rows), layer.qkv.weight[:width].to(rows.dtype)).unflatten(-1, (layer.heads, -1))
         both = F.linear(features, layer.qkv.weight[width:].to(features.dtype)).unflatten(-1, (-1, layer.head_dim))
         keys, values = both.split((layer.kv_heads, layer.kv_heads), -2)
-        turn = (_turned(self._normed(x, norm), cos, sin) for x, norm in ((queries, self.query_norm), (keys, self.key_norm)))
-        return *turn, values
+        rotated = (
+            apply_rope(self._normed(x, norm), cos, sin) for x, norm in ((queries, self.query_norm), (keys, self.key_norm))
+        )
+        return *rotated, values
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """As `Layer.finish`, with gates."""
@@ -57,10 +60,6 @@ class Crossing(nn.Module):
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.layer.eps)
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 class DreamHead(nn.Module):
@@ -87,14 +86,14 @@ class DreamHead(nn.Module):
         logits: Tensor = target.head(hidden)
         return logits
 
-    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(embedding of the next token, feature of this one), [..., D] each: they meet in the crossing, not before."""
-        assert plain is None
+        assert embedding_only is None
         return embeds, hidden
 
-    def hot(self, target: Llama) -> CrossedHot:
+    def kernel(self, target: Llama) -> CrossedKernel:
         """The weights of the drafting pass."""
         cross, none = self.cross, self.norm.detach().new_empty(0)
         more = [part.detach() for part in (cross.query_norm, cross.key_norm, cross.gates.tanh(), self.norm)]
         out = [none, target.head.weight.detach(), none.long()]
-        return CrossedHot(self.first, cross.layer, self.last, more, out)
+        return CrossedKernel(self.first, cross.layer, self.last, more, out)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.nn.draft import Hot
+from eventspec.nn.draft import DraftKernel
 from eventspec.nn.linear import Linear
 from eventspec.nn.llama import Layer
 
@@ -44,13 +44,13 @@ class EagleHead(nn.Module):
         """Tapped outputs [..., F] -> features [..., D]: they are the features."""
         return tapped
 
-    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual.
 
-        Rows where `plain` bool [...] is true are not fused: the layer reads the embedding itself (MSD's visual rows)."""
+        Rows where `embedding_only` bool [...] is true are not fused: the layer reads the embedding (MSD's visual rows)."""
         x = self.fc(torch.cat((embeds, hidden), -1))
-        if plain is not None:
-            x = torch.where(plain[..., None], embeds.to(x.dtype), x)
+        if embedding_only is not None:
+            x = torch.where(embedding_only[..., None], embeds.to(x.dtype), x)
         return (self.layer.normed(x) if self.config.input_norm else x), x
 
     def scores(self, hidden: Tensor, target: Llama) -> Tensor:
@@ -58,12 +58,12 @@ class EagleHead(nn.Module):
         logits: Tensor = target.head(hidden)
         return logits
 
-    def hot(self, target: Llama) -> Hot:
+    def kernel(self, target: Llama) -> DraftKernel:
         """The weights of the drafting pass."""
         weight = self.fc.weight.detach()
         none = weight.new_empty(0)
         bias = none if self.fc.bias is None else self.fc.bias.detach()
-        return Hot([weight, bias], self.layer, [none, target.head.weight.detach(), none.long()])
+        return DraftKernel([weight, bias], self.layer, [none, target.head.weight.detach(), none.long()])
 
 
 class MsdHead(EagleHead):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.nn.draft import Hot
+from eventspec.nn.draft import DraftKernel
 from eventspec.nn.linear import Linear
 from eventspec.nn.llama import Layer
 
@@ -55,9 +55,9 @@ class Eagle3Head(nn.Module):
         fused: Tensor = self.fc(tapped)
         return fused
 
-    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual."""
-        assert plain is None  # here they are side by side, there is nothing to leave out
+        assert embedding_only is None  # here they are side by side, there is nothing to leave out
         eps = self.config.language.rms_norm_eps
         seen = F.rms_norm(hidden, self.hidden_norm.shape, self.hidden_norm.to(hidden.dtype), eps)
         return torch.cat((self.layer.normed(embeds), seen), -1), seen if self.config.norm_before_residual else hidden
@@ -69,7 +69,7 @@ class Eagle3Head(nn.Module):
         )
         return logits
 
-    def hot(self, target: Llama) -> Hot:
+    def kernel(self, target: Llama) -> DraftKernel:
         """The weights of the drafting pass."""
         norms = [self.hidden_norm.detach()] * (2 if self.config.norm_before_residual else 1)
-        return Hot(norms, self.layer, [self.norm.detach(), self.head.weight.detach(), self.ids])
+        return DraftKernel(norms, self.layer, [self.norm.detach(), self.head.weight.detach(), self.ids])

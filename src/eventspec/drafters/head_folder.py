@@ -26,7 +26,7 @@ from eventspec.drafters import speculators
 from eventspec.drafters.dream import DreamConfig, DreamHead
 from eventspec.drafters.eagle import EagleConfig, EagleHead, MsdHead
 from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
-from eventspec.drafters.feature import Prefix, adapted, compressed, decoupled, whole
+from eventspec.drafters.feature import PromptView, adapted, compressed, decoupled, full_prompt
 from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
 from eventspec.drafters.speculators import TAPS, Verifier
 from eventspec.drafters.static_tree import Rates, read_rates
@@ -68,13 +68,13 @@ class TrainedHead:
     rates: Rates = ()
 
     @property
-    def prefix(self) -> Prefix:
+    def view(self) -> PromptView:
         """What of the prompt the head sees."""
         if self.compressor is not None:
             return compressed(self.compressor)
         if isinstance(self.head, VispecHead):
             return adapted(self.head)
-        return decoupled if isinstance(self.head, MsdHead) else whole
+        return decoupled if isinstance(self.head, MsdHead) else full_prompt
 
 
 def load_head(folder: Path, target: Llama) -> TrainedHead:
@@ -188,11 +188,12 @@ def save_head(trained: TrainedHead, folder: Path, target: Llama, dtype: torch.dt
         config.update(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=head.config.draft_vocab)
         config[TAPS] = list(head.taps)
         layer, more = "midlayer.", _tables(head)
-    elif isinstance(head, EagleHead):
-        config["bias"] = head.config.bias
+    elif isinstance(head, EagleHead) and not head.config.bias:
+        config["bias"] = False  # true is what SafeAILab's code takes for granted; vLLM would make attention biases of it
     if elastic is not None:
         own["compressor"] = elastic.as_json()
-        more.update({f"{COMPRESSOR}{name}": p.detach().cpu().to(dtype) for name, p in elastic.named_parameters()})
+        places = compressor_sources(elastic)
+        more.update({places[name][0][0]: p.detach().cpu().to(dtype) for name, p in elastic.named_parameters()})
     _write(folder, head, layer, more, {**config, "eventspec": own}, dtype)
 
 
@@ -234,7 +235,7 @@ def head_sources(head: Head, layer: str = LAYER) -> weights.Sources:
     if head.config.bias:
         names["fc.bias"] = [("fc.bias", 0)]
     if isinstance(head, VispecHead):
-        names.update(weights.linear_sources("tell", "img_fc"))
+        names.update(weights.linear_sources("global_proj", "img_fc"))
         for ours, theirs in (("queries", "q"), ("keys.weight", "k_proj.weight"), ("values.weight", "v_proj.weight")):
             names[f"adaptor.{ours}"] = [(f"imadpt.{theirs}", 0)]
         names["adaptor.out.weight"] = [("imadpt.o_proj.weight", 0)]
@@ -324,8 +325,8 @@ def _check_finite(checkpoint: Checkpoint, module: nn.Module, sources: weights.So
     for name, parts in sources.items():
         extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and says NaN where there is one
         if not bool(extremes.isfinite().all()):
-            told = f"tensor {checkpoint.at[parts[0][0]][1]} holds NaN or infinity in {_name(extremes.dtype)}"
-            raise BadCheckpoint(f"{checkpoint.where}: {told}: fetch or train the head again")
+            problem = f"tensor {checkpoint.at[parts[0][0]][1]} holds NaN or infinity in {_name(extremes.dtype)}"
+            raise BadCheckpoint(f"{checkpoint.where}: {problem}: fetch or train the head again")
 
 
 def _agrees(data: fields.Fields, name: str, only: int | None, why: str) -> None:
@@ -352,7 +353,8 @@ def _compressor(folder: Path, data: fields.Fields, checkpoint: Checkpoint, head:
 
 def compressor_sources(elastic: Elastic) -> weights.Sources:
     """Tensor names of a compressor beside its head's."""
-    return {name: [(f"{COMPRESSOR}{name}", 0)] for name, _ in elastic.named_parameters()}
+    files = ((name, name.replace("branches.", "ways.", 1)) for name, _ in elastic.named_parameters())
+    return {name: [(f"{COMPRESSOR}{file}", 0)] for name, file in files}
 
 
 def _plain(name: str) -> str:

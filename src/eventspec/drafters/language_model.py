@@ -1,7 +1,7 @@
 """An independent language model as a drafter: it sees its own view of the recording, knows nothing of the target, and
 starts at once.
 
-It grows one draft tree, best leaf first. Where a cheap guesser is sure how a leaf goes on, the guess is read in the same
+It grows one draft tree, best leaf first. Where a cheap `lookahead` is sure how a leaf goes on, its guess is read in the same
 forward: if the model agrees, the next levels are known already. Guesses change how fast the tree grows, never what is in it.
 What it grew survives a verdict that followed the tree, so proposing again goes on from there: while the target verifies,
 drafting never has to stop.
@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
-from eventspec.engine.tree import DraftTree
-from eventspec.models.session import Rows
+from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.models.prefix import Prefix
+from eventspec.models.prompt import Prompt, PromptEncoder
 from eventspec.nn import Llama
+from eventspec.tree import DraftTree
 
 _WIDTH = 4
 _CHILDREN = 6
@@ -32,38 +34,54 @@ becomes the root, and then what follows it is likely."""
 
 Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
-Guess = Callable[[str, Sequence[int]], list[int]]
+Lookahead = Callable[[str, Sequence[int]], list[int]]
 """(question, answer so far) -> the tokens that are likely to follow, at best a few; [] where that is not clear."""
 
 
-class Speaks(Protocol):
+def no_lookahead(question: str, answer: Sequence[int]) -> list[int]:
+    """Nothing is clear."""
+    return []
+
+
+class DraftModel(Protocol):
     """What drafting needs of a language model; see `LanguageDrafter`."""
 
     name: str
     language: Llama
-    end: int
+    eos_id: int
     limit: int | None
-    guess: Guess
+    lookahead: Lookahead
 
 
 class LanguageDrafter:
-    """`rows` makes the drafter's own prompt, `language` reads it, `end` is its end-of-text id; ids from `limit` on are never
-    drafted (rows without a token, tokens that the target does not share); `guess` is read ahead."""
+    """`encoder` makes the drafter's own prompt, which its language model reads; `eos_id` is its end-of-text id; ids from
+    `limit` on are never drafted (rows without a token, tokens that the target does not share); `lookahead` is read ahead."""
 
     taps: tuple[int, ...] = ()
+    needs_target = False
     concurrent = True
 
     def __init__(
-        self, name: str, language: Llama, rows: Rows, end: int, limit: int | None = None, guess: Guess | None = None
+        self,
+        name: str,
+        encoder: PromptEncoder,
+        eos_id: int,
+        limit: int | None = None,
+        lookahead: Lookahead | None = None,
     ) -> None:
-        self.name, self.language, self.rows, self.end, self.limit = name, language, rows, end, limit
-        self.guess = guess or (lambda question, answer: [])
+        self.name, self.encoder, self.language, self.eos_id, self.limit = name, encoder, encoder.language, eos_id, limit
+        self.lookahead = lookahead or no_lookahead
+        self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
 
-    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
-        """Vision encoding and prefill of the drafter."""
-        prompt = self.rows(request, trace, "drafter").rows
+    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
+        """Vision encoding and prefill of the drafter, as far as no question about the same recording came before."""
+        if request.media not in self._seen:
+            visual = self.encoder.encode(request.media, trace, "drafter")
+            self._seen[request.media] = visual, Prefix(self.language)
+        visual, prefix = self._seen[request.media]
+        prompt = self.encoder.prompt(request.question, visual)
         began = trace.now()
-        session = LanguageDraft(self, prompt, request, trace)
+        session = LanguageDraft(self, prompt, prefix, request, trace)
         trace.span("prefill", "drafter", began)
         return session
 
@@ -71,30 +89,35 @@ class LanguageDrafter:
 class LanguageDraft:
     """The drafter's cache, its tree, and the committed tokens it has not read yet."""
 
-    def __init__(self, drafter: Speaks, prompt: Tensor, request: Request, trace: Trace) -> None:
+    def __init__(self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
         self.trace = trace
-        self.language, self.end, self.name, self.limit = drafter.language, drafter.end, drafter.name, drafter.limit
-        self.guess, self.question, self.answer = drafter.guess, request.prompt, list[int]()
+        self.language, self.eos_id, self.name, self.limit = drafter.language, drafter.eos_id, drafter.name, drafter.limit
+        self.lookahead, self.question, self.answer = drafter.lookahead, request.question, list[int]()
         self.context, most = self.language.config.max_position_embeddings, request.sampling.max_new_tokens
-        self.cache = self.language.new_cache(min(self.context, len(prompt) + most + 2) + _TREE_ROWS)
+        total = len(prompt.rows)
+        reading, self._loan = prefix.begin(prompt, min(self.context, total + most + 2) + _TREE_ROWS)
+        self.cache = reading.cache
         self.base = 0  # rows of the cache that are committed; the tree's rows lie behind them
         self.tree = DraftTree()
-        self.sees = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
+        self.visible = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
         self.row_of: dict[int, int] = {}  # expanded node -> its row behind the base
-        self.root: Children | None = self._forward(prompt)[0]
-        self.cache.keep(len(prompt), [])
-        self.base = len(prompt)
+        rows = prompt.rows[reading.rows :]
+        hidden = self._forward(rows)
+        self.root: Children | None = self._children(hidden[-1:])[0]
+        reading.hidden.append(hidden)
+        self.cache.keep(len(rows), [])
+        self.base = total
         self.unread: list[int] = []
 
     def propose(self, budget: Budget) -> Proposal:
         """Grow the tree until the budget is used up, then the best of it."""
         self._read()
-        floor = max(budget.floor, _SMALLEST)
+        floor = max(budget.min_path_prob, _SMALLEST)
         if budget.show is not None and len(self.tree):
             budget.show(self.tree.best_chain())
         while not budget.until() and len(self.tree.expanded) + _WIDTH + _AHEAD <= _TREE_ROWS:
-            leaves = self.tree.leaves(_WIDTH, floor, min(budget.levels, self.context - self.base), budget.nodes)
-            if not leaves or sum(self.tree.values[node] for node in leaves) < budget.mass:
+            leaves = self.tree.leaves(_WIDTH, floor, min(budget.max_depth, self.context - self.base), budget.max_nodes)
+            if not leaves or sum(self.tree.values[node] for node in leaves) < budget.min_frontier_prob:
                 break
             self._expand(leaves)
             if budget.show is not None:
@@ -121,9 +144,9 @@ class LanguageDraft:
         self.cache.length = self.base
         self.cache.keep(0, known + alive)
         self.base += len(known)
-        kept = self.sees[np.ix_(alive, alive)]
-        self.sees[: len(alive)] = False
-        self.sees[: len(alive), : len(alive)] = kept
+        kept = self.visible[np.ix_(alive, alive)]
+        self.visible[: len(alive)] = False
+        self.visible[: len(alive), : len(alive)] = kept
         self.row_of = {node: row for row, node in enumerate(self.tree.expanded)}
 
     def _rows_below(self, root: int) -> list[int]:
@@ -141,19 +164,20 @@ class LanguageDraft:
         if self.unread:
             self._check_unread()
             self.cache.length = self.base
-            ahead = self._guessed([], self.base + len(self.unread))
+            ahead = self._looked_ahead([], self.base + len(self.unread))
             text = torch.tensor(self.unread + ahead, device=self.language.embed.weight.device)
-            self.root, *after = self._forward(self.language.embed(text), behind=len(self.unread) - 1)
+            hidden = self._forward(self.language.embed(text))
+            self.root, *after = self._children(hidden[len(self.unread) - 1 :])
             self.cache.keep(len(self.unread), [])
             self.base += len(self.unread)
             self.unread = []
             self.tree, self.row_of = DraftTree(), {}
         if self.root is not None:
-            self.tree.grow(-1, self.root, 0.0, self.end)
+            self.tree.grow(-1, self.root, 0.0, self.eos_id)
             self.root = None
             # The guess was read right behind what was committed: its rows lie where the tree's first rows belong.
             for row in range(len(ahead)):
-                self.sees[row] = np.arange(_TREE_ROWS) <= row
+                self.visible[row] = np.arange(_TREE_ROWS) <= row
             self._agree(-1, ahead, after, 0)
 
     def _check_unread(self) -> None:
@@ -164,18 +188,18 @@ class LanguageDraft:
         if (rows := self.base + len(self.unread)) > self.context:
             raise ValueError(f"the answer reaches row {rows} of the drafter's context of {self.context}")
 
-    def _guessed(self, path: list[int], position: int) -> list[int]:
+    def _looked_ahead(self, path: list[int], position: int) -> list[int]:
         """What is likely to follow the answer and `path`, for rows from `position` on."""
-        return self.guess(self.question, self.answer + path)[: max(0, min(_AHEAD, self.context - position))]
+        return self.lookahead(self.question, self.answer + path)[: max(0, min(_AHEAD, self.context - position))]
 
     def _agree(self, node: int, ahead: list[int], after: list[Children], row: int) -> None:
         """Take over from a guess behind `node`, whose rows begin at `row`, as far as the tree has its tokens."""
         for token, children in zip(ahead, after, strict=True):
             child = self.tree.child(node, token)
-            if child is None or token == self.end:
+            if child is None or token == self.eos_id:
                 return
             self.row_of[child] = row
-            self.tree.grow(child, children, 0.0, self.end)
+            self.tree.grow(child, children, 0.0, self.eos_id)
             self.tree.expand([child])
             node, row = child, row + 1
 
@@ -183,39 +207,43 @@ class LanguageDraft:
         tree, rows = self.tree, len(self.tree.expanded)
         best = max(leaves, key=lambda leaf: tree.values[leaf])
         tip = self.base + tree.levels[best] + 1
-        ahead = self._guessed(tree.path(best), tip)
+        ahead = self._looked_ahead(tree.path(best), tip)
         width = rows + len(leaves) + len(ahead)
         for row, leaf in enumerate(leaves, rows):
             parent = tree.parents[leaf]
-            self.sees[row] = self.sees[self.row_of[parent]] if parent >= 0 else False
-            self.sees[row, row] = True
+            self.visible[row] = self.visible[self.row_of[parent]] if parent >= 0 else False
+            self.visible[row, row] = True
             self.row_of[leaf] = row
         behind = self.row_of[best]
         for row in range(rows + len(leaves), width):
-            self.sees[row] = self.sees[behind]
-            self.sees[row, row] = True
+            self.visible[row] = self.visible[behind]
+            self.visible[row, row] = True
             behind = row
         visible = np.ones((width - rows, self.base + width), bool)
-        visible[:, self.base :] = self.sees[rows:width, :width]
+        visible[:, self.base :] = self.visible[rows:width, :width]
         levels = [self.base + tree.levels[leaf] for leaf in leaves] + list(range(tip, tip + len(ahead)))
         tokens = [tree.tokens[leaf] for leaf in leaves] + ahead
         placed = torch.tensor([tokens, levels], device=self.language.embed.weight.device)
         self.cache.length = self.base + rows
         mask = torch.from_numpy(visible).to(placed.device)
-        known = self._forward(self.language.embed(placed[0]), placed[1], mask, behind=0)
+        known = self._children(self._forward(self.language.embed(placed[0]), placed[1], mask))
         self.cache.length = self.base
         for leaf, children in zip(leaves, known, strict=False):
-            tree.grow(leaf, children, 0.0, self.end)
+            tree.grow(leaf, children, 0.0, self.eos_id)
         tree.expand(leaves)
         self._agree(best, ahead, known[len(leaves) :], rows + len(leaves))
 
-    def _forward(
-        self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, behind: int = -1
-    ) -> list[Children]:
-        """Read rows [T, D]; the likeliest next tokens after each from row `behind` on."""
+    def _forward(self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Read rows [T, D]; the last layer's output [T, D]."""
         began = self.trace.now()
         hidden, _ = self.language.step(rows, self.cache, positions, mask)
-        logits = self.language.logits(hidden[behind:])
+        self.trace.forward("drafter", self.trace.now() - began)
+        return hidden
+
+    def _children(self, hidden: Tensor) -> list[Children]:
+        """The likeliest next tokens after each row [T, D]."""
+        began = self.trace.now()
+        logits = self.language.logits(hidden)
         shares, tokens = logits[..., : self.limit].float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
 
 
 class NgramDrafter:
@@ -15,13 +15,14 @@ class NgramDrafter:
 
     name = "ngram"
     taps: tuple[int, ...] = ()
+    needs_target = False
     concurrent = False
 
     def __init__(self, encode: Callable[[str], Sequence[int]], longest: int = 3) -> None:
         self.encode, self.longest = encode, longest
 
-    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
-        return _Lookup(list(self.encode(request.prompt)), self.longest)
+    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
+        return _Lookup(list(self.encode(request.question)), self.longest)
 
 
 class _Lookup:
@@ -34,7 +35,7 @@ class _Lookup:
             tail = text[-size:]
             for at in range(len(text) - size - 1, -1, -1):
                 if text[at : at + size] == tail:
-                    found = text[at + size : at + size + min(budget.nodes, budget.levels)]
+                    found = text[at + size : at + size + min(budget.max_nodes, budget.max_depth)]
                     if budget.show is not None:
                         budget.show(found)
                     return Proposal.chain(found, "ngram")

@@ -10,8 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict, write_text
-from eventspec.engine.tree import DraftTree
+from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.files import write_text
+from eventspec.tree import DraftTree
 
 Context = tuple[int, ...]
 
@@ -105,22 +106,23 @@ class TextPrior:
 
 
 class PriorDrafter:
-    """Drafts the likeliest tree of the text prior; `end` is the token after which nothing follows."""
+    """Drafts the likeliest tree of the text prior; `eos_id` is the token after which nothing follows."""
 
     name = "prior"
     taps: tuple[int, ...] = ()
+    needs_target = False
     concurrent = False
 
-    def __init__(self, prior: TextPrior, end: int) -> None:
-        self.prior, self.end = prior, end
+    def __init__(self, prior: TextPrior, eos_id: int) -> None:
+        self.prior, self.eos_id = prior, eos_id
 
-    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
-        return _PriorSession(self.prior, request.prompt, self.end)
+    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
+        return _PriorSession(self.prior, request.question, self.eos_id)
 
 
 class _PriorSession:
-    def __init__(self, prior: TextPrior, question: str, end: int) -> None:
-        self.prior, self.question, self.end = prior, question, end
+    def __init__(self, prior: TextPrior, question: str, eos_id: int) -> None:
+        self.prior, self.question, self.eos_id = prior, question, eos_id
         self.answer: list[int] = []
 
     def propose(self, budget: Budget) -> Proposal:
@@ -130,13 +132,13 @@ class _PriorSession:
             for node in chosen:
                 before = len(tree)
                 known = self.prior.following(self.question, self.answer + paths[node], 4)
-                tree.grow(node, [(token, share) for token, share in known if token >= 0], budget.floor, self.end)
+                tree.grow(node, [(token, share) for token, share in known if token >= 0], budget.min_path_prob, self.eos_id)
                 paths.update({new: [*paths[node], tree.tokens[new]] for new in range(before, len(tree))})
             tree.expand([node for node in chosen if node >= 0])
-            chosen = tree.leaves(4, budget.floor, budget.levels, budget.nodes)
+            chosen = tree.leaves(4, budget.min_path_prob, budget.max_depth, budget.max_nodes)
         if budget.show is not None:
             budget.show(tree.best_chain())
-        return tree.proposal(budget, budget.floor, "prior")
+        return tree.proposal(budget, budget.min_path_prob, "prior")
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         self.answer += verdict.tokens.tolist()

@@ -1,7 +1,7 @@
 """A drafter with another tokenizer: its drafts reach the target in the target's ids, the answer reaches it in its own.
 
-Two ways. `retokenize` goes through text: a drafted path is spelled and spelled again by the target's tokenizer, and the drafter
-hears whole words of what was committed. `intersect` goes token by token over the pieces that both vocabularies have. The
+Two mappings. `retokenize` goes through text: a drafted path is spelled and spelled again by the target's tokenizer, and the
+drafter gets whole words of what was committed. `intersect` goes token by token over the pieces that both vocabularies have. The
 engine sees proposals in the target's ids only, so both are lossless. What was drawn in one vocabulary has no probability in the
 other: every proposal counts as chosen.
 """
@@ -9,25 +9,17 @@ other: every proposal counts as chosen.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from eventspec.core import BadInput, Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
-from eventspec.text import Vocabulary
+from eventspec.core import BadInput, Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.text import TokenSpace
 
-WAYS = ("retokenize", "intersect")
+MAPPINGS = ("retokenize", "intersect")
 _STRETCH = 4
 """How many drafter tokens one target token may need on the long run: room in the drafter's cache, nothing else."""
 _REMEMBERED = 4096
-
-
-@dataclass(frozen=True)
-class Speaker:
-    """A vocabulary, and the id with which its model ends an answer."""
-
-    vocabulary: Vocabulary
-    end: int
 
 
 class Retokenized:
@@ -35,32 +27,33 @@ class Retokenized:
     target's layers: it shares the target's vocabulary by nature."""
 
     taps: tuple[int, ...] = ()
+    needs_target = False
 
-    def __init__(self, inner: Drafter, theirs: Speaker, ours: Speaker, way: str) -> None:
-        if inner.taps:
+    def __init__(self, inner: Drafter, theirs: TokenSpace, ours: TokenSpace, mapping: str) -> None:
+        if inner.needs_target:
             raise BadInput(f"drafter {inner.name} reads the target's layers: it cannot have another vocabulary")
-        if way not in WAYS:
-            raise BadInput(f"vocabulary way '{way}' is unknown: choose one of {', '.join(WAYS)}")
-        self.inner, self.theirs, self.ours, self.way = inner, theirs, ours, way
+        if mapping not in MAPPINGS:
+            raise BadInput(f"vocabulary mapping '{mapping}' is unknown: choose one of {', '.join(MAPPINGS)}")
+        self.inner, self.theirs, self.ours, self.mapping = inner, theirs, ours, mapping
         self.name, self.concurrent = inner.name, inner.concurrent
-        self.to_ours, self.to_theirs = shared_ids(theirs, ours) if way == "intersect" else ({}, {})
+        self.to_ours, self.to_theirs = shared_ids(theirs, ours) if mapping == "intersect" else ({}, {})
 
-    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
+    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """As `core.Drafter.open`."""
         most = _STRETCH * request.sampling.max_new_tokens + 32
         stretched = replace(request, sampling=replace(request.sampling, max_new_tokens=most))
         inner = self.inner.open(stretched, target, trace)
-        if self.way == "intersect":
+        if self.mapping == "intersect":
             return SharedDraft(inner, self)
         return TextDraft(inner, self)
 
 
-def shared_ids(theirs: Speaker, ours: Speaker) -> tuple[dict[int, int], dict[int, int]]:
+def shared_ids(theirs: TokenSpace, ours: TokenSpace) -> tuple[dict[int, int], dict[int, int]]:
     """Their id -> our id and back, for pieces that spell the same; the same piece comes before another of that spelling."""
     return _onto(theirs, ours), _onto(ours, theirs)
 
 
-def _onto(source: Speaker, goal: Speaker) -> dict[int, int]:
+def _onto(source: TokenSpace, goal: TokenSpace) -> dict[int, int]:
     spelled: dict[bytes, int] = {}
     for token, text in reversed(list(enumerate(goal.vocabulary.spelling))):
         spelled[text] = token
@@ -71,7 +64,7 @@ def _onto(source: Speaker, goal: Speaker) -> dict[int, int]:
             found[token] = same
         elif text and text in spelled:
             found[token] = spelled[text]
-    return {**found, source.end: goal.end}
+    return {**found, source.eos_id: goal.eos_id}
 
 
 class SharedDraft:
@@ -94,7 +87,7 @@ class SharedDraft:
         for token in verdict.tokens.tolist():
             known = self.pair.to_theirs.get(token)
             ids += theirs.respell(ours.spell([token])) if known is None else [known]
-        _tell(self.inner, ids, scores)
+        _commit(self.inner, ids, scores)
 
     def _ours(self, path: list[int]) -> list[int]:
         ids = []
@@ -119,7 +112,7 @@ class TextDraft:
         """As `core.DraftSession.propose`."""
         proposal = self._propose(budget)
         if not len(proposal) and self.pending and self._scores is not None:
-            _tell(self.inner, self.theirs.vocabulary.respell(self.pending), self._scores)
+            _commit(self.inner, self.theirs.vocabulary.respell(self.pending), self._scores)
             self.pending = b""
             proposal = self._propose(budget)
         return proposal
@@ -131,21 +124,21 @@ class TextDraft:
         # A word is whole once the next one begins; its leading space belongs to it.
         cut = max(self.pending.rfind(b" "), self.pending.rfind(b"\n"))
         if cut > 0:
-            _tell(self.inner, self.theirs.vocabulary.respell(self.pending[:cut]), scores)
+            _commit(self.inner, self.theirs.vocabulary.respell(self.pending[:cut]), scores)
             self.pending = self.pending[cut:]
 
     def _propose(self, budget: Budget) -> Proposal:
         ahead = len(self.theirs.vocabulary.respell(self.pending)) if self.pending else 0
         show = budget.show
-        told = None if show is None else lambda chain: show(self._continued(chain))
-        inner = replace(budget, nodes=budget.nodes + ahead, levels=budget.levels + ahead, show=told)
+        shown = None if show is None else lambda chain: show(self._continued(chain))
+        inner = replace(budget, max_nodes=budget.max_nodes + ahead, max_depth=budget.max_depth + ahead, show=shown)
         proposal = self.inner.propose(inner)
         return _merged((self._continued(path) for path in _paths(proposal)), budget, proposal.origin)
 
     def _continued(self, path: list[int]) -> list[int]:
         """The target's ids for what a drafted path says behind the pending text; none when it says otherwise."""
-        ends = self.theirs.end in path
-        said = self.theirs.vocabulary.spell(path[: path.index(self.theirs.end)] if ends else path)
+        ends = self.theirs.eos_id in path
+        said = self.theirs.vocabulary.spell(path[: path.index(self.theirs.eos_id)] if ends else path)
         if not said.startswith(self.pending):
             return []
         text = said[len(self.pending) :]
@@ -154,10 +147,10 @@ class TextDraft:
                 self._spelled.clear()
             self._spelled[text] = self.ours.vocabulary.respell(text)
         ids = self._spelled[text]
-        return [*ids, self.ours.end] if ends and self.ours.vocabulary.spell(ids) == text else ids
+        return [*ids, self.ours.eos_id] if ends and self.ours.vocabulary.spell(ids) == text else ids
 
 
-def _tell(session: DraftSession, ids: list[int], scores: Scores) -> None:
+def _commit(session: DraftSession, ids: list[int], scores: Scores) -> None:
     """Commit ids that no proposal foresaw; sessions go by the tokens."""
     if ids:
         session.observe(Verdict(np.empty(0, np.int64), np.array(ids, np.int64)), scores)
@@ -186,9 +179,9 @@ def _merged(paths: Iterable[list[int]], budget: Budget, origin: str) -> Proposal
     parents: list[int] = []
     for path in paths:
         node = -1
-        for token in path[: budget.levels]:
+        for token in path[: budget.max_depth]:
             if (node, token) not in place:
-                if len(tokens) >= budget.nodes:
+                if len(tokens) >= budget.max_nodes:
                     break
                 place[node, token] = len(tokens)
                 tokens.append(token)

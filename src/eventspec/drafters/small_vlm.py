@@ -3,15 +3,28 @@ visual rows to a small language model, trained on the target's answers. It reads
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from eventspec.compress.attended import RANKED_BEHIND, attention_of_last, two_stages
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
-from eventspec.drafters.language_model import Guess, LanguageDraft
+from eventspec.core import (
+    Budget,
+    DraftSession,
+    Media,
+    Proposal,
+    Request,
+    Scores,
+    TappedPrompt,
+    TargetPrompt,
+    Trace,
+    Verdict,
+)
+from eventspec.drafters.language_model import LanguageDraft, Lookahead, no_lookahead
+from eventspec.models.prefix import Prefix
+from eventspec.models.prompt import Prompt, TextIds, splice
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.linear import Linear
 
@@ -61,54 +74,59 @@ class Pruned:
 
 
 class SmallVlmDrafter:
-    """The small model as a drafter behind the target's vision encoder: `ids` gives the text of a question's prompt before and
-    behind the visual rows, `end` is the end token."""
+    """The small model as a drafter behind the target's vision encoder: `text_ids` gives the text of a question's prompt
+    before and behind the visual rows, `eos_id` is the end token."""
 
+    needs_target = True
     concurrent = False
 
     def __init__(
         self,
         name: str,
         model: SmallVlm,
-        ids: Callable[[str], tuple[list[int], list[int]]],
-        end: int,
+        text_ids: TextIds,
+        eos_id: int,
         pruned: Pruned | None = None,
     ) -> None:
-        self.name, self.model, self.ids, self.end, self.pruned = name, model, ids, end, pruned
+        self.name, self.model, self.text_ids, self.eos_id, self.pruned = name, model, text_ids, eos_id, pruned
         self.language = model.language
         self.limit: int | None = None
-        self.guess: Guess = lambda question, answer: []
-        self.taps: tuple[int, ...] = (0 if pruned is None else pruned.layer,)
+        self.lookahead: Lookahead = no_lookahead
+        self.taps: tuple[int, ...] = () if pruned is None else (pruned.layer,)
+        self._read: WeakKeyDictionary[Media, Prefix] = WeakKeyDictionary()
 
-    def open(self, request: Request, target: TargetSession | None, trace: Trace) -> DraftSession:
-        """As `core.Drafter.open`; the target's session must have been prefilled with this drafter's taps."""
+    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
+        """As `core.Drafter.open`; the target's session must have been opened with this drafter's taps."""
         assert target is not None
         return SmallVlmDraft(self, request, target, trace)
 
-    def prompt(self, question: str, seen: TappedPrompt) -> Tensor:
-        """The small model's rows [T, d] for a prompt of the target's."""
+    def prefix(self, media: Media) -> Prefix:
+        """What questions about a recording share."""
+        return self._read.setdefault(media, Prefix(self.language))
+
+    def prompt(self, question: str, seen: TappedPrompt) -> Prompt:
+        """The small model's prompt, rows [T, d], for a prompt of the target's."""
         begin, end = seen.visual
         visual = seen.rows[begin:end]
         if self.pruned is not None:
+            assert seen.features is not None
             shares = attention_of_last(self.pruned.target, self.pruned.layer, seen.features)[begin:end]
             visual = visual[two_stages(shares, self.pruned.kept)]
-        before, after = (torch.tensor(part, dtype=torch.int64, device=visual.device) for part in self.ids(question))
-        embed = self.language.embed
-        return torch.cat((embed(before), self.model.projected(visual), embed(after)))
+        return splice(self.language, self.text_ids(question), self.model.projected(visual))
 
 
 class SmallVlmDraft:
     """Waits for the target's prompt to be whole, which it is when the first draft is wanted; then it is a language model."""
 
-    def __init__(self, drafter: SmallVlmDrafter, request: Request, target: TargetSession, trace: Trace) -> None:
+    def __init__(self, drafter: SmallVlmDrafter, request: Request, target: TargetPrompt, trace: Trace) -> None:
         self.drafter, self.request, self.target, self.trace = drafter, request, target, trace
         self.inner: LanguageDraft | None = None
-        self.heard: list[tuple[Verdict, Scores]] = []
+        self.pending_verdicts: list[tuple[Verdict, Scores]] = []
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """As `core.DraftSession.observe`."""
         if self.inner is None:
-            self.heard.append((verdict, scores))
+            self.pending_verdicts.append((verdict, scores))
         else:
             self.inner.observe(verdict, scores)
 
@@ -116,9 +134,10 @@ class SmallVlmDraft:
         """As `core.DraftSession.propose`."""
         if self.inner is None:
             began = self.trace.now()
-            prompt = self.drafter.prompt(self.request.prompt, self.target.prompt())
-            self.inner = LanguageDraft(self.drafter, prompt, self.request, self.trace)
-            for heard in self.heard:
-                self.inner.observe(*heard)
+            prompt = self.drafter.prompt(self.request.question, self.target.prompt())
+            prefix = self.drafter.prefix(self.request.media)
+            self.inner = LanguageDraft(self.drafter, prompt, prefix, self.request, self.trace)
+            for pending in self.pending_verdicts:
+                self.inner.observe(*pending)
             self.trace.span("drafter prefill", "target", began)
         return self.inner.propose(budget)

@@ -8,7 +8,7 @@ import heapq
 
 from eventspec.drafters.feature import LEVELS
 from eventspec.models import configuration as fields
-from eventspec.nn.draft import Growth, fixed_tree
+from eventspec.nn.draft import TreeConfig, fixed_tree
 
 Rates = tuple[tuple[float, ...], ...]
 """Acceptance rates: by level, how often a head's first, second, ... choice is right behind right ones."""
@@ -49,6 +49,6 @@ def best_paths(rates: Rates, nodes: int, levels: int = LEVELS) -> list[tuple[int
     return found
 
 
-def static_tree(rates: Rates, nodes: int = NODES) -> Growth:
+def static_tree(rates: Rates, nodes: int = NODES) -> TreeConfig:
     """The growth of the best fixed tree."""
     return fixed_tree(best_paths(rates, nodes))

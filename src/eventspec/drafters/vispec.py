@@ -36,25 +36,25 @@ class VispecHead(EagleHead):
         super().__init__(config)
         width = config.language.hidden_size
         self.adaptor = VisionAdaptor(width, config.language.num_attention_heads, queries)
-        self.tell = Linear(2 * width, width)
+        self.global_proj = Linear(2 * width, width)
         self.begin()
 
     def begin(self) -> None:
         """The fusion as it is before training: the vector changes nothing."""
-        width = self.tell.out_features
+        width = self.global_proj.out_features
         with torch.no_grad():
-            self.tell.weight.copy_(torch.cat((torch.eye(width), torch.zeros(width, width)), 1))
-            self.tell.bias.zero_()
+            self.global_proj.weight.copy_(torch.cat((torch.eye(width), torch.zeros(width, width)), 1))
+            self.global_proj.bias.zero_()
 
-    def told(self, hidden: Tensor, whole: Tensor) -> Tensor:
+    def fuse_global(self, hidden: Tensor, global_feature: Tensor) -> Tensor:
         """Features [..., D] fused with the vector of all visual rows [..., D] (zero before there are any)."""
-        fused: Tensor = self.tell(torch.cat((hidden, whole.expand_as(hidden).to(hidden.dtype)), -1))
+        fused: Tensor = self.global_proj(torch.cat((hidden, global_feature.expand_as(hidden).to(hidden.dtype)), -1))
         return fused
 
-    def folded(self, whole: Tensor) -> list[Tensor]:
+    def folded(self, global_feature: Tensor) -> list[Tensor]:
         """The reduction's weight and bias with the fusion in it, for one recording's vector [D]: drafting costs what EAGLE's
         does."""
-        left, right = self.fc.weight.detach().split(self.tell.out_features, 1)
-        tell, told = self.tell.weight.detach().split(self.tell.out_features, 1)
-        bias = right @ F.linear(whole, told, self.tell.bias.detach())
-        return [torch.cat((left, right @ tell), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()]
+        left, right = self.fc.weight.detach().split(self.global_proj.out_features, 1)
+        own, others = self.global_proj.weight.detach().split(self.global_proj.out_features, 1)
+        bias = right @ F.linear(global_feature, others, self.global_proj.bias.detach())
+        return [torch.cat((left, right @ own), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()]

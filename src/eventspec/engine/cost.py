@@ -51,7 +51,7 @@ def measure_draft(session: DraftSession, repeats: int = 12) -> float:
 
     def step() -> None:
         session.observe(Verdict(nothing, np.array([1], np.int64)), unused)
-        session.propose(Budget(nodes=1, levels=1))
+        session.propose(Budget(max_nodes=1, max_depth=1))
 
     return median(_seconds(step) for _ in range(repeats))
 
@@ -75,7 +75,7 @@ def measure_rounds(
     for _ in range(repeats):
         for count, tree in trees.items():
             for depth in depths:
-                budget = Budget(nodes=2 * depth, levels=depth)
+                budget = Budget(max_nodes=2 * depth, max_depth=depth)
                 drafted[depth].append(_seconds(lambda budget=budget: draft.propose(budget)))  # type: ignore[misc]
                 verified[count].append(_seconds(lambda tree=tree: target.score(tree)))  # type: ignore[misc]
     level = (median(drafted[depths[-1]]) - median(drafted[depths[0]])) / (depths[-1] - depths[0])

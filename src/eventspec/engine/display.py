@@ -9,9 +9,14 @@ from itertools import islice
 from typing import Any
 
 from eventspec.core import Committed, ConstraintState, Provisional, Retracted, Sampling, Trace, Update
-from eventspec.engine.distribution import sayable
+from eventspec.engine.admissible import sayable
+from eventspec.tree import exact_text
 
 Emit = Callable[[Update], None]
+
+
+def ignore(update: Update) -> None:
+    """Nobody listens."""
 
 
 class Display:
@@ -34,7 +39,7 @@ class Display:
                 tokens = _tokens(chain, left, self.vocabulary)
                 tokens = tokens[: sayable(tokens, answer, self.sampling, state)]
             except Exception as error:
-                self.trace.note(f"drafter {drafter} showed what cannot be read ({error}); it was left out")
+                self.trace.note(f"drafter {drafter} showed what cannot be read ({exact_text(error, 120)}); it was left out")
                 return
             with self._lock:
                 if tokens and len(answer) == self._committed:

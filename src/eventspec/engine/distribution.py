@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, ConstraintState, Proposal, Sampling
+from eventspec.core import BadInput, ConstraintState, Sampling
+from eventspec.engine.admissible import completes
 
 Row = np.ndarray[Any, np.dtype[np.float64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -43,11 +44,6 @@ def plain_greedy(sampling: Sampling) -> bool:
     return s.temperature == 0 and not shifted and not refused
 
 
-def advanced(state: ConstraintState | None, token: int, sampling: Sampling) -> ConstraintState | None:
-    """The constraint's state behind one more token. Behind a stop token the answer is over, and nothing is asked of it."""
-    return None if state is None or token in sampling.stop_ids else state.after(token)
-
-
 def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
     """Logits float [..., V] with those of banned tokens at minus infinity; the same tensor when none of them has a logit.
 
@@ -57,33 +53,6 @@ def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
     if not banned:
         return logits
     return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
-
-
-def no_admissible_root(proposal: Proposal, state: ConstraintState | None) -> bool:
-    """Whether no node can be accepted, so that none need be scored: all first tokens were chosen and leave the grammar."""
-    if state is None or proposal.probs is not None:
-        return False
-    mask, firsts = state.mask(), proposal.tokens[proposal.parents < 0]
-    return not mask[firsts[firsts < len(mask)]].any()
-
-
-def sayable(tokens: Sequence[int], answer: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> int:
-    """How many of these tokens, one behind the other, may follow the answer int [A] by bans, bad words, least length and
-    grammar (`state` is the constraint's behind the answer). Nothing follows a stop token."""
-    path = list(answer)
-    for count, token in enumerate(tokens):
-        early = len(path) < sampling.min_new_tokens and token in sampling.stop_ids
-        if early or token in sampling.banned_ids or any(_completes(word, path, token) for word in sampling.bad_words):
-            return count
-        if state is not None:
-            mask = state.mask()
-            if token >= len(mask) or not mask[token]:
-                return count
-        if token in sampling.stop_ids:
-            return count + 1
-        path.append(token)
-        state = advanced(state, token, sampling)
-    return len(tokens)
 
 
 def choose(
@@ -130,9 +99,9 @@ def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: Co
     """
     row = _row(logits, path, sampling, state)
     if sampling.temperature == 0:
-        hot = np.zeros_like(row)
-        hot[row.argmax()] = 1.0
-        return hot
+        one_hot = np.zeros_like(row)
+        one_hot[row.argmax()] = 1.0
+        return one_hot
     row = _tempered(row, sampling)
     return _softmax(np.where(_cut(row, sampling, 0.0)[0], row, -np.inf) if _cuts(sampling) else row)
 
@@ -207,7 +176,7 @@ def _refuse(row: Row, path: Sequence[int], sampling: Sampling, state: Constraint
     """Minus infinity for whatever must not come next."""
     row[[token for token in sampling.banned_ids if token < len(row)]] = -np.inf
     for word in sampling.bad_words:
-        if word[-1] < len(row) and _completes(word, path, word[-1]):
+        if word[-1] < len(row) and completes(word, path, word[-1]):
             row[word[-1]] = -np.inf
     if state is not None:
         mask = state.mask()[: len(row)]
@@ -221,12 +190,6 @@ def _refuse(row: Row, path: Sequence[int], sampling: Sampling, state: Constraint
             row[ends] = ending
     if row.max() == -np.inf:
         raise BadInput(f"nothing may be said after {len(path)} tokens: grammar, bans and bad words together leave no token")
-
-
-def _completes(word: Sequence[int], path: Sequence[int], token: int) -> bool:
-    """Whether `token` behind the path completes the sequence."""
-    *before, last = word
-    return token == last and (not before or list(path[-len(before) :]) == before)
 
 
 def _softmax(row: Row) -> Row:

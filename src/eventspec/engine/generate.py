@@ -8,112 +8,85 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from copy import copy
 
-from eventspec.core import Drafter, Proposal, Request, Round, Target, TargetSession, Trace, Update
-from eventspec.engine.display import Display, Emit
-from eventspec.engine.distribution import advanced, no_admissible_root, position_rng
-from eventspec.engine.draft_worker import DraftWorker
-from eventspec.engine.lanes import Lanes
+from eventspec.core import Context, Drafts, Request, Target, TargetSession, Trace, Update, never
+from eventspec.engine.answer import Answer, Outcome, StopCheck
+from eventspec.engine.display import Display, Emit, ignore
+from eventspec.engine.drafting import Drafting
 from eventspec.engine.numerics import Numerics, PlainDecoding
-from eventspec.engine.plan import NO_TAIL, Plan
-from eventspec.engine.tree import depths
-from eventspec.engine.verify import verify
+from eventspec.engine.policy import NO_TAIL, DraftPolicy
+from eventspec.engine.workers import Workers
 
-Stopped = Callable[[Sequence[int], int], int | None]
-"""(answer so far, how many were checked before) -> how many tokens to keep when the answer ends there, else None."""
-
-
-@dataclass
-class Outcome:
-    """The answer: token ids (the stop token included), and why it ended: stop, length or cancelled."""
-
-    token_ids: list[int]
-    finish_reason: str
+Encode = Callable[[Trace], Context]
 
 
 def run(
     target: Target,
-    drafter: Drafter,
+    drafts: Drafts,
     request: Request,
-    plan: Plan,
-    lanes: Lanes,
+    policy: DraftPolicy,
+    workers: Workers,
     trace: Trace,
-    stopped: Stopped,
-    emit: Emit = lambda update: None,
-    cancelled: Callable[[], bool] = bool,
+    stop: StopCheck,
+    emit: Emit = ignore,
+    cancelled: Callable[[], bool] = never,
+    encode: Encode | None = None,
 ) -> Outcome:
-    """Answer one request; call it on the target's lane. `emit` hears every update, `cancelled` is asked once a round."""
-    limits, sampling = target.limits, request.sampling
-    worker = DraftWorker(drafter, request, lanes, plan, limits, trace)
+    """Answer one request; call it on the target's lane. `emit` hears every update, `cancelled` is asked once a round;
+    `encode` gives the recording as the target sees it, where it may have been encoded before."""
+    limits = target.limits
+    sampling = copy(request.sampling)  # drafters have the request
+    answer = Answer(sampling, Numerics(limits.rounding), stop)
     display = Display(emit, sampling, limits.vocabulary, trace)
+    drafting = Drafting(drafts, request, policy, workers, limits, display, trace)
     try:
-        state = None if sampling.constraint is None else sampling.constraint.start()
-        show, longest = display.behind((), state, worker.name), max(1, sampling.max_new_tokens - 1)
-        ahead = worker.head_start(plan.head_start(lambda: worker.enough, show, longest))
-        session = target.prefill(request, plan.tail if ahead else NO_TAIL, trace, worker.taps)
-        worker.enough = True
-        worker.attach(session)
-        settle = PlainDecoding(session).logits if plan.settle else None
-        return _rounds(session, worker, display, Numerics(limits.rounding, settle), ahead, stopped, cancelled)
+        coming = drafting.start(answer)
+        context = target.encode(request.media, trace) if encode is None else encode(trace)
+        session = context.open(request.question, sampling, policy.tail if coming else NO_TAIL, trace, drafting.taps)
+        drafting.attach(session)
+        plainly = PlainDecoding(session)
+        answer.numerics = Numerics(limits.rounding, plainly.settle if policy.settle else None)
+        answer.plain = not session.chunked
+        outcome = decode(session, drafting, answer, display, trace, cancelled)
+        if plainly.failure:
+            trace.note(f"near ties could not be settled ({plainly.failure}): another numerical path may decide them otherwise")
+        return outcome
     finally:
-        worker.end()
+        drafting.end()
         display.end()
 
 
-def _rounds(
+def decode(
     session: TargetSession,
-    worker: DraftWorker,
+    drafting: Drafting,
+    answer: Answer,
     display: Display,
-    numerics: Numerics,
-    in_parts: bool,
-    stopped: Stopped,
+    trace: Trace,
     cancelled: Callable[[], bool],
 ) -> Outcome:
-    """`in_parts`: the prompt was not read in one forward, as plain decoding reads it."""
-    plan, trace, sampling = worker.plan, worker.trace, worker.request.sampling
-    rng, most = position_rng(sampling.seed), sampling.max_new_tokens
-    answer: list[int] = []
-    state = None if sampling.constraint is None else sampling.constraint.start()
-
-    proposal, first = worker.collect(), True
+    """Commit tokens round by round until the answer ends. What is committed is the target's own."""
+    proposal = drafting.head_start()
     while True:
-        worker.go_on(most - len(answer))
-        began = trace.now()
-        read = Proposal.empty() if no_admissible_root(proposal, state) else worker.fitting(proposal, session.room)
-        in_parts |= len(read) > 0
-        scores, scored = session.score(read), trace.now()
-        # Until something was drafted, this is plain decoding itself: there is nothing to settle.
-        trusted = numerics if in_parts else replace(numerics, settle=None)
-        verdict = verify(scores.logits, read, sampling, answer, rng, state, trusted)
-        session.commit(verdict)
-        fresh = verdict.tokens.tolist()
-        kept = stopped([*answer, *fresh[: most - len(answer)]], len(answer))
-        fresh = fresh[: (most if kept is None else kept) - len(answer)]
-        answer += fresh
-        for token in fresh:
-            state = advanced(state, token, sampling)
-        display.commit(fresh)
-        trace.near_ties += sum(place < len(fresh) for place in verdict.near_ties)
-        trace.span("prefill" if first else "verify" if len(read) else "decode", "target", began)
-        rounded, drafted = trace.now(), trace.forwards.get("drafter", 0.0)
-        over = kept is not None or len(answer) >= most or cancelled()
-        show = display.behind(answer, state, worker.name)
-        budget = None if over else plan.later(most - len(answer) - 1, show)
-        following = worker.follow(verdict, scores, budget)
-        levels = max(depths(proposal.parents.tolist()), default=-1) + 1
-        counts = (len(proposal), levels, min(len(verdict.path), len(fresh)), len(fresh), proposal.origin, first)
-        drafted = trace.forwards.get("drafter", 0.0) - drafted
-        trace.rounds.append(Round(*counts, scored - began, rounded - began, trace.now() - rounded, drafted))
-        if over:
-            break
-        proposal, first = following, False
-    reason = "stop" if kept is not None else "length" if len(answer) >= most else "cancelled"
-    return Outcome(answer, reason)
+        drafting.look_ahead(answer.remaining)
+        proposal = drafting.fitting(proposal, session.room)
+        with trace.round(len(proposal), proposal.depth, proposal.origin) as record:
+            proposal = answer.admissible(proposal)
+            scores = session.score(proposal)
+            record.scored()
+            verdict = answer.verify(scores.logits, proposal)
+            session.commit(verdict)
+            fresh = answer.extend(verdict)
+            display.commit(fresh)
+            record.decided(len(proposal), len(verdict.path), len(fresh))
+        if answer.finished or cancelled():
+            trace.near_ties = answer.near_ties
+            return answer.outcome()
+        proposal = drafting.next(verdict, scores, answer)
 
 
-def stream(work: Callable[[Emit], Outcome], lanes: Lanes) -> Iterator[Update]:
+def stream(work: Callable[[Emit], Outcome], workers: Workers) -> Iterator[Update]:
     """Run `work` on the target's lane and yield its updates as they happen; an error in it is raised here."""
     updates: queue.SimpleQueue[Update | None] = queue.SimpleQueue()
 
@@ -123,7 +96,7 @@ def stream(work: Callable[[Emit], Outcome], lanes: Lanes) -> Iterator[Update]:
         finally:
             updates.put(None)
 
-    process, pending = os.getpid(), lanes.lane("target").start(whole)
+    process, pending = os.getpid(), workers.start("target", whole)
     while True:
         if os.getpid() != process:
             raise RuntimeError("this answer was begun before a fork, and its threads stayed behind: ask again in the child")

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from eventspec.core import BadInput, ConstraintState, Proposal, Sampling, Verdict
-from eventspec.engine.distribution import PositionRng, Row, advanced, allowed, choose, draw, plain_greedy, processed
+from eventspec.engine.admissible import advanced
+from eventspec.engine.distribution import PositionRng, Row, allowed, choose, draw, plain_greedy, processed
 from eventspec.engine.numerics import Numerics
 
 
@@ -31,7 +33,8 @@ def verify(
     numerics: Numerics = Numerics(),  # noqa: B008 - frozen
 ) -> Verdict:
     """Walk the proposal with the target's logits float [N+1, V]; `answer` int [A] are the tokens committed so far, and `state`
-    is the constraint's behind them. Near ties are settled by `numerics` and told in the verdict.
+    is the constraint's behind them. Near ties are settled by `numerics` and told in the verdict. Where children were drawn
+    there are none: what is said depends on the draws, and only its distribution is the target's.
 
     BadInput when nothing may be said next.
     """
@@ -41,18 +44,18 @@ def verify(
     # At temperature 0 the target's token is certain: how the children came about does not matter.
     probs = None if sampling.temperature == 0 else proposal.probs
     tokens, path, close, node = list(answer), list[int](), list[int](), -1
+    ended = False  # the answer ends before this place: what is decided here is cut off, and not worth settling
     while True:
-        here, row = children.get(node, []), logits[node + 1]
+        here, row, near = children.get(node, []), logits[node + 1], False
         try:
-            if probs is None:
+            if probs is None or not here:
                 token, near = choose(row, tokens, sampling, state, rng, numerics.rounding)
-                if near and numerics.settle is not None:
-                    token, _ = choose(numerics.settle(tokens), tokens, sampling, state, rng)
+                if near and not ended and numerics.settle is not None and (own := numerics.settle(tokens)) is not None:
+                    token, _ = choose(own, tokens, sampling, state, rng)
                 accepted = next((child for child in here if proposal.tokens[child] == token), None)
             else:
                 p = processed(row, tokens, sampling, state)
-                slack = numerics.rounding / sampling.temperature
-                token, accepted, near = _among_drawn(p, proposal, here, rng(len(tokens)), slack)
+                token, accepted = _among_drawn(p, proposal, here, rng(len(tokens)))
         except BadInput:
             if not path:
                 raise
@@ -61,27 +64,22 @@ def verify(
         if near:
             close.append(len(tokens) - len(answer))
         tokens.append(token)
+        ended |= token in sampling.stop_ids or len(tokens) >= sampling.max_new_tokens
         if accepted is None:
             return _verdict(path, tokens[len(answer) :], close)
         path.append(accepted)
         node, state = accepted, advanced(state, token, sampling)
 
 
-def _among_drawn(
-    p: Row, proposal: Proposal, children: list[int], rng: np.random.Generator, slack: float
-) -> tuple[int, int | None, bool]:
-    """The next token, the child it is (None: none of them), and whether a refusal or an acceptance on the way would have gone
-    the other way had a logarithm of p differed by `slack`."""
+def _among_drawn(p: Row, proposal: Proposal, children: list[int], rng: np.random.Generator) -> tuple[int, int | None]:
+    """The next token, and the child it is (None: none of them)."""
     assert proposal.probs is not None
-    near = False
     for child in children:
         token, q = int(proposal.tokens[child]), proposal.probs[child].double().numpy(force=True)
-        needed = rng.random() * float(q[token])
-        near |= abs(needed - p[token]) <= slack * p[token]
-        if needed < p[token]:
-            return token, child, bool(near)
+        if rng.random() * float(q[token]) < p[token]:
+            return token, child
         p = _residual(p, q)
-    return draw(p, rng), None, bool(near)
+    return draw(p, rng), None
 
 
 def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: float) -> Verdict | None:
@@ -89,7 +87,8 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
     where a decision on the way is a near tie, or nothing may be said: that is for the general walk."""
     rows = allowed(logits, sampling)
     # On the host in numpy, whose argmax takes a seventh of torch's there; from a device only what is needed comes.
-    host = rows.float().numpy() if rows.device.type == "cpu" else None
+    rows = rows if rows.dtype == torch.float64 else rows.float()
+    host = rows.numpy() if rows.device.type == "cpu" else None
     best = (rows if host is None else host).argmax(-1).tolist()
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
     path: list[int] = []
@@ -100,7 +99,7 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
             path.append(child)
             node, wanted = child, best[child + 1]
     places = [0, *(child + 1 for child in path)]
-    walked = rows[places].float().numpy(force=True) if host is None else host if len(host) == 1 else host[places]
+    walked = rows[places].numpy(force=True) if host is None else host if len(host) == 1 else host[places]
     # Where all is banned the best is minus infinity, and so are all the others: more than one of them.
     if np.count_nonzero(walked >= walked.max(-1, keepdims=True) - rounding) > len(places):
         return None

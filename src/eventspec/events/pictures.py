@@ -23,9 +23,9 @@ def pictures(stream: EventStream, representation: Representation = "red-blue", n
         raise BadInput(f"representation is {representation!r}: choose one of {', '.join(get_args(Representation))}")
     most = MOST_BYTES // (3 * stream.width * stream.height)
     if n > most:
-        told = f"{n} pictures of {stream.width}x{stream.height} are too many at once"
+        problem = f"{n} pictures of {stream.width}x{stream.height} are too many at once"
         raise BadInput(
-            f"{told}: at most {most} fit into {MOST_BYTES >> 20} MB, choose fewer windows or a part of the recording"
+            f"{problem}: at most {most} fit into {MOST_BYTES >> 20} MB, choose fewer windows or a part of the recording"
         )
     if representation == "red-blue":
         return red_blue(stream, n)

@@ -9,7 +9,8 @@ from typing import Any, Literal, NoReturn, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eventspec.core import BadInput, Window, read_only
+from eventspec.core import BadInput, Window
+from eventspec.views import read_only
 
 Monotonic = Literal["raise", "clamp", "keep"]
 """What to do with a time that is before its predecessor: refuse, lift it to the latest time so far, or leave it."""

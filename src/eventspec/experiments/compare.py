@@ -1,7 +1,7 @@
-"""`bench compare`: the same questions in several ways, interleaved, one row a question and way, and their summary.
+"""`bench compare`: the same questions in several arms, interleaved, one row a question and arm, and their summary.
 
-A way is a method with its events or a control's. Timings come first and for all questions; what is computed about an answer
-afterwards must not warm or cool a cache for the way that is timed next.
+A arm is a method with its events or a control's. Timings come first and for all questions; what is computed about an answer
+afterwards must not warm or cool a cache for the arm that is timed next.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from eventspec.ask import Generation, generation
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
 from eventspec.engine.distribution import allowed
-from eventspec.engine.plan import NO_TAIL
+from eventspec.engine.policy import NO_TAIL
 from eventspec.events.disturb import blank
 from eventspec.experiments.figures import BASE, Row, summary
-from eventspec.pairs import Answering, Pair, answering
-from eventspec.pairs.methods import LOSSY
+from eventspec.pairs import Pair
+from eventspec.pairs.warming import session_of
 from eventspec.recordings import Recording
 
 EVENTS = ("real", "blank", "shuffled")
@@ -43,7 +44,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Way:
+class Arm:
     """A row of the table: a method, whose events its drafter sees, and the pair on the device plan it runs on."""
 
     name: str
@@ -114,7 +115,7 @@ class Recordings:
         )
 
 
-def ways_of(pair: Pair, methods: list[str], events: list[str]) -> list[Way]:
+def arms_of(pair: Pair, methods: list[str], events: list[str]) -> list[Arm]:
     """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores.
     BadInput for what does not exist."""
     for kind in events:
@@ -122,17 +123,19 @@ def ways_of(pair: Pair, methods: list[str], events: list[str]) -> list[Way]:
             raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
     controls = [kind for kind in events if kind != EVENTS[0]]
     if controls and not set(methods) & set(SEES_EVENTS):
-        told = f"none of the methods {', '.join(methods)} sees events, so {' and '.join(controls)} events would change nothing"
-        raise BadInput(f"{told}: add the method {' or '.join(SEES_EVENTS)}, or leave --events out")
-    ways = []
+        problem = (
+            f"none of the methods {', '.join(methods)} sees events, so {' and '.join(controls)} events would change nothing"
+        )
+        raise BadInput(f"{problem}: add the method {' or '.join(SEES_EVENTS)}, or leave --events out")
+    arms = []
     for method in methods:
-        pair.drafter(method)
-        ways.append(Way(method, method, events[0], pair))
+        pair.method(method)
+        arms.append(Arm(method, method, events[0], pair))
         if method in SEES_EVENTS:
-            ways += [Way(f"{method}, {kind} events", method, kind, pair) for kind in events[1:]]
-    if BASE in methods and pair.lanes.concurrent:
-        ways.append(Way(ALL_CORES, BASE, events[0], pair.on("one")))
-    return ways
+            arms += [Arm(f"{method}, {kind} events", method, kind, pair) for kind in events[1:]]
+    if BASE in methods and pair.workers.concurrent:
+        arms.append(Arm(ALL_CORES, BASE, events[0], pair.on("one")))
+    return arms
 
 
 def compare(
@@ -144,82 +147,82 @@ def compare(
     out: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
     opening: Opening = Recording.open,
-    others: Sequence[Way] = (),
+    others: Sequence[Arm] = (),
     look: bool = True,
 ) -> dict[str, Any]:
-    """Run every question in every way, in an order drawn anew for each, and write one row each; returns the summary. `others`
-    are further ways, such as the same target with other drafters. `look`: whether to find out, afterwards, what each drafter
+    """Run every question in every arm, in an order drawn anew for each, and write one row each; returns the summary. `others`
+    are further arms, such as the same target with other drafters. `look`: whether to find out, afterwards, what each drafter
     would say where the blind prior is wrong, which takes longer than the answers."""
-    ways, recordings = [*ways_of(pair, methods, events), *others], Recordings(questions, opening)
-    names = [way.name for way in ways]
+    arms, recordings = [*arms_of(pair, methods, events), *others], Recordings(questions, opening)
+    names = [arm.name for arm in arms]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise BadInput(f"'{min(twice)}' is there twice: every way to answer needs a name of its own")
+        raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
     _must_have_frames(pair, recordings)
-    for way in ways:  # warm: caches, threads and kernels of every path
-        ask(way, recordings, questions[0], sampling).result()
+    for arm in arms:  # warm: caches, threads and kernels of every path
+        ask(arm, recordings, questions[0], sampling).result()
     rng, total = np.random.default_rng(0), 2 * len(questions)
     table: list[dict[str, Row]] = []
     for number, question in enumerate(questions):
         found = {}
-        for place in rng.permutation(len(ways)):
-            way = ways[place]
-            found[way.name] = _timed(way, recordings, question, sampling)
-        table.append({way.name: found[way.name] for way in ways})
+        for place in rng.permutation(len(arms)):
+            arm = arms[place]
+            found[arm.name] = _timed(arm, recordings, question, sampling)
+        table.append({arm.name: found[arm.name] for arm in arms})
         progress(number + 1, total)
     part = out.with_name(f".{out.name}.part")
     with part.open("w") as file:
         for number, (question, found) in enumerate(zip(questions, table, strict=True)):
-            for way in ways:
-                row = found[way.name]
+            for arm in arms:
+                row = found[arm.name]
                 try:
-                    row["vision"] = vision_acceptance(way, recordings, question, sampling, row["token_ids"]) if look else None
+                    row["vision"] = vision_acceptance(arm, recordings, question, sampling, row["token_ids"]) if look else None
                 except Exception as error:  # a drafter that fails: its rows say so, and all others stay
                     row["vision"] = None
-                    row["notes"] = [*row["notes"], f"{way.name} failed afterwards: {type(error).__name__}"]
-                row["first_difference"] = _difference(way, recordings, question, sampling, found.get(BASE), row)
+                    row["notes"] = [*row["notes"], f"{arm.name} failed afterwards: {type(error).__name__}"]
+                row["first_difference"] = _difference(arm, recordings, question, sampling, found.get(BASE), row)
                 file.write(json.dumps(row) + "\n")
             progress(len(questions) + number + 1, total)
     part.rename(out)
-    for way in ways:
-        if way.pair is not pair:
-            way.pair.lanes.close()
+    for arm in arms:
+        if arm.pair is not pair:
+            arm.pair.workers.close()
     return summary([row for found in table for row in found.values()], names, environment(pair, events))
 
 
 def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
     """BadInput, before anything is timed, when the target sees frames and some recording has none."""
-    if pair.sees != "frames":
+    if pair.parts.target_needs != "frames":
         return
     blind = [path for path in recordings.paths if not len(recordings.real(path).video or ())]
     if blind:
-        told = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
-        raise BadInput(f"{told}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
+        problem = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
+        raise BadInput(f"{problem}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
 
 
-def ask(way: Way, recordings: Recordings, question: Question, sampling: Sampling) -> Answering:
-    """A question ready to run in one way."""
-    recording = recordings.get(question.recording, way.events)
-    return answering(way.pair, recording, question.question, way.method, None, sampling, events_may_lack=True)
+def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
+    """A question ready to run in one arm."""
+    recording = recordings.get(question.recording, arm.events)
+    return generation(arm.pair, recording, question.question, arm.method, None, sampling, events_may_lack=True)
 
 
-def _timed(way: Way, recordings: Recordings, question: Question, sampling: Sampling) -> Row:
-    asking = ask(way, recordings, question, sampling)
-    way.pair.lanes.settle()
+def _timed(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Row:
+    asking = ask(arm, recordings, question, sampling)
+    arm.pair.workers.drain()
     result = asking.result()
-    row: Row = {**result.as_json(), "method": way.name, "drafter": way.method, "events": way.events, "question_id": question.id}
+    row: Row = {**result.as_json(), "method": arm.name, "drafter": arm.method, "events": arm.events, "question_id": question.id}
     row.update(recording=question.recording.name, question=question.question, answer=question.answer)
     return row
 
 
 def vision_acceptance(
-    way: Way, recordings: Recordings, question: Question, sampling: Sampling, answer: list[int]
+    arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, answer: list[int]
 ) -> list[int] | None:
     """[right, all] over the answer's tokens that the blind prior gets wrong: whether the drafter's first choice, given the
     target's own tokens before, is the target's token. None for a method that drafts nothing, and for a pair without a prior."""
-    if way.method in (BASE, LOSSY) or "prior" not in way.pair.drafters:
+    if arm.pair.drafter(arm.method) is None or "prior" not in arm.pair.methods:
         return None
-    request = ask(way, recordings, question, sampling).request
-    seen, blind = (_first_choices(way.pair, request, method, answer) for method in (way.method, "prior"))
+    request = ask(arm, recordings, question, sampling).request
+    seen, blind = (_first_choices(arm.pair, request, method, answer) for method in (arm.method, "prior"))
     visual = [i for i, token in enumerate(answer) if blind[i] != token]
     return [sum(seen[i] == answer[i] for i in visual), len(visual)]
 
@@ -229,14 +232,15 @@ def _first_choices(pair: Pair, request: Request, method: str, answer: list[int])
     """What a method's drafter would draft at every position behind the target's own prefix; a drafter that reads the target
     drafts nothing before the target has spoken."""
     drafter, nothing = pair.drafter(method), np.empty(0, np.int64)
+    assert drafter is not None
     target, features = None, None
-    if drafter.taps:
-        target = pair.target.prefill(request, NO_TAIL, Trace(), drafter.taps)
+    if drafter.needs_target:
+        target = session_of(pair.target, NO_TAIL, drafter.taps, request)
         features = target.score(Proposal.chain(answer)).features
     session = drafter.open(request, target, Trace())
     choices: list[int | None] = []
     for place, token in enumerate(answer):
-        proposal = Proposal.empty() if drafter.taps and not place else session.propose(Budget(nodes=1, levels=1))
+        proposal = Proposal.empty() if drafter.needs_target and not place else session.propose(Budget(max_nodes=1, max_depth=1))
         choices.append(int(proposal.tokens[0]) if len(proposal) else None)
         seen = None if features is None else features[place : place + 1]
         session.observe(Verdict(nothing, np.array([token], np.int64)), Scores(torch.empty(0), seen))
@@ -245,15 +249,15 @@ def _first_choices(pair: Pair, request: Request, method: str, answer: list[int])
 
 @torch.inference_mode()
 def _difference(
-    way: Way, recordings: Recordings, question: Question, sampling: Sampling, base: Row | None, row: Row
+    arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, base: Row | None, row: Row
 ) -> Row | None:
     """Where a row leaves the baseline, and the target's top-2 logit gap there; None where it does not, or without one."""
     if base is None or base["token_ids"] == row["token_ids"]:
         return None
     one, two = base["token_ids"], row["token_ids"]
     at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    request = ask(way, recordings, question, sampling).request
-    logits = way.pair.target.prefill(request, 1, Trace()).score(Proposal.chain(one[:at])).logits[-1]
+    request = ask(arm, recordings, question, sampling).request
+    logits = session_of(arm.pair.target, 1, asked=request).score(Proposal.chain(one[:at])).logits[-1]
     top = allowed(logits, request.sampling).topk(2).values
     return {"position": at, "gap": float(top[0] - top[1])}
 
@@ -264,7 +268,7 @@ def environment(pair: Pair, events: list[str]) -> dict[str, Any]:
         "pair": pair.name,
         "pair_sha256": pair.fingerprint(),
         "events": events,
-        "device_plan": pair.lanes.plan,
+        "device_plan": pair.workers.placement,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "processor": _processor(),

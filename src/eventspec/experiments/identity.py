@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 
-from eventspec.core import BadInput, Sampling, Trace
+from eventspec.ask import generate, generation
+from eventspec.core import BadInput, Sampling, Trace, never
+from eventspec.drafters.retokenized import MAPPINGS
 from eventspec.engine.numerics import PlainDecoding
-from eventspec.engine.plan import NO_TAIL
-from eventspec.pairs import Pair, answering, generate, with_drafter, with_head
-from eventspec.pairs.heads import SMALL_WAYS, WAYS
-from eventspec.pairs.methods import FEATURE_METHODS
+from eventspec.engine.policy import NO_TAIL
+from eventspec.pairs import Pair
+from eventspec.pairs.heads import SMALL_VLM_POLICIES, TREE_POLICIES
+from eventspec.pairs.methods import BASELINE, EVENT_METHOD
 from eventspec.recordings import Recording
 
-BASE = "autoregressive"
+BASE = BASELINE
 REHEARSED = ("Describe the scene.", "What is ahead?", "Is anybody crossing the road?")
 
 
@@ -61,22 +63,22 @@ class Tally:
 
 def methods_of(pair: Pair) -> list[Arm]:
     """Every lossless method of a pair but the baseline."""
-    return [Arm(name, name, pair) for name in pair.drafters if name != BASE and pair.target_of(name).lossless]
+    return [Arm(name, name, pair) for name, method in pair.methods.items() if name != BASE and method.target.lossless]
 
 
 def heads_of(pair: Pair) -> list[Arm]:
     """Every head of a pair with every kind of tree it can draft, and its other event drafters."""
     arms = []
-    for head in pair.heads:
-        for way in dict.fromkeys((*WAYS, *SMALL_WAYS)):
+    for head in pair.parts.heads:
+        for tree in dict.fromkeys((*TREE_POLICIES, *SMALL_VLM_POLICIES)):
             try:
-                arms.append(Arm(f"eagle, {head}:{way}", FEATURE_METHODS[0], with_head(pair, f"{head}:{way}")))
+                arms.append(Arm(f"eagle, {head}:{tree}", "eagle", pair.with_head(f"{head}:{tree}")))
             except BadInput:  # a small model has no fixed trees, a head without rates no static one
                 continue
-    for drafter in pair.others:
+    for drafter in pair.parts.drafters:
         arms += [
-            Arm(f"cross-modal, {drafter}:{way}", "cross-modal", with_drafter(pair, drafter, way))
-            for way in ("retokenize", "intersect")
+            Arm(f"{EVENT_METHOD}, {drafter}:{mapping}", EVENT_METHOD, pair.with_event_drafter(drafter, mapping))
+            for mapping in MAPPINGS
         ]
     return arms
 
@@ -85,7 +87,7 @@ def compare_answers(
     base: Pair,
     arms: Sequence[Arm],
     questions: Iterable[Asked],
-    over: Callable[[], bool] = bool,
+    over: Callable[[], bool] = never,
     tallies: dict[str, Tally] | None = None,
 ) -> Iterator[dict[str, Tally]]:
     """Answer every question plainly and with every arm; the tallies so far behind every question. Ends after the answer during
@@ -99,7 +101,7 @@ def compare_answers(
         for arm in arms:
             if over():
                 break
-            asking = answering(
+            asking = generation(
                 arm.pair, asked.recording, asked.question, arm.method, None, asked.sampling, events_may_lack=True
             )
             found = asking.result()
@@ -114,7 +116,7 @@ def _add(tally: Tally, tokens: list[int], trace: Trace, wanted: list[int], name:
     tally.tokens += len(tokens)
     tally.near_ties += trace.near_ties
     tally.drafted += trace.drafted
-    tally.failed += any("went on alone" in note for note in trace.notes)
+    tally.failed += bool(trace.given_up)
     if tokens != wanted:
         tally.different += 1
         place = next((i for i, (one, other) in enumerate(zip(tokens, wanted, strict=False)) if one != other), None)
@@ -124,7 +126,7 @@ def _add(tally: Tally, tokens: list[int], trace: Trace, wanted: list[int], name:
 
 def rehearsal(pair: Pair) -> Iterator[Asked]:
     """Without end: short questions about the bundled clips under one setting after the other, a tie among them."""
-    from eventspec.pairs.pair import DATA
+    from eventspec.pairs.pair_file import DATA
 
     recordings = [Recording.open(path) for path in sorted((DATA / "clips").iterdir())]
     number = 0
@@ -145,19 +147,20 @@ def rehearsal(pair: Pair) -> Iterator[Asked]:
 def tie_of(pair: Pair, recording: Recording, question: str, position: int, most: int) -> Sampling | None:
     """Settings under which the two best tokens at a position of the greedy answer are equal to the last bit; None where the
     answer is shorter."""
-    asking = answering(pair, recording, question, BASE, None, Sampling(max_new_tokens=most))
+    asking = generation(pair, recording, question, BASE, None, Sampling(max_new_tokens=most))
     truth = asking.result().token_ids
     if position >= len(truth):
         return None
     target, request = pair.target, asking.request
 
     def best_two() -> tuple[int, float]:
-        session = target.prefill(request, NO_TAIL, Trace())
+        context = target.encode(request.media, Trace())
+        session = context.open(request.question, request.sampling, NO_TAIL, Trace())
         values, tokens = PlainDecoding(session).logits(truth[:position]).double().topk(2)
         return int(tokens[1]), float(values[0] - values[1])
 
     with torch.inference_mode():
-        token, gap = pair.lanes.lane("target").start(best_two).result()
+        token, gap = pair.workers.start("target", best_two).result()
     return Sampling(max_new_tokens=most, logit_bias={token: gap})
 
 

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadCheckpoint, BadInput, EventSlice, Request, Sampling, Trace
-from eventspec.drafters import Nothing
-from eventspec.engine import Plan, run
-from eventspec.engine.lanes import Lanes
+from eventspec.core import BadCheckpoint, BadInput, Drafts, EventSlice, Media, Request, Sampling, Trace
+from eventspec.engine import DraftPolicy, run
+from eventspec.engine.workers import Workers
 from eventspec.events.formats import open_events
 from eventspec.events.stream import LARGEST_SIDE
 from eventspec.models import configuration as fields
@@ -29,10 +28,11 @@ from eventspec.models.eventgpt import MODEL_TYPE as EVENTGPT
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, open_eventgpt
 from eventspec.models.folder import special_id
 from eventspec.models.pixels import frame_pixels
-from eventspec.models.session import LanguageTarget, Spliced, splice
+from eventspec.models.prompt import Prompt, TextEncoder, splice
+from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.nn import Llama
-from eventspec.text import Vocabulary, stop_rule
+from eventspec.text import StopDetector, Vocabulary
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Values = dict[str, Tensor | np.ndarray[Any, Any]]
@@ -131,7 +131,7 @@ def _event_values(
     projected = model.projector(hidden)
     adapted = model.adaptor(projected)
     aggregated = model.pooled(adapted)[0]
-    prompt = splice(model.language, before, aggregated, after).rows[: event_prompt.COMPAT_ROWS]
+    prompt = splice(model.language, (before, after), aggregated).rows[: event_prompt.COMPAT_ROWS]
     values: Values = {
         "input_ids": np.array([[*before, IMAGE_PLACE, *after]]),
         "clip_last_hidden": hidden,
@@ -184,7 +184,7 @@ def _video_values(
     hidden = torch.cat([model.tower(frame[None], model.config.vision_layer) for frame in pixels])
     features = model.projector(hidden)
     ends = [0, len(frames) - 1]
-    prompt = splice(model.language, before, features.flatten(0, 1), after).rows
+    prompt = splice(model.language, (before, after), features.flatten(0, 1)).rows
     whole = _prompt_values(model.language, prompt)
     tail = len(golden.get("logits_tail", prompt))
     video = [model.config.video_token] * (len(frames) * model.config.vision.tokens)
@@ -224,9 +224,9 @@ def _prompt_values(language: Llama, prompt: Tensor) -> Values:
 
 def _greedy(language: Llama, prompt: Tensor, most: int, banned: range = range(0)) -> list[int]:
     """The engine's own greedy answer to prompt rows [T, D], without an end."""
-    target = LanguageTarget(language, lambda request, trace, lane: Spliced(prompt, (0, 0)))
-    request = Request("", None, None, Sampling(max_new_tokens=most, banned_ids=tuple(banned)))
-    return run(target, Nothing(), request, Plan(), Lanes("one"), Trace(), stop_rule(())).token_ids
+    target = LanguageTarget(TextEncoder(language, lambda question: Prompt(prompt, (0, 0))))
+    request = Request(Media(), "", Sampling(max_new_tokens=most, banned_ids=tuple(banned)))
+    return run(target, Drafts(), request, DraftPolicy(), Workers("one"), Trace(), StopDetector(())).token_ids
 
 
 def _scores(language: Llama, prompt: Tensor, wanted: list[int], trained: int) -> Values:

@@ -196,8 +196,8 @@ class Checkpoint:
         shard, theirs = self.at[name]
         found = shard.table(theirs)
         if found.dtype not in WHOLE:
-            told = str(found.dtype).removeprefix("torch.")
-            raise BadCheckpoint(f"{shard.path}: tensor {theirs} is {told}, wanted whole numbers: fetch it again")
+            kind = str(found.dtype).removeprefix("torch.")
+            raise BadCheckpoint(f"{shard.path}: tensor {theirs} is {kind}, wanted whole numbers: fetch it again")
         return found.to(torch.int64)
 
     @property

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, Request, Trace
+from eventspec.core import EventSlice
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
 from eventspec.models.pixels import fit, frame_pixels, normalised
-from eventspec.models.session import Rows, Spliced, splice
+from eventspec.models.prompt import EventEncoder, FrameEncoder, Frames, TextIds
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import ClipConfig, LlamaConfig
-from eventspec.video.sampling import uniform_indices
 
 PAD, BOS, EOS, IMAGE, VIDEO, EVENT = range(6)
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<image>", "<video>", "<event>")
@@ -93,11 +92,7 @@ def drafter_prompt(question: str) -> str:
     return f"USER: <event>\n{question} ASSISTANT:"
 
 
-Ids = Callable[[str], tuple[list[int], list[int]]]
-"""A question -> the target's text before and behind its visual rows."""
-
-
-def target_ids(encode: Callable[[str], list[int]]) -> Ids:
+def target_ids(encode: Callable[[str], list[int]]) -> TextIds:
     """The text of the target's prompt in ids."""
 
     def ids(question: str) -> tuple[list[int], list[int]]:
@@ -107,37 +102,29 @@ def target_ids(encode: Callable[[str], list[int]]) -> Ids:
     return ids
 
 
-# ------------------------------------------------------------------------------------------------------------- prompt rows
-def target_rows(model: VideoLlava, encode: Callable[[str], list[int]], see: Callable[[Tensor], Tensor] | None = None) -> Rows:
-    """Eight frames spread over the window, encoded and spliced into the target's prompt; `see` makes their visual rows [T, D]
-    of the frames' pixels where it is not the target's own way."""
-    ids, seen = target_ids(encode), see or model.encode
+def target_encoder(
+    model: VideoLlava, encode: Callable[[str], list[int]], see: Callable[[Tensor], Tensor] | None = None
+) -> FrameEncoder:
+    """Eight frames spread over the window, in the target's prompt; `see` makes visual rows [T, D] of a frame's pixels where it
+    is not the target's own way."""
+    seen = see or model.encode
 
-    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
-        if request.video is None or len(request.video.frames) == 0:
-            raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
-        began = trace.now()
-        chosen = request.video.frames[uniform_indices(len(request.video.frames), model.config.frames)]
-        visual = seen(pixels_from_frames(chosen).to(model.projector.linear_1.weight))
-        trace.span("vision", lane, began)
-        trace.sizes["visual"] = len(visual)
-        before, after = ids(request.prompt)
-        return splice(model.language, before, visual, after)
+    def rows(frames: Frames) -> Tensor:
+        return seen(pixels_from_frames(frames).to(model.projector.linear_1.weight))
 
-    return rows
+    return FrameEncoder(model.language, target_ids(encode), rows, model.config.frames, "the target")
 
 
-def drafter_rows(model: EventGpt, encode: Callable[[str], list[int]]) -> Rows:
-    """The window's events as equal-count pictures, encoded, pooled and spliced into the drafter's prompt."""
+def drafter_encoder(model: EventGpt, encode: Callable[[str], list[int]]) -> EventEncoder:
+    """The window's events as equal-count pictures, encoded and pooled, in the drafter's prompt."""
 
-    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
-        if request.events is None:
-            raise BadInput("the recording has no events: the event drafter has nothing to see")
-        began = trace.now()
-        classes = torch.from_numpy(red_blue_classes(request.events, model.config.images))
-        visual = model.encode(pixels_from_classes(classes).to(model.projector.linear_1.weight))[0]
-        trace.span("vision", lane, began)
-        before, after = drafter_prompt(request.prompt).split("<event>", 1)
-        return splice(model.language, [BOS, *encode(before)], visual, encode(after))
+    def rows(events: EventSlice) -> Tensor:
+        classes = torch.from_numpy(red_blue_classes(events, model.config.images))
+        visual: Tensor = model.encode(pixels_from_classes(classes).to(model.projector.linear_1.weight))[0]
+        return visual
 
-    return rows
+    def ids(question: str) -> tuple[list[int], list[int]]:
+        before, after = drafter_prompt(question).split("<event>", 1)
+        return [BOS, *encode(before)], encode(after)
+
+    return EventEncoder(model.language, ids, rows, "the event drafter")

@@ -6,18 +6,19 @@ event, windows of 100 ms and more and of fewer events than images are refused, a
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadCheckpoint, BadInput, EventSlice, Request, Trace
+from eventspec.core import BadCheckpoint, BadInput, EventSlice
 from eventspec.events.representations import red_blue
 from eventspec.models import configuration as fields
 from eventspec.models.eventgpt import EventGpt, clip_folder
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, Picture, pillow_pixels
-from eventspec.models.session import Rows, Spliced, splice
+from eventspec.models.prompt import EventEncoder
 from eventspec.text import Vocabulary
 
 PLACE = "<event>"
@@ -94,24 +95,18 @@ def event_images(events: EventSlice, images: int, compat: bool) -> list[Picture]
     return red_blue(events, images, compat=True)
 
 
-def eventgpt_rows(model: EventGpt, vocabulary: Vocabulary, pixels: EventPixels, bos: int, compat: bool = False) -> Rows:
-    """The prompt of a request as rows: event images encoded, pooled and spliced into the text."""
+def eventgpt_encoder(
+    model: EventGpt, vocabulary: Vocabulary, pixels: EventPixels, bos: int, compat: bool = False
+) -> EventEncoder:
+    """Event images, encoded and pooled, in the model's prompt."""
 
-    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
-        if request.events is None:
-            raise BadInput("the recording has no events: EventGPT has nothing to see")
-        before, after = prompt_ids(vocabulary, request.prompt, bos)
-        began = trace.now()
-        weight = model.projector.linear_1.weight
-        images = pixels(event_images(request.events, model.config.images, compat))
-        visual = model.encode(images.to(weight))[0]
-        trace.span("vision", lane, began)
-        if lane == "target":
-            trace.sizes["visual"] = len(visual)
-        whole = splice(model.language, before, visual, after)
-        return Spliced(whole.rows[:COMPAT_ROWS], whole.visual) if compat else whole
+    def rows(events: EventSlice) -> Tensor:
+        images = pixels(event_images(events, model.config.images, compat))
+        visual: Tensor = model.encode(images.to(model.projector.linear_1.weight))[0]
+        return visual
 
-    return rows
+    text = partial(prompt_ids, vocabulary, bos=bos)
+    return EventEncoder(model.language, text, rows, "EventGPT", COMPAT_ROWS if compat else None)
 
 
 def widest(events: EventSlice) -> tuple[int, int]:

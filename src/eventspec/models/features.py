@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from eventspec.engine.lanes import ProcessLock
+from eventspec.engine.process_lock import ProcessLock
 
 
 def content_key(frame: np.ndarray[Any, np.dtype[np.uint8]]) -> str:

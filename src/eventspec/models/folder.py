@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from eventspec.models import eventgpt_prompt as event_prompt
 from eventspec.models import video_llava_prompt as video_prompt
 from eventspec.models.checkpoint import Checkpoint
 from eventspec.models.features import FeatureCache
-from eventspec.models.loading import Loading, Reader, VisionLanguage
-from eventspec.text import Vocabulary
+from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.text import TokenSpace, Vocabulary
 
 ANSWER_ROWS = 4096
 """Positions kept for text where the context is extrapolated."""
 
 
-def load_folder(folder: Path, how: Loading | None = None) -> VisionLanguage:
+def load_folder(folder: Path, how: LoadOptions | None = None) -> VisionLanguage:
     """The model of a checkpoint folder; BadCheckpoint, one line, for what is missing, unknown or does not fit."""
-    how = how or Loading()
+    how = how or LoadOptions()
     if how.quantized is not None and _model_type(folder) in _KNOWN:
         raise BadInput(f"dtype {how.quantized} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")
     return _architecture(folder).load(folder, how)
@@ -42,7 +42,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class _Architecture:
-    load: Callable[[Path, Loading], VisionLanguage]
+    load: Callable[[Path, LoadOptions], VisionLanguage]
     describe: Callable[[Path], dict[str, Any]] = field(repr=False)
 
 
@@ -50,11 +50,11 @@ def _architecture(folder: Path) -> _Architecture:
     found = _model_type(folder)
     if isinstance(found, str) and found in _KNOWN:
         return _KNOWN[found]
-    told = f"{folder / 'config.json'}: model_type is {found!r}: the architectures known here are {', '.join(_KNOWN)}"
+    problem = f"{folder / 'config.json'}: model_type is {found!r}: the architectures known here are {', '.join(_KNOWN)}"
     if importlib.util.find_spec("transformers") is None:
-        raise BadCheckpoint(f"{told}; others need transformers: pip install 'eventspec[hf]'")
+        raise BadCheckpoint(f"{problem}; others need transformers: pip install 'eventspec[hf]'")
     if not hf_target.knows(found):
-        raise BadCheckpoint(f"{told}, and those that this version of transformers asks about pictures")
+        raise BadCheckpoint(f"{problem}, and those that this version of transformers asks about pictures")
     return _Architecture(hf_target.load_hf, hf_target.describe_hf)
 
 
@@ -65,28 +65,27 @@ def _model_type(folder: Path) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------- EventGPT
-def _load_eventgpt(folder: Path, how: Loading) -> VisionLanguage:
+def _load_eventgpt(folder: Path, how: LoadOptions) -> VisionLanguage:
     data = fields.read_json(folder / "config.json")
     vocabulary = event_prompt.eventgpt_vocabulary(folder)
     model = eventgpt.load_eventgpt(folder, how.dtype, how.device, rows=vocabulary.size)
     pixels = event_prompt.EventPixels(folder, model.config.vision.image_size)
-    rows = event_prompt.eventgpt_rows(model, vocabulary, pixels, special_id(folder, data, "bos_token_id", 1), how.compat)
-    banned = tuple(range(vocabulary.text_size, vocabulary.size))
-    ends = end_ids(folder, data)
-    return VisionLanguage.of("EventGPT", Reader(model.language, rows), vocabulary, ends, banned, "events")
+    encoder = event_prompt.eventgpt_encoder(model, vocabulary, pixels, special_id(folder, data, "bos_token_id", 1), how.compat)
+    tokens = token_space(vocabulary, end_ids(folder, data), range(vocabulary.text_size, vocabulary.size))
+    return VisionLanguage.of("EventGPT", encoder, tokens, "events")
 
 
 def _describe_eventgpt(folder: Path) -> dict[str, Any]:
     config, checkpoint, _ = eventgpt.open_eventgpt(folder)
     vocabulary = event_prompt.eventgpt_vocabulary(folder)
     event_prompt.EventPixels(folder, config.vision.image_size)
-    sees = {"event_images": config.images, "visual_rows": config.event_tokens, "image_size": config.vision.image_size}
+    inputs = {"event_images": config.images, "visual_rows": config.event_tokens, "image_size": config.vision.image_size}
     banned = vocabulary.size - vocabulary.text_size
-    return _description("EventGPT", eventgpt.MODEL_TYPE, checkpoint, vocabulary, config.language.vocab_size, banned, sees)
+    return _description("EventGPT", eventgpt.MODEL_TYPE, checkpoint, vocabulary, config.language.vocab_size, banned, inputs)
 
 
 # ------------------------------------------------------------------------------------------------------------- Video-LLaVA
-def _load_video_llava(folder: Path, how: Loading) -> VisionLanguage:
+def _load_video_llava(folder: Path, how: LoadOptions) -> VisionLanguage:
     data = fields.read_json(folder / "config.json")
     config, _, _ = video_llava.open_video_llava(folder)
     frames = config.frames if how.frames is None else how.frames
@@ -99,24 +98,17 @@ def _load_video_llava(folder: Path, how: Loading) -> VisionLanguage:
     model = video_llava.load_video_llava(folder, how.dtype, how.device, needed if beyond else None)
     text = {**data, **fields.part(data, "text_config", {})}
     cache = FeatureCache(how.feature_bytes) if how.feature_bytes else None
-    rows = video_prompt.video_llava_rows(model, vocabulary, special_id(folder, text, "bos_token_id", 1), frames, cache)
+    encoder = video_prompt.video_llava_encoder(model, vocabulary, special_id(folder, text, "bos_token_id", 1), frames, cache)
     note = f"{frames} frames lie beyond the context of {trained}: times are meaningful, answers are not"
-    return VisionLanguage.of(
-        "Video-LLaVA",
-        Reader(model.language, rows),
-        vocabulary,
-        end_ids(folder, text),
-        video_prompt.banned_ids(vocabulary, config),
-        "frames",
-        (note,) if beyond else (),
-    )
+    tokens = token_space(vocabulary, end_ids(folder, text), video_prompt.banned_ids(vocabulary, config))
+    return VisionLanguage.of("Video-LLaVA", encoder, tokens, "frames", (note,) if beyond else ())
 
 
 def _describe_video_llava(folder: Path) -> dict[str, Any]:
     config, checkpoint, _ = video_llava.open_video_llava(folder)
     video_prompt.check_processing(folder, config)
     vocabulary = video_prompt.video_llava_vocabulary(folder, config)
-    sees = {
+    inputs = {
         "frames": config.frames,
         "most_frames": video_prompt.most_frames(config),
         "rows_per_frame": config.vision.tokens,
@@ -125,10 +117,15 @@ def _describe_video_llava(folder: Path) -> dict[str, Any]:
     }
     banned = len(video_prompt.banned_ids(vocabulary, config))
     rows = config.language.vocab_size
-    return _description("Video-LLaVA", video_llava.MODEL_TYPE, checkpoint, vocabulary, rows, banned, sees)
+    return _description("Video-LLaVA", video_llava.MODEL_TYPE, checkpoint, vocabulary, rows, banned, inputs)
 
 
 # -------------------------------------------------------------------------------------------------------------------- both
+def token_space(vocabulary: Vocabulary, ends: tuple[int, ...], banned: Iterable[int]) -> TokenSpace:
+    """What ids mean to a model; what ends an answer is never banned."""
+    return TokenSpace(vocabulary, ends[0], ends[1:], tuple(token for token in banned if token not in ends))
+
+
 def special_id(folder: Path, data: fields.Fields, name: str, default: int) -> int:
     """A special token's id from config.json; of several the first."""
     return special_ids(folder / "config.json", data, name, default)[0]
@@ -151,14 +148,14 @@ def end_ids(folder: Path, data: fields.Fields) -> tuple[int, ...]:
     """
     usual = special_ids(folder / "config.json", data, "eos_token_id", 2)
     path = folder / "generation_config.json"
-    told = fields.read_json(path) if path.is_file() else {}
-    found = usual if told.get("eos_token_id") is None else special_ids(path, told, "eos_token_id", 2)
+    generation = fields.read_json(path) if path.is_file() else {}
+    found = usual if generation.get("eos_token_id") is None else special_ids(path, generation, "eos_token_id", 2)
     first = usual[:1] if usual[0] in found else found[:1]
     return (*first, *(token for token in found if token not in first))
 
 
 def _description(
-    name: str, model_type: str, checkpoint: Checkpoint, vocabulary: Vocabulary, rows: int, banned: int, sees: dict[str, Any]
+    name: str, model_type: str, checkpoint: Checkpoint, vocabulary: Vocabulary, rows: int, banned: int, inputs: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "architecture": name,
@@ -170,7 +167,7 @@ def _description(
             "parameters": checkpoint.parameters,
             "dtypes": checkpoint.dtype_names,
         },
-        "sees": sees,
+        "sees": inputs,
         "vocabulary": vocabulary.size,
         "text_pieces": vocabulary.text_size,
         "embedding_rows": rows,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eventspec.core import Proposal, Verdict
-from eventspec.models.hf_session import HfLanguage, HfSession, Prompt, opened
+from eventspec.models.hf_session import HfLanguage, HfPrompt, HfSession, opened
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Largest difference of two forwards that is rounding, as a share of the logits' spread."""
@@ -17,12 +17,12 @@ _PARENTS = (-1, -1, 0, 1, 3)
 _ACCEPTED = (1, 3, 4)
 
 
-def reads_rows(language: HfLanguage, prompt: Prompt, own: Tensor) -> bool:
+def reads_rows(language: HfLanguage, prompt: HfPrompt, own: Tensor) -> bool:
     """Whether a prefill by rows in two parts ends with the logits float [V] of the model's own forward."""
     return _close(_behind(language, prompt).score(Proposal.empty()).logits[0], own)
 
 
-def rolls_back(language: HfLanguage, prompt: Prompt) -> bool:
+def rolls_back(language: HfLanguage, prompt: HfPrompt) -> bool:
     """Whether a refused chain leaves nothing behind."""
     session, tokens = _behind(language, prompt), _tokens(language)
     session.score(Proposal.chain(tokens[:3]))
@@ -30,7 +30,7 @@ def rolls_back(language: HfLanguage, prompt: Prompt) -> bool:
     return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, tokens[3:4]))
 
 
-def reads_trees(language: HfLanguage, prompt: Prompt) -> bool:
+def reads_trees(language: HfLanguage, prompt: HfPrompt) -> bool:
     """Whether every node of a tree gets the logits of its path alone, and an accepted branch leaves only itself behind."""
     session, tokens = _behind(language, prompt), _tokens(language)
     scores = session.score(Proposal(np.array(tokens), np.array(_PARENTS)))
@@ -46,7 +46,7 @@ def reads_trees(language: HfLanguage, prompt: Prompt) -> bool:
     return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, said))
 
 
-def _behind(language: HfLanguage, prompt: Prompt) -> HfSession:
+def _behind(language: HfLanguage, prompt: HfPrompt) -> HfSession:
     session = opened(language, prompt)
     if len(prompt) > 1:
         session.read(len(prompt) - 1)
@@ -62,7 +62,7 @@ def _verdict(path: Sequence[int], tokens: Sequence[int]) -> Verdict:
     return Verdict(np.array(path, np.int64), np.array(tokens, np.int64))
 
 
-def _alone(language: HfLanguage, prompt: Prompt, tokens: Sequence[int]) -> Tensor:
+def _alone(language: HfLanguage, prompt: HfPrompt, tokens: Sequence[int]) -> Tensor:
     """Logits float [V] behind the prompt and these tokens, without a mask of ours."""
     return _behind(language, prompt).score(Proposal.chain(tokens)).logits[-1]
 

@@ -8,37 +8,37 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eventspec.core import Limits, Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
-from eventspec.engine.lanes import ProcessLock
+from eventspec.core import BadInput, Limits, Media, Proposal, Sampling, Scores, TappedPrompt, TargetSession, Trace, Verdict
 from eventspec.engine.numerics import measured_rounding
-from eventspec.engine.tree import depths, is_chain, tree_mask
+from eventspec.engine.process_lock import ProcessLock
+from eventspec.models.prompt import Frames
 from eventspec.models.session import check_context
+from eventspec.tree import depths, is_chain, tree_mask
+from eventspec.video.sampling import uniform_indices
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """rows float [T, D]; positions int64 [R, T]: R is 1, or 3 with M-RoPE (time, height, width)."""
+class HfPrompt:
+    """rows float [T, D]; positions int64 [R, T]: R is 1, or 3 with M-RoPE (time, height, width); how many rows are visual."""
 
     rows: Tensor
     positions: Tensor
+    visual: int = 0
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, begin: int, end: int) -> Prompt:
+    def part(self, begin: int, end: int) -> HfPrompt:
         """Rows [begin, end) with their positions."""
-        return Prompt(self.rows[begin:end], self.positions[:, begin:end])
-
-
-Prompts = Callable[[Request, Trace, str], Prompt]
-"""(request, trace, lane) -> the prompt with visual rows in place; vision encoding happens here."""
+        return HfPrompt(self.rows[begin:end], self.positions[:, begin:end])
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class HfLanguage:
         return rows
 
     def step(
-        self, prompt: Prompt, cache: Any, mask: Tensor | None, keep: int, taps: tuple[int, ...] = ()
+        self, prompt: HfPrompt, cache: Any, mask: Tensor | None, keep: int, taps: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor | None]:
         """One forward behind the cache, which grows by its rows: logits float [keep, V] of the last rows, and the outputs of
         the layers `taps` (as in `core.Target.prefill`) side by side, [T, F].
@@ -119,14 +119,27 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return blocked.masked_fill_(~mask, torch.finfo(dtype).min)[None, None]
 
 
+class Prompts(Protocol):
+    """How prompts are made of frames; `models.hf_prompt.Prompter` is one."""
+
+    def inputs(self, question: str, frames: Frames) -> dict[str, Any]:
+        """The tensors that the model takes, `input_ids` int64 [1, T] among them."""
+
+    def prompt(self, inputs: dict[str, Any]) -> HfPrompt:
+        """The rows that it makes of them; vision encoding happens here."""
+
+    def again(self, known: HfPrompt, known_ids: Tensor, inputs: dict[str, Any]) -> HfPrompt | None:
+        """The same without vision encoding, of another question about the frames of `known`; None where that cannot be."""
+
+
 class HfTarget:
-    """A transformers model that verifies: `prompts` makes its prompt, `language` reads it; `example` is a prompt to measure
-    with."""
+    """A transformers model that verifies: `prompts` makes its prompt of so many `frames`, `language` reads it; `example` is a
+    prompt to measure with."""
 
     lossless = True
 
-    def __init__(self, language: HfLanguage, prompts: Prompts, example: Prompt) -> None:
-        self.language, self.prompts, self.example = language, prompts, example
+    def __init__(self, language: HfLanguage, prompts: Prompts, frames: int, example: HfPrompt) -> None:
+        self.language, self.prompts, self.frames, self.example = language, prompts, frames, example
 
     @cached_property
     def limits(self) -> Limits:
@@ -136,42 +149,101 @@ class HfTarget:
             rounding = measured_rounding(lambda: opened(language, example), language.vocabulary)
         return Limits(language.vocabulary, language.layers, language.trees, rounding)
 
-    def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> HfSession:
-        """As `core.Target.prefill`; raises BadInput when prompt and answer do not fit the context."""
-        prompt = self.prompts(request, trace, "target")
-        trace.sizes["prompt"] = len(prompt)
-        if self.language.context:
-            check_context(len(prompt), request.sampling.max_new_tokens, self.language.context)
-        session = opened(self.language, prompt, taps)
-        if len(prompt) > (waiting := max(1, tail)):
+    def encode(self, media: Media, trace: Trace) -> HfContext:
+        """As `core.Target.encode`; the frames are encoded with the first question about them, as the model does it."""
+        if media.video is None or len(media.video.frames) == 0:
+            raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
+        return HfContext(self, media.video.frames[uniform_indices(len(media.video.frames), self.frames)])
+
+
+@dataclass
+class _Reading:
+    """What has been read of a prompt, in `cache`, and the outputs of the layers `taps` as they come."""
+
+    cache: Any
+    prompt: HfPrompt
+    taps: tuple[int, ...] = ()
+    rows: int = 0
+    features: list[Tensor] = field(default_factory=list)
+
+
+class HfContext:
+    """As `core.Context`. Caches of transformers grow by copying, so sessions share what lies before them."""
+
+    def __init__(self, target: HfTarget, frames: Frames) -> None:
+        self.target, self.frames = target, frames
+        self._known: tuple[Tensor, HfPrompt] | None = None  # ids and rows of an earlier question
+        self._latest: _Reading | None = None
+
+    def extend(self, frames: Frames, trace: Trace) -> None:
+        """As `core.Context.extend`."""
+        together = len(self.frames) + len(frames)
+        if together > self.target.frames:
+            raise BadInput(f"{together} frames are more than the target takes ({self.target.frames}): begin another recording")
+        self.frames, self._known = np.concatenate((self.frames, frames)), None
+
+    def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> HfSession:
+        """As `core.Context.open`; raises BadInput when prompt and answer do not fit the context."""
+        language, prompt = self.target.language, self._prompt(question, trace)
+        trace.sizes.update(prompt=len(prompt), visual=prompt.visual)
+        if language.context:
+            check_context(len(prompt), sampling.max_new_tokens, language.context)
+        self._latest = reading = self._begun(prompt, taps)
+        session = HfSession(language, reading)
+        if len(session.pending) > (waiting := max(1, tail)):
             began = trace.now()
-            session.read(len(prompt) - waiting)  # the last row stays: its forward gives the first logits
+            session.read(len(session.pending) - waiting)  # the last row stays: its forward gives the first logits
             trace.span("prefill", "target", began)
         return session
 
+    def _prompt(self, question: str, trace: Trace) -> HfPrompt:
+        began, prompts = trace.now(), self.target.prompts
+        inputs = prompts.inputs(question, self.frames)
+        found = None if self._known is None else prompts.again(self._known[1], self._known[0], inputs)
+        if found is None:
+            found = prompts.prompt(inputs)
+            trace.span("vision", "target", began)
+            self._known = inputs["input_ids"][0], found
+        return found
 
-def opened(language: HfLanguage, prompt: Prompt, taps: tuple[int, ...] = ()) -> HfSession:
+    def _begun(self, prompt: HfPrompt, taps: tuple[int, ...]) -> _Reading:
+        """A reading that has as much of the prompt as the latest one read of the same rows."""
+        language, latest = self.target.language, self._latest
+        reading = _Reading(language.new_cache(), prompt, taps)
+        if latest is None or taps not in ((), latest.taps):
+            return reading
+        most = min(latest.rows, len(latest.prompt), len(prompt) - 1)
+        same = (latest.prompt.rows[:most] == prompt.rows[:most]).all(1) & (
+            latest.prompt.positions[:, :most] == prompt.positions[:, :most]
+        ).all(0)
+        different = (~same).nonzero()
+        reading.rows = shared = int(different[0]) if len(different) else most
+        for number, layer in enumerate(latest.cache.layers):
+            if shared and layer.is_initialized:
+                reading.cache.update(layer.keys[..., :shared, :], layer.values[..., :shared, :], number)
+        reading.features = [torch.cat(latest.features)[:shared]] if shared and taps else []
+        return reading
+
+
+def opened(language: HfLanguage, prompt: HfPrompt) -> HfSession:
     """A session that has read nothing of its prompt yet."""
-    return HfSession(language, language.new_cache(), prompt, int(prompt.positions.max()) + 1, taps=taps)
+    return HfSession(language, _Reading(language.new_cache(), prompt))
 
 
 class HfSession:
     """Pending prompt or bonus rows, the cache behind them, and `following`, the position of whatever comes next."""
 
-    def __init__(
-        self, language: HfLanguage, cache: Any, pending: Prompt, following: int, length: int = 0, taps: tuple[int, ...] = ()
-    ) -> None:
-        self.language, self.cache, self.pending = language, cache, pending
-        self.following, self.length, self.taps = following, length, taps
-        self._prompt = pending
-        self._features: list[Tensor] = []  # of the prompt's rows, as they are read
+    def __init__(self, language: HfLanguage, reading: _Reading) -> None:
+        self.language, self.cache, self.taps, self._reading = language, reading.cache, reading.taps, reading
+        self.length, self.chunked = reading.rows, reading.rows > 0
+        self.pending = reading.prompt.part(reading.rows, len(reading.prompt))
+        self.following = int(reading.prompt.positions.max()) + 1
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
         _, features = self.language.step(self.pending.part(0, rows), self.cache, None, 1, self.taps)
-        if features is not None:
-            self._features.append(features)
-        self.pending = self.pending.part(rows, len(self.pending))
+        self._remember(rows, features)
+        self.pending, self.chunked = self.pending.part(rows, len(self.pending)), True
         self.length += rows
 
     @property
@@ -181,11 +253,18 @@ class HfSession:
 
     def again(self) -> TargetSession:
         """As `core.TargetSession.again`."""
-        return opened(self.language, self._prompt)
+        return opened(self.language, self._reading.prompt)
 
     def prompt(self) -> TappedPrompt:
         """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""
-        return TappedPrompt(self._prompt.rows.clone(), torch.cat(self._features), (0, 0))
+        features, rows = self._reading.features, self._reading.prompt.rows
+        return TappedPrompt(rows.clone(), torch.cat(features) if features else None, (0, 0))
+
+    def _remember(self, rows: int, features: Tensor | None) -> None:
+        """Note that rows of the prompt are in the cache, and keep their features."""
+        self._reading.rows += rows
+        if features is not None:
+            self._reading.features.append(features[:rows])
 
     def score(self, proposal: Proposal) -> Scores:
         """As `core.TargetSession.score`; the proposal fits `limits` and `room`."""
@@ -196,11 +275,9 @@ class HfSession:
         mask = None if straight else tree_mask(parents, self.length, len(pending), pending.rows.device)
         scored = self._behind(pending, proposal.tokens.tolist(), depths(parents))
         logits, features = self.language.step(scored, self.cache, mask, count + 1, self.taps)
-        if features is None:
-            return Scores(logits)
-        if sum(map(len, self._features)) < len(self._prompt):
-            self._features.append(features[: len(pending)])
-        return Scores(logits, features[len(pending) - 1 :])
+        if self._reading.rows < len(self._reading.prompt):
+            self._remember(len(pending), features)
+        return Scores(logits, None if features is None else features[len(pending) - 1 :])
 
     def commit(self, verdict: Verdict) -> None:
         """As `core.TargetSession.commit`."""
@@ -212,18 +289,7 @@ class HfSession:
         self.pending = self._behind(nothing, verdict.tokens[-1:].tolist(), [accepted])
         self.following += accepted + 1
 
-    def fork(self) -> TargetSession:
-        """A second session with the same prefix; the rows are copied because both live on."""
-        keep_rows(self.cache, self.length, [])
-        twin = self.language.new_cache()
-        for number, layer in enumerate(self.cache.layers):
-            if layer.is_initialized:
-                twin.update(layer.keys, layer.values, number)
-        copy = HfSession(self.language, twin, self.pending, self.following, self.length, self.taps)
-        copy._prompt, copy._features = self._prompt, list(self._features)
-        return copy
-
-    def _behind(self, prompt: Prompt, tokens: Sequence[int], levels: Sequence[int]) -> Prompt:
+    def _behind(self, prompt: HfPrompt, tokens: Sequence[int], levels: Sequence[int]) -> HfPrompt:
         """A prompt with tokens behind it, each at its level: text has the same position in all rows of M-RoPE."""
         if not tokens:
             return prompt
@@ -231,7 +297,7 @@ class HfSession:
         rows = self.language.embed(torch.tensor(tokens, device=device)).to(prompt.rows.dtype)
         positions = torch.tensor(levels, device=device) + self.following
         positions = positions.expand(len(prompt.positions), -1)
-        return Prompt(torch.cat((prompt.rows, rows)), torch.cat((prompt.positions, positions), 1))
+        return HfPrompt(torch.cat((prompt.rows, rows)), torch.cat((prompt.positions, positions), 1))
 
 
 def keep_rows(cache: Any, rows: int, path: Sequence[int]) -> None:

@@ -18,19 +18,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from eventspec.core import BadCheckpoint, BadInput, EventspecError, Request, Trace
+from eventspec.core import BadCheckpoint, BadInput, EventspecError
 from eventspec.models.hf_limits import reads_rows, reads_trees, rolls_back
-from eventspec.models.hf_session import HfLanguage, HfTarget, Prompt, alone
-from eventspec.models.loading import Loading, VisionLanguage
-from eventspec.text import Vocabulary
-from eventspec.video.sampling import uniform_indices
+from eventspec.models.hf_prompt import Prompter
+from eventspec.models.hf_session import HfLanguage, HfPrompt, HfTarget
+from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.text import TokenSpace, Vocabulary
 
 FRAMES = 8
 """Frames where nobody asks for a number and the context holds them twice."""
 _PROBE_SIDE = 64
-_PASSED_ON = ("inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache", "input_ids", "cache_position")
 _PLACEHOLDER = re.compile(r"(image|video|audio|vision).*token_(id|index)$")
 
 
@@ -65,30 +63,20 @@ def knows(model_type: object) -> bool:
     return isinstance(model_type, str) and model_type in names
 
 
-def load_hf(folder: Path, how: Loading) -> VisionLanguage:
+def load_hf(folder: Path, how: LoadOptions) -> VisionLanguage:
     """The model of a folder as a target; BadCheckpoint or BadInput, one line, for what is missing or cannot be done."""
     opened = _open(folder, how)
     target, _, notes = _measured(opened, how)
     read = {*opened.model.get_decoder().parameters(), opened.model.get_output_embeddings().weight}
-    return VisionLanguage(
-        type(opened.model).__name__,
-        target,
-        opened.vocabulary,
-        opened.ends[0],
-        opened.banned,
-        "frames",
-        opened.dtype,
-        sum(weight.nbytes for weight in read),
-        ends=opened.ends[1:],
-        trees=target.language.trees,
-        notes=notes,
-    )
+    tokens = TokenSpace(opened.vocabulary, opened.ends[0], opened.ends[1:], opened.banned)
+    size = sum(weight.nbytes for weight in read)
+    return VisionLanguage(type(opened.model).__name__, target, tokens, "frames", opened.dtype, size, notes=notes)
 
 
 def describe_hf(folder: Path) -> dict[str, Any]:
     """What a folder is and can do as a target. The weights are loaded, as stored: what it can do is measured."""
-    opened = _open(folder, Loading(dtype=None))
-    target, sees, notes = _measured(opened, Loading(dtype=None))
+    opened = _open(folder, LoadOptions(dtype=None))
+    target, limits, notes = _measured(opened, LoadOptions(dtype=None))
     config, language = opened.model.config, target.language
     rolled = "sliding window: full rows kept, chains only" if opened.sliding else "rolls back to any accepted path"
     return {
@@ -99,7 +87,7 @@ def describe_hf(folder: Path) -> dict[str, Any]:
             "parameters": opened.model.num_parameters(),
             "dtypes": str(opened.dtype).removeprefix("torch."),
         },
-        "sees": {"media": "frames as images", **sees},
+        "sees": {"media": "frames as images", **limits},
         "context": language.context or None,
         "cache": rolled,
         "drafts": "trees" if language.trees else "chains only",
@@ -123,7 +111,7 @@ def _library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _open(folder: Path, how: Loading) -> _Opened:
+def _open(folder: Path, how: LoadOptions) -> _Opened:
     """Config, weights, processor and the ids in them; whatever transformers says against the folder becomes one line."""
     transformers = _library("transformers")
     path = folder / "config.json"
@@ -133,12 +121,12 @@ def _open(folder: Path, how: Loading) -> _Opened:
     vocabulary = Vocabulary(processor.tokenizer.backend_tokenizer)
     settings = {"dtype": "auto" if how.dtype is None else how.dtype, **_quantization(how)}
     opener = transformers.AutoModelForImageTextToText
-    model, told = _asked(
+    model, report = _asked(
         folder, lambda: opener.from_pretrained(folder, config=config, output_loading_info=True, **settings, **_LOCAL)
     )
     # transformers fills what is missing with random numbers and goes on.
     for what in ("missing_keys", "mismatched_keys"):
-        if wrong := sorted(str(name) for name in told.get(what) or ()):
+        if wrong := sorted(str(name) for name in report.get(what) or ()):
             raise BadCheckpoint(
                 f"{folder}: {what.replace('_', ' ')} in the weights: {wrong[0]} ({len(wrong)} in all): fetch them again"
             )
@@ -151,7 +139,7 @@ def _open(folder: Path, how: Loading) -> _Opened:
     special = {id for id, token in processor.tokenizer.added_tokens_decoder.items() if token.special}
     nameless = {id for id in range(rows) if vocabulary.piece(id) is None}
     banned = tuple(sorted(id for id in (known | special | nameless) - set(ends) if id < rows))
-    unused = sorted(told.get("unexpected_keys") or ())
+    unused = sorted(report.get("unexpected_keys") or ())
     return _Opened(folder, model, processor, vocabulary, ends, tuple(sorted(known)), banned, sliding, unused)
 
 
@@ -193,7 +181,7 @@ def _sliding(path: Path, config: Any) -> bool:
     return any(layer.is_sliding for layer in layers)
 
 
-def _quantization(how: Loading) -> dict[str, Any]:
+def _quantization(how: LoadOptions) -> dict[str, Any]:
     """Arguments of `from_pretrained`; BadInput where bitsandbytes cannot run."""
     if how.quantized is None:
         return {}
@@ -253,89 +241,8 @@ def _ends(folder: Path, model: Any, processor: Any) -> tuple[int, ...]:
     return ids
 
 
-# ------------------------------------------------------------------------------------------------------ from request to rows
-class _Reached(Exception):
-    """The language model was called: all before it is done."""
-
-
-def _handed_over(model: Any, inputs: Any) -> dict[str, Any]:
-    """What a model's own forward gives its language model: visual rows in place, M-RoPE positions made."""
-    found: dict[str, Any] = {}
-
-    def stop(module: Any, arguments: Any, named: dict[str, Any]) -> None:
-        found.update(named)
-        raise _Reached
-
-    with alone(model):
-        hook = model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
-        try:
-            model(**inputs, use_cache=False)
-        except _Reached:
-            pass
-        finally:
-            hook.remove()
-    return found
-
-
-def _inputs(opened: _Opened, question: str, frames: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:
-    """Tensors of the chat template with one image for each frame uint8 [K, H, W, 3], on the model's device."""
-    from PIL import Image
-
-    tokenizer = opened.processor.tokenizer
-    for place in tokenizer.convert_ids_to_tokens(list(opened.placeholders)):
-        if place and place in question:
-            raise BadInput(f"the prompt contains {place}, which stands for pictures: leave it out")
-    content = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames]
-    messages = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
-    template = opened.processor.apply_chat_template
-    with _quiet():
-        made = template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
-    made = made.to(opened.model.device)
-    numbers = {name for name, value in made.items() if isinstance(value, Tensor) and value.is_floating_point()}
-    return {name: value.to(opened.dtype) if name in numbers else value for name, value in made.items()}
-
-
-def _prompt(opened: _Opened, inputs: Any) -> Prompt:
-    """BadCheckpoint when rows and positions are not all that the language model gets."""
-    given = _handed_over(opened.model, inputs)
-    more = [name for name, value in given.items() if name not in _PASSED_ON and isinstance(value, Tensor | list | tuple)]
-    if isinstance(given.get("attention_mask"), dict) or (
-        isinstance(given.get("attention_mask"), Tensor) and given["attention_mask"].ndim > 2
-    ):
-        more.append("an attention mask for pictures")
-    if more or given.get("inputs_embeds") is None:
-        told = ", ".join(more) or "token ids, not rows"
-        raise BadCheckpoint(
-            f"{opened.folder}: {type(opened.model).__name__} hands its language model {told}: it cannot be a target"
-        )
-    rows, positions = given["inputs_embeds"][0], given.get("position_ids")
-    if positions is None:
-        positions = torch.arange(len(rows), device=rows.device)[None]
-    positions = positions.reshape(-1, len(rows))
-    return Prompt(rows, positions[-3:] if len(positions) > 1 else positions)  # a fourth row, first, only helps to make masks
-
-
-def _prompts(opened: _Opened, frames: int) -> Callable[[Request, Trace, str], Prompt]:
-    def prompt(request: Request, trace: Trace, lane: str) -> Prompt:
-        if request.video is None or len(request.video.frames) == 0:
-            raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
-        began = trace.now()
-        chosen = request.video.frames[uniform_indices(len(request.video.frames), frames)]
-        inputs = _inputs(opened, request.prompt, chosen)
-        found = _prompt(opened, inputs)
-        trace.span("vision", lane, began)
-        trace.sizes["visual"] = _visual(opened, inputs)
-        return found
-
-    return prompt
-
-
-def _visual(opened: _Opened, inputs: Any) -> int:
-    return int(torch.isin(inputs["input_ids"].cpu(), torch.tensor(opened.placeholders)).sum())
-
-
 # ------------------------------------------------------------------------------------------------- what the model really does
-def _measured(opened: _Opened, how: Loading) -> tuple[HfTarget, dict[str, Any], tuple[str, ...]]:
+def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, Any], tuple[str, ...]]:
     """The target with the limits that a small random picture shows, what it sees, and what the trace says of it."""
     name, model = type(opened.model).__name__, opened.model
     if how.frames is not None and how.frames < 1:
@@ -345,25 +252,30 @@ def _measured(opened: _Opened, how: Loading) -> tuple[HfTarget, dict[str, Any], 
     # Without a config the cache keeps all rows of every layer: a sliding window is then the model's mask alone.
     language = HfLanguage(model, _library("transformers").DynamicCache, rows, context, trees=not opened.sliding)
     picture = np.random.default_rng(0).integers(0, 256, (1, _PROBE_SIDE, _PROBE_SIDE, 3), np.uint8)
+    prompter = Prompter(opened.folder, model, opened.processor, opened.placeholders, opened.dtype, _quiet)
 
-    def probe() -> tuple[Prompt, int, bool]:
-        inputs = _inputs(opened, "What is this?", picture)
+    def probe() -> tuple[HfPrompt, bool, bool]:
+        inputs = prompter.inputs("What is this?", picture)
         own = model(**inputs, use_cache=False).logits[0, -1]
-        prompt = _prompt(opened, inputs)
+        prompt = prompter.prompt(inputs)
         if not reads_rows(language, prompt, own) or not rolls_back(language, prompt):
             raise BadCheckpoint(
                 f"{opened.folder}: {name} answers otherwise when its prompt comes as rows or its cache is cut back: "
                 "it cannot be a target"
             )
-        return prompt, _visual(opened, inputs), language.trees and reads_trees(language, prompt)
+        return prompt, language.trees and reads_trees(language, prompt), prompter.embeds_text_alone(picture)
 
     with torch.inference_mode():
-        prompt, per_frame, trees = _asked(opened.folder, probe)
-    language = replace(language, trees=trees)
-    fitting = max(1, context // 2 // max(1, per_frame)) if context else FRAMES
+        prompt, trees, reuses = _asked(opened.folder, probe)
+    language, prompter = replace(language, trees=trees), replace(prompter, reuses=reuses)
+    fitting = max(1, context // 2 // max(1, prompt.visual)) if context else FRAMES
     frames = min(FRAMES, fitting) if how.frames is None else how.frames
-    sees = {"frames": frames, f"rows_per_{_PROBE_SIDE}x{_PROBE_SIDE}_frame": per_frame, "position_rows": len(prompt.positions)}
-    return HfTarget(language, _prompts(opened, frames), prompt), sees, _notes(opened, language)
+    limits = {
+        "frames": frames,
+        f"rows_per_{_PROBE_SIDE}x{_PROBE_SIDE}_frame": prompt.visual,
+        "position_rows": len(prompt.positions),
+    }
+    return HfTarget(language, prompter, frames, prompt), limits, _notes(opened, language)
 
 
 def _notes(opened: _Opened, language: HfLanguage) -> tuple[str, ...]:

@@ -8,13 +8,14 @@ from typing import Literal
 import torch
 
 from eventspec.core import BadInput, Target
-from eventspec.models.session import LanguageTarget, Rows
-from eventspec.nn import Llama
-from eventspec.text import Vocabulary
+from eventspec.engine.method import Modality
+from eventspec.models.prompt import PromptEncoder
+from eventspec.models.session import LanguageTarget
+from eventspec.text import TokenSpace
 
 
 @dataclass(frozen=True)
-class Loading:
+class LoadOptions:
     """How a folder is loaded. dtype None keeps the file's; frames None takes config.json's number; `compat` and
     `feature_bytes` (size of the frame cache, 0 = none) concern one architecture each; `quantized` those that transformers
     opens, on CUDA. BadInput for a device that is not there: before any weight is read."""
@@ -38,44 +39,26 @@ class Loading:
 
 
 @dataclass(frozen=True)
-class Reader:
-    """A language model of our own, and how a request becomes its prompt: all that a drafter needs."""
-
-    language: Llama
-    rows: Rows
-
-
-@dataclass(frozen=True)
 class VisionLanguage:
-    """A loaded checkpoint. `reader` is None where it can answer but not draft; `ends` are further ids that end an answer;
-    without `trees` the target reads chains only; dtype and weight_bytes are those of what a decoding step reads."""
+    """A loaded checkpoint."""
 
     name: str
     target: Target
-    vocabulary: Vocabulary
-    end: int
-    banned: tuple[int, ...]
-    sees: Literal["frames", "events"]
+    tokens: TokenSpace
+    modality: Modality
     dtype: torch.dtype
+    """Of what a decoding step reads."""
     weight_bytes: int
-    reader: Reader | None = None
-    ends: tuple[int, ...] = ()
-    trees: bool = True
+    """Of what a decoding step reads."""
+    encoder: PromptEncoder | None = None
+    """None where it can answer but not draft."""
     notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        reader: Reader,
-        vocabulary: Vocabulary,
-        ends: tuple[int, ...],
-        banned: tuple[int, ...],
-        sees: Literal["frames", "events"],
-        notes: tuple[str, ...] = (),
+        cls, name: str, encoder: PromptEncoder, tokens: TokenSpace, modality: Modality, notes: tuple[str, ...] = ()
     ) -> VisionLanguage:
-        """One of our own models: it answers, and it drafts. What ends an answer is never banned."""
-        target, weights = LanguageTarget(reader.language, reader.rows), list(reader.language.parameters())
+        """One of our own models: it answers, and it drafts."""
+        weights = list(encoder.language.parameters())
         size = sum(weight.nbytes for weight in weights)
-        said = tuple(token for token in banned if token not in ends)
-        return cls(name, target, vocabulary, ends[0], said, sees, weights[0].dtype, size, reader, ends[1:], notes=notes)
+        return cls(name, LanguageTarget(encoder), tokens, modality, weights[0].dtype, size, encoder, notes)

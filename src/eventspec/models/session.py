@@ -1,48 +1,33 @@
-"""Any of our own language models as a Target: prefill of visual and text rows, one forward per round, a cache that keeps
-the accepted path."""
+"""Any of our own language models as a Target: a recording's visual rows and key-value prefix, one forward per round, a cache
+that keeps the accepted path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, Limits, Proposal, Request, Scores, TappedPrompt, TargetSession, Trace, Verdict
+from eventspec.core import BadInput, Limits, Media, Proposal, Sampling, Scores, TappedPrompt, TargetSession, Trace, Verdict
 from eventspec.engine.numerics import measured_rounding
-from eventspec.engine.tree import depths, is_chain, tree_mask
-from eventspec.nn import KVCache, Llama
+from eventspec.models.prefix import Prefix, Reading
+from eventspec.models.prompt import Frames, Prompt, PromptEncoder
+from eventspec.nn import Llama
+from eventspec.nn.cache import Loan
+from eventspec.tree import depths, is_chain, tree_mask
 
-
-@dataclass(frozen=True)
-class Spliced:
-    """A prompt as rows float [T, D], and where its visual rows lie, [begin, end)."""
-
-    rows: Tensor
-    visual: tuple[int, int]
-
-
-Rows = Callable[[Request, Trace, str], Spliced]
-"""(request, trace, lane) -> the prompt; vision encoding happens here."""
-
-
-def splice(language: Llama, before: list[int], visual: Tensor, after: list[int]) -> Spliced:
-    """Text ids, visual rows [T, D], text ids, as one prompt."""
-    ids = torch.tensor(before + after, device=visual.device)
-    text = language.embed(ids).to(visual.dtype)
-    rows = torch.cat((text[: len(before)], visual, text[len(before) :]))
-    return Spliced(rows, (len(before), len(before) + len(visual)))
+_DRAFT_ROWS = 160
+"""Rows of a cache for draft nodes: they are dropped again, but they lie there while they are verified."""
+_PROBE = 32
 
 
 class LanguageTarget:
-    """A vision-language model that verifies: `rows` makes its prompt, `language` reads it."""
+    """A vision-language model that verifies: `encoder` makes its prompt, its language model reads it."""
 
     lossless = True
 
-    def __init__(self, language: Llama, rows: Rows, name: str = "target") -> None:
-        self.language, self.rows, self.name = language, rows, name
+    def __init__(self, encoder: PromptEncoder, lossless: bool = True) -> None:
+        self.encoder, self.language, self.lossless = encoder, encoder.language, lossless
 
     @cached_property
     def limits(self) -> Limits:
@@ -50,25 +35,35 @@ class LanguageTarget:
         config = self.language.config
         return Limits(config.vocab_size, config.num_hidden_layers, True, rounding_of(self.language))
 
-    def prefill(self, request: Request, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> LanguageSession:
-        """As `core.Target.prefill`; raises BadInput when prompt and answer do not fit the context."""
-        spliced = self.rows(request, trace, "target")
-        prompt = spliced.rows
-        trace.sizes["prompt"] = len(prompt)
-        check_context(len(prompt), request.sampling.max_new_tokens, self.language.config.max_position_embeddings)
-        # Draft nodes are dropped again, but they need rows while they are verified.
-        capacity = len(prompt) + request.sampling.max_new_tokens + _DRAFT_ROWS
-        cache = self.language.new_cache(capacity)
-        session = LanguageSession(self.language, cache, spliced, taps)
-        if len(prompt) > max(1, tail):
+    def encode(self, media: Media, trace: Trace) -> LanguageContext:
+        """As `core.Target.encode`."""
+        return LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
+
+
+class LanguageContext:
+    """As `core.Context`: a recording's visual rows, and the prefix of the prompts about it."""
+
+    def __init__(self, encoder: PromptEncoder, visual: Tensor) -> None:
+        self.encoder, self.language, self.visual, self.prefix = encoder, encoder.language, visual, Prefix(encoder.language)
+
+    def extend(self, frames: Frames, trace: Trace) -> None:
+        """As `core.Context.extend`."""
+        began = trace.now()
+        self.visual = self.encoder.extend(self.visual, frames)
+        trace.span("vision", "target", began)
+
+    def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> LanguageSession:
+        """As `core.Context.open`; raises BadInput when prompt and answer do not fit the context."""
+        prompt = self.encoder.prompt(question, self.visual)
+        total, most = len(prompt.rows), sampling.max_new_tokens
+        trace.sizes.update(prompt=total, visual=prompt.visual[1] - prompt.visual[0])
+        check_context(total, most, self.language.config.max_position_embeddings)
+        session = LanguageSession(self.language, *self.prefix.begin(prompt, total + most + _DRAFT_ROWS, taps))
+        if (rows := len(session.pending) - max(1, tail)) > 0:  # the last row stays: its forward gives the first logits
             began = trace.now()
-            session.read(len(prompt) - max(1, tail))  # the last row stays: its forward gives the first logits
+            session.read(rows)
             trace.span("prefill", "target", began)
         return session
-
-
-_DRAFT_ROWS = 160
-_PROBE = 32
 
 
 def rounding_of(language: Llama) -> float:
@@ -79,7 +74,7 @@ def rounding_of(language: Llama) -> float:
     ids = torch.randint(config.vocab_size, (length,), generator=torch.Generator().manual_seed(0)).to(device)
 
     def begin() -> TargetSession:
-        return LanguageSession(language, language.new_cache(2 * length), Spliced(language.embed(ids), (0, 0)))
+        return fresh_session(language, Prompt(language.embed(ids), (0, 0)), 2 * length)
 
     with torch.inference_mode():
         return measured_rounding(begin, config.vocab_size, length - 1)
@@ -94,21 +89,24 @@ def check_context(rows: int, most: int, context: int) -> None:
         )
 
 
-class LanguageSession:
-    """Pending prompt or bonus rows, and the cache behind them; the features of the layers `taps` where a drafter reads them."""
+def fresh_session(language: Llama, prompt: Prompt, capacity: int) -> LanguageSession:
+    """A session that has read nothing of its prompt yet."""
+    return LanguageSession(language, Reading(prompt, language.new_cache(capacity), capacity))
 
-    def __init__(self, language: Llama, cache: KVCache, prompt: Spliced, taps: tuple[int, ...] = ()) -> None:
-        self.language, self.cache, self.pending, self.taps = language, cache, prompt.rows, taps
-        self._prompt = prompt
-        self._features: list[Tensor] = []  # of the prompt's rows, as they are read
+
+class LanguageSession:
+    """Pending prompt or bonus rows, and the cache behind them, which is borrowed where there is a `loan`; the features of the
+    layers `taps` where a drafter reads them."""
+
+    def __init__(self, language: Llama, reading: Reading, loan: Loan | None = None) -> None:
+        self.language, self.cache, self.taps, self._reading, self._loan = language, reading.cache, reading.taps, reading, loan
+        self.pending, self.chunked = reading.prompt.rows[reading.rows :], reading.rows > 0
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
-        features = self._through(self.pending[:rows])[1]
-        if features is not None:
-            self._features.append(features)
+        self._remember(*self._through(self.pending[:rows]))
         self.cache.keep(rows, [])
-        self.pending = self.pending[rows:]
+        self.pending, self.chunked = self.pending[rows:], True
 
     @property
     def room(self) -> int:
@@ -117,12 +115,12 @@ class LanguageSession:
 
     def again(self) -> TargetSession:
         """As `core.TargetSession.again`; equal capacity, so that keys lie at equal strides and kernels make equal sums."""
-        return LanguageSession(self.language, self.language.new_cache(self.cache.capacity), self._prompt)
+        return fresh_session(self.language, self._reading.prompt, self._reading.capacity)
 
     def prompt(self) -> TappedPrompt:
         """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""
-        features = self._features[0] if len(self._features) == 1 else torch.cat(self._features)
-        return TappedPrompt(self._prompt.rows.clone(), features, self._prompt.visual)
+        features, prompt = self._reading.features, self._reading.prompt
+        return TappedPrompt(prompt.rows.clone(), torch.cat(features) if features else None, prompt.visual)
 
     def _through(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The last layer's output [T, D], and the tapped features [T, F] if any are asked for."""
@@ -139,8 +137,7 @@ class LanguageSession:
         language, cache, pending = self.language, self.cache, self.pending
         count, waiting = len(proposal), len(pending)
         if not count:
-            hidden, features = self._through(pending)
-            return self._scores(hidden, features)
+            return self._scores(*self._through(pending))
         assert count <= self.room, "the caller cuts proposals to the room there is"
         tokens = torch.from_numpy(proposal.tokens).to(pending.device)
         x = torch.cat((pending, language.embed(tokens)))
@@ -151,26 +148,23 @@ class LanguageSession:
             levels = [start + waiting + depth for depth in depths(parents)]
             positions = torch.tensor([*range(start, start + waiting), *levels], device=x.device)
             mask = tree_mask(parents, start, waiting, x.device)
-        hidden, features = self._through(x, positions, mask)
-        return self._scores(hidden, features)
+        return self._scores(*self._through(x, positions, mask))
 
     def _scores(self, hidden: Tensor, features: Tensor | None) -> Scores:
         """Of the last pending row and the nodes behind it."""
-        root = len(self.pending) - 1
-        if features is None:
-            return Scores(self.language.logits(hidden[root:]))
-        if sum(map(len, self._features)) < len(self._prompt.rows):
-            self._features.append(features[: root + 1])
-        return Scores(self.language.logits(hidden[root:]), features[root:])
+        last = len(self.pending)
+        if self._reading.rows < len(self._reading.prompt.rows):
+            self._remember(hidden[:last], None if features is None else features[:last])
+        return Scores(self.language.logits(hidden[last - 1 :]), None if features is None else features[last - 1 :])
+
+    def _remember(self, hidden: Tensor, features: Tensor | None) -> None:
+        """Keep what was read of the prompt."""
+        self._reading.hidden.append(hidden)
+        if features is not None:
+            self._reading.features.append(features)
 
     def commit(self, verdict: Verdict) -> None:
         """As `core.TargetSession.commit`."""
         self.cache.keep(len(self.pending), verdict.path.tolist())
         bonus = torch.from_numpy(verdict.tokens[-1:]).to(self.pending.device)
         self.pending = self.language.embed(bonus)
-
-    def fork(self) -> TargetSession:
-        """A second session with the same prefix; the rows are copied because both live on."""
-        twin = LanguageSession(self.language, self.cache.fork(), self._prompt, self.taps)
-        twin.pending, twin._features = self.pending, list(self._features)
-        return twin

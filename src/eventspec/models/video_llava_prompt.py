@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from eventspec.core import BadCheckpoint, BadInput, Request, Trace
+from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models import configuration as fields
 from eventspec.models.features import FeatureCache
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, frame_pixels
-from eventspec.models.session import Rows, Spliced, splice
+from eventspec.models.prompt import FrameEncoder, Frames
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.text import Vocabulary
-from eventspec.video.sampling import uniform_indices
 
 PLACE = "<video>"
 PROCESSING_FILES = ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json")
@@ -104,26 +100,17 @@ def check_frames(frames: int, config: VideoLlavaConfig, allow_extrapolation: boo
         )
 
 
-def video_llava_rows(
+def video_llava_encoder(
     model: VideoLlava, vocabulary: Vocabulary, bos: int, frames: int, cache: FeatureCache | None = None
-) -> Rows:
-    """The prompt of a request as rows: frames spread over the window, encoded and spliced into the text."""
+) -> FrameEncoder:
+    """Frames spread over the window, in the model's prompt; rows of a frame that `cache` has are not computed again."""
 
-    def encoded(frame: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-        pixels = frame_pixels(frame[None], model.config.vision.image_size)
+    def encoded(frame: Frames) -> Tensor:
+        pixels = frame_pixels(frame, model.config.vision.image_size)
         return model.encode(pixels.to(model.projector.linear_1.weight))
 
-    def rows(request: Request, trace: Trace, lane: str) -> Spliced:
-        if request.video is None or len(request.video.frames) == 0:
-            raise BadInput("the recording has no frames in this window: Video-LLaVA needs RGB frames to answer")
-        before, after = prompt_ids(vocabulary, request.prompt, bos)
-        began = trace.now()
-        visual = []
-        for frame in request.video.frames[uniform_indices(len(request.video.frames), frames)]:
-            visual.append(encoded(frame) if cache is None else cache.rows(frame, partial(encoded, frame)))
-        trace.span("vision", lane, began)
-        if lane == "target":
-            trace.sizes["visual"] = sum(len(part) for part in visual)
-        return splice(model.language, before, torch.cat(visual), after)
+    def rows(frame: Frames) -> Tensor:
+        return encoded(frame) if cache is None else cache.rows(frame[0], partial(encoded, frame))
 
-    return rows
+    text = partial(prompt_ids, vocabulary, bos=bos)
+    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA")

@@ -1,7 +1,9 @@
 """A static KV cache for one sequence: rows are appended in place, a tree is pruned to its accepted path, a prefix is
-shared by copy."""
+copied from another."""
 
 from __future__ import annotations
+
+import weakref
 
 import torch
 
@@ -38,10 +40,34 @@ class KVCache:
         assert 0 <= length <= self.length
         self.length = length
 
-    def fork(self) -> KVCache:
-        """A second cache that starts with the same committed rows."""
+    def beginning(self, rows: int, capacity: int) -> KVCache:
+        """Another cache that starts with the first `rows` committed rows."""
         layers, heads, head_dim = len(self.keys), self._store.shape[1], self._store.shape[3]
-        twin = KVCache(layers, heads, head_dim, self.capacity, self._store.dtype, self._store.device)
-        twin._store[:, :, : self.length] = self._store[:, :, : self.length]
-        twin.length = self.length
+        twin = KVCache(layers, heads, head_dim, capacity, self._store.dtype, self._store.device)
+        twin._store[:, :, :rows] = self._store[:, :, :rows]
+        twin.length = rows
         return twin
+
+
+class Loan:
+    """Held by whoever appends to a lent cache; once it is dropped the cache is cut back and lent again."""
+
+
+class LentCache:
+    """A cache whose beginning one answer after the other goes on from. While one of them lives, others get a copy."""
+
+    def __init__(self, cache: KVCache) -> None:
+        self.cache = cache
+        self._loan: weakref.ref[Loan] | None = None
+
+    def lend(self, rows: int, capacity: int) -> tuple[KVCache, Loan]:
+        """A cache of at least `capacity` rows that starts with the first `rows` committed ones, to append to."""
+        loan = Loan()
+        if self._loan is not None and self._loan() is not None:
+            return self.cache.beginning(rows, capacity), loan
+        if self.cache.capacity < capacity:
+            self.cache = self.cache.beginning(rows, capacity)
+        else:
+            self.cache.truncate(rows)
+        self._loan = weakref.ref(loan)
+        return self.cache, loan

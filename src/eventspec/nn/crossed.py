@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eventspec.nn.decode import attention, block, last_row, product, turned
+from eventspec.nn.decode import apply_rope, attention, block, last_row, product
 
 READ = (1, 2, 4, 5, 8, 10, 11, 22, 23, 24)
 """Which of the weights reading a prompt multiplies by; only they are worth another layout."""
@@ -43,8 +43,8 @@ def crossed(
     kv_heads, head_dim = stored[2].size(0), stored[2].size(2)
     queries = product(torch.rms_norm(x, [width], weights[6], eps), weights, packed, 22).view(rows, heads, head_dim)
     both = product(features, weights, packed, 23).view(rows, 2 * kv_heads, head_dim)
-    queries = turned(torch.rms_norm(queries, [head_dim], weights[18], eps), cos, sin)
-    keys = turned(torch.rms_norm(both[:, :kv_heads], [head_dim], weights[19], eps), cos, sin)
+    queries = apply_rope(torch.rms_norm(queries, [head_dim], weights[18], eps), cos, sin)
+    keys = apply_rope(torch.rms_norm(both[:, :kv_heads], [head_dim], weights[19], eps), cos, sin)
     stored[2][:, start:end] = keys.transpose(0, 1)
     stored[3][:, start:end] = both[:, kv_heads:].transpose(0, 1)
     seen = attention(queries.transpose(0, 1), stored[2][:, :end], stored[3][:, :end], mask, causal, len(packed) > 0)

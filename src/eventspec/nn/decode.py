@@ -24,9 +24,9 @@ def product(x: Tensor, weights: list[Tensor], packed: list[Tensor], at: int) -> 
     return F.linear(x, weights[at])
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [T, heads, head_dim] rotated to its positions: cos, signed sin [T or 1, 1, head_dim]."""
-    return torch.addcmul(x * cos, torch.roll(x, x.size(2) // 2, -1), sin)
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [..., T, heads, head_dim] rotated to its positions: cos, signed sin [..., T or 1, 1, head_dim]."""
+    return torch.addcmul(x * cos, torch.roll(x, x.size(-1) // 2, -1), sin)
 
 
 def _causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def block(
     rows, end = x.size(0), start + x.size(0)
     kv_heads, head_dim = past_keys.size(0), past_keys.size(2)
     rotated_and_values = product(normed, weights, packed, at + 1).view(rows, heads + 2 * kv_heads, head_dim)
-    rotated = turned(rotated_and_values[:, : heads + kv_heads], cos, sin)
+    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], cos, sin)
     past_keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
     past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
     queries = rotated[:, :heads].transpose(0, 1)
@@ -122,7 +122,7 @@ def last_row(
     if before > 0:
         kv_heads, head_dim = keys.size(0), keys.size(2)
         found = product(normed[:before], [layer[1][heads * head_dim :]], packed, 0).view(before, 2 * kv_heads, head_dim)
-        keys[:, start : start + before] = turned(found[:, :kv_heads], cos[:before], sin[:before]).transpose(0, 1)
+        keys[:, start : start + before] = apply_rope(found[:, :kv_heads], cos[:before], sin[:before]).transpose(0, 1)
         values[:, start : start + before] = found[:, kv_heads:].transpose(0, 1)
     last, unpacked = start + before, layer[:0]
     return block(

@@ -169,7 +169,7 @@ _crossed_read = functools.cache(lambda: compiled(crossed_read))
 
 
 @dataclass(frozen=True)
-class Growth:
+class TreeConfig:
     """How a tree grows: `width` children of every node are looked at and as many nodes of a level are expanded, down to
     `levels`. `shape` is a fixed tree instead (see `grow`)."""
 
@@ -182,12 +182,12 @@ class Growth:
         """Rows of a cache that the tree may need."""
         return sum(map(len, self.shape[1::2])) if self.shape else self.width * self.levels
 
-    def on(self, device: torch.device) -> Growth:
+    def on(self, device: torch.device) -> TreeConfig:
         """The same on another device."""
         return replace(self, shape=tuple(part.to(device) for part in self.shape))
 
 
-def fixed_tree(paths: Sequence[Sequence[int]]) -> Growth:
+def fixed_tree(paths: Sequence[Sequence[int]]) -> TreeConfig:
     """The growth of a tree given by its paths, as ranks of children (EAGLE-1's notation); a path's beginning is a path too."""
     known = sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path))
     width, shape = max(rank for path in known for rank in path) + 1, list[Tensor]()
@@ -199,17 +199,17 @@ def fixed_tree(paths: Sequence[Sequence[int]]) -> Growth:
         ]
         shape += [torch.tensor([expanded.index(path[:-1]) * width + path[-1] for path in here]), torch.tensor(inner).long()]
         expanded = [here[place] for place in inner]
-    return Growth(width, len(shape) // 2, tuple(shape))
+    return TreeConfig(width, len(shape) // 2, tuple(shape))
 
 
-class Hot:
+class DraftKernel:
     """The weights of one head, laid out for the passes above."""
 
     blocks = 1
     """Layers of keys and values that its cache needs."""
 
     def __init__(self, fuse: list[Tensor], layer: Layer, out: list[Tensor]) -> None:
-        self.fuse, self.layer, self.out, self.heads, self.eps = fuse, six(layer), out, layer.heads, layer.eps
+        self.fuse, self.layer, self.out, self.heads, self.eps = fuse, layer_weights(layer), out, layer.heads, layer.eps
         remembered = self.layer[1][layer.heads * layer.head_dim :]
         self.packed = [packed_weight(remembered)] if usable_for(remembered) else []
 
@@ -218,24 +218,24 @@ class Hot:
         """What the passes cost depends on, but for the rows of the cache: heads of one shape take the same time."""
         return tuple(tuple(part.shape) for part in (*self.fuse, *self.layer, *self.out[:2]))
 
-    def with_fuse(self, fuse: list[Tensor]) -> Hot:
+    def with_fuse(self, fuse: list[Tensor]) -> DraftKernel:
         """The same, with another way to join an embedding and a feature."""
         twin = copy(self)
         twin.fuse = fuse
         return twin
 
-    def read(self, normed: Tensor, x: Tensor, turns: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
+    def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
         """Joined pairs behind the cached ones, causal; what the layer makes of the last one [1, D]: normed [T, I] is what the
-        attention reads, x [T, D] the residual, `turns` are cos and sin of their positions. Not committed."""
+        attention reads, x [T, D] the residual, `rope` are cos and sin of their positions. Not committed."""
         stored = (cache.keys[0], cache.values[0], cache.length)
         packed = self.packed if len(normed) > FEW_ROWS else []
-        found: Tensor = _last_row()(normed, x[-1:], *turns, *stored, self.layer, packed, self.heads, self.eps)
+        found: Tensor = _last_row()(normed, x[-1:], *rope, *stored, self.layer, packed, self.heads, self.eps)
         return found
 
     def grow(
         self,
         hidden: Tensor,
-        growth: Growth,
+        growth: TreeConfig,
         floor: float,
         mass: float,
         end: int,
@@ -250,7 +250,7 @@ class Hot:
         return found
 
 
-class CrossedHot(Hot):
+class CrossedKernel(DraftKernel):
     """The same of DREAM's head: `first` and `last` layer, between them the crossing's, whose norms and gates (after tanh) come
     as `more`, the final norm behind them."""
 
@@ -259,25 +259,25 @@ class CrossedHot(Hot):
     def __init__(self, first: Layer, cross: Layer, last: Layer, more: list[Tensor], out: list[Tensor]) -> None:
         super().__init__([], first, out)
         asked, remembered = cross.heads * cross.head_dim, last.heads * last.head_dim
-        blocks, crossing = [*six(first), *six(cross), *six(last)], cross.qkv.weight.detach()
+        blocks, crossing = [*layer_weights(first), *layer_weights(cross), *layer_weights(last)], cross.qkv.weight.detach()
         self.layer = [*blocks, *more, crossing[:asked], crossing[asked:], blocks[13][remembered:]]
         fit = all(usable_for(weight) for weight in self.layer)
         self.packed = [packed_weight(w) if i in READ else w[:0] for i, w in enumerate(self.layer)] if fit else []
 
-    def read(self, normed: Tensor, x: Tensor, turns: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
-        """As `Hot.read`, of embeddings [T, D] and features [T, D]: the predicted feature behind the last pair [1, D]."""
+    def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
+        """As `DraftKernel.read`, of embeddings and features [T, D]: the predicted feature behind the last pair [1, D]."""
         rows, start = len(normed), cache.length
         mask = None
         if start and rows > 1:
-            unseen = torch.ones(rows, start + rows, dtype=torch.bool, device=x.device).triu_(start + 1)
-            mask = x.new_zeros(rows, start + rows).masked_fill_(unseen, -torch.inf)
+            masked = torch.ones(rows, start + rows, dtype=torch.bool, device=x.device).triu_(start + 1)
+            mask = x.new_zeros(rows, start + rows).masked_fill_(masked, -torch.inf)
         packed = self.packed if rows > FEW_ROWS else []
         how = (stored_in(cache), start, mask, self.layer, packed, self.heads, self.eps)
-        found: Tensor = _crossed_read()(normed, x, *turns, *how)
+        found: Tensor = _crossed_read()(normed, x, *rope, *how)
         return found
 
 
-def six(layer: Layer) -> list[Tensor]:
+def layer_weights(layer: Layer) -> list[Tensor]:
     """A decoder layer's tensors in the order of `nn.decode`."""
     parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
     return [part.detach() if isinstance(part, Tensor) else part.weight.detach() for part in parts]

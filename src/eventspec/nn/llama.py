@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.decode import compiled, decode
+from eventspec.nn.decode import apply_rope, compiled, decode
 from eventspec.nn.linear import FEW_ROWS, Linear, usable_for
 
 _decode = functools.cache(lambda: compiled(decode))
@@ -74,9 +74,9 @@ class Layer(nn.Module):
     def project(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [..., T, heads, head_dim] and keys, and values [..., T, kv_heads, head_dim]."""
         packed = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
-        turning, values = packed.split((self.heads + self.kv_heads, self.kv_heads), -2)
-        turned = torch.addcmul(turning * cos, turning.roll(self.head_dim // 2, -1), sin)
-        queries, keys = turned.split((self.heads, self.kv_heads), -2)
+        rotating, values = packed.split((self.heads + self.kv_heads, self.kv_heads), -2)
+        rotated = apply_rope(rotating, cos, sin)
+        queries, keys = rotated.split((self.heads, self.kv_heads), -2)
         return queries, keys, values
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:

@@ -1,89 +1,92 @@
-"""Another event drafter for a pair: one of the pair's own, or any checkpoint folder, with the target's tokenizer or one of its
-own."""
+"""Event drafters: one of the pair's own, or any checkpoint folder, with the target's tokenizer or one of its own."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from eventspec.core import BadInput, Drafter
 from eventspec.drafters import LanguageDrafter, Retokenized
-from eventspec.drafters.language_model import Guess
-from eventspec.drafters.retokenized import WAYS, Speaker
-from eventspec.models.embedded import EOS, drafter_rows
+from eventspec.drafters.language_model import Lookahead
+from eventspec.drafters.retokenized import MAPPINGS
+from eventspec.engine.method import Method
+from eventspec.models.embedded import EOS, drafter_encoder
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.folder import load_folder
-from eventspec.models.loading import Loading, Reader, VisionLanguage
-from eventspec.pairs.pair import Pair
-from eventspec.text import Vocabulary, first_difference
+from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.pairs.methods import EVENT_METHOD, Parts, cross_modal
+from eventspec.pairs.specs import DrafterSpec
+from eventspec.text import TokenSpace, Vocabulary, first_difference
 
-METHOD = "cross-modal"
-VOCABULARY_WAYS = ("auto", "same", *WAYS)
+VOCABULARY_MAPPINGS = ("auto", "same", *MAPPINGS)
 
 
-def with_drafter(pair: Pair, which: str, vocabulary: str = "auto", how: Loading | None = None) -> Pair:
-    """The same target with another event drafter: a name from the pair's `[drafters]`, or a checkpoint folder.
+def event_method(parts: Parts, name: str, spec: DrafterSpec, how: LoadOptions | None = None) -> Method:
+    """Method cross-modal with another event drafter, for the target of pair `name`: one of `Parts.drafters`, or a checkpoint
+    folder.
 
-    vocabulary: see `joined`. Raises BadInput and BadCheckpoint, one line each.
+    Its mapping: see `in_target_ids`. Raises BadInput and BadCheckpoint, one line each.
     """
+    which = spec.drafter
     if not which:
         raise BadInput("the name of the drafter is empty: give a folder or a name")
-    if which in pair.others:
-        folder = pair.others[which]
+    if which in parts.drafters:
+        folder = parts.drafters[which]
         drafting = embedded_drafter(folder, Vocabulary.load(folder / "tokenizer.json"))
     elif Path(which).is_dir():
-        drafting = load_folder(Path(which), how or Loading())
+        drafting = load_folder(Path(which), how or LoadOptions())
     else:
-        known = f", or one of {', '.join(pair.others)}" if pair.others else ""
-        raise BadInput(f"no drafter '{which}' for pair {pair.name}: give the folder of a checkpoint{known}")
-    if drafting.sees != "events":
-        raise BadInput(f"{which} sees {drafting.sees}: the drafter of method {METHOD} must see events")
-    made, note = joined(Speaker(pair.vocabulary, pair.end), drafting, vocabulary, (which, f"pair {pair.name}"))
-    notes = {**pair.notes, METHOD: (*pair.notes.get(METHOD, ()), note)}
-    return replace(pair, drafters={**pair.drafters, METHOD: made}, notes=notes)
+        known = f", or one of {', '.join(parts.drafters)}" if parts.drafters else ""
+        raise BadInput(f"no drafter '{which}' for pair {name}: give the folder of a checkpoint{known}")
+    if drafting.modality != "events":
+        raise BadInput(f"{which} sees {drafting.modality}: the drafter of method {EVENT_METHOD} must see events")
+    made, note = in_target_ids(parts.tokens, drafting, spec.mapping, (which, f"pair {name}"))
+    return cross_modal(parts, made, note)
 
 
 def embedded_drafter(folder: Path, vocabulary: Vocabulary) -> VisionLanguage:
     """The folder of an embedded pair's drafter, with its prompts."""
     model = load_eventgpt(folder, rows=vocabulary.size)
-    reader = Reader(model.language, drafter_rows(model, vocabulary.encode))
-    return VisionLanguage.of("EventGPT", reader, vocabulary, (EOS,), (), "events")
+    return VisionLanguage.of("EventGPT", drafter_encoder(model, vocabulary.encode), TokenSpace(vocabulary, EOS), "events")
 
 
-def joined(
-    ours: Speaker, drafter: VisionLanguage, way: str, names: tuple[str, str], guess: Guess | None = None
+def in_target_ids(
+    ours: TokenSpace,
+    drafter: VisionLanguage,
+    mapping: str,
+    names: tuple[str, str],
+    lookahead: Lookahead | None = None,
 ) -> tuple[Drafter, str]:
     """A drafter whose proposals are in the target's ids, and one sentence on how; `names` are drafter and target, for errors.
 
-    way: `auto` shares ids where all text pieces agree and re-encodes drafts where not; `same` refuses what differs, with
+    mapping: `auto` shares ids where all text pieces agree and re-encodes drafts where not; `same` refuses what differs, with
     BadInput that names the first differing id and both pieces; `retokenize` and `intersect` are `drafters.retokenized`'s.
-    `guess` is read ahead where ids are shared.
+    `lookahead` is read ahead where ids are shared.
     """
-    if way not in VOCABULARY_WAYS:
-        raise BadInput(f"vocabulary '{way}' is unknown: choose one of {', '.join(VOCABULARY_WAYS)}")
-    if (reader := drafter.reader) is None:
+    if mapping not in VOCABULARY_MAPPINGS:
+        raise BadInput(f"vocabulary '{mapping}' is unknown: choose one of {', '.join(VOCABULARY_MAPPINGS)}")
+    if (encoder := drafter.encoder) is None:
         raise BadInput(f"{names[0]} is a {drafter.name}: it can be a target, drafts come from EventGPT and Video-LLaVA folders")
-    theirs, pieces = drafter.vocabulary, ours.vocabulary.text_size
+    theirs, eos_id, pieces = drafter.tokens.vocabulary, drafter.tokens.eos_id, ours.vocabulary.text_size
     different = first_difference(theirs, ours.vocabulary)
-    hears_all = theirs.text_size >= pieces  # what the target says must be a row of the drafter's embedding
-    if different is None and hears_all and drafter.end == ours.end and way in ("auto", "same"):
+    covers_target_vocab = theirs.text_size >= pieces  # what the target says must be a row of the drafter's embedding
+    if different is None and covers_target_vocab and eos_id == ours.eos_id and mapping in ("auto", "same"):
         extent = "all" if theirs.text_size == pieces else "the target's"
-        shared = LanguageDrafter(METHOD, reader.language, reader.rows, drafter.end, pieces, guess)
+        shared = LanguageDrafter(EVENT_METHOD, encoder, eos_id, pieces, lookahead)
         return shared, f"vocabulary: both tokenizers agree on {extent} {pieces} text pieces, ids are shared"
-    where = "they agree, but this way was asked for"
-    if not hears_all and different is None:
+    where = "they agree, but this mapping was asked for"
+    if not covers_target_vocab and different is None:
         more = ours.vocabulary.piece(theirs.text_size)
         where = f"id {theirs.text_size} is {more!r} for the target, the drafter's text pieces end before it"
     elif different is not None:
         where = f"id {different[0]} is {different[1]!r} for the drafter and {different[2]!r} for the target"
-    elif drafter.end != ours.end:
-        where = f"an answer ends with id {drafter.end} for the drafter and with id {ours.end} for the target"
-    if way == "same":
+    elif eos_id != ours.eos_id:
+        where = f"an answer ends with id {eos_id} for the drafter and with id {ours.eos_id} for the target"
+    if mapping == "same":
         raise BadInput(
             f"the tokenizers of {names[0]} and {names[1]} differ: {where}; choose --vocabulary auto, retokenize or intersect"
         )
-    chosen = "retokenize" if way == "auto" else way
-    plain = LanguageDrafter(METHOD, reader.language, reader.rows, drafter.end, theirs.text_size)
-    wrapped = Retokenized(plain, Speaker(theirs, drafter.end), ours, chosen)
+    chosen = "retokenize" if mapping == "auto" else mapping
+    plain = LanguageDrafter(EVENT_METHOD, encoder, eos_id, theirs.text_size)
+    wrapped = Retokenized(plain, drafter.tokens, ours, chosen)
     how = "drafts are spelled and encoded again" if chosen == "retokenize" else f"{len(wrapped.to_ours)} pieces are shared"
     return wrapped, f"vocabulary: {chosen}, {how} ({where})"

@@ -1,10 +1,22 @@
-"""Method names: which drafter each one uses. The engine never sees them."""
+"""The methods by name, and one builder for each: a name means the same however its models were loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from eventspec.core import BadInput
+from eventspec.compress import CompressedEncoder
+from eventspec.core import BadInput, Drafter, Drafts, Target
+from eventspec.drafters import NgramDrafter, PriorDrafter, TextPrior
+from eventspec.engine import DraftPolicy
+from eventspec.engine.method import Method, Modality
+from eventspec.models.prompt import FrameEncoder, TextIds
+from eventspec.models.session import LanguageTarget
+from eventspec.pairs.heads import head_drafter
+from eventspec.pairs.packers import Packers
+from eventspec.pairs.specs import CompressionSpec, HeadSpec
+from eventspec.text import TokenSpace
 
 METHODS = {
     "autoregressive": "the baseline: the target alone",
@@ -15,13 +27,16 @@ METHODS = {
     "ngram": "control: prompt lookup",
     "prior": "control: what answers to this question usually say, blind to the recording",
 }
+"""What ships; a pair may offer others."""
 
-
+BASELINE = "autoregressive"
 LOSSY = "compressed-target"
-FEATURE_METHODS = ("eagle", "specvlm")
+HEAD_METHODS = ("eagle", "specvlm")
 """Methods whose drafts come from a head on the target's features."""
-CHOICES = {"head": FEATURE_METHODS, "drafter": ("cross-modal",), "compress": (LOSSY,)}
+EVENT_METHOD = "cross-modal"
+CHOICES = {"head": HEAD_METHODS, "drafter": (EVENT_METHOD,), "compress": (LOSSY,)}
 """What may be chosen beside a method, and the methods that use it."""
+USUAL_COMPRESSION = CompressionSpec("pool", 3)
 
 
 def check_method(name: str) -> str:
@@ -36,3 +51,118 @@ def check_choices(method: str, given: Iterable[str]) -> None:
     for choice in given:
         if method not in CHOICES[choice]:
             raise BadInput(f"--{choice} is nothing to method {method}: it is for --method {' or '.join(CHOICES[choice])}")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What methods are built of: a target with its tokens, and where its drafters lie."""
+
+    target: Target
+    tokens: TokenSpace
+    target_needs: Modality = "frames"
+    policy: DraftPolicy = field(default_factory=DraftPolicy)
+    """What an independent drafter may draft beside this target."""
+    notes: tuple[str, ...] = ()
+    """What the trace says of every method."""
+    prior: TextPrior | None = None
+    heads: Mapping[str, Path] = field(default_factory=dict)
+    drafters: Mapping[str, Path] = field(default_factory=dict)
+    """Further event drafters by name."""
+    packers: Packers | None = None
+
+    @property
+    def language_target(self) -> LanguageTarget:
+        """The target as one of our own models; BadInput where it is another's."""
+        if not isinstance(self.target, LanguageTarget):
+            raise BadInput(
+                "this needs a target of our own (Video-LLaVA, EventGPT or a bundled pair), transformers opened this one"
+            )
+        return self.target
+
+    @property
+    def text_ids(self) -> TextIds:
+        """The text of the target's prompt in ids; BadInput for a target that sees no frames."""
+        encoder = self.language_target.encoder
+        if not isinstance(encoder, FrameEncoder):
+            raise BadInput("this needs a target that sees frames")
+        return encoder.text
+
+
+def autoregressive(parts: Parts) -> Method:
+    """Nobody drafts."""
+    return Method(parts.target, policy=parts.policy, target_needs=parts.target_needs, notes=parts.notes)
+
+
+def drafted_by(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
+    """A drafter drafts from as early as it can."""
+    notes = parts.notes if note is None else (*parts.notes, note)
+    return Method(parts.target, Drafts.by(drafter), parts.policy, parts.target_needs, notes=notes)
+
+
+def ngram(parts: Parts) -> Method:
+    """Prompt lookup."""
+    encode = parts.tokens.vocabulary.encode
+
+    def ids(question: str) -> Sequence[int]:
+        return encode(f"\n{question} ASSISTANT:")
+
+    return drafted_by(parts, NgramDrafter(ids))
+
+
+def prior(parts: Parts) -> Method | None:
+    """A blind text prior, where there is one."""
+    return None if parts.prior is None else drafted_by(parts, PriorDrafter(parts.prior, parts.tokens.eos_id))
+
+
+def cross_modal(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
+    """An event drafter."""
+    return replace(drafted_by(parts, drafter, note), drafter_needs="events")
+
+
+def head(parts: Parts, name: str, spec: HeadSpec, note: bool = True) -> Method:
+    """A head on the target's features. BadInput and BadCheckpoint, one line each."""
+    folder = head_folder(parts, spec.head)
+    drafter = head_drafter(name, folder, parts.language_target, parts.text_ids, parts.tokens.eos_id, spec.tree)
+    made = drafted_by(parts, drafter, f"drafted by head {spec.head}, {spec.tree}" if note else None)
+    # EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not drafted is had with less than
+    # half a step: a round of two or three steps gives five to eight.
+    return replace(made, policy=replace(parts.policy, max_nodes=59, level_cost=0.15, worth=0.4))
+
+
+def head_folder(parts: Parts, which: str) -> Path:
+    """The folder of a head, by a pair's name for it or as it is; BadInput."""
+    folder = parts.heads.get(which, Path(which))
+    if not which or not folder.is_dir():
+        known = f", or one of {', '.join(parts.heads)}" if parts.heads else ""
+        raise BadInput(f"no head '{which}': give the folder of a head{known}")
+    return folder
+
+
+def compressed(parts: Parts, spec: CompressionSpec) -> Method:
+    """LOSSY: the target on fewer of its visual rows. BadInput and BadCheckpoint, one line each."""
+    target = parts.language_target
+    if spec.kind != "packer":
+        encoder = CompressedEncoder(target.encoder, spec.kind, spec.size)
+        made = LanguageTarget(encoder, lossless=False)
+    elif parts.packers is None:
+        raise BadInput(f"there is no trained packer: {spec} is for a pair of ours, as `eventspec train` makes")
+    else:
+        made = LanguageTarget(parts.packers.encoder(spec.size), lossless=False)
+    lossy = f"{spec}: lossy, this is not the answer of the target that sees everything"
+    return replace(autoregressive(parts), target=made, notes=(*parts.notes, lossy))
+
+
+def built(parts: Parts, made: Mapping[str, Method] | None = None) -> dict[str, Method]:
+    """Every method that the parts are enough for, and those that are `made` already, in the usual order."""
+    methods: dict[str, Method | None] = {
+        "autoregressive": autoregressive(parts),
+        "ngram": ngram(parts),
+        "prior": prior(parts),
+        **(made or {}),
+    }
+    for name in HEAD_METHODS:
+        if name in parts.heads:
+            methods[name] = head(parts, name, HeadSpec(name), note=False)
+    if isinstance(parts.target, LanguageTarget) and isinstance(parts.target.encoder, FrameEncoder):
+        methods[LOSSY] = compressed(parts, USUAL_COMPRESSION)
+    return {name: found for name in (*METHODS, *methods) if (found := methods.get(name)) is not None}

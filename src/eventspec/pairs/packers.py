@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from eventspec.compress.packer import PackedTarget, Packer, PackerConfig, packed_rows
+from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.head_folder import fingerprint
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
-from eventspec.models.embedded import target_rows
-from eventspec.models.session import LanguageTarget
+from eventspec.models.embedded import target_encoder
+from eventspec.models.prompt import FrameEncoder
 from eventspec.models.video_llava import VideoLlava
 
 
@@ -30,14 +30,15 @@ class Packers:
     encode: Callable[[str], list[int]]
     folders: Mapping[str, Path]
 
-    def packed(self, target: LanguageTarget, scale: int) -> PackedTarget:
-        """`target` on packed rows; BadInput when there is no packer of that scale, BadCheckpoint when it does not fit."""
+    def encoder(self, scale: int) -> FrameEncoder:
+        """The target's prompts on packed rows; BadInput when there is no packer of that scale, BadCheckpoint when it does not
+        fit."""
         folder = self.folders.get(str(scale))
         if folder is None:
             there = f"there is {', '.join(self.folders)}" if self.folders else "there is none"
             raise BadInput(f"no trained packer of scale {scale}, {there}: train one with `eventspec train packer`")
         see = partial(packed_rows, self.model, self.load(folder, str(scale)))
-        return PackedTarget(target, target_rows(self.model, self.encode, see))
+        return target_encoder(self.model, self.encode, see)
 
     def load(self, folder: Path, scale: str) -> Packer:
         """The packer of a folder; BadCheckpoint unless it fits, and has the scale that it is listed by."""

@@ -1,90 +1,143 @@
-"""A pair: pair.toml names the target, its drafters, the tokenizer and the text prior; this loads them."""
+"""A pair: a target with its drafters on named devices, and the methods that can be run with them."""
 
 from __future__ import annotations
 
 import hashlib
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from eventspec.compress import CompressedTarget
-from eventspec.core import (
-    BadCheckpoint,
-    BadInput,
-    Constraint,
-    Drafter,
-    Sampling,
-    Target,
-)
-from eventspec.drafters import LanguageDrafter, NgramDrafter, Nothing, PriorDrafter, TextPrior
-from eventspec.engine import Plan
-from eventspec.engine.lanes import Lanes, choose_plan
-from eventspec.models.embedded import EOS, drafter_rows, target_ids, target_rows
+from eventspec.ask import RecordingContext
+from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target
+from eventspec.drafters import LanguageDrafter, TextPrior
+from eventspec.engine.method import Method
+from eventspec.engine.workers import Workers
+from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
 from eventspec.models.eventgpt import load_eventgpt
+from eventspec.models.loading import LoadOptions
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
-from eventspec.pairs.heads import feature_drafter
-from eventspec.pairs.methods import FEATURE_METHODS, LOSSY, check_method
+from eventspec.pairs.event_drafters import event_method
+from eventspec.pairs.methods import (
+    EVENT_METHOD,
+    HEAD_METHODS,
+    LOSSY,
+    METHODS,
+    Parts,
+    built,
+    compressed,
+    cross_modal,
+    drafted_by,
+)
+from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.packers import Packers
-from eventspec.text import Vocabulary, json_schema, regex
-
-FEATURES = Plan(nodes=59, level_cost=0.15, worth=0.4)
-"""For heads on the target's features: EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not
-drafted is had with less than half a step: a round of two or three steps gives five to eight."""
-DATA = Path(__file__).parent.parent / "data"
+from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
+from eventspec.recordings import Recording
+from eventspec.text import TokenSpace, Vocabulary
 
 
-@dataclass
+@dataclass(frozen=True)
 class Pair:
-    """A target and its drafters by method name. `banned` are ids that no method says, `ends` are ids that end an answer beside
-    `end`, `notes` what the trace says of a method, `sees` is what the target cannot do without, `others` are further event
-    drafters by name (`event_drafters.with_drafter`), `heads` are folders of heads (`variants.with_head`), `targets` and
-    `budgets` are those of methods that have others than `target` and `budget`, `checkpoint` is the target's folder, `packers`
-    what `with_compression` packs with."""
+    """Methods by name, for questions about recordings. Everything that gives another pair shares models with this one."""
 
     name: str
-    target: Target
-    drafters: dict[str, Drafter]
-    vocabulary: Vocabulary
-    end: int
-    banned: tuple[int, ...] = ()
-    budget: Plan = field(default_factory=Plan)
-    lanes: Lanes = field(default_factory=lambda: Lanes(choose_plan("auto")))
+    parts: Parts
+    methods: Mapping[str, Method]
+    workers: Workers = field(default_factory=lambda: Workers.placed("auto"))
     folder: Path | None = None
-    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sees: Literal["frames", "events"] = "frames"
-    ends: tuple[int, ...] = ()
-    others: Mapping[str, Path] = field(default_factory=dict)
-    heads: Mapping[str, Path] = field(default_factory=dict)
-    targets: Mapping[str, Target] = field(default_factory=dict)
-    budgets: Mapping[str, Plan] = field(default_factory=dict)
+    """The folder of its pair.toml."""
     checkpoint: Path | None = None
-    packers: Packers | None = None
+    """The target's own folder."""
 
-    def drafter(self, method: str) -> Drafter:
-        """The drafter of a method; BadInput when the method does not exist or this pair has no drafter for it."""
-        check_method(method)
-        if method not in self.drafters:
-            raise BadInput(f"pair {self.name} has no drafter for method {method}: it offers {', '.join(self.drafters)}")
-        return self.drafters[method]
+    # ------------------------------------------------------------------------------------------------------------ its parts
+    @property
+    def target(self) -> Target:
+        """Who answers; a lossy method has another, see its `Method`."""
+        return self.parts.target
 
-    def plan(self, method: str) -> Plan:
-        """How much a method may draft."""
-        return self.budgets.get(method, self.budget)
+    @property
+    def tokens(self) -> TokenSpace:
+        """The target's ids."""
+        return self.parts.tokens
 
-    def target_of(self, method: str) -> Target:
-        """Who answers with a method: a lossy one has a target of its own."""
-        return self.targets.get(method, self.target)
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The target's vocabulary."""
+        return self.parts.tokens.vocabulary
 
-    def on(self, plan: str) -> Pair:
-        """The same pair on another device plan, with lanes of its own; close them when done."""
-        return replace(self, lanes=Lanes(choose_plan(plan)))
+    @property
+    def eos_id(self) -> int:
+        """The id that ends an answer."""
+        return self.parts.tokens.eos_id
+
+    def method(self, name: str) -> Method:
+        """What a name means; BadInput when this pair has no such method."""
+        if name not in self.methods:
+            offers = ", ".join(self.methods)
+            if name in METHODS:
+                raise BadInput(f"pair {self.name} has no drafter for method {name}: it offers {offers}")
+            raise BadInput(f"unknown method '{name}': choose one of {offers}")
+        return self.methods[name]
+
+    def drafter(self, name: str) -> Drafter | None:
+        """Who drafts in a method, from the first verified token on."""
+        return self.method(name).drafts.after
+
+    # -------------------------------------------------------------------------------------------------------- another pair
+    def with_method(self, name: str, method: Method) -> Pair:
+        """With one more method, or another one of that name."""
+        return replace(self, methods={**self.methods, name: method})
+
+    def with_drafter(self, name: str, drafter: Drafter, **changes: Any) -> Pair:
+        """With a drafter of your own as method `name`; `changes` are fields of its `DraftPolicy`."""
+        made = drafted_by(self.parts, drafter)
+        return self.with_method(name, replace(made, policy=replace(made.policy, **changes)))
+
+    def with_policy(self, only: Collection[str] = (), **changes: Any) -> Pair:
+        """With other fields of `DraftPolicy`, for all methods or those named `only`."""
+        made = {
+            name: replace(method, policy=replace(method.policy, **changes)) if not only or name in only else method
+            for name, method in self.methods.items()
+        }
+        return replace(self, methods=made)
+
+    def with_event_drafter(self, which: str, mapping: str = "auto", how: LoadOptions | None = None) -> Pair:
+        """With another event drafter for method cross-modal, see `event_drafters.event_method`."""
+        return self.with_method(EVENT_METHOD, event_method(self.parts, self.name, DrafterSpec(which, mapping), how))
+
+    def with_head(self, head: str) -> Pair:
+        """With another head, HEAD[:TREE], for the methods that draft on the target's features: a name from the pair's
+        `[heads]`, or the folder of a head; TREE is one of `heads.TREE_POLICIES`. BadInput and BadCheckpoint, one line each."""
+        spec = HeadSpec.parse(head, self.parts.heads)
+        made = {name: head_method(self.parts, name, spec) for name in HEAD_METHODS}
+        return replace(self, methods={**self.methods, **made})
+
+    def with_compression(self, compression: str) -> Pair:
+        """With another KIND:SIZE (see `compress.lossy`), or packer:SCALE (`compress.packer`), for method compressed-target.
+        BadInput and BadCheckpoint, one line."""
+        return self.with_method(LOSSY, compressed(self.parts, CompressionSpec.parse(compression)))
+
+    def with_target(self, target: Target) -> Pair:
+        """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
+        reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
+        old = self.parts.target
+        made = {n: replace(m, target=target) for n, m in self.methods.items() if m.target is old}
+        return replace(self, parts=replace(self.parts, target=target), methods={**self.methods, **made})
+
+    def on(self, placement: str) -> Pair:
+        """On another placement (auto, one, two) of the same devices, with workers of its own; close them when done."""
+        return replace(self, workers=self.workers.on(placement))
+
+    # --------------------------------------------------------------------------------------------------------------- asking
+    def open(self, recording: Recording) -> RecordingContext:
+        """A recording to ask several questions about: it is encoded once, and only the first of them reads its rows."""
+        return RecordingContext(self, recording)
 
     def close(self) -> None:
-        """End the lanes' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""
-        self.lanes.close()
+        """End the workers' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""
+        self.workers.close()
 
     def __enter__(self) -> Pair:
         return self
@@ -93,18 +146,16 @@ class Pair:
         self.close()
 
     def json_schema(self, schema: str | bool | Mapping[str, Any]) -> Constraint:
-        """A constraint for `Sampling`: answers are JSON of this schema. BadInput for a schema that cannot be kept to."""
-        return json_schema(schema, self.vocabulary, self.end)
+        """As `TokenSpace.json_schema`."""
+        return self.tokens.json_schema(schema)
 
     def regex(self, pattern: str) -> Constraint:
-        """A constraint for `Sampling`: answers match this pattern as a whole. BadInput for what is no pattern."""
-        return regex(pattern, self.vocabulary, self.end)
+        """As `TokenSpace.regex`."""
+        return self.tokens.regex(pattern)
 
     def bad_words(self, *texts: str) -> tuple[tuple[int, ...], ...]:
-        """`bad_words` of `Sampling`: these texts in the tokenizer's own spelling, behind a space and without."""
-        if not all(texts):
-            raise BadInput("a bad word is empty: name what must not be said")
-        return tuple(ids for text in texts for ids in self.vocabulary.spellings(text))
+        """As `TokenSpace.bad_words`."""
+        return self.tokens.bad_words(*texts)
 
     def fingerprint(self) -> str | None:
         """SHA-256 over the files of the pair's folder (16 hex digits): figures name the weights they were measured with."""
@@ -115,107 +166,31 @@ class Pair:
             digest.update(path.relative_to(self.folder).as_posix().encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
 
-    def sampling(self, sampling: Sampling) -> Sampling:
-        """With the ids this pair never emits banned and its end token as a stop; BadInput for an id it does not have."""
-        biased, words = list(sampling.logit_bias), [i for word in sampling.bad_words for i in word]
-        for name, ids in (("banned id", sampling.banned_ids), ("logit_bias id", biased), ("bad_words id", words)):
-            if unknown := [i for i in ids if not 0 <= i < self.vocabulary.size]:
-                last = self.vocabulary.size - 1
-                raise BadInput(f"{name} {unknown[0]} is not in the vocabulary of pair {self.name}: ids are 0 to {last}")
-        if self.vocabulary.size <= len({*sampling.banned_ids, *self.banned}):
-            raise BadInput(f"banned_ids leave no token: all {self.vocabulary.size} of pair {self.name} are banned")
-        ends = (*sampling.stop_ids, self.end, *self.ends)
-        return replace(sampling, stop_ids=ends, banned_ids=(*sampling.banned_ids, *self.banned))
-
-
-def bundled() -> Mapping[str, Path]:
-    """The pairs that ship with the package, by name."""
-    return {path.parent.name: path.parent for path in sorted(DATA.glob("pairs/*/pair.toml"))}
-
-
-def folder_of(where: str | Path) -> Path:
-    """The folder of a bundled pair by name, or of a pair.toml; BadInput where there is none."""
-    known = bundled()
-    if str(where) == "embedded" and known:
-        # `embedded` is the best one that is fully trained: base once it is there, nano until then.
-        folder = known.get("base", known.get("nano", next(iter(known.values()))))
-    else:
-        folder = known.get(str(where), Path(where))
-    if not (folder / "pair.toml").is_file():
-        raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or one of {', '.join(['embedded', *known])}")
-    return folder
-
 
 def load_pair(where: str | Path, device_plan: str = "auto") -> Pair:
     """A bundled pair by name, or the folder of a pair.toml. Raises BadCheckpoint for a missing or broken file."""
-    folder = folder_of(where)
-    try:
-        data = tomllib.loads((folder / "pair.toml").read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadCheckpoint(f"{folder / 'pair.toml'} is not valid TOML: {error}") from None
-    if data.get("format") != "eventspec-pair" or data.get("version") != 1:
-        told = f"format is {data.get('format')!r} version {data.get('version')!r}, wanted 'eventspec-pair' version 1"
-        raise BadCheckpoint(f"{folder / 'pair.toml'}: {told}")
-    return _assemble(folder, data, device_plan)
-
-
-def _assemble(folder: Path, data: dict[str, Any], device_plan: str) -> Pair:
-    files = {
-        "target": "target",
-        "drafter": "drafter",
-        "tokenizer": "tokenizer.json",
-        "prior": "prior.json",
-        **_places(folder, data, "files"),
-    }
-    vocabulary = Vocabulary.load(folder / files["tokenizer"])
-    target = load_video_llava(folder / files["target"])
-    drafter = load_eventgpt(folder / files["drafter"])
-    prior = _prior(folder / files["prior"])
+    file = PairFile.read(folder_of(where))
+    vocabulary = Vocabulary.load(file.place("tokenizer"))
+    target = load_video_llava(file.place("target"))
+    drafter = load_eventgpt(file.place("drafter"))
+    prior = _prior(file.place("prior"))
     for name, rows in (("target", target.config.language.vocab_size), ("drafter", drafter.config.language.vocab_size)):
         if rows < vocabulary.size:
             raise BadCheckpoint(
-                f"{folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: they do not belong together"
+                f"{file.folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: "
+                "they do not belong together"
             )
-    drafters: dict[str, Drafter] = {
-        "autoregressive": Nothing(),
-        LOSSY: Nothing(),
-        "cross-modal": LanguageDrafter(
-            "cross-modal", drafter.language, drafter_rows(drafter, vocabulary.encode), EOS, guess=prior.sure_of
-        ),
-        "ngram": NgramDrafter(lambda question: vocabulary.encode(f"\n{question} ASSISTANT:")),
-        "prior": PriorDrafter(prior, EOS),
-    }
-    heads, packers, others = (
-        {name: folder / place for name, place in _places(folder, data, table).items()}
-        for table in ("heads", "packers", "drafters")
+    parts = Parts(
+        LanguageTarget(target_encoder(target, vocabulary.encode)),
+        TokenSpace(vocabulary, EOS),
+        prior=prior,
+        heads=file.places("heads"),
+        drafters=file.places("drafters"),
+        packers=Packers(target, vocabulary.encode, file.places("packers")),
     )
-    for method in FEATURE_METHODS:
-        if method in heads:
-            drafters[method] = feature_drafter(method, heads[method], target.language, target_ids(vocabulary.encode), EOS)
-    answering = LanguageTarget(target.language, target_rows(target, vocabulary.encode))
-    return Pair(
-        name=str(data.get("name", folder.name)),
-        target=answering,
-        targets={LOSSY: CompressedTarget(answering, "pool", 3)},
-        drafters=drafters,
-        vocabulary=vocabulary,
-        end=EOS,
-        lanes=Lanes(choose_plan(device_plan)),
-        folder=folder,
-        others=others,
-        heads=heads,
-        budgets=dict.fromkeys(FEATURE_METHODS, FEATURES),
-        checkpoint=folder / files["target"],
-        packers=Packers(target, vocabulary.encode, packers),
-    )
-
-
-def _places(folder: Path, data: dict[str, Any], name: str) -> dict[str, str]:
-    """A table of names and places in the folder; BadCheckpoint for what is none."""
-    found = data.get(name, {})
-    if not isinstance(found, dict) or not all(isinstance(place, str) for place in found.values()):
-        raise BadCheckpoint(f"{folder / 'pair.toml'}: {name} must be a table [{name}] of names and paths")
-    return found
+    events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)
+    methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
+    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"))
 
 
 def _prior(path: Path) -> TextPrior:

@@ -7,7 +7,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from eventspec.core import BadInput, write_text
+from eventspec.core import BadInput
+from eventspec.files import write_text
 from eventspec.recordings import activitynet_qa, dsec, eventgpt_json, mvsec
 from eventspec.recordings.layout import Layout, Questions, Report, opened
 from eventspec.recordings.parts import Parts

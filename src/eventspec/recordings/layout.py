@@ -123,8 +123,8 @@ def records(path: Path) -> list[dict[str, Any]]:
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        told = " ".join(str(error).split())[:100]
-        raise BadInput(f"{path}: is not readable JSON ({told}): download or write it again") from None
+        reason = " ".join(str(error).split())[:100]
+        raise BadInput(f"{path}: is not readable JSON ({reason}): download or write it again") from None
     if not isinstance(content, list) or not content:
         raise BadInput(f"{path}: is not a JSON list of records, or an empty one: give the data set's own file")
     for index, record in enumerate(content):

@@ -51,8 +51,8 @@ def write_native(folder: Path, recording: Recording, source: str | None = None) 
         (partial / TOML_NAME).write_text(_toml(recording, source), "utf-8", newline="\n")
         partial.rename(folder)
     except OSError as error:
-        told = str(error.strerror or error).replace(str(partial), str(folder))
-        raise BadInput(f"{folder}: cannot be written ({told}): choose a place with room and rights") from None
+        reason = str(error.strerror or error).replace(str(partial), str(folder))
+        raise BadInput(f"{folder}: cannot be written ({reason}): choose a place with room and rights") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # gone already when it was renamed
 

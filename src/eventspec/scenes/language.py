@@ -201,8 +201,8 @@ def _around(facts: Facts) -> str:
     for side in SIDES:
         users = [u for u in facts.users if u.side == side]
         if users:
-            told = ", ".join(f"a {_thing(u)} {_doing(u)} at {u.distance_m} m" for u in users)
-            parts.append(f"{side.capitalize()}: {told}.")
+            listing = ", ".join(f"a {_thing(u)} {_doing(u)} at {u.distance_m} m" for u in users)
+            parts.append(f"{side.capitalize()}: {listing}.")
     return " ".join([*(parts or [f"{NUMBERS[0]}."]), f"{_signal_and_zebra(facts).capitalize()}."])
 
 

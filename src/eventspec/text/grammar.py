@@ -99,8 +99,8 @@ def _compiled(what: str, bare: str, spaced: str, vocabulary: Vocabulary, end: in
     """The grammar with room for a space before it; BadInput when it makes no sense without."""
     found = None
     for grammar in (bare, spaced):
-        if told := _library().LLMatcher.validate_grammar(grammar):
-            raise BadInput(f"the {what} cannot be used: {_first_line(told)}")
+        if complaint := _library().LLMatcher.validate_grammar(grammar):
+            raise BadInput(f"the {what} cannot be used: {_first_line(complaint)}")
         found = Grammar(_library().LLMatcher(_tokenizer(vocabulary, end), grammar, log_level=0), vocabulary.size)
         if not found.start().mask().any():
             raise BadInput(f"the {what} cannot be used: no token of this vocabulary begins such an answer")
@@ -124,8 +124,8 @@ def _library() -> Any:
     return llguidance
 
 
-def _first_line(told: str) -> str:
+def _first_line(text: str) -> str:
     """The library's own reason, without its drawings."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if line.startswith("error: ")), lines[0] if lines else "no reason given")
     return re.sub(r"^(error: |at \d+\(\d+\): )(failed to compile JSON schema: )?", "", reason)

@@ -95,7 +95,7 @@ def text_of(tokens: Sequence[int], decode: Decode, stops: Sequence[str] = ()) ->
 def pieces(updates: Generator[Update, None, None], decode: Decode, stops: Sequence[str] = ()) -> Iterator[Piece]:
     """Token updates as text: the pieces' `text` joined is `text_of` all committed tokens. Leaving early closes `updates`."""
     final, ahead = Transcript(decode, stops), list[int]()
-    told = shown = ""
+    given = shown = ""
     with contextlib.closing(updates):
         for update in updates:
             if isinstance(update, Committed):
@@ -107,8 +107,8 @@ def pieces(updates: Generator[Update, None, None], decode: Decode, stops: Sequen
                 del ahead[len(ahead) - update.count :]
             settled = final.settled()
             guess = final.behind(ahead).settled()[len(settled) :]
-            if (settled, guess) != (told, shown):
-                yield Piece(settled[len(told) :], guess)
-            told, shown = settled, guess
-    if (whole := final.whole()) != told or shown:
-        yield Piece(whole[len(told) :])
+            if (settled, guess) != (given, shown):
+                yield Piece(settled[len(given) :], guess)
+            given, shown = settled, guess
+    if (whole := final.whole()) != given or shown:
+        yield Piece(whole[len(given) :])

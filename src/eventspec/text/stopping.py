@@ -3,32 +3,25 @@ before the string (``text.pieces``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from eventspec.text.pieces import Decode, Transcript
 
 
-def stop_rule(
-    ids: Sequence[int], strings: Sequence[str] = (), decode: Decode = lambda ids: ""
-) -> Callable[[Sequence[int], int], int | None]:
-    """The engine's `Stopped`: (answer, how many tokens were checked before) -> how many to keep when it ends there, else
-    None."""
-    ending = frozenset(ids)
-    read, transcript = list[int](), Transcript(decode, strings)
+def no_text(ids: Sequence[int]) -> str:
+    """The text of tokens where nobody reads it."""
+    return ""
 
-    def stopped(answer: Sequence[int], checked: int) -> int | None:
-        nonlocal read, transcript
-        kept = next((i + 1 for i in range(checked, len(answer)) if answer[i] in ending), None)
-        if not strings:
-            return kept
-        if read != list(answer[:checked]):  # as a rule what it has read is what was checked
-            transcript = Transcript(decode, strings).behind(answer[:checked])
-        read = list(answer[:kept])
-        if transcript.stopped:
-            return kept
-        for place in range(checked, len(read)):
-            if transcript.add(answer[place]):
+
+class StopDetector:
+    """Looks for the end of one answer; the engine's `StopCheck`."""
+
+    def __init__(self, ids: Sequence[int], strings: Sequence[str] = (), decode: Decode = no_text) -> None:
+        self._ids, self._transcript = frozenset(ids), Transcript(decode, strings) if strings else None
+
+    def __call__(self, tokens: Sequence[int]) -> int | None:
+        """Told the answer's next tokens; how many of them belong to it when it ends among them, else None."""
+        for place, token in enumerate(tokens):
+            if (self._transcript is not None and self._transcript.add(token)) or token in self._ids:
                 return place + 1
-        return kept
-
-    return stopped
+        return None

@@ -77,12 +77,12 @@ def target_answers(
 
 
 def _read(
-    model: VideoLlava, cache: KVCache, tokens: list[int], positions: list[int], sees: list[list[int]], prefix: int
+    model: VideoLlava, cache: KVCache, tokens: list[int], positions: list[int], visible: list[list[int]], prefix: int
 ) -> torch.Tensor:
-    """Rows behind the cache, each seeing the prefix and the cache rows `sees`; they are committed."""
+    """Rows behind the cache, each seeing the prefix and the cache rows `visible`; they are committed."""
     mask = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool)
     mask[:, :prefix] = True
-    for row, seen in zip(mask, sees, strict=True):
+    for row, seen in zip(mask, visible, strict=True):
         row[torch.tensor(seen)] = True
     rows = model.language.embed(torch.tensor(tokens))
     hidden, _ = model.language.step(rows, cache, torch.tensor(positions), mask)

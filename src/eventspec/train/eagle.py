@@ -1,10 +1,9 @@
 """The recipe of the heads that draft on a target's features: the target answers training clips, all heads learn from its
-running pass, and their acceptance on calibration clips is told while they do."""
+running pass, and their acceptance on calibration clips is reported while they do."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -26,10 +25,10 @@ from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
 from eventspec.drafters.static_tree import Rates
 from eventspec.drafters.vispec import VispecHead
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.pairs.pair import folder_of
+from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import answered
 from eventspec.train.data import Branch, Clips, Questions
-from eventspec.train.heads import HeadTraining, Trainee
+from eventspec.train.heads import HeadRecipe, HeadTraining
 from eventspec.train.loop import Report, Stage, run_stage, same_run
 from eventspec.train.models import Sampler, initialise
 from eventspec.train.processes import ALONE, Processes
@@ -68,7 +67,7 @@ BEGINS = {
 """The head whose weights another one may begin with."""
 
 
-def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
+def recipe(name: str, target: VideoLlava, used: Iterable[int]) -> HeadRecipe:
     """A head to be trained, by name; `used` are the tokens of the target's answers, which EAGLE-3's own head is made for.
 
     eagle1: the paper's head, one step. eagle: EagleVLM, unrolled for three. eagle3: three layers fused, unrolled for four,
@@ -88,25 +87,25 @@ def trainee(name: str, target: VideoLlava, used: Iterable[int]) -> Trainee:
     if name in modes:
         cost = COST if name == "frugal" else 0.0
         frame = target.config.vision.tokens if name == "frugal" else 0
-        return Trainee(EagleHead(EagleConfig(sizes)), Elastic(width, *modes[name], frame), unroll=3, cost=cost)
+        return HeadRecipe(EagleHead(EagleConfig(sizes)), Elastic(width, *modes[name], frame), unroll=3, cost=cost)
     if name == "eagle1":
-        return Trainee(EagleHead(EagleConfig(sizes, input_norm=False)))
+        return HeadRecipe(EagleHead(EagleConfig(sizes, input_norm=False)))
     if name == "eagle3":
         ids = sorted({*used})
         head = Eagle3Head(Eagle3Config(sizes, usual_taps(target.config.language.num_hidden_layers), len(ids)))
         head.ids.copy_(torch.tensor(ids))
-        return Trainee(head, unroll=4, words=1.0, feature=0.0)
+        return HeadRecipe(head, unroll=4, words=1.0, feature=0.0)
     if name == "dream":
         last = max(2, int(0.4 * target.config.language.num_hidden_layers) + 1)
-        return Trainee(DreamHead(DreamConfig(sizes)), unroll=2, words=1.0, feature=0.2, middle=tuple(range(2, last + 1)))
+        return HeadRecipe(DreamHead(DreamConfig(sizes)), unroll=2, words=1.0, feature=0.2, middle=tuple(range(2, last + 1)))
     if name == "massv":
         small = replace(sizes, hidden_size=SMALL[0], intermediate_size=SMALL[1], num_hidden_layers=SMALL[2])
-        return Trainee(SmallVlm(SmallConfig(replace(small, tie_word_embeddings=True), width)), words=1.0, feature=0.0)
+        return HeadRecipe(SmallVlm(SmallConfig(replace(small, tie_word_embeddings=True), width)), words=1.0, feature=0.0)
     if name == "vispec":
-        return Trainee(VispecHead(EagleConfig(sizes), VECTORS), unroll=3)
+        return HeadRecipe(VispecHead(EagleConfig(sizes), VECTORS), unroll=3)
     if name not in ("eagle", "msd"):
         raise BadInput(f"head '{name}' is unknown: choose one of {', '.join((*NAMES, *NEIGHBOURS))}")
-    return Trainee((MsdHead if name == "msd" else EagleHead)(EagleConfig(sizes)), unroll=3)
+    return HeadRecipe((MsdHead if name == "msd" else EagleHead)(EagleConfig(sizes)), unroll=3)
 
 
 def train(
@@ -130,27 +129,35 @@ def train(
         same_run(out, {"target": fingerprint(target.language), "heads": names})
     used = Counter(token for known in answers.values() for branch in known for token in branch.answer)
     torch.manual_seed(0)
-    trainees = {name: trainee(name, target, used) for name in names}
-    for name, made in trainees.items():
+    recipes = {name: recipe(name, target, used) for name in names}
+    for name, made in recipes.items():
         begin(made, folder / "heads" / BEGINS.get(name, name) if go_on else None, target)
     torch.manual_seed(1 + processes.rank)  # every process draws its own noise, and its own questions
     target.to(processes.device)
     questions = Questions(tokenizer)
-    training = HeadTraining(target, trainees, questions, clips, answers, preset.packed, processes.rank).to(processes.device)
+    training = HeadTraining(target, recipes, questions, clips, answers, preset.packed, processes.rank).to(processes.device)
     judge = Calibration(training, *judged, out / "calibration.jsonl")
     sampler = Sampler(clips, preset.stage.batch, 400, sorted(answers), processes)
     parts = list(training.heads.values())
-    told = judge.telling(report)
+    report_step = judge.telling(report)
     run_stage(
-        preset.stage, training, sampler, training.losses, out, told, clipped=parts, snapshots=SNAPSHOTS, processes=processes
+        preset.stage,
+        training,
+        sampler,
+        training.losses,
+        out,
+        report_step,
+        clipped=parts,
+        snapshots=SNAPSHOTS,
+        processes=processes,
     )
     if not processes.first:
         return out / "pair"
     judge.measure({"step": -1})
-    return export(folder, trainees, judge.rates(), target.to("cpu"), out)
+    return export(folder, recipes, judge.rates(), target.to("cpu"), out)
 
 
-def begin(made: Trainee, folder: Path | None, target: VideoLlava) -> None:
+def begin(made: HeadRecipe, folder: Path | None, target: VideoLlava) -> None:
     """Fresh weights, or those that a trained head in `folder` has under the same name and shape."""
     initialise(made.head)
     if isinstance(made.head, VispecHead):
@@ -174,18 +181,18 @@ class Calibration:
 
     def __init__(self, training: HeadTraining, clips: Clips, answers: dict[int, list[Branch]], log: Path, every: int = 100):
         self.training, self.log, self.every = training, log, every
-        self.own = HeadTraining(training.target, training.trainees, training.questions, clips, answers, packed=8, seed=1)
+        self.own = HeadTraining(training.target, training.recipes, training.questions, clips, answers, packed=8, seed=1)
         self.clips = sorted(answers)
 
     def telling(self, report: Report) -> Report:
         """`report`, with a measurement every so many steps."""
 
-        def told(name: str, progress: float, figures: dict[str, float]) -> None:
+        def report_step(name: str, progress: float, figures: dict[str, float]) -> None:
             if figures.get("step", 1) % self.every == 0:
                 self.measure({"step": figures["step"], "progress": round(progress, 4)})
             report(name, progress, figures)
 
-        return told
+        return report_step
 
     def rates(self) -> dict[str, Rates]:
         """How often each of every head's choices is right, by level."""
@@ -203,17 +210,16 @@ class Calibration:
         return found
 
 
-def export(folder: Path, trainees: dict[str, Trainee], rates: dict[str, Rates], target: VideoLlava, out: Path) -> Path:
+def export(folder: Path, recipes: dict[str, HeadRecipe], rates: dict[str, Rates], target: VideoLlava, out: Path) -> Path:
     """A copy of the pair with the heads in it; heads it had under other names stay."""
     made = out / ".pair.part"
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, made)
-    for name, each in trainees.items():
+    for name, each in recipes.items():
         shutil.rmtree(made / "heads" / name, ignore_errors=True)
         save_head(TrainedHead(each.head, each.compressor, rates[name]), made / "heads" / name, target.language)
-    text = re.sub(r"\n\[heads\]\n[^\[]*", "\n", (made / "pair.toml").read_text()).rstrip("\n")
-    rows = "".join(f'{path.name} = "heads/{path.name}"\n' for path in sorted((made / "heads").iterdir()))
-    (made / "pair.toml").write_text(f"{text}\n\n[heads]\n{rows}")
+    listed = {path.name: f"heads/{path.name}" for path in sorted((made / "heads").iterdir())}
+    PairFile.read(made).with_table("heads", listed).write()
     calibration = json.loads((out / "calibration.jsonl").read_text().splitlines()[-1])
     calibration["tau"] = {**_known(made / "heads.json"), **calibration["tau"]}
     (made / "heads.json").write_text(json.dumps({"calibration": calibration, "torch": torch.__version__}) + "\n")

@@ -22,6 +22,7 @@ from eventspec.drafters.prior import TextPrior
 from eventspec.models.embedded import BOS, EOS, FINE_VOCABULARY, IMAGE, PAD, SIZES, SPECIAL_TOKENS, VIDEO, VOCABULARY
 from eventspec.models.eventgpt import EventGpt, save_eventgpt
 from eventspec.models.video_llava import VideoLlava, save_video_llava
+from eventspec.pairs.pair_file import PairFile
 from eventspec.scenes.language import every_wording
 from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, Branch, Clips, Questions, render_shards, train_tokenizer
@@ -216,8 +217,7 @@ def export(preset: Preset, out: Path, folder: Path) -> Path:
     )
     TextPrior.of(text).save(made / "prior.json")
     (made / "provenance.json").write_text(json.dumps(provenance(preset, out, clips), indent=2) + "\n")
-    drafters = f'[drafters]\nfine = "{FINE}"\n'
-    (made / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\nname = "{preset.size}"\n\n{drafters}')
+    PairFile(made, preset.size, drafters={"fine": FINE}).write()
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)
     return folder

@@ -33,11 +33,11 @@ from eventspec.train.models import autocast
 from eventspec.train.neighbours import dream_steps, first_block, sharpest, small_steps, vispec_steps
 from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
 from eventspec.train.unrolled import shifted, steps
-from eventspec.train.views import Seen, View, compressed, decoupled, whole
+from eventspec.train.views import TargetBatch, View, compressed, decoupled, whole
 
 
 @dataclass(frozen=True)
-class Trainee:
+class HeadRecipe:
     """A head in training, with what compresses its visual rows: how many steps it is unrolled for, and the weights of its
     losses. `decay`: of each further step; `middle`: layers of the target one of which its first block learns (DREAM);
     `cost`: of what the compressor's ways cost."""
@@ -63,36 +63,36 @@ class Trainee:
         """The target's layers whose outputs its training reads, besides the last one's."""
         return {tap for tap in self.head.taps if tap >= 0} | {layer - by for layer in self.middle for by in (0, 1)}
 
-    def view(self, seen: Seen) -> View:
+    def view(self, seen: TargetBatch) -> View:
         """What the head sees of a batch."""
         if self.compressor is not None:
             return compressed(seen, self.head.taps, self.compressor)
         return (decoupled if isinstance(self.head, MsdHead) else whole)(seen, self.head.taps)
 
-    def steps(self, language: Llama, seen: Seen, count: int) -> Ahead:
+    def steps(self, language: Llama, seen: TargetBatch, count: int) -> Rollout:
         """What the head predicts on the branch rows of a batch, so many steps ahead."""
         head = self.head
         if isinstance(head, SmallVlm):
-            return Ahead(small_steps(head, seen, count), seen.learned)
+            return Rollout(small_steps(head, seen, count), seen.loss_mask)
         if isinstance(head, VispecHead):
-            return Ahead(vispec_steps(head, language, seen, count), seen.learned)
+            return Rollout(vispec_steps(head, language, seen, count), seen.loss_mask)
         view = self.view(seen)
-        turns = language.cos[view.positions], language.sin[view.positions]
+        rope = language.cos[view.positions], language.sin[view.positions]
         if isinstance(head, DreamHead):
-            rows = first_block(head, view, turns)
-            return Ahead(dream_steps(head, rows, view, turns, count), view.learned, rows[:, view.prefix :])
+            rows = first_block(head, view, rope)
+            return Rollout(dream_steps(head, rows, view, rope, count), view.loss_mask, rows[:, view.prefix :])
         hidden = head.features(view.tapped)
-        outs = steps(head, view.embeds, hidden, turns, view.prefix, view.mask, count, view.plain)
-        return Ahead(outs, view.learned, cost=view.cost)
+        outs = steps(head, view.embeds, hidden, rope, view.prefix, view.mask, count, view.plain)
+        return Rollout(outs, view.loss_mask, cost=view.cost)
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Rollout:
     """Predicted features [B, R, D] of every step; which branch rows are learned from, bool [B, R]; the output of the first of
     several blocks [B, R, D]; what its view of the visual rows costs, scalar."""
 
     outs: Iterator[Tensor]
-    learned: Tensor
+    loss_mask: Tensor
     block: Tensor | None = None
     cost: Tensor | None = None
 
@@ -103,7 +103,7 @@ class HeadTraining(nn.Module):
     def __init__(
         self,
         target: VideoLlava,
-        trainees: Mapping[str, Trainee],
+        recipes: Mapping[str, HeadRecipe],
         questions: Questions,
         clips: Clips,
         answers: Mapping[int, list[Branch]],
@@ -111,12 +111,12 @@ class HeadTraining(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.heads = nn.ModuleDict({name: trainee.module() for name, trainee in trainees.items()})
-        self.trainees, self.questions, self.clips, self.answers, self.packed = trainees, questions, clips, answers, packed
+        self.heads = nn.ModuleDict({name: recipe.module() for name, recipe in recipes.items()})
+        self.recipes, self.questions, self.clips, self.answers, self.packed = recipes, questions, clips, answers, packed
         # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
         self._target = [target.train().requires_grad_(False)]
         self.seed, self.rng = seed, np.random.default_rng(seed)
-        self.layers = tuple(sorted(set().union(*(trainee.layers for trainee in trainees.values()))))
+        self.layers = tuple(sorted(set().union(*(recipe.layers for recipe in recipes.values()))))
 
     def losses(self, index: object, progress: float) -> dict[str, Tensor]:
         """Of every head on one pass of the target."""
@@ -124,7 +124,7 @@ class HeadTraining(nn.Module):
         parts: dict[str, Tensor] = {}
         with autocast(self.target.language.embed.weight.device):
             seen = self._seen(index)
-            losses = {name: head_losses(trainee, self.target, seen) for name, trainee in self.trainees.items()}
+            losses = {name: head_losses(recipe, self.target, seen) for name, recipe in self.recipes.items()}
         for name, found in losses.items():
             parts.update({f"_{name}_{part[1:]}" if part.startswith("_") else f"{name}_{part}": x for part, x in found.items()})
         return parts
@@ -139,12 +139,12 @@ class HeadTraining(nn.Module):
         """tau of every head on clips: how many drafts of a chain of `depth`, begun at any token of an answer, are the target's
         own next tokens, and the bonus token. What lies behind an answer's end counts as neither right nor wrong."""
         self.rng = np.random.default_rng(self.seed)  # the same questions every time
-        right, begun = dict.fromkeys(self.trainees, 0.0), dict.fromkeys(self.trainees, 0.0)
+        right, begun = dict.fromkeys(self.recipes, 0.0), dict.fromkeys(self.recipes, 0.0)
         for at in range(0, len(numbers), batch):
             with autocast(self.target.language.embed.weight.device):
                 seen = self._seen(np.array(numbers[at : at + batch]))
-                for name, trainee in self.trainees.items():
-                    found = ranked(trainee, self.target, seen, 1, depth)
+                for name, recipe in self.recipes.items():
+                    found = ranked(recipe, self.target, seen, 1, depth)
                     right[name] += float((found == 0).sum())
                     begun[name] += float((found[0] >= 0).sum())
         return {name: 1 + gained / max(1.0, begun[name]) for name, gained in right.items()}
@@ -154,16 +154,16 @@ class HeadTraining(nn.Module):
         """How often the target's next token is the first, second, ... choice of every head, by level, in the rounds that chains
         of `depth` take through the answers: what a static tree is made for. An answer's end is a draft that is not right."""
         self.rng = np.random.default_rng(self.seed)
-        counts = {name: torch.zeros(depth + 1, most + 1) for name in self.trainees}
+        counts = {name: torch.zeros(depth + 1, most + 1) for name in self.recipes}
         for at in range(0, len(numbers), batch):
             with autocast(self.target.language.embed.weight.device):
                 seen = self._seen(np.array(numbers[at : at + batch]))
-                for name, trainee in self.trainees.items():
-                    counts[name] += count_rounds(ranked(trainee, self.target, seen, most, depth), most)
+                for name, recipe in self.recipes.items():
+                    counts[name] += count_rounds(ranked(recipe, self.target, seen, most, depth), most)
         return {name: acceptance_rates(found) for name, found in counts.items()}
 
     @torch.no_grad()
-    def _seen(self, index: np.ndarray[Any, Any]) -> Seen:
+    def _seen(self, index: np.ndarray[Any, Any]) -> TargetBatch:
         """The target's own pass over the recordings, with some of its answers behind each."""
         target = self.target
         language, before = target.language, self.questions.prefix()
@@ -182,46 +182,46 @@ class HeadTraining(nn.Module):
         # The row behind: in a branch the next token, at its end the last one, which has no row; every branch begins alike.
         behind = torch.where(labels >= 0, labels, ids.roll(-1, 1))
         following = torch.cat((rows[:, 1:prefix], language.embed(ids[:, :1]), language.embed(behind)), 1)
-        learned = (labels >= 0) & (labels.roll(-1, 1) >= 0)
-        learned[:, -1] = False
+        loss_mask = (labels >= 0) & (labels.roll(-1, 1) >= 0)
+        loss_mask[:, -1] = False
         said = torch.full(rows.shape[:2], -1, device=device)
         said[:, : len(before)], said[:, prefix:] = torch.tensor(before), ids
         logits = language.logits(hidden[:, prefix:])
-        return Seen(rows, said, following, taps, logits, places, packed, len(before), prefix, learned)
+        return TargetBatch(rows, said, following, taps, logits, places, packed, len(before), prefix, loss_mask)
 
     def _branches(self, index: int) -> list[Branch]:
         known = self.answers[index]
         return [Branch(known[i].question, known[i].answer) for i in self.rng.permutation(len(known))[: self.packed]]
 
 
-def head_losses(trainee: Trainee, target: VideoLlava, seen: Seen) -> dict[str, Tensor]:
+def head_losses(recipe: HeadRecipe, target: VideoLlava, seen: TargetBatch) -> dict[str, Tensor]:
     """words: cross-entropy with the target's distribution; feature: smooth L1; `_right`, `_right3`: how often the head's first
     choice is the target's, at the first and at the third step ahead."""
-    head, language = trainee.head, target.language
-    predicted = trainee.steps(language, seen, trainee.unroll)
+    head, language = recipe.head, target.language
+    predicted = recipe.steps(language, seen, recipe.unroll)
     wanted = (seen.logits[..., head.ids] if isinstance(head, Eagle3Head) else seen.logits).roll(-1, 1)
     nameable = wanted.amax(-1) >= seen.logits.roll(-1, 1).amax(-1)  # the target's choice is one the head can name
     true = seen.taps[-1][:, seen.prefix :].roll(-1, 1)
-    learned, parts = predicted.learned, dict[str, list[Tensor]](words=[], feature=[])
+    loss_mask, parts = predicted.loss_mask, dict[str, list[Tensor]](words=[], feature=[])
     figures: dict[str, Tensor] = {}
     for step, out in enumerate(predicted.outs):
         if step:
-            learned = learned & shifted(learned, 1)
-            learned[:, 0] = False
-        kept, share = learned & nameable, trainee.decay**step
+            loss_mask = loss_mask & shifted(loss_mask, 1)
+            loss_mask[:, 0] = False
+        kept, share = loss_mask & nameable, recipe.decay**step
         logits = head.scores(out[kept], language).float()
         parts["words"].append(share * F.cross_entropy(logits, wanted[kept].float().softmax(-1)))
-        if trainee.feature:
-            parts["feature"].append(share * F.smooth_l1_loss(out[learned].float(), true[learned].float()))
+        if recipe.feature:
+            parts["feature"].append(share * F.smooth_l1_loss(out[loss_mask].float(), true[loss_mask].float()))
         if step in (0, 2):
-            right = (logits.argmax(-1) == wanted[kept].argmax(-1)).float().sum() / learned.sum()
+            right = (logits.argmax(-1) == wanted[kept].argmax(-1)).float().sum() / loss_mask.sum()
             figures["_right" if step == 0 else "_right3"] = right
-    losses = {"words": trainee.words * torch.stack(parts["words"]).sum(), **figures}
-    if trainee.feature:
-        losses["feature"] = trainee.feature * torch.stack(parts["feature"]).sum()
-    if trainee.cost and predicted.cost is not None:
-        losses["cost"] = trainee.cost * predicted.cost
-    if trainee.middle and predicted.block is not None:
-        true = sharpest(language, seen, trainee.middle).roll(-1, 1)
-        losses["middle"] = F.smooth_l1_loss(predicted.block[predicted.learned].float(), true[predicted.learned].float())
+    losses = {"words": recipe.words * torch.stack(parts["words"]).sum(), **figures}
+    if recipe.feature:
+        losses["feature"] = recipe.feature * torch.stack(parts["feature"]).sum()
+    if recipe.cost and predicted.cost is not None:
+        losses["cost"] = recipe.cost * predicted.cost
+    if recipe.middle and predicted.block is not None:
+        true = sharpest(language, seen, recipe.middle).roll(-1, 1)
+        losses["middle"] = F.smooth_l1_loss(predicted.block[predicted.loss_mask].float(), true[predicted.loss_mask].float())
     return losses

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.core import BadInput, EventspecError
-from eventspec.errors import write_text
+from eventspec.files import write_text
 from eventspec.train.processes import ALONE, Processes
 
 Report = Callable[[str, float, dict[str, float]], None]
@@ -193,7 +193,7 @@ def _require_numbers(figures: Mapping[str, float], norms: Sequence[Tensor], step
     norm = float(torch.stack([norm.float() for norm in norms]).sum())
     if math.isfinite(loss) and math.isfinite(norm):
         return
-    told = f"the loss is {loss}" if not math.isfinite(loss) else f"a gradient's norm is {norm}"
+    problem = f"the loss is {loss}" if not math.isfinite(loss) else f"a gradient's norm is {norm}"
     path = checkpoint.path
     kept = f"{path} keeps the last good state" if path.exists() else f"{path} was not yet written"
-    raise TrainingFailed(f"{path.stem}: {told} at step {steps}; {kept}")
+    raise TrainingFailed(f"{path.stem}: {problem} at step {steps}; {kept}")

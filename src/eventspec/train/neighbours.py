@@ -15,34 +15,36 @@ from eventspec.drafters.vispec import VispecHead
 from eventspec.nn import Llama
 from eventspec.nn.llama import packed_attention
 from eventspec.train.unrolled import ahead, shifted, steps, without
-from eventspec.train.views import Seen, View, few, hidden_where
+from eventspec.train.views import TargetBatch, View, few, hidden_where
 
 Turns = tuple[Tensor, Tensor]
 """cos and sin [B, T, 1, d]."""
 
 
-def vispec_steps(head: VispecHead, language: Llama, seen: Seen, count: int) -> Iterator[Tensor]:
+def vispec_steps(head: VispecHead, language: Llama, seen: TargetBatch, count: int) -> Iterator[Tensor]:
     """As `unrolled.steps`: few vectors for the visual rows, and the vector of them all in every feature behind."""
     vectors, whole = head.adaptor(seen.rows[:, seen.visual : seen.prefix])
     view = few(seen, head.taps, vectors)
-    turns = language.cos[view.positions], language.sin[view.positions]
+    rope = language.cos[view.positions], language.sin[view.positions]
     whole = whole[:, None]
     behind = torch.arange(view.embeds.shape[1], device=whole.device)[:, None] >= seen.visual - 1
-    hidden = head.told(view.tapped, whole * behind)
-    return steps(head, view.embeds, hidden, turns, view.prefix, view.mask, count, view.plain, lambda out: head.told(out, whole))
+    hidden = head.fuse_global(view.tapped, whole * behind)
+    return steps(
+        head, view.embeds, hidden, rope, view.prefix, view.mask, count, view.plain, lambda out: head.fuse_global(out, whole)
+    )
 
 
-def first_block(head: DreamHead, view: View, turns: Turns) -> Tensor:
+def first_block(head: DreamHead, view: View, rope: Turns) -> Tensor:
     """DREAM's first layer over the embeddings alone, [B, P + R, D]: no step changes it."""
-    queries, keys, values = (part.transpose(1, 2) for part in head.first.project(head.first.normed(view.embeds), *turns))
+    queries, keys, values = (part.transpose(1, 2) for part in head.first.project(head.first.normed(view.embeds), *rope))
     attended = packed_attention(queries, keys, values, view.prefix, view.mask)
     return head.first.finish(view.embeds, attended.transpose(1, 2).flatten(-2))
 
 
-def dream_steps(head: DreamHead, rows: Tensor, view: View, turns: Turns, count: int) -> Iterator[Tensor]:
+def dream_steps(head: DreamHead, rows: Tensor, view: View, rope: Turns, count: int) -> Iterator[Tensor]:
     """As `unrolled.steps`; `rows` are those of `first_block`."""
     prefix, mask = view.prefix, view.mask
-    cross, last, (cos, sin) = head.cross, head.last, turns
+    cross, last, (cos, sin) = head.cross, head.last, rope
     queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, head.features(view.tapped), cos, sin))
     seen = keys, values
     attended = packed_attention(queries, keys, values, prefix, mask)
@@ -69,16 +71,16 @@ def dream_steps(head: DreamHead, rows: Tensor, view: View, turns: Turns, count: 
 
 
 @torch.no_grad()
-def sharpest(language: Llama, seen: Seen, layers: tuple[int, ...]) -> Tensor:
+def sharpest(language: Llama, seen: TargetBatch, layers: tuple[int, ...]) -> Tensor:
     """Of every branch row the output of that one of the target's `layers` whose attention has the lowest entropy, the mean over
     its heads (DREAM, section 3.2): [B, R, D]."""
     prefix = seen.prefix
     mask = hidden_where(~seen.packed.mask.to(seen.logits.device))
-    turns = language.cos[seen.positions], language.sin[seen.positions]
+    rope = language.cos[seen.positions], language.sin[seen.positions]
     entropies = []
     for number in layers:
         layer = language.decoder_layer(number - 1)
-        queries, keys, _ = layer.project(layer.normed(seen.taps[number - 1]), *turns)
+        queries, keys, _ = layer.project(layer.normed(seen.taps[number - 1]), *rope)
         keys = keys.repeat_interleave(layer.heads // layer.kv_heads, 2).transpose(1, 2)
         queries = queries[:, prefix:].transpose(1, 2) * layer.head_dim**-0.5
         logs = (queries @ keys.transpose(-1, -2) + mask.to(queries.dtype)).float().log_softmax(-1)
@@ -88,7 +90,7 @@ def sharpest(language: Llama, seen: Seen, layers: tuple[int, ...]) -> Tensor:
     return outputs.gather(0, best[None, ..., None].expand(1, *outputs.shape[1:]))[0]
 
 
-def small_steps(head: SmallVlm, seen: Seen, count: int) -> Iterator[Tensor]:
+def small_steps(head: SmallVlm, seen: TargetBatch, count: int) -> Iterator[Tensor]:
     """The small model's outputs, normed, behind each branch row's next token [B, R, d]: its own text is the target's as long as
     it is right, so every step ahead gives the same."""
     rows = head.rows(seen.ids, seen.rows.to(head.up.weight.dtype))

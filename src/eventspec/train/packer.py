@@ -7,7 +7,6 @@ the student runs, the same language model on packed rows, and a step costs a fra
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from eventspec.compress import Packer, PackerConfig
 from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.packers import save_packer
-from eventspec.pairs.pair import folder_of
+from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import answered
 from eventspec.train.data import Branch, Clips, Questions, pack
 from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
@@ -129,14 +128,14 @@ def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, wo
     stage = Stage(f"packer-{scale}", preset.stage.seconds, preset.stage.rate, preset.stage.batch)
     log = out / f"{stage.name}-calibration.jsonl"
 
-    def told(name: str, progress: float, figures: dict[str, float]) -> None:
+    def report_step(name: str, progress: float, figures: dict[str, float]) -> None:
         if figures.get("step", 1) % 200 == 0:
             _note(log, {"step": figures["step"], "progress": round(progress, 4)}, training.agreement(held_out, wanted))
         report(name, progress, figures)
 
     if not log.exists():
         _note(log, {"step": 0}, training.agreement(held_out, wanted))
-    run_stage(stage, training, Sampler(clips, stage.batch, 500, sorted(answers)), training.losses, out, told)
+    run_stage(stage, training, Sampler(clips, stage.batch, 500, sorted(answers)), training.losses, out, report_step)
     Checkpoint(out, stage.name).require(training)
     _note(log, {"step": -1}, training.agreement(held_out, wanted))
     return export(folder, packer, target.to("cpu").eval(), out, log)
@@ -155,13 +154,10 @@ def export(folder: Path, packer: Packer, target: VideoLlava, out: Path, log: Pat
     shutil.rmtree(made / place, ignore_errors=True)
     save_packer(packer.cpu(), made / place, target)
     first, *rows = log.read_text().splitlines()
-    told = {"before": json.loads(first), "calibration": json.loads(rows[-1]), "torch": torch.__version__}
-    (made / place / "provenance.json").write_text(json.dumps(told) + "\n")
-    # Before the heads: their recipe writes everything from its own table on anew.
-    text = re.sub(r"\n\[packers\]\n[^\[]*", "\n", (made / "pair.toml").read_text())
-    before, table, behind = text.partition("\n[heads]\n")
-    listed = "".join(f'{path.name} = "packers/{path.name}"\n' for path in sorted((made / "packers").iterdir()))
-    (made / "pair.toml").write_text(f"{before.rstrip()}\n\n[packers]\n{listed}{table}{behind}")
+    provenance = {"before": json.loads(first), "calibration": json.loads(rows[-1]), "torch": torch.__version__}
+    (made / place / "provenance.json").write_text(json.dumps(provenance) + "\n")
+    listed = {path.name: f"packers/{path.name}" for path in sorted((made / "packers").iterdir())}
+    PairFile.read(made).with_table("packers", listed).write()
     shutil.rmtree(out / "pair", ignore_errors=True)
     made.rename(out / "pair")
     return out / "pair"

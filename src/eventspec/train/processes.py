@@ -84,10 +84,10 @@ class Together(Processes):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained]
         there = torch.tensor([float(each.grad is not None) for each in trained], device=self.device)
-        told = torch.stack([part.detach().float() for part in parts.values()])
+        values = torch.stack([part.detach().float() for part in parts.values()])
         sizes = [gradient.numel() for gradient in gradients]
-        flat = torch.cat([*(gradient.flatten() for gradient in gradients), there, told])
-        *means, any_there, figures = self.accelerator.reduce(flat, reduction="mean").split([*sizes, len(there), len(told)])
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), there, values])
+        *means, any_there, figures = self.accelerator.reduce(flat, reduction="mean").split([*sizes, len(there), len(values)])
         for parameter, mean, has in zip(trained, means, any_there.tolist(), strict=True):
             # None nowhere is no zero: an optimiser passes over a parameter without a gradient, but decays one with zeros.
             parameter.grad = mean.view_as(parameter).to(parameter.dtype) if has else None
@@ -110,10 +110,10 @@ def launched_first() -> bool:
 
 def launched() -> int:
     """How many processes a launcher started; 1 without one. BadInput for what is no count."""
-    told = os.environ.get("WORLD_SIZE", "1")
-    if not (told.isascii() and told.isdecimal() and int(told) > 0):
-        raise BadInput(f"WORLD_SIZE is '{told}', wanted a count of processes: torchrun sets it, without one unset it")
-    return int(told)
+    given = os.environ.get("WORLD_SIZE", "1")
+    if not (given.isascii() and given.isdecimal() and int(given) > 0):
+        raise BadInput(f"WORLD_SIZE is '{given}', wanted a count of processes: torchrun sets it, without one unset it")
+    return int(given)
 
 
 @contextmanager

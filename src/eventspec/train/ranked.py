@@ -11,22 +11,22 @@ from eventspec.drafters.eagle3 import Eagle3Head
 from eventspec.drafters.static_tree import Rates
 from eventspec.models.video_llava import VideoLlava
 from eventspec.train.unrolled import shifted
-from eventspec.train.views import Seen
+from eventspec.train.views import TargetBatch
 
 if TYPE_CHECKING:
-    from eventspec.train.heads import Trainee
+    from eventspec.train.heads import HeadRecipe
 
 SCARCE = 20
 """Rounds that a level's rates are counted from at least; deeper ones are taken to be alike."""
 
 
-def ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: int) -> Tensor:
+def ranked(recipe: HeadRecipe, target: VideoLlava, seen: TargetBatch, most: int, depth: int) -> Tensor:
     """Of a chain of `depth` drafts begun at every branch row, the ranks int64 [depth, B, R] that the target's next tokens have
     among the head's choices: `most` where they are no such one, -1 behind a draft that was not right and behind an answer's
     end."""
-    head, wanted = trainee.head, seen.logits.roll(-1, 1).argmax(-1)
-    predicted = trainee.steps(target.language, seen, min(depth, wanted.shape[1]))  # no answer is longer than all rows
-    alive, found = predicted.learned, []
+    head, wanted = recipe.head, seen.logits.roll(-1, 1).argmax(-1)
+    predicted = recipe.steps(target.language, seen, min(depth, wanted.shape[1]))  # no answer is longer than all rows
+    alive, found = predicted.loss_mask, []
     for step, out in enumerate(predicted.outs):
         scores = head.scores(out, target.language)
         named = scores.topk(min(most, scores.shape[-1])).indices
@@ -35,7 +35,7 @@ def ranked(trainee: Trainee, target: VideoLlava, seen: Seen, most: int, depth: i
         hit = named == wanted[..., None]
         rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
         found.append(torch.where(alive, rank, -1).roll(-step, 1))  # row j is draft number `step` of what began `step` before
-        alive = shifted(alive & (rank == 0), 1) & predicted.learned
+        alive = shifted(alive & (rank == 0), 1) & predicted.loss_mask
         alive[:, : step + 1] = False
     none = torch.full_like(found[0], -1)
     return torch.stack(found + [none] * (depth - len(found)))
@@ -45,9 +45,9 @@ def count_rounds(ranks: Tensor, most: int) -> Tensor:
     """Counts float [depth + 1, most + 1] of ranks [depth, B, R] by level, in the rounds that chains take through the answers:
     the next one begins behind the drafts that were right and the target's own token. The first entry of all is how many."""
     depth, count = len(ranks), torch.zeros(len(ranks) + 1, most + 1)
-    learned, gained = (ranks[0] >= 0).tolist(), (ranks == 0).sum(0).tolist()
+    loss_mask, gained = (ranks[0] >= 0).tolist(), (ranks == 0).sum(0).tolist()
     begun = torch.zeros(ranks.shape[1:], dtype=torch.bool)
-    for branch, rows in enumerate(learned):
+    for branch, rows in enumerate(loss_mask):
         due = 0  # an answer's last round comes two rows behind its end at most, where the next one may begin
         for row, known in enumerate(rows):
             if known and row >= due:

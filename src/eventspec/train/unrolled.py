@@ -22,7 +22,7 @@ class Trainable(Protocol):
 
     layer: Layer
 
-    def joined(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What the attention reads, and the residual; rows that are `plain` are their embedding alone."""
 
 
@@ -30,7 +30,7 @@ def steps(
     head: Trainable,
     embeds: Tensor,
     hidden: Tensor,
-    turns: tuple[Tensor, Tensor],
+    rope: tuple[Tensor, Tensor],
     prefix: int,
     mask: Tensor,
     count: int,
@@ -39,12 +39,12 @@ def steps(
 ) -> Iterator[Tensor]:
     """Outputs of every step on the branch rows, float [B, R, D]; `count` of them.
 
-    embeds, hidden float [B, P + R, D]; turns: cos and sin [B, P + R, 1, d]; mask float, added to the scores: [B, 1, R, P + R]
+    embeds, hidden float [B, P + R, D]; rope: cos and sin [B, P + R, 1, d]; mask float, added to the scores: [B, 1, R, P + R]
     (the prefix is causal) or [B, 1, P + R, P + R]; plain bool [P + R]; `again` is what becomes of a prediction before it is
     read.
     """
-    layer, (cos, sin) = head.layer, turns
-    normed, residual = head.joined(embeds, hidden, plain)
+    layer, (cos, sin) = head.layer, rope
+    normed, residual = head.fuse_inputs(embeds, hidden, plain)
     queries, keys, values = (part.transpose(1, 2) for part in layer.project(normed, cos, sin))
     attended = packed_attention(queries, keys, values, queries.shape[2] - mask.shape[2], mask)
     mask = mask[:, :, -(queries.shape[2] - prefix) :]
@@ -52,7 +52,7 @@ def steps(
     yield out
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(1, count):
-        normed, residual = head.joined(embeds[:, prefix:], again(shifted(out, 1)))
+        normed, residual = head.fuse_inputs(embeds[:, prefix:], again(shifted(out, 1)))
         queries, new_keys, new_values = (
             part.transpose(1, 2) for part in layer.project(normed, cos[:, prefix:], sin[:, prefix:])
         )

@@ -20,7 +20,7 @@ from eventspec.train.data import Packed
 
 
 @dataclass(frozen=True)
-class Seen:
+class TargetBatch:
     """What the target did with a batch: rows float [B, P + R, D], their ids (-1 = visual), the embedding behind each, layer
     outputs by tap, logits [B, R, V] of the branch rows, positions [B, P + R], where the visual rows begin and the prefix ends,
     and which branch rows are learned from, bool [B, R]."""
@@ -34,7 +34,7 @@ class Seen:
     packed: Packed
     visual: int
     prefix: int
-    learned: Tensor
+    loss_mask: Tensor
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,26 @@ class View:
     positions: Tensor
     mask: Tensor
     prefix: int
-    learned: Tensor
+    loss_mask: Tensor
     plain: Tensor | None = None
     cost: Tensor | None = None
 
 
-def whole(seen: Seen, taps: tuple[int, ...]) -> View:
+def whole(seen: TargetBatch, taps: tuple[int, ...]) -> View:
     """All pairs, with the outputs of the layers `taps`."""
     tapped = torch.cat([seen.taps[tap] for tap in taps], -1)
     mask = hidden_where(~seen.packed.mask.to(tapped.device))
-    return View(seen.following, tapped, seen.positions, mask, seen.prefix, seen.learned)
+    return View(seen.following, tapped, seen.positions, mask, seen.prefix, seen.loss_mask)
 
 
-def decoupled(seen: Seen, taps: tuple[int, ...]) -> View:
+def decoupled(seen: TargetBatch, taps: tuple[int, ...]) -> View:
     """All pairs; those whose next row is visual are that row alone."""
     every = whole(seen, taps)
     order = torch.arange(every.embeds.shape[1], device=every.embeds.device)
     return replace(every, plain=(order >= seen.visual - 1) & (order < seen.prefix - 1))
 
 
-def few(seen: Seen, taps: tuple[int, ...], vectors: Tensor) -> View:
+def few(seen: TargetBatch, taps: tuple[int, ...], vectors: Tensor) -> View:
     """Vectors [B, M, D] instead of the pairs whose next row is visual, where the last of these stood."""
     every, begin, end = whole(seen, taps), seen.visual - 1, seen.prefix - 1
     count = vectors.shape[1]
@@ -79,24 +79,24 @@ def few(seen: Seen, taps: tuple[int, ...], vectors: Tensor) -> View:
         every.positions[:, kept],
         every.mask[..., kept],
         seen.prefix - (end - begin) + count,
-        every.learned,
+        every.loss_mask,
         (order >= begin) & (order < begin + count),
     )
 
 
-def compressed(seen: Seen, taps: tuple[int, ...], elastic: Elastic) -> View:
+def compressed(seen: TargetBatch, taps: tuple[int, ...], elastic: Elastic) -> View:
     """The visual pairs in every way of a compressor."""
     all_pairs, first, prefix = whole(seen, taps), seen.visual, seen.prefix
     embeds, tapped = all_pairs.embeds, all_pairs.tapped
     branch = (seen.packed.offsets.to(tapped.device) == 0).cumsum(1) - 1
-    learned, mask = seen.learned, all_pairs.mask[..., prefix:]
-    ways = elastic.ways_of(torch.cat((embeds[:, first:prefix], tapped[:, first:prefix]), -1))
+    loss_mask, mask = seen.loss_mask, all_pairs.mask[..., prefix:]
+    ways = elastic.branches_of(torch.cat((embeds[:, first:prefix], tapped[:, first:prefix]), -1))
     biases, cost = torch.zeros(*branch.shape, len(ways), device=tapped.device), None
     if elastic.mode == "select":
         shares = _shares(elastic, tapped[:, prefix:], seen, branch)
         biases = shares.clamp_min(1e-9).log()
         # A recording is read once for a question, however long the answer: one row of a branch stands for it.
-        starts = learned & ~learned.roll(1, 1)
+        starts = loss_mask & ~loss_mask.roll(1, 1)
         kept = [len(places) / max(1, prefix - first) for _, places in ways]
         each = [option.cost(share) for option, share in zip(elastic.options, kept, strict=True)]
         costs = (shares * shares.new_tensor(each)).sum(-1)[starts]
@@ -105,7 +105,7 @@ def compressed(seen: Seen, taps: tuple[int, ...], elastic: Elastic) -> View:
         # Added rows depend on the question, so a recording has room for one: the first branch's.
         shares = _shares(elastic, tapped[:, prefix:], seen, branch)[:, 0].to(tapped.dtype)
         mixed = (shares[:, :, None, None] * torch.stack([rows for rows, _ in ways], 1)).sum(1)
-        ways, biases, learned = [(mixed, ways[-1][1])], biases[..., :1], learned & (branch == 0)
+        ways, biases, loss_mask = [(mixed, ways[-1][1])], biases[..., :1], loss_mask & (branch == 0)
     counts = torch.tensor([first, *(len(places) for _, places in ways)])
     group = torch.repeat_interleave(torch.arange(len(counts)), counts).to(tapped.device)
     places = torch.cat([first + places for _, places in ways]).to(tapped.device)
@@ -121,17 +121,17 @@ def compressed(seen: Seen, taps: tuple[int, ...], elastic: Elastic) -> View:
         torch.cat((seen.positions[:, :first], seen.positions[:, places], seen.positions[:, prefix:]), 1),
         torch.cat((top.expand(len(tapped), 1, -1, -1), torch.cat((chosen[:, None], mask), -1)), 2),
         len(group),
-        learned,
+        loss_mask,
         cost=cost,
     )
 
 
-def hidden_where(unseen: Tensor) -> Tensor:
+def hidden_where(masked: Tensor) -> Tensor:
     """float, -inf where it is true."""
-    return torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)
+    return torch.zeros(masked.shape, device=masked.device).masked_fill_(masked, -torch.inf)
 
 
-def _shares(elastic: Elastic, tapped: Tensor, seen: Seen, branch: Tensor) -> Tensor:
+def _shares(elastic: Elastic, tapped: Tensor, seen: TargetBatch, branch: Tensor) -> Tensor:
     """The gate's shares for every branch row [B, R, ways]: its branch's, by the mean feature of the question's rows."""
     asked = (seen.packed.labels.to(tapped.device) < 0).to(tapped.dtype)
     member = F.one_hot(branch.clamp_min(0), int(branch.max()) + 1).to(tapped.dtype) * asked[..., None]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from eventspec.core import BadInput, FrameRows, Window, read_only
+from eventspec.core import BadInput, FrameRows, Window
+from eventspec.views import read_only
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
 

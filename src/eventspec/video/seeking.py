@@ -38,13 +38,13 @@ class SeekingReader:
             try:
                 frame = self._found(place)
             except (av.FFmpegError, OSError) as error:
-                frame, told = None, " ".join(str(error).split())[:100]
+                frame, reason = None, " ".join(str(error).split())[:100]
             else:
-                told = "no frame at its time"
+                reason = "no frame at its time"
             if frame is None:
                 self._run = None
                 raise BadInput(
-                    f"{self._path}: frame {place} cannot be decoded ({told}): the file is damaged there or has changed; "
+                    f"{self._path}: frame {place} cannot be decoded ({reason}): the file is damaged there or has changed; "
                     "choose a window without it, or copy the file again"
                 )
             self._at = place

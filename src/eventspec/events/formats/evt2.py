@@ -28,7 +28,7 @@ class State(NamedTuple):
     triggers: int = 0
 
 
-def told(state: State) -> list[str]:
+def notes_of(state: State) -> list[str]:
     """What is not among the events."""
     notes = []
     if state.skipped:
@@ -93,8 +93,8 @@ def _events(word: Array, mask: Array | None, state: State) -> tuple[Columns, Sta
     t = (known << 6) + (own >> 22 & 63)
     x, y, p = (own >> 11 & 2047).astype(np.uint16), (own & 2047).astype(np.uint16), kind[event]
     if mask is not None:
-        hot = np.flatnonzero(np.unpackbits(mask[event].view(np.uint8), bitorder="little").view(np.bool_))
-        source, pixel = hot >> 5, (hot & 31).astype(np.uint16)
+        bits_set = np.flatnonzero(np.unpackbits(mask[event].view(np.uint8), bitorder="little").view(np.bool_))
+        source, pixel = bits_set >> 5, (bits_set & 31).astype(np.uint16)
         x, y, t, p = x[source] + pixel, y[source], t[source], p[source]
     triggers = state.triggers + int(np.count_nonzero(kind == TRIGGER))
     return Columns(x, y, t, p), State(int(high[-1]) if len(high) else state.high, skipped, triggers)

@@ -102,11 +102,11 @@ def _columns(
     column = np.minimum(np.repeat(origin, counts) + walked[:-1], FARTHEST - 16)
     on = np.concatenate(([state.on], word[bases] >> 11 & 1)).astype(np.uint8)
 
-    hot = np.flatnonzero(np.unpackbits(bits.astype("<u2").view(np.uint8), bitorder="little").view(np.bool_))
-    source, pixel = hot >> 4, hot & 15
+    bits_set = np.flatnonzero(np.unpackbits(bits.astype("<u2").view(np.uint8), bitorder="little").view(np.bool_))
+    source, pixel = bits_set >> 4, bits_set & 15
     many = np.bitwise_count(bits).astype(np.int64)
-    # The events of a vector stand together, and all vectors' events in the order of `hot`.
-    places = np.arange(len(hot)) + (done[vectors] - np.cumsum(many))[source]
+    # The events of a vector stand together, and all vectors' events in the order of `bits_set`.
+    places = np.arange(len(bits_set)) + (done[vectors] - np.cumsum(many))[source]
     events = int(done[-1])
     x, p = np.empty(events, np.uint16), np.empty(events, np.uint8)
     own, alone = word[ones], done[ones] - 1

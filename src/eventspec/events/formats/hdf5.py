@@ -42,8 +42,8 @@ def opened_h5(path: Path) -> Iterator[Any]:
         with h5py.File(path, "r", rdcc_nbytes=1 << 23) as file:
             yield file
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, UnicodeError) as error:
-        told = " ".join(str(error).split())[:120]
-        raise BadInput(f"{path}: the HDF5 file is damaged or cut short ({told}): copy or write it again") from None
+        reason = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path}: the HDF5 file is damaged or cut short ({reason}): copy or write it again") from None
 
 
 def _check_start(path: Path) -> None:

@@ -37,8 +37,8 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         return found
     size = len(grey.times_us) * grey.height * grey.width
     if size > min(LARGEST_FRAMES, 20 * path.stat().st_size):
-        told = f"{len(grey.times_us)} grey frames are left out: they are {size} bytes; open the file as a recording"
-        return replace(found, notes=(*found.notes, told))
+        note = f"{len(grey.times_us)} grey frames are left out: they are {size} bytes; open the file as a recording"
+        return replace(found, notes=(*found.notes, note))
     return replace(found, picture=grey.read, frame_shape=(grey.height, grey.width), frame_times_us=grey.times_us)
 
 

@@ -57,13 +57,13 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
             wanted = [f"{name}.npy" for name in (*COLUMNS, "width", "height") if name in names]
             size, packed = sum(archive.getinfo(name).file_size for name in wanted), path.stat().st_size
             if size > max(LEAST_BYTES, LARGEST_RATIO * packed):
-                told = f"{packed} bytes that unpack to {size} are no recorded events"
-                raise BadInput(f"{path}: {told}: write them as .h5, which is read in parts")
+                problem = f"{packed} bytes that unpack to {size} are no recorded events"
+                raise BadInput(f"{path}: {problem}: write them as .h5, which is read in parts")
             columns = {name: _member(archive, name, path) for name in COLUMNS}
             sides = {name: _side(_member(archive, name, path), name, path) for name in ("width", "height") if name in names}
     except DAMAGE as error:
-        told = " ".join(str(error).split())[:120]
-        raise BadInput(f"{path}: the archive is damaged or cut short ({told}): copy or write it again") from None
+        reason = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path}: the archive is damaged or cut short ({reason}): copy or write it again") from None
     stated = (sides["width"], sides["height"]) if len(sides) == 2 else None
     width, height = settled_size(stated, sensor_size, str(path))
     x, y, t, p = (columns[name] for name in COLUMNS)

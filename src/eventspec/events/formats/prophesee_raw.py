@@ -33,10 +33,10 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     end = whole_words(path, found.end, WORD_BYTES[encoding], notes)
     if encoding == "evt3":
         three = Sequential(path, size, monotonic, evt3.decode, found.end, end, evt3.State())
-        return event_file(encoding, three, notes, evt2.told)
+        return event_file(encoding, three, notes, evt2.notes_of)
     decode = evt2.decode if encoding == "evt2" else evt2.decoder21(_legacy(found))
     two = Sequential(path, size, monotonic, decode, found.end, end, evt2.State())
-    return event_file(encoding, two, notes, evt2.told)
+    return event_file(encoding, two, notes, evt2.notes_of)
 
 
 def _encoding(path: Path, found: Header, notes: list[str]) -> str:

@@ -163,15 +163,15 @@ def _meet(span: Window, window: Window) -> bool:
     return span.start_us < window.end_us and window.start_us < span.end_us
 
 
-def event_file(name: str, source: Sequential[Any], notes: list[str], told: Callable[[Any], list[str]]) -> EventFile:
-    """The file as a whole: in memory when it is short. ``told(state)`` says what the decoder had to leave out.
+def event_file(name: str, source: Sequential[Any], notes: list[str], notes_of: Callable[[Any], list[str]]) -> EventFile:
+    """The file as a whole: in memory when it is short. ``notes_of(state)`` says what the decoder had to leave out.
 
     The rule for files without an event, which all formats keep: a container that says how many events it has may say none
     (npz, npy, HDF5; AEDAT4 unless it is torn). A file that is nothing but a row of events never says so, and one in which
     not one event is complete cannot be told from one that was cut: BadInput.
     """
     stream = held(source, source._end)
-    found = [*notes, *told(source.state), *order_notes(source.late, source.largest_lag_us, source.ordered)]
+    found = [*notes, *notes_of(source.state), *order_notes(source.late, source.largest_lag_us, source.ordered)]
     if not isinstance(stream, StoredStream) and not len(stream):  # a stored one is long
         why = f" ({'; '.join(found)})" if found else ""
         raise BadInput(f"{source}: ends at byte {source._end}, before its first event{why}: copy or record it again")

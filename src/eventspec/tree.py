@@ -50,6 +50,12 @@ class BadProposal(ValueError):
     """A proposal that is no tree of token ids within its budget: the drafter's fault, never the answer's."""
 
 
+def exact_text(value: Any, most: int) -> str:
+    """A string of Python's own type, whatever class the value's string is of."""
+    text = value if isinstance(value, str) else str(value)
+    return bytes(text, "utf-8", "replace").decode()[:most]
+
+
 def check(proposal: Any, budget: Budget) -> Proposal:
     """A copy of what a drafter proposed, which the drafter cannot change any more; BadProposal when it must not reach the
     target. Every attribute is looked at once: it is the drafter's object, and may be anything."""
@@ -57,25 +63,29 @@ def check(proposal: Any, budget: Budget) -> Proposal:
         tokens, parents, probs, origin = proposal.tokens, proposal.parents, proposal.probs, proposal.origin
     except AttributeError as error:
         raise BadProposal(f"{type(proposal).__name__} is no proposal ({error})") from None
-    tokens, parents = _column("tokens", tokens, budget.nodes), _column("parents", parents, budget.nodes)
+    tokens, parents = _column("tokens", tokens, budget.max_nodes), _column("parents", parents, budget.max_nodes)
     count = len(tokens)
     if len(parents) != count:
         raise BadProposal(f"{count} tokens but {len(parents)} parents")
     if not count:
-        return Proposal(tokens, parents, origin=str(origin)[:80])
+        return Proposal(tokens, parents, origin=exact_text(origin, 80))
     if ((parents < -1) | (parents >= np.arange(count))).any():
         raise BadProposal("a node comes before its parent")
     if (tokens < 0).any():
         raise BadProposal(f"token {tokens.min()} is no token")
-    if (depth := max(depths(parents.tolist()), default=-1) + 1) > budget.levels:
-        raise BadProposal(f"{depth} levels, asked for at most {budget.levels}")
-    return Proposal(tokens, parents, None if probs is None else _distributions(probs, count), str(origin)[:80])
+    made = Proposal(tokens, parents, None if probs is None else _distributions(probs, count), exact_text(origin, 80))
+    levels = depths(parents.tolist())
+    # What is too deep is no fault: near the end of an answer few drafters count.
+    return (
+        made if max(levels) < budget.max_depth else subtree(made, [n for n, at in enumerate(levels) if at < budget.max_depth])
+    )
 
 
 def _column(name: str, column: Any, most: int) -> Tokens:
     """A copy of an int64 [N] array, contiguous and of numpy's own type."""
     if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.ndim != 1:
-        raise BadProposal(f"{name} are not int64 [N]")
+        kind = f"{column.dtype} {list(column.shape)}" if isinstance(column, np.ndarray) else f"a {type(column).__name__}"
+        raise BadProposal(f"{name} are {kind}, not int64 [N]")
     if len(column) > most:
         raise BadProposal(f"{len(column)} nodes, asked for at most {most}")
     return np.array(column, np.int64, order="C", subok=False)
@@ -83,8 +93,8 @@ def _column(name: str, column: Any, most: int) -> Tokens:
 
 def _distributions(probs: Any, count: int) -> Tensor:
     """A copy of probabilities float [N, V]."""
-    if not isinstance(probs, Tensor):
-        raise BadProposal(f"probs are a {type(probs).__name__}, not a tensor")
+    if type(probs) is not Tensor or probs.layout != torch.strided:  # a class of its own runs code of its own in the rule
+        raise BadProposal(f"probs are a {type(probs).__name__}, not a dense tensor")
     if not probs.is_floating_point() or probs.dim() != 2 or len(probs) != count:
         kind = str(probs.dtype).removeprefix("torch.")
         raise BadProposal(f"probs are {kind} {list(probs.shape)}, not float [{count}, V]")
@@ -108,8 +118,12 @@ def fit(proposal: Proposal, limits: Limits, room: int) -> Proposal:
     if len(kept) == count <= room:
         return proposal
     # Parents come before children, and of drawn siblings the earlier ones do not hang on the later: any beginning is a tree.
-    kept = list(kept[: max(0, room)])
-    place = {-1: -1, **{node: at for at, node in enumerate(kept)}}
+    return subtree(proposal, list(kept[: max(0, room)]))
+
+
+def subtree(proposal: Proposal, kept: list[int]) -> Proposal:
+    """The nodes `kept`, ascending, each with its parent and its earlier siblings."""
+    place, probs = {-1: -1, **{node: at for at, node in enumerate(kept)}}, proposal.probs
     parents = np.array([place[parent] for parent in proposal.parents[kept].tolist()], np.int64)
     return Proposal(proposal.tokens[kept], parents, None if probs is None else probs[kept], proposal.origin)
 
@@ -130,9 +144,9 @@ def best_nodes(tokens: Tokens, parents: Tokens, logs: np.ndarray[Any, Any], budg
     logs float [N] are logarithms of path probabilities, which never grow along a path; of equal ones the earlier node is kept,
     which is the shallower one, so the ancestors of what is kept are kept. Nodes below the budget's `floor` are left out.
     """
-    order = np.argsort(-logs, kind="stable")[: budget.nodes]
-    if budget.floor > 0:
-        order = order[logs[order] >= math.log(budget.floor)]
+    order = np.argsort(-logs, kind="stable")[: budget.max_nodes]
+    if budget.min_path_prob > 0:
+        order = order[logs[order] >= math.log(budget.min_path_prob)]
     kept = np.sort(order)
     place = np.full(len(tokens) + 1, -1, np.int64)  # the last entry is the root's
     place[kept] = np.arange(len(kept))
@@ -221,8 +235,8 @@ class DraftTree:
     def proposal(self, budget: Budget, floor: float, origin: str) -> Proposal:
         """The budget's number of most valuable nodes with at least `floor`, none too deep; ties go to the earlier node, so
         ancestors are always there."""
-        enough = (i for i, value in enumerate(self.values) if value >= floor and self.levels[i] < budget.levels)
-        kept = sorted(sorted(enough, key=lambda i: (-self.values[i], i))[: budget.nodes])
+        enough = (i for i, value in enumerate(self.values) if value >= floor and self.levels[i] < budget.max_depth)
+        kept = sorted(sorted(enough, key=lambda i: (-self.values[i], i))[: budget.max_nodes])
         place = {node: i for i, node in enumerate(kept)}
         parents = np.array([-1 if self.parents[node] < 0 else place[self.parents[node]] for node in kept], np.int64)
         return Proposal(np.array([self.tokens[node] for node in kept], np.int64), parents, origin=origin)

@@ -1,0 +1,14 @@
+"""Several questions about one recording: it is encoded once, and only the first question reads its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import eventspec as es
+
+pair = es.load_pair("embedded")
+recording = es.Recording.open(Path(es.__file__).parent / "data/clips/street_scene")
+context = pair.open(recording)
+for question in ("What is ahead?", "How many road users are visible?", "Is anybody crossing the road?"):
+    result = context.ask(question, method="eagle")
+    print(f"{1e3 * result.trace.marks['first_committed']:6.1f} ms to the first token: {result.text}")

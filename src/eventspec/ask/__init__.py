@@ -1,0 +1,7 @@
+"""Asking: one question about one recording, or several; the answer whole, as tokens or as text while it grows."""
+
+from eventspec.ask.context import RecordingContext
+from eventspec.ask.generation import Generation, Methods, generate, generation, stream, stream_text
+from eventspec.ask.result import Result
+
+__all__ = ["Generation", "Methods", "RecordingContext", "Result", "generate", "generation", "stream", "stream_text"]

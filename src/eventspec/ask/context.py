@@ -1,0 +1,75 @@
+"""Several questions about one recording: every target encodes it once, and each question reads its own rows only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of
+from eventspec.ask.result import Result
+from eventspec.core import BadInput, Context, Request, Sampling, Target, Trace, Window
+from eventspec.recordings import Recording
+from eventspec.text import Piece
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class RecordingContext:
+    """A window of a recording, as `pair.open` gives it. Answers are those of fresh questions. Not for several threads at once,
+    but several answers may be in the making.
+
+    A target that encodes differently (a lossy one) has a context of its own; drafters keep what they have seen of the recording
+    for as long as this object lives.
+    """
+
+    def __init__(self, pair: Methods, recording: Recording, window: Window | None = None) -> None:
+        self.pair, self.name, self.media = pair, recording.name, media_of(recording, window)
+        self._contexts: list[tuple[Target, Context]] = []
+        self._later: list[Frames] = []
+
+    def generation(
+        self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any
+    ) -> Generation:
+        """A question, ready to run; as `ask.generation`."""
+        found = self.pair.method(method)
+        check_question(question)
+        check_media(self.name, self.media, method, found, frames_may_lack=bool(self._later))
+        request = Request(self.media, question, self.pair.tokens.sampling((sampling or Sampling()).but(**settings)))
+        return Generation(self.pair, request, method, partial(self._encoded, found.target))
+
+    def ask(self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any) -> Result:
+        """Answer a question; as `generate`."""
+        return self.generation(question, method, sampling, **settings).result()
+
+    def stream_text(
+        self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any
+    ) -> Iterator[Piece]:
+        """Answer a question as text while it grows; as `stream_text`."""
+        return self.generation(question, method, sampling, **settings).pieces()
+
+    def extend(self, frames: Frames) -> None:
+        """More frames uint8 [K, H, W, 3] of the same window, as they arrive; a recording that is to grow begins without any.
+        BadInput where a target that was asked takes no more."""
+        if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
+            raise BadInput(f"frames are {frames.dtype} {list(frames.shape)}: wanted uint8 [K, H, W, 3]")
+        self.pair.workers.start("target", partial(self._extend, frames)).result()
+
+    def _extend(self, frames: Frames) -> None:
+        for _, context in self._contexts:
+            context.extend(frames, Trace())
+        self._later.append(frames)
+
+    def _encoded(self, target: Target, trace: Trace) -> Context:
+        """The recording as a target sees it; encoded with the first question about it, beside the drafter. On the target's
+        lane."""
+        for known, context in self._contexts:
+            if known is target:
+                return context
+        context = target.encode(self.media, trace)
+        for frames in self._later:
+            context.extend(frames, trace)
+        self._contexts.append((target, context))
+        return context

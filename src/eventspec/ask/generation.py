@@ -1,0 +1,210 @@
+"""One question about one recording with one method: whole, or as a stream of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any, Protocol
+
+from eventspec.ask.result import Result
+from eventspec.core import BadInput, Media, Request, Sampling, Trace, Update, Window
+from eventspec.engine.answer import Outcome
+from eventspec.engine.display import Emit, ignore
+from eventspec.engine.generate import Encode, run
+from eventspec.engine.generate import stream as stream_updates
+from eventspec.engine.method import Method
+from eventspec.engine.workers import Workers
+from eventspec.recordings import Recording
+from eventspec.text import Piece, StopDetector, TokenSpace, pieces, text_of
+from eventspec.trace import Lane
+
+LANES: tuple[Lane, ...] = ("target", "drafter")
+DEFAULT_METHOD = "cross-modal"
+
+
+class Methods(Protocol):
+    """What questions are asked of; `pairs.Pair` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokens(self) -> TokenSpace: ...
+    @property
+    def workers(self) -> Workers: ...
+    def method(self, name: str) -> Method:
+        """What a name means; BadInput when there is no such method."""
+
+
+def media_of(recording: Recording, window: Window | None = None) -> Media:
+    """What was recorded in a window, read-only. BadInput for what is no recording."""
+    if not isinstance(recording, Recording):
+        raise BadInput(f"the recording is a {type(recording).__name__}: open it with Recording.open")
+    if window is not None and not isinstance(window, Window):
+        raise BadInput(f"the window is a {type(window).__name__}: give a Window(start_us, end_us)")
+    view = recording.slice(window)
+    events = None if view.events is None else view.events.read_only()
+    return Media(events, None if view.video is None else view.video.read_only())
+
+
+def check_media(
+    recording: str,
+    media: Media,
+    name: str,
+    method: Method,
+    events_may_lack: bool = False,
+    frames_may_lack: bool = False,
+) -> None:
+    """BadInput when the recording of that name lacks what the method of that name needs. `events_may_lack` is for the
+    blank-events control only, `frames_may_lack` for recordings that grow."""
+    if method.target_needs == "frames" and not frames_may_lack and (media.video is None or len(media.video.frames) == 0):
+        raise BadInput(f"{recording} has no RGB frames: method {name} needs them for the target (see `eventspec events info`)")
+    eventless = media.events is None or (len(media.events.t) == 0 and not events_may_lack)
+    if method.target_needs == "events" and eventless:
+        raise BadInput(f"{recording} has no events: the target is an event model and sees nothing else")
+    if method.drafter_needs == "events" and eventless:
+        raise BadInput(f"{recording} has no events: method {name} needs them for the drafter; use another method")
+
+
+def check_question(question: str) -> None:
+    """BadInput for what cannot be asked."""
+    if not isinstance(question, str):
+        raise BadInput(f"the question is a {type(question).__name__}: it must be a text")
+    if not question.strip():
+        raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
+    try:
+        question.encode()
+    except UnicodeEncodeError:
+        raise BadInput("the prompt is not valid UTF-8: type it again") from None
+
+
+def nothing_more() -> None:
+    """Work that only waits for its turn."""
+
+
+class Generation:
+    """One question being answered: iterate `updates` to see it grow, or take the `result` at once. It runs once.
+
+    `encode` gives the recording as the method's target sees it; None = it is encoded anew.
+    """
+
+    def __init__(self, pair: Methods, request: Request, name: str, encode: Encode | None = None) -> None:
+        self.pair, self.request, self.name = pair, request, name
+        self.method, self.trace, self.encode = pair.method(name), Trace(), encode
+        self._outcome: Outcome | None = None
+        self._begun = self._cancelled = False
+
+    def cancel(self) -> None:
+        """Stop after the round that is running."""
+        self._cancelled = True
+
+    def updates(self) -> Generator[Update, None, None]:
+        """Provisional, Committed and Retracted tokens as they come; nothing once it has run. Leaving early cancels."""
+        if self._begun:
+            return
+        self._begun = True
+        try:
+            yield from stream_updates(self._run, self.pair.workers)
+        finally:
+            self.cancel()
+
+    def pieces(self) -> Iterator[Piece]:
+        """The same as text: joined, the pieces' `text` is the result's."""
+        return pieces(self.updates(), self.pair.tokens.vocabulary.decode, self.request.sampling.stop_strings)
+
+    def result(self) -> Result:
+        """The finished answer; runs it when nobody listened to it."""
+        begun, self._begun = self._begun, True
+        if self._outcome is None:
+            try:
+                # Work is done in order: behind a run that somebody left early, this waits for its end.
+                self.pair.workers.start("target", nothing_more if begun else self._run).result()
+            except KeyboardInterrupt:
+                self.cancel()  # nobody waits for it any more, and the next question would
+                raise
+        outcome, request = self._outcome, self.request
+        if outcome is None:
+            raise RuntimeError("this question failed when it ran; ask it again")
+        rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
+        text = text_of(outcome.token_ids, self.pair.tokens.vocabulary.decode, request.sampling.stop_strings)
+        placement, lossless = self.pair.workers.placement, self.method.target.lossless
+        about = (self.name, lossless, outcome.finish_reason, rows - visual, visual, placement, self.trace)
+        return Result(text, outcome.token_ids, *about)
+
+    def _run(self, emit: Emit = ignore) -> Outcome:
+        pair, request, method = self.pair, self.request, self.method
+        sampling = request.sampling
+        stop = StopDetector(sampling.stop_ids, sampling.stop_strings, pair.tokens.vocabulary.decode)
+        limits = method.target.limits  # measured on first use, which is no part of this answer
+        self.trace.restart()
+        for note in method.notes:
+            self.trace.note(note)
+        how = (method.target, method.drafts, request, method.policy, pair.workers, self.trace, stop, emit)
+        self._outcome = run(*how, cancelled=lambda: self._cancelled, encode=self.encode)
+        self.trace.mark("end")
+        self._note(limits.rounding)
+        return self._outcome
+
+    def _note(self, rounding: float) -> None:
+        """Note what the run met: lanes that are not as they should be, decisions as close as rounding."""
+        for name in LANES:
+            if trouble := self.pair.workers.trouble(name):
+                self.trace.note(trouble)
+        if ties := self.trace.near_ties:
+            settled = self.method.policy.settle
+            how = "settled by plain decoding" if settled else "not settled: another numerical path may decide them otherwise"
+            self.trace.note(f"{ties} near tie{'s' * (ties > 1)} (best two closer than {rounding:.1g}), {how}")
+
+
+def generation(
+    pair: Methods,
+    recording: Recording,
+    question: str,
+    method: str = DEFAULT_METHOD,
+    window: Window | None = None,
+    sampling: Sampling | None = None,
+    events_may_lack: bool = False,
+) -> Generation:
+    """One question about a window of a recording, ready to run; BadInput when the recording lacks what the method needs."""
+    found = pair.method(method)
+    check_question(question)
+    media = media_of(recording, window)
+    check_media(recording.name, media, method, found, events_may_lack)
+    return Generation(pair, Request(media, question, pair.tokens.sampling(sampling or Sampling())), method)
+
+
+def generate(
+    pair: Methods,
+    recording: Recording,
+    question: str,
+    method: str = DEFAULT_METHOD,
+    window: Window | None = None,
+    sampling: Sampling | None = None,
+    **settings: Any,
+) -> Result:
+    """Answer one question. `settings` are fields of Sampling (max_new_tokens=64, temperature=0, ...)."""
+    return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).result()
+
+
+def stream(
+    pair: Methods,
+    recording: Recording,
+    question: str,
+    method: str = DEFAULT_METHOD,
+    window: Window | None = None,
+    sampling: Sampling | None = None,
+    **settings: Any,
+) -> Iterator[Update]:
+    """Answer one question as Provisional, Committed and Retracted updates."""
+    return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).updates()
+
+
+def stream_text(
+    pair: Methods,
+    recording: Recording,
+    question: str,
+    method: str = DEFAULT_METHOD,
+    window: Window | None = None,
+    sampling: Sampling | None = None,
+    **settings: Any,
+) -> Iterator[Piece]:
+    """Answer one question as text: final pieces, each with the provisional text behind it."""
+    return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).pieces()

@@ -1,0 +1,113 @@
+"""An answer and how it came about, as Python and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from eventspec.core import Trace
+from eventspec.engine.answer import FinishReason
+
+
+@dataclass(frozen=True)
+class Result:
+    """An answer and how it came about."""
+
+    text: str
+    token_ids: list[int]
+    method: str
+    lossless: bool
+    """Whether the answer is the target's own."""
+    finish_reason: FinishReason
+    prompt_tokens: int
+    """Text rows of the target's prompt."""
+    visual_tokens: int
+    """Visual rows of the target's prompt."""
+    device_plan: str
+    """Which placement it ran on: one, two."""
+    trace: Trace
+
+    def as_json(self, trace_file: str | None = None) -> dict[str, Any]:
+        """The object of `generate --json` (product, section 3); stages that did not happen are null."""
+        rounds = self.trace.rounds
+        head = [r for r in rounds if r.first]
+        return {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "method": self.method,
+            "lossless": self.lossless,
+            "finish_reason": self.finish_reason,
+            "usage": {
+                "prompt_tokens": self.prompt_tokens,
+                "visual_tokens": self.visual_tokens,
+                "completion_tokens": len(self.token_ids),
+            },
+            "timing_ms": timing(self.trace),
+            "speculation": {
+                "rounds": len(rounds),
+                "drafted": self.trace.drafted,
+                "accepted": self.trace.accepted,
+                "drafted_levels": sum(r.depth for r in rounds),
+                "head_start_drafted": sum(r.proposed for r in head),
+                "head_start_accepted": sum(r.accepted for r in head),
+                "provisional": self.trace.provisional,
+                "retracted": self.trace.retracted,
+                "tau": round(self.trace.tau, 4),
+                "accepted_per_position": accepted_per_position(self.trace),
+                "near_ties": self.trace.near_ties,
+            },
+            "rounds_ms": rounds_ms(self.trace),
+            "overhead_share": round(overhead_share(self.trace), 4),
+            "notes": self.trace.notes,
+            "device_plan": self.device_plan,
+            "trace": trace_file,
+        }
+
+
+def timing(trace: Trace) -> dict[str, float | None]:
+    """Milliseconds of every stage; the target's prefill includes the forward that verifies the head start."""
+
+    def stage(name: str, lane: str) -> float | None:
+        spans = [s.end - s.start for s in trace.spans if s.stage == name and s.lane == lane]
+        return round(1e3 * sum(spans), 3) if spans else None
+
+    def mark(name: str) -> float | None:
+        return round(1e3 * trace.marks[name], 3) if name in trace.marks else None
+
+    total, committed = trace.marks.get("end"), trace.marks.get("first_committed")
+    decode = None if total is None or committed is None else round(1e3 * (total - committed), 3)
+    return {
+        "drafter_vision": stage("vision", "drafter"),
+        "drafter_prefill": stage("prefill", "drafter") or stage("drafter prefill", "target"),
+        "target_vision": stage("vision", "target"),
+        "target_prefill": stage("prefill", "target"),
+        "first_provisional": mark("first_provisional"),
+        "first_committed": mark("first_committed"),
+        "decode": decode,
+        "total": mark("end"),
+    }
+
+
+def accepted_per_position(trace: Trace) -> list[int]:
+    """How many rounds accepted a draft at level 1, 2, ..."""
+    deepest = max((r.accepted for r in trace.rounds), default=0)
+    return [sum(r.accepted > level for r in trace.rounds) for level in range(deepest)]
+
+
+def rounds_ms(trace: Trace) -> dict[str, float]:
+    """Milliseconds of the rounds, and of them in a model: the target's forwards and, while the target waits, the drafter's
+    (`drafting`).
+
+    A first round that is a whole prefill (nothing could be drafted ahead) is left out: it would hide what the others cost.
+    """
+    rounds = [r for r in trace.rounds if r.proposed or not r.first]
+    drafting = sum(min(r.draft_seconds, r.draft_model_seconds) for r in rounds)
+    verifying = sum(r.model_seconds for r in rounds)
+    found = {"all": sum(r.seconds + r.draft_seconds for r in rounds), "model": verifying + drafting, "drafting": drafting}
+    return {name: round(1e3 * seconds, 3) for name, seconds in found.items()}
+
+
+def overhead_share(trace: Trace) -> float:
+    """Share of the rounds' time in which no model ran: rule, cache, display and waiting for nothing."""
+    found = rounds_ms(trace)
+    return max(0.0, 1 - found["model"] / found["all"]) if found["all"] else 0.0

@@ -1,0 +1,70 @@
+"""How much to draft: how long the pending tail is, how many nodes a draft may have, and when drafting stops paying.
+
+A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
+deeper costs `level_cost` target steps of drafting. Both costs are measured (engine.cost, pairs.warm_up), so the same rule
+makes long drafts where verification is nearly free and short ones where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eventspec.core import Budget, never
+
+NO_TAIL = 1 << 30
+"""A tail longer than any prompt: the whole prefill is one forward. Right when nothing can arrive meanwhile."""
+Show = Callable[[list[int]], None]
+
+
+@dataclass(frozen=True)
+class DraftPolicy:
+    """What a method may draft, and how long the target waits for it."""
+
+    tail: int = 1
+    """Prompt rows left pending for the first verification: the head start may arrive until the rest is done."""
+    head_nodes: int = 32
+    """Most nodes of the head start."""
+    max_nodes: int = 12
+    """Most nodes of a later round; 0 = draft only the head start."""
+    node_cost: float = 0.12
+    """What verifying one more node costs, in target steps."""
+    level_cost: float = 0.35
+    """What drafting one level deeper costs, in target steps."""
+    worth: float = 0.65
+    """What one accepted node saves, in target steps: less than one, because a later round would have committed several with
+    one forward."""
+    look_ahead: bool = True
+    """Whether the drafter deepens its tree while the target verifies."""
+    patience: float = 16.0
+    """Target steps that waiting for drafts may cost beyond what accepted ones save."""
+    step_seconds: float = 0.00125
+    """How long a target step takes."""
+    deadline: float = 5.0
+    """Seconds after which a drafter that does not come back is given up."""
+    settle: bool = True
+    """Whether near ties are settled by plain decoding (`engine.numerics`) or only counted."""
+
+    @property
+    def min_path_prob(self) -> float:
+        """The least probability at which a node is worth its verification."""
+        return self.node_cost / self.worth
+
+    @property
+    def wait(self) -> float:
+        """Seconds that the target waits for drafts before any was accepted."""
+        return self.patience * self.step_seconds
+
+    def head_start(self, until: Callable[[], bool], show: Show, left: int) -> Budget:
+        """Drafting is free while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
+        return Budget(self.head_nodes, until, self.min_path_prob, self.min_path_prob, left, show)
+
+    def meanwhile(self, until: Callable[[], bool], left: int) -> Budget:
+        """For a drafter that deepens its tree while the target verifies what it drafted before."""
+        return Budget(self.head_nodes, until, self.min_path_prob, max_depth=left)
+
+    def later(self, left: int, show: Show) -> Budget | None:
+        """The target waits, so a level must also pay for the time it takes to draft. None: no more drafts."""
+        if self.max_nodes == 0 or left < 1:
+            return None
+        return Budget(self.max_nodes, never, self.min_path_prob, self.level_cost + self.node_cost, left, show)

@@ -1,0 +1,161 @@
+"""The workers of a placement: on which devices target and drafter run, and what happens to their threads.
+
+Threads do not survive a fork: a forked child starts workers of its own on next use, with one intra-op thread each, because
+OpenMP's threads are gone too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from eventspec.core import BadInput
+from eventspec.engine.breaker import Breaker
+from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker
+from eventspec.trace import Lane
+
+T = TypeVar("T")
+
+
+class Workers:
+    """The workers of one placement, kept between requests so that their threads stay warm. They end with this object.
+
+    `two`: drafter and target own a device each; on a CPU one core with one intra-op thread each. `one`: both share the device,
+    and a drafter runs between the target's steps, never beside them.
+    """
+
+    def __init__(self, placement: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
+        self.placement = placement
+        self._devices: dict[Lane, str] = {"target": target_device, "drafter": drafter_device}
+        # Asked here, not where a worker starts: the drafter's is started from the target's thread, which is pinned already.
+        self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
+        self._begin()
+        _ALL.add(self)
+
+    def _begin(self) -> None:
+        """Without any thread yet: at first, and in a forked child."""
+        self.breaker = Breaker()
+        self._lock = threading.Lock()
+        self._workers: dict[Lane, Worker] = {}
+        weakref.finalize(self, _close_each, self._workers).atexit = False  # at exit `_end_all` also waits
+
+    @classmethod
+    def placed(cls, asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> Workers:
+        """The workers of a placement `auto`, `one` or `two`, see `choose_placement`."""
+        return cls(choose_placement(asked, target_device, drafter_device), target_device, drafter_device)
+
+    def on(self, placement: str) -> Workers:
+        """Others, on the same devices."""
+        return Workers.placed(placement, self._devices["target"], self._devices["drafter"])
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether the lanes overlap."""
+        return self.placement == "two"
+
+    def worker(self, name: Lane) -> Worker:
+        """The worker of the lane `target` or `drafter`, started on first use."""
+        with self._lock:
+            if name not in self._workers:
+                self._workers[name] = self._new(name)
+            return self._workers[name]
+
+    def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Pending[T]:
+        """Queue work on a lane."""
+        with self._lock:
+            if name not in self._workers:
+                self._workers[name] = self._new(name)
+            return self._workers[name].start(work, serving)
+
+    def abandon(self, name: Lane) -> None:
+        """Give up on a worker whose work hangs: who asks next gets a fresh one, and this one ends when its work does."""
+        with self._lock:
+            worker = self._workers.pop(name, None)
+        if worker is not None:
+            worker.abandon()
+
+    def serving(self, name: Lane) -> object:
+        """For whom a lane is at work just now, None if for nobody."""
+        with self._lock:
+            worker = self._workers.get(name)
+        return None if worker is None or not worker.busy_seconds else worker.serving
+
+    def trouble(self, name: Lane) -> str:
+        """What a worker that was started could not set up, "" if nothing."""
+        with self._lock:
+            return self._workers[name].trouble if name in self._workers else ""
+
+    def leave_hanging(self, name: Lane, seconds: float) -> Worker | None:
+        """Abandon a worker whose work has been running for longer than `seconds`; the worker, if there is such a one."""
+        with self._lock:
+            worker = self._workers.get(name)
+        if worker is None or worker.busy_seconds <= seconds:
+            return None
+        self.abandon(name)
+        return worker
+
+    def drain(self, seconds: float = 10.0) -> None:
+        """Wait until the workers have nothing to do: a drafter may still be in the step that its request no longer needs. A
+        worker that needs longer is abandoned."""
+        with self._lock:
+            known = list(self._workers.items())
+        for name, worker in known:
+            try:
+                worker.finished().result(seconds)
+            except LaneTimeout:
+                self.abandon(name)
+
+    def close(self) -> None:
+        """End the threads after what is queued; the next use starts fresh ones."""
+        with self._lock:
+            _close_each(self._workers)
+            self._workers.clear()
+
+    def _new(self, name: Lane) -> Worker:
+        device = self._devices[name]
+        if device.startswith("cuda"):
+            return Worker(name, device=device)
+        if _FORKED:
+            return Worker(name, threads=1)
+        if not self.concurrent:
+            # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one.
+            return Worker(name, threads=len(self._cores))
+        return Worker(name, self._cores[-1 if name == "target" else 0], threads=1)
+
+
+_ALL: weakref.WeakSet[Workers] = weakref.WeakSet()
+_FORKED: list[int] = []
+"""The process, where it was forked from one that had imported this: OpenMP waits for ever for threads it had there."""
+
+
+def _close_each(workers: dict[Lane, Worker]) -> None:
+    for worker in workers.values():
+        worker.close()
+
+
+def _in_the_child() -> None:
+    _FORKED[:] = [os.getpid()]
+    RUNNING.clear()
+    for workers in list(_ALL):
+        workers._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_the_child)
+
+
+def choose_placement(asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> str:
+    """`auto` is two devices where there are two: different GPUs, a GPU and a CPU, or at least two cores."""
+    if asked not in ("auto", "one", "two"):
+        raise BadInput(f"device plan '{asked}' is unknown: choose auto, one or two")
+    if asked != "auto":
+        return asked
+    if target_device != drafter_device:
+        return "two"
+    if target_device.startswith("cuda"):
+        return "one"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return "two" if cores >= 2 else "one"

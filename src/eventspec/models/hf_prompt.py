@@ -1,0 +1,125 @@
+"""From frames and a question to the rows that a transformers model's language half reads.
+
+Nothing is known about single architectures: the model's own forward is stopped where its language model begins, and what it
+hands over there is the prompt. Of a second question about the same frames only the text behind the pictures is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eventspec.core import BadCheckpoint, BadInput
+from eventspec.models.hf_session import HfPrompt, alone
+from eventspec.models.prompt import Frames
+
+_PASSED_ON = ("inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache", "input_ids", "cache_position")
+
+
+@dataclass(frozen=True)
+class Prompter:
+    """`model` and `processor` of a folder, the ids that stand for pictures, the dtype of rows; `quiet` keeps transformers from
+    talking. `reuses`: whether the text behind the pictures can be embedded on its own (`embeds_text_alone` measures it)."""
+
+    folder: Path
+    model: Any
+    processor: Any
+    placeholders: tuple[int, ...]
+    dtype: torch.dtype
+    quiet: Callable[[], Any]
+    reuses: bool = True
+
+    def inputs(self, question: str, frames: Frames) -> dict[str, Any]:
+        """Tensors of the chat template with one image for each frame, on the model's device."""
+        from PIL import Image
+
+        tokenizer = self.processor.tokenizer
+        for place in tokenizer.convert_ids_to_tokens(list(self.placeholders)):
+            if place and place in question:
+                raise BadInput(f"the prompt contains {place}, which stands for pictures: leave it out")
+        content = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames]
+        messages = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
+        template = self.processor.apply_chat_template
+        with self.quiet():
+            made = template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
+        made = made.to(self.model.device)
+        numbers = {name for name, value in made.items() if isinstance(value, Tensor) and value.is_floating_point()}
+        return {name: value.to(self.dtype) if name in numbers else value for name, value in made.items()}
+
+    def prompt(self, inputs: dict[str, Any]) -> HfPrompt:
+        """The rows that the model makes of inputs; BadCheckpoint when they and positions are not all that its language half
+        gets."""
+        given = self._handed_over(inputs)
+        more = [name for name, value in given.items() if name not in _PASSED_ON and isinstance(value, Tensor | list | tuple)]
+        mask = given.get("attention_mask")
+        if isinstance(mask, dict) or (isinstance(mask, Tensor) and mask.ndim > 2):
+            more.append("an attention mask for pictures")
+        if more or given.get("inputs_embeds") is None:
+            handed = ", ".join(more) or "token ids, not rows"
+            raise BadCheckpoint(
+                f"{self.folder}: {type(self.model).__name__} hands its language model {handed}: it cannot be a target"
+            )
+        rows, positions = given["inputs_embeds"][0], given.get("position_ids")
+        if positions is None:
+            positions = torch.arange(len(rows), device=rows.device)[None]
+        positions = positions.reshape(-1, len(rows))
+        positions = positions[-3:] if len(positions) > 1 else positions  # a fourth row, first, only helps to make masks
+        return HfPrompt(rows, positions, int(self.visual(inputs)))
+
+    def again(self, known: HfPrompt, known_ids: Tensor, inputs: dict[str, Any]) -> HfPrompt | None:
+        """The prompt of another question about the same frames: the rows of `known`, whose ids int64 [T] are given, up to the
+        last that the two share, and the text behind them. None where that cannot be done."""
+        ids = inputs["input_ids"][0]
+        shortest = min(len(ids), len(known_ids))
+        different = (ids[:shortest] != known_ids[:shortest]).nonzero()
+        shared = int(different[0]) if len(different) else shortest
+        if not self.reuses or self._is_picture(ids[shared:]).any() or self._is_picture(known_ids[shared:]).any() or not shared:
+            return None
+        rows = self.model.get_input_embeddings()(ids[shared:]).to(known.rows.dtype)
+        # Behind the pictures positions count on by one, in all rows of M-RoPE alike.
+        begin = known.positions[:, shared - 1 : shared].amax() + 1
+        positions = (begin + torch.arange(len(rows), device=rows.device)).expand(len(known.positions), -1)
+        whole = torch.cat((known.positions[:, :shared], positions), 1)
+        return HfPrompt(torch.cat((known.rows[:shared], rows)), whole, known.visual)
+
+    def embeds_text_alone(self, frames: Frames) -> bool:
+        """Whether `again` makes what the model itself makes."""
+        one, other = (self.inputs(question, frames) for question in ("What is this?", "Is it far away, and does it move?"))
+        found, wanted = self.again(self.prompt(one), one["input_ids"][0], other), self.prompt(other)
+        if found is None or found.positions.shape != wanted.positions.shape:
+            return False
+        return torch.equal(found.rows, wanted.rows) and torch.equal(found.positions, wanted.positions)
+
+    def visual(self, inputs: dict[str, Any]) -> int:
+        """How many rows stand for pictures."""
+        return int(self._is_picture(inputs["input_ids"]).sum())
+
+    def _is_picture(self, ids: Tensor) -> Tensor:
+        return torch.isin(ids.cpu(), torch.tensor(self.placeholders, dtype=torch.int64))
+
+    def _handed_over(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What the model's own forward gives its language model: visual rows in place, M-RoPE positions made."""
+        found: dict[str, Any] = {}
+
+        def stop(module: Any, arguments: Any, named: dict[str, Any]) -> None:
+            found.update(named)
+            raise _Reached
+
+        with alone(self.model):
+            hook = self.model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
+            try:
+                self.model(**inputs, use_cache=False)
+            except _Reached:
+                pass
+            finally:
+                hook.remove()
+        return found
+
+
+class _Reached(Exception):
+    """The language model was called: all before it is done."""

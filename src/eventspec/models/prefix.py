@@ -1,0 +1,71 @@
+"""What the questions about one recording share: the keys and values of the prompt up to its last visual row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from eventspec.engine.process_lock import ProcessLock
+from eventspec.models.prompt import Prompt
+from eventspec.nn import KVCache, Llama
+from eventspec.nn.cache import LentCache, Loan
+
+
+@dataclass
+class Reading:
+    """What has been read of a prompt, in `cache`: the last layer's outputs and those of the layers `taps`, as they come.
+    capacity: rows of a cache for this prompt and its answer alone."""
+
+    prompt: Prompt
+    cache: KVCache
+    capacity: int
+    taps: tuple[int, ...] = ()
+    hidden: list[Tensor] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the prompt were read."""
+        return sum(map(len, self.hidden))
+
+
+class Prefix:
+    """The latest reading's cache, cut to what does not depend on the question, for `language`. Several threads may ask."""
+
+    def __init__(self, language: Llama) -> None:
+        self.language = language
+        self._latest: Reading | None = None
+        self._lent: LentCache | None = None
+        self._lock = ProcessLock()
+
+    def begin(self, prompt: Prompt, capacity: int, taps: tuple[int, ...] = ()) -> tuple[Reading, Loan]:
+        """A reading of a prompt that has as much of it as was read before; `capacity` rows are for all that is to come. Its
+        cache is the reader's until the loan is dropped."""
+        with self._lock:
+            known = self._known(prompt, taps)
+            if known is None or self._lent is None:
+                self._lent = LentCache(self.language.new_cache(capacity))
+                cache, loan = self._lent.lend(0, capacity)
+                reading = Reading(prompt, cache, capacity, taps)
+            else:
+                cache, loan = self._lent.lend(sum(map(len, known[0])), capacity)
+                reading = Reading(prompt, cache, capacity, taps, *known)
+            self._latest = reading if cache is self._lent.cache else self._latest
+        return reading, loan
+
+    def _known(self, prompt: Prompt, taps: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]] | None:
+        """Outputs and features of the rows that the latest reading shares with a prompt, where `taps` can be had."""
+        latest = self._latest
+        if latest is None:
+            return None
+        rows = min(latest.prompt.visual[1], latest.rows, latest.cache.length, prompt.visual[1])
+        if not rows or not torch.equal(latest.prompt.rows[:rows], prompt.rows[:rows]):
+            return None
+        hidden = torch.cat(latest.hidden)[:rows]
+        if not taps:
+            return [hidden], []
+        if taps == latest.taps:
+            return [hidden], [torch.cat(latest.features)[:rows]]
+        return ([hidden], [self.language.normed(hidden)]) if taps == (-1,) else None

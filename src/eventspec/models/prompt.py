@@ -1,0 +1,140 @@
+"""From a recording and a question to the rows that a language model reads: vision encoding, and the text around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eventspec.core import BadInput, EventSlice, Media, Trace
+from eventspec.nn import Llama
+from eventspec.trace import Lane
+from eventspec.video.sampling import uniform_indices
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
+"""uint8 [K, H, W, 3] RGB."""
+TextIds = Callable[[str], tuple[list[int], list[int]]]
+"""A question -> the prompt's token ids before and behind its visual rows."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as rows float [T, D], and where its visual rows lie, [begin, end)."""
+
+    rows: Tensor
+    visual: tuple[int, int]
+
+
+class PromptEncoder(Protocol):
+    """How a model sees a recording and reads a question about it."""
+
+    language: Llama
+
+    def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
+        """Vision encoding: the visual rows float [T, D] of a recording. BadInput when it lacks what the model sees, unless that
+        can come later."""
+
+    def extend(self, visual: Tensor, frames: Frames) -> Tensor:
+        """The visual rows with those of more frames behind them; BadInput where the model takes no more."""
+
+    def prompt(self, question: str, visual: Tensor) -> Prompt:
+        """The whole prompt, visual rows in place. BadInput for a question or a recording that cannot be read."""
+
+
+def splice(language: Llama, ids: tuple[list[int], list[int]], visual: Tensor) -> Prompt:
+    """Text ids, visual rows [T, D], text ids, as one prompt."""
+    before, after = ids
+    text = language.embed(torch.tensor(before + after, device=visual.device)).to(visual.dtype)
+    rows = torch.cat((text[: len(before)], visual, text[len(before) :]))
+    return Prompt(rows, (len(before), len(before) + len(visual)))
+
+
+class FrameEncoder:
+    """`frames` pictures spread over the window, each encoded on its own by `see` (one frame uint8 [1, H, W, 3] -> rows [T, D]):
+    a frame that comes later gives the same rows. `name` of the model, for errors."""
+
+    def __init__(self, language: Llama, text: TextIds, see: Callable[[Frames], Tensor], frames: int, name: str) -> None:
+        self.language, self.text, self.see, self.frames, self.name = language, text, see, frames, name
+
+    def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
+        """As `PromptEncoder.encode`."""
+        if media.video is None or len(media.video.frames) == 0:
+            return self.language.embed.weight[:0]  # they may come later
+        began = trace.now()
+        visual = self._rows(media.video.frames[uniform_indices(len(media.video.frames), self.frames)])
+        trace.span("vision", lane, began)
+        return visual
+
+    def extend(self, visual: Tensor, frames: Frames) -> Tensor:
+        """As `PromptEncoder.extend`."""
+        if not len(frames):
+            return visual
+        found = self._rows(frames)
+        together = (len(visual) + len(found)) * len(frames) // len(found)
+        if together > self.frames:
+            raise BadInput(f"{together} frames are more than {self.name} takes ({self.frames}): begin another recording")
+        return torch.cat((visual, found))
+
+    def prompt(self, question: str, visual: Tensor) -> Prompt:
+        """As `PromptEncoder.prompt`; BadInput without any frame."""
+        if not len(visual):
+            raise BadInput(f"the recording has no frames in this window: {self.name} needs RGB frames to answer")
+        return splice(self.language, self.text(question), visual)
+
+    def _rows(self, frames: Frames) -> Tensor:
+        return torch.cat([self.see(frames[place : place + 1]) for place in range(len(frames))])
+
+
+class EventEncoder:
+    """A window's events through `see` (-> rows [T, D]); a prompt of more than `most_rows` is cut there. `name` of the model."""
+
+    def __init__(
+        self,
+        language: Llama,
+        text: TextIds,
+        see: Callable[[EventSlice], Tensor],
+        name: str,
+        most_rows: int | None = None,
+    ) -> None:
+        self.language, self.text, self.see, self.name, self.most_rows = language, text, see, name, most_rows
+
+    def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
+        """As `PromptEncoder.encode`."""
+        if media.events is None:
+            raise BadInput(f"the recording has no events: {self.name} has nothing to see")
+        began = trace.now()
+        visual = self.see(media.events)
+        trace.span("vision", lane, began)
+        return visual
+
+    def extend(self, visual: Tensor, frames: Frames) -> Tensor:
+        """As `PromptEncoder.extend`."""
+        raise BadInput(f"{self.name} sees events, not frames: it cannot be given more frames")
+
+    def prompt(self, question: str, visual: Tensor) -> Prompt:
+        """As `PromptEncoder.prompt`."""
+        whole = splice(self.language, self.text(question), visual)
+        return Prompt(whole.rows[: self.most_rows], whole.visual)
+
+
+class TextEncoder:
+    """No recording at all: `make` turns a question into the prompt."""
+
+    def __init__(self, language: Llama, make: Callable[[str], Prompt]) -> None:
+        self.language, self.make = language, make
+
+    def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
+        """As `PromptEncoder.encode`: there is nothing to see."""
+        return self.language.embed.weight[:0]
+
+    def extend(self, visual: Tensor, frames: Frames) -> Tensor:
+        """As `PromptEncoder.extend`."""
+        raise BadInput("this model reads text only: it cannot be given frames")
+
+    def prompt(self, question: str, visual: Tensor) -> Prompt:
+        """As `PromptEncoder.prompt`."""
+        return self.make(question)

@@ -1,0 +1,102 @@
+"""pair.toml: which folders and files make up a pair. Nothing else reads or writes it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from eventspec.core import BadCheckpoint, BadInput
+from eventspec.files import write_text
+
+NAME = "pair.toml"
+DATA = Path(__file__).parent.parent / "data"
+_FILES = {"target": "target", "drafter": "drafter", "tokenizer": "tokenizer.json", "prior": "prior.json"}
+Table = Literal["drafters", "packers", "heads"]
+_TABLES: tuple[Table, ...] = ("drafters", "packers", "heads")
+
+
+@dataclass(frozen=True)
+class PairFile:
+    """A pair's name, its own files, and tables of names and places; every place is relative to `folder`."""
+
+    folder: Path
+    name: str
+    files: Mapping[str, str] = field(default_factory=lambda: dict(_FILES))
+    heads: Mapping[str, str] = field(default_factory=dict)
+    packers: Mapping[str, str] = field(default_factory=dict)
+    drafters: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> PairFile:
+        """The file of a folder; BadCheckpoint for one that is broken."""
+        path = folder / NAME
+        try:
+            data = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise BadCheckpoint(f"{path} is not valid TOML: {error}") from None
+        if data.get("format") != "eventspec-pair" or data.get("version") != 1:
+            found = f"format is {data.get('format')!r} version {data.get('version')!r}, wanted 'eventspec-pair' version 1"
+            raise BadCheckpoint(f"{path}: {found}")
+        tables = {table: _places(path, data, table) for table in _TABLES}
+        return cls(folder, str(data.get("name", folder.name)), {**_FILES, **_places(path, data, "files")}, **tables)
+
+    def place(self, name: str) -> Path:
+        """Where one of the pair's own files lies: target, drafter, tokenizer or prior."""
+        return self.folder / self.files[name]
+
+    def places(self, table: Table) -> dict[str, Path]:
+        """A table's entries, as folders."""
+        entries: Mapping[str, str] = getattr(self, table)
+        return {name: self.folder / place for name, place in entries.items()}
+
+    def listing(self, table: Table, name: str, place: str) -> PairFile:
+        """The same with one more entry in a table, behind the others unless it is there already."""
+        return self.with_table(table, {**getattr(self, table), name: place})
+
+    def with_table(self, table: Table, entries: Mapping[str, str]) -> PairFile:
+        """The same with another table."""
+        changed: dict[str, Any] = {table: entries}
+        return replace(self, **changed)
+
+    def write(self) -> None:
+        """Write it whole or not at all."""
+        lines = ['format = "eventspec-pair"', "version = 1", f'name = "{self.name}"']
+        moved = {name: place for name, place in self.files.items() if place != _FILES.get(name)}
+        for table, entries in (("files", moved), *((table, getattr(self, table)) for table in _TABLES)):
+            if entries:
+                lines += ["", f"[{table}]", *(f'{_key(name)} = "{place}"' for name, place in entries.items())]
+        write_text(self.folder / NAME, "\n".join(lines) + "\n")
+
+
+def _key(name: str) -> str:
+    """A TOML key: quoted unless it is bare."""
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else f'"{name}"'
+
+
+def _places(path: Path, data: dict[str, Any], name: str) -> dict[str, str]:
+    """A table of names and places in the folder; BadCheckpoint for what is none."""
+    found = data.get(name, {})
+    if not isinstance(found, dict) or not all(isinstance(place, str) for place in found.values()):
+        raise BadCheckpoint(f"{path}: {name} must be a table [{name}] of names and paths")
+    return found
+
+
+def bundled() -> Mapping[str, Path]:
+    """The pairs that ship with the package, by name."""
+    return {path.parent.name: path.parent for path in sorted(DATA.glob(f"pairs/*/{NAME}"))}
+
+
+def folder_of(where: str | Path) -> Path:
+    """The folder of a bundled pair by name, or of a pair.toml; BadInput where there is none."""
+    known = bundled()
+    if str(where) == "embedded" and known:
+        # `embedded` is the best one that is fully trained: base once it is there, nano until then.
+        folder = known.get("base", known.get("nano", next(iter(known.values()))))
+    else:
+        folder = known.get(str(where), Path(where))
+    if not (folder / NAME).is_file():
+        raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or one of {', '.join(['embedded', *known])}")
+    return folder

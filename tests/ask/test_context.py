@@ -1,0 +1,97 @@
+"""Several questions about one recording, with the bundled pair: every answer is that of a fresh question."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eventspec.ask import generate
+from eventspec.core import BadInput
+from eventspec.pairs import Pair, load_pair
+from eventspec.pairs.pair_file import DATA
+from eventspec.recordings import Recording
+
+QUESTIONS = ("What is ahead?", "How many road users are visible?", "Describe the scene.")
+SETTINGS: dict[str, Any] = {
+    "greedy": {},
+    "sampled": {"temperature": 0.8, "seed": 3},
+    "cut and penalised": {"temperature": 1.2, "top_p": 0.9, "repetition_penalty": 1.3, "seed": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return load_pair("nano", "one")
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return Recording.open(DATA / "clips/street_scene")
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_second_question_is_answered_as_a_fresh_one(settings: dict[str, Any], pair: Pair, recording: Recording) -> None:
+    context, later = pair.open(recording), 0
+    for question in QUESTIONS:
+        for method in ("autoregressive", "eagle", "specvlm", "cross-modal", "prior"):
+            kept = context.ask(question, method, max_new_tokens=24, **settings)
+            fresh = generate(pair, recording, question, method, max_new_tokens=24, **settings)
+            assert kept.token_ids == fresh.token_ids
+            assert not kept.trace.given_up
+            later += not any(span.stage == "vision" for span in kept.trace.spans)
+    assert later >= 12, "the recording was encoded again"
+
+
+@pytest.mark.parametrize("head", ["eagle3", "vispec", "msd", "dream", "massv:pruned", "frugal", "hivis"])
+def test_heads_keep_what_they_read(head: str, pair: Pair, recording: Recording) -> None:
+    other = pair.with_head(head)
+    context = other.open(recording)
+    for question in (*QUESTIONS, QUESTIONS[0]):
+        kept = context.ask(question, "eagle", max_new_tokens=24)
+        fresh = generate(other, recording, question, "eagle", max_new_tokens=24)
+        assert kept.token_ids == fresh.token_ids
+        assert not kept.trace.given_up
+        # Rounding may move a node across a threshold; what the head sees is the same.
+        assert abs(kept.trace.accepted - fresh.trace.accepted) <= 1
+
+
+def test_constraints_and_streams_work_from_a_context(pair: Pair, recording: Recording) -> None:
+    context, settings = pair.open(recording), {"constraint": pair.regex("[0-9]+ cars?\\.")}
+    for question in QUESTIONS[1:]:
+        kept = context.ask(question, "eagle", **settings)
+        assert kept.token_ids == generate(pair, recording, question, "eagle", **settings).token_ids
+        assert "".join(piece.text for piece in context.stream_text(question, "prior", **settings)) == kept.text
+
+
+def test_a_lossy_target_has_a_context_of_its_own(pair: Pair, recording: Recording) -> None:
+    context = pair.open(recording)
+    for method in ("autoregressive", "compressed-target", "autoregressive", "compressed-target"):
+        kept = context.ask(QUESTIONS[0], method, max_new_tokens=16)
+        assert kept.token_ids == generate(pair, recording, QUESTIONS[0], method, max_new_tokens=16).token_ids
+
+
+def test_frames_as_they_arrive_are_the_recording_at_once(pair: Pair, recording: Recording) -> None:
+    assert recording.video is not None
+    frames = np.asarray(recording.video.frames)[:8]
+    whole = replace(recording, video=type(recording.video)(frames, recording.video.times_us[:8]))
+    growing = pair.open(replace(recording, video=None))
+    with pytest.raises(BadInput, match="no RGB frames"):
+        growing.ask(QUESTIONS[0], "prior")
+    for place in range(8):
+        growing.extend(frames[place : place + 1])
+        if place == 3:
+            growing.ask(QUESTIONS[1], "eagle", max_new_tokens=8)  # about what there is so far
+    for method in ("autoregressive", "eagle", "prior"):
+        answer = growing.ask(QUESTIONS[2], method)
+        assert answer.token_ids == generate(pair, whole, QUESTIONS[2], method).token_ids
+    with pytest.raises(BadInput, match="more than the target takes"):
+        growing.extend(frames[:1])
+
+
+@pytest.mark.parametrize("frames", [np.zeros((2, 4, 4)), np.zeros((4, 4, 3), np.uint8), np.zeros((1, 4, 4, 3), np.float32)])
+def test_what_are_no_frames_is_refused(frames: Any, pair: Pair, recording: Recording) -> None:
+    with pytest.raises(BadInput, match=r"wanted uint8 \[K, H, W, 3\]"):
+        pair.open(recording).extend(frames)

@@ -1,0 +1,77 @@
+"""Who drafts when: another drafter for the head start than for what follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eventspec.core import Budget, Drafts, Proposal
+from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.workers import Workers
+
+EAGER = DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1)
+
+
+@pytest.mark.parametrize("placement", ["one", "two"])
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_one_drafts_ahead_and_another_one_after(placement: str, concurrent: bool, tiny: Any, oracle: Any, decoded: Any) -> None:
+    world, workers = tiny(1), Workers(placement)
+    request = world.request(max_new_tokens=20)
+    truth = world.answer(request)
+    ahead, after = oracle(truth, concurrent=concurrent, name="ahead"), oracle(truth, concurrent=False, name="after")
+    ran = decoded(world, Drafts(ahead, after), request, EAGER, workers)
+    assert ran.outcome.token_ids == truth
+    first, *later = ran.trace.rounds
+    assert (first.origin, first.accepted, first.first) == ("ahead", 6, True)
+    assert {r.origin for r in later if r.proposed} == {"after"}
+    assert sum(r.accepted for r in later) > 8
+    assert ahead.seen == [], "who drafts ahead only is told of no verdict"
+    assert after.seen == truth[: len(after.seen)]
+    workers.close()
+
+
+def test_one_may_draft_ahead_alone(tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
+    world = tiny(1)
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    ran = decoded(world, Drafts(oracle(truth), None), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert [r.accepted for r in ran.trace.rounds] == [6, *[0] * 5]
+
+
+def test_one_that_reads_the_target_cannot_draft_ahead(tiny: Any, oracle: Any) -> None:
+    reads = oracle([], needs_target=True)
+    assert Drafts.by(reads) == Drafts(None, reads)
+    alone = oracle([])
+    assert Drafts.by(alone).ahead is Drafts.by(alone).after is alone
+
+
+@pytest.mark.parametrize("broken", ["ahead", "after"])
+def test_when_one_of_two_fails_the_other_goes_on(broken: str, tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
+    world = tiny(2)
+    request = world.request(max_new_tokens=16)
+    truth = world.answer(request)
+
+    def fails(at: int, budget: Budget) -> Proposal:
+        raise OSError("gone")
+
+    parts = {name: oracle(truth, fails if name == broken else None, name=name) for name in ("ahead", "after")}
+    ran = decoded(world, Drafts(parts["ahead"], parts["after"]), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.given_up == [broken]
+    assert ran.trace.accepted > 0
+
+
+def test_tokens_that_the_target_lacks_are_the_fault_of_who_drafted_them(
+    tiny: Any, oracle: Any, decoded: Any, two: Workers
+) -> None:
+    world = tiny(2)
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    wrong = oracle(truth, lambda at, budget: Proposal(np.array([99]), np.array([-1])), name="wrong")
+    ran = decoded(world, Drafts(wrong, oracle(truth, name="right")), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.given_up == ["wrong"]
+    assert ran.trace.accepted > 0

@@ -1,0 +1,147 @@
+"""Workers: one thread each with its own core, or one that uses all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+
+from eventspec.engine.worker import LaneTimeout, Worker
+from eventspec.engine.workers import Workers, choose_placement
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and Linux"
+)
+def test_two_lanes_have_a_core_each_also_when_one_starts_the_other(two: Workers) -> None:
+    def cores() -> set[int]:
+        return os.sched_getaffinity(0)
+
+    target, drafter = two.start("target", lambda: (cores(), two.start("drafter", cores).result(10))).result(10)
+    assert len(target) == len(drafter) == 1
+    assert target != drafter
+
+
+def test_a_lane_runs_one_thing_after_the_other_and_survives_an_error() -> None:
+    worker, order = Worker("test"), list[int]()
+    first = worker.start(lambda: order.append(1))
+    failed = worker.start(lambda: 1 // 0)
+    last = worker.start(lambda: order.append(2) or 7)
+    assert last.result(10) == 7
+    assert first.done()
+    assert order == [1, 2]
+    with pytest.raises(ZeroDivisionError):
+        failed.result(10)
+    assert worker.busy_seconds == 0
+    worker.close()
+
+
+def test_waiting_for_a_result_ends_in_time(gate: threading.Event) -> None:
+    worker = Worker("test")
+    begun = threading.Event()
+    hanging = worker.start(lambda: begun.set() or gate.wait(10))
+    assert begun.wait(10)
+    with pytest.raises(LaneTimeout):
+        hanging.result(0.001)
+    assert worker.busy_seconds > 0
+    worker.close()
+
+
+def test_an_idle_lane_lets_go_of_what_it_worked_on() -> None:
+    class Cache:
+        pass
+
+    worker, cache = Worker("test"), Cache()
+    alive = weakref.ref(cache)
+    worker.start(lambda cache=cache: cache).result(10)
+    del cache
+    ends = time.perf_counter() + 10
+    while alive() is not None and time.perf_counter() < ends:
+        time.sleep(0.001)
+    assert alive() is None
+    worker.close()
+
+
+def test_one_lane_uses_every_core_also_after_a_pinned_lane_set_one_thread(two: Workers) -> None:
+    assert two.start("target", torch.get_num_threads).result(10) == 1
+    whole = Workers("one")
+    assert whole.start("target", torch.get_num_threads).result(10) == len(os.sched_getaffinity(0))
+    whole.close()
+
+
+def test_closed_lanes_start_afresh_on_the_next_use() -> None:
+    workers = Workers("one")
+    before = workers.worker("target")
+    workers.close()
+    assert workers.worker("target") is not before
+    assert workers.start("target", lambda: 7).result(10) == 7
+    workers.close()
+
+
+def test_settling_waits_for_what_runs_and_leaves_what_hangs(two: Workers, gate: threading.Event) -> None:
+    done: list[int] = []
+    two.start("drafter", lambda: gate.wait(0.05) or done.append(1))
+    two.drain()
+    assert done == [1]
+    hanging = two.worker("drafter")
+    hanging.start(lambda: gate.wait(60))
+    two.drain(0.01)
+    assert two.worker("drafter") is not hanging
+
+
+def test_a_process_ends_cleanly_while_a_lane_is_in_native_code() -> None:
+    """Without the wait at exit some of the runs abort."""
+    program = """
+import torch
+from eventspec.engine.worker import Worker
+def work():
+    x = torch.randn(300, 300)
+    for _ in range(200):
+        (x @ x).sum().item()
+Worker("busy", threads=1).start(work)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_ends_cleanly_when_its_workers_were_dropped_with_what_they_served() -> None:
+    """A thread that is the last to hold tensors must not free them while the interpreter goes: some of the runs would abort."""
+    program = """
+import torch
+from eventspec.engine.workers import Workers
+class Drafter:
+    def __init__(self):
+        self.weights = [torch.randn(64, 64) for _ in range(400)]
+def answer():
+    workers = Workers("two")
+    for name in ("target", "drafter"):
+        workers.start(name, lambda: torch.randn(200, 200) @ torch.randn(200, 200), Drafter()).result()
+answer()
+"""
+    for _ in range(8):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lanes_that_are_asked_for_at_once_are_the_same(two: Workers) -> None:
+    found: list[Worker] = []
+    askers = [threading.Thread(target=lambda: found.append(two.worker("drafter"))) for _ in range(8)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(10)
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+def test_two_cpu_cores_or_two_devices_make_two_lanes() -> None:
+    assert choose_placement("one") == "one"
+    assert choose_placement("auto", "cuda:0", "cuda:0") == "one"
+    assert choose_placement("auto", "cuda:0", "cuda:1") == choose_placement("auto", "cuda:0", "cpu") == "two"

@@ -1,0 +1,144 @@
+"""What a method's name means: one builder, however the models were loaded, and names that are open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eventspec.ask import generate
+from eventspec.core import BadCheckpoint, BadInput, Proposal
+from eventspec.pairs import METHODS, Pair, PairFile, load_folders, load_pair
+from eventspec.pairs.pair_file import DATA, folder_of
+from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
+from eventspec.recordings import Recording
+
+QUESTION = "What is ahead?"
+
+
+class Mine:
+    """Drafts what it is given, and remembers where it was."""
+
+    name, taps, needs_target, concurrent = "mine", (), False, False
+
+    def __init__(self, truth: list[int]) -> None:
+        self.truth = truth
+
+    def open(self, *parts: Any) -> Any:
+        self.said = 0
+        return self
+
+    def propose(self, budget: Any) -> Proposal:
+        chain = self.truth[self.said : self.said + min(budget.max_nodes, budget.max_depth)]
+        return Proposal.chain(np.array(chain, np.int64), self.name)
+
+    def observe(self, verdict: Any, scores: Any) -> None:
+        self.said += len(verdict.tokens)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return load_pair("nano", "one")
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return Recording.open(DATA / "clips/street_scene")
+
+
+def test_a_bundled_pair_offers_every_method(pair: Pair) -> None:
+    assert set(pair.methods) == set(METHODS)
+    assert [name for name, method in pair.methods.items() if not method.target.lossless] == ["compressed-target"]
+    assert pair.method("cross-modal").drafter_needs == "events"
+    assert pair.drafter("autoregressive") is None
+
+
+def test_a_head_may_draft_as_much_however_its_target_was_loaded(pair: Pair) -> None:
+    folder = folder_of("nano")
+    loaded = load_folders(folder / "target", method="eagle", device_plan="one").with_head(str(folder / "heads/eagle"))
+    mine, bundled = loaded.method("eagle").policy, pair.method("eagle").policy
+    assert (mine.max_nodes, mine.level_cost, mine.worth) == (bundled.max_nodes, bundled.level_cost, bundled.worth)
+    assert mine.max_nodes == 59
+    assert loaded.method("autoregressive").policy.max_nodes == pair.method("autoregressive").policy.max_nodes
+
+
+def test_a_checkpoint_folder_with_a_head_answers_as_the_pair_does(pair: Pair, recording: Recording) -> None:
+    """A small model behind the target's vision reads the target's own prompt, whoever made it."""
+    folder = folder_of("nano")
+    for head in ("eagle3", "massv"):
+        loaded = load_folders(folder / "target", method="eagle", device_plan="one").with_head(str(folder / f"heads/{head}"))
+        found = generate(loaded, recording, QUESTION, "eagle", max_new_tokens=16)
+        assert found.trace.accepted > 0
+        assert found.token_ids == generate(loaded, recording, QUESTION, "autoregressive", max_new_tokens=16).token_ids
+        loaded.close()
+
+
+def test_names_are_open(pair: Pair, recording: Recording) -> None:
+    truth = generate(pair, recording, QUESTION, "autoregressive")
+    mine = pair.with_drafter("mine", Mine(truth.token_ids), head_nodes=4, max_nodes=5)
+    found = generate(mine, recording, QUESTION, "mine")
+    assert (found.token_ids, found.method) == (truth.token_ids, "mine")
+    assert found.trace.accepted > 0
+    assert max(r.proposed for r in found.trace.rounds[1:]) <= 5
+    with pytest.raises(BadInput, match="unknown method 'mine': choose one of autoregressive, cross-modal"):
+        generate(pair, recording, QUESTION, "mine")
+    with pytest.raises(BadInput, match="has no drafter for method prior: it offers autoregressive"):
+        replace(pair, methods={"autoregressive": pair.method("autoregressive")}).method("prior")
+
+
+def test_a_target_of_ones_own_answers_in_every_lossless_method(pair: Pair, recording: Recording) -> None:
+    inner, encoded = pair.target, list[object]()
+
+    class Watching:
+        lossless, limits = True, inner.limits
+
+        def encode(self, media: Any, trace: Any) -> Any:
+            encoded.append(media)
+            return inner.encode(media, trace)
+
+    watched = pair.with_target(Watching())
+    for method in ("autoregressive", "eagle", "prior"):
+        truth = generate(pair, recording, QUESTION, method, max_new_tokens=8).token_ids
+        assert generate(watched, recording, QUESTION, method, max_new_tokens=8).token_ids == truth
+    assert len(encoded) == 3
+
+
+def test_another_placement_keeps_the_devices() -> None:
+    pair = load_pair("nano", "two")
+    pair.workers._devices["drafter"] = "cpu:0"
+    assert pair.on("one").workers._devices == pair.workers._devices
+    assert (pair.workers.placement, pair.on("one").workers.placement) == ("two", "one")
+
+
+def test_a_pair_file_is_written_as_it_is_read(tmp_path: Path) -> None:
+    bundled = PairFile.read(folder_of("nano"))
+    replace(bundled, folder=tmp_path).write()
+    assert (tmp_path / "pair.toml").read_bytes() == (folder_of("nano") / "pair.toml").read_bytes()
+    odd = replace(bundled, folder=tmp_path, files={**bundled.files, "prior": "elsewhere/prior.json"})
+    odd.listing("heads", "mine: v2", "heads/mine").write()
+    again = PairFile.read(tmp_path)
+    assert again.place("prior") == tmp_path / "elsewhere/prior.json"
+    assert again.places("heads")["mine: v2"] == tmp_path / "heads/mine"
+    assert list(again.heads) == [*bundled.heads, "mine: v2"]
+
+
+@pytest.mark.parametrize(
+    "text", ["[", 'format = "eventspec-pair"\nversion = 2', 'format = "eventspec-pair"\nversion = 1\nheads = 3']
+)
+def test_a_pair_file_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pair.toml").write_text(text)
+    with pytest.raises(BadCheckpoint, match=r"pair\.toml"):
+        PairFile.read(tmp_path)
+
+
+def test_choices_beside_a_method_are_read_once() -> None:
+    assert HeadSpec.parse("eagle:chain") == HeadSpec("eagle", "chain")
+    assert HeadSpec.parse("eagle") == HeadSpec("eagle", "dynamic")
+    assert DrafterSpec.parse("fine:intersect") == DrafterSpec("fine", "intersect")
+    assert CompressionSpec.parse("pool:3") == CompressionSpec("pool", 3)
+    for wrong in ("pool", "pool:", "pool:x", "pool:99999999999999999999"):
+        with pytest.raises(BadInput, match="give KIND:SIZE"):
+            CompressionSpec.parse(wrong)
