@@ -20,13 +20,13 @@ bench = typer.Typer(help="Measure methods against each other, with their control
 
 Drafters = Annotated[
     list[str] | None,
-    typer.Option(help="One row more: another event drafter, NAME or NAME:WAY (see generate --vocabulary). Repeatable."),
+    typer.Option(help="One row more: another event drafter, NAME or NAME:MAPPING (see generate --vocabulary). Repeatable."),
 ]
 Heads = Annotated[
     list[str] | None,
     typer.Option(
-        help="One row more: method eagle with another head, NAME or NAME:WAY (dynamic, static, published, chain; massv:pruned)."
-        " Repeatable."
+        help="One row more: method eagle with another head, NAME or NAME:TREE (dynamic, static, published, chain; "
+        "massv:pruned). Repeatable."
     ),
 ]
 Compressions = Annotated[

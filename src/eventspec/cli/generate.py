@@ -39,8 +39,8 @@ Drafter = Annotated[
 Head = Annotated[
     str | None,
     typer.Option(
-        help="Another head for methods eagle and specvlm, NAME[:WAY]: a folder or one of --pair's; dynamic, static, published, "
-        "chain; pruned."
+        help="Another head for methods eagle and specvlm, NAME[:TREE]: a folder or one of --pair's; dynamic, static, "
+        "published, chain; pruned."
     ),
 ]
 Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N.")]
@@ -146,7 +146,7 @@ def _check_choices(method: str, target: Path | None, given: dict[str, str | None
     from eventspec.pairs.methods import HEAD_METHODS, LOSSY
 
     if trace is not None and (trace.is_dir() or not trace.parent.is_dir()):
-        raise BadInput(f"--trace {trace} is no file in a folder that exists: choose another place")
+        raise BadInput(f"--trace {trace} cannot be written, it is no file in a folder that exists: choose another place")
     # Beside --target, --drafter is no choice but the other half of the pair: its baseline is asked with the same line.
     half = () if target is None else ("drafter",)
     check_choices(method, [name for name, value in given.items() if value is not None and name not in half])
