@@ -54,11 +54,23 @@ def splice(language: Llama, ids: tuple[list[int], list[int]], visual: Tensor) ->
 
 
 class FrameEncoder:
-    """`frames` pictures spread over the window, each encoded on its own by `see` (one frame uint8 [1, H, W, 3] -> rows [T, D]):
-    a frame that comes later gives the same rows. `name` of the model, for errors."""
+    """`frames` pictures spread over the window, encoded by `see` (uint8 [K, H, W, 3] -> rows [K * T, D] in frame order).
 
-    def __init__(self, language: Llama, text: TextIds, see: Callable[[Frames], Tensor], frames: int, name: str) -> None:
+    No frame looks at another, so one that comes later has the rows it would have had at once: to the bit where frames are
+    encoded `one_by_one` anyway, else as far as a kernel's sums do not depend on the batch. `name` of the model, for errors.
+    """
+
+    def __init__(
+        self,
+        language: Llama,
+        text: TextIds,
+        see: Callable[[Frames], Tensor],
+        frames: int,
+        name: str,
+        one_by_one: bool = True,
+    ) -> None:
         self.language, self.text, self.see, self.frames, self.name = language, text, see, frames, name
+        self.one_by_one = one_by_one
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         """As `PromptEncoder.encode`."""
@@ -86,6 +98,8 @@ class FrameEncoder:
         return splice(self.language, self.text(question), visual)
 
     def _rows(self, frames: Frames) -> Tensor:
+        if not self.one_by_one:
+            return self.see(frames)
         return torch.cat([self.see(frames[place : place + 1]) for place in range(len(frames))])
 
 
