@@ -76,10 +76,6 @@ def check_question(question: str) -> None:
         raise BadInput("the prompt is not valid UTF-8: type it again") from None
 
 
-def nothing_more() -> None:
-    """Work that only waits for its turn."""
-
-
 class Generation:
     """One question being answered: iterate `updates` to see it grow, or take the `result` at once. It runs once.
 
@@ -115,8 +111,10 @@ class Generation:
         begun, self._begun = self._begun, True
         if self._outcome is None:
             try:
-                # Work is done in order: behind a run that somebody left early, this waits for its end.
-                self.pair.workers.start("target", nothing_more if begun else self._run).result()
+                if begun:  # work is done in order: this waits for the end of a run that somebody left early
+                    self.pair.workers.worker("target").finished().result()
+                else:
+                    self.pair.workers.start("target", self._run).result()
             except KeyboardInterrupt:
                 self.cancel()  # nobody waits for it any more, and the next question would
                 raise

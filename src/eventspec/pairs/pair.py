@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.ask import RecordingContext
-from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target
+from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
 from eventspec.drafters import LanguageDrafter, TextPrior
 from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
@@ -131,9 +131,9 @@ class Pair:
         return replace(self, workers=self.workers.on(placement))
 
     # --------------------------------------------------------------------------------------------------------------- asking
-    def open(self, recording: Recording) -> RecordingContext:
+    def open(self, recording: Recording, window: Window | None = None) -> RecordingContext:
         """A recording to ask several questions about: it is encoded once, and only the first of them reads its rows."""
-        return RecordingContext(self, recording)
+        return RecordingContext(self, recording, window)
 
     def close(self) -> None:
         """End the workers' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""

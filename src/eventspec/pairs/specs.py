@@ -24,9 +24,6 @@ class HeadSpec:
         """HEAD or HEAD:TREE."""
         return cls(*_split(text, USUAL_TREE, known))
 
-    def __str__(self) -> str:
-        return f"{self.head}:{self.tree}"
-
 
 @dataclass(frozen=True)
 class DrafterSpec:
