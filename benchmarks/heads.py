@@ -34,12 +34,11 @@ import torch
 from eventspec.ask import generate
 from eventspec.core import Drafts, Sampling
 from eventspec.drafters import FeatureDrafter, load_head
-from eventspec.drafters.feature import LEVELS, STATIC, TREES
-from eventspec.drafters.static_tree import best_paths
+from eventspec.drafters.heads.trees import LEVELS, STATIC, TREES, best_paths
 from eventspec.engine import DraftPolicy
 from eventspec.engine.cost import VerifyCurve, measure_rounds, measure_verify
 from eventspec.engine.method import Method
-from eventspec.experiments.compare import Arm, Question, compare, environment, read_questions
+from eventspec.experiments.compare import Arm, compare, environment
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
 from eventspec.nn.decode import block, compiled
@@ -49,6 +48,7 @@ from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import head_folder
 from eventspec.pairs.warming import Costs, behind_prompt, session_of
 from eventspec.recordings import Recording
+from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.writer import write_scenes
 
 ROOT = Path(__file__).parent.parent

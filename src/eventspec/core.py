@@ -178,7 +178,8 @@ class Scores:
 @dataclass(frozen=True)
 class TappedPrompt:
     """The target's prompt as a drafter sees it: rows float [T, D] (embeddings, visual rows in place), features float [T, F] of
-    the tapped layers, if any, and where the visual rows lie, [begin, end), empty where they are not in one piece."""
+    the tapped layers, if any, and where the visual rows lie, [begin, end), with whatever stands between them; empty: no
+    such."""
 
     rows: Tensor
     features: Tensor | None

@@ -189,7 +189,7 @@ def test_check_knows_packers_and_layouts_of_others(capsys: pytest.CaptureFixture
         ("eagle", {"eventspec": {"kind": "vispec"}}, "imadpt.q is missing"),
         ("massv", {"eventspec": {"kind": "dream"}}, "config.json"),
         ("dream", {"eventspec": {"kind": "msd"}}, "is missing|missing:"),
-        ("specvlm", {"eventspec": {"kind": "msd", "compressor": {}}}, "only EAGLE's head has one"),
+        ("specvlm", {"eventspec": {"kind": "msd", "compressor": {}}}, "only SpecVLM's head has one"),
         ("eagle", {"hidden_size": "x"}, "hidden_size is 'x'"),
         ("eagle", {"hidden_size": None}, "hidden_size is None"),
         ("eagle", {"eventspec": {"target": 5}}, "target is 5"),
@@ -217,9 +217,9 @@ OURS = {
     "vispec": ("ViSpec", "a head of ViSpec"),
     "dream": ("DREAM", "a head of DREAM"),
     "massv": ("MASSV", "a head of MASSV"),
-    "hivis": ("HiViS", "a head with a compressor"),
-    "specvlm": ("SpecVLM, select", "a head with a compressor"),
-    "weighted": ("SpecVLM, weighted", "a head with a compressor"),
+    "hivis": ("HiViS", "a head of HiViS"),
+    "specvlm": ("SpecVLM, select", "a head of SpecVLM"),
+    "weighted": ("SpecVLM, weighted", "a head of SpecVLM"),
 }
 
 
@@ -229,13 +229,13 @@ def test_check_names_heads_that_are_our_own_and_export_refuses_them(
 ) -> None:
     """A layout of others has EAGLE's tensors under EAGLE's names: their code would run such a head as EAGLE's."""
     from eventspec.drafters import TrainedHead, save_head
+    from eventspec.drafters.heads import TargetSizes
     from eventspec.models.video_llava import load_video_llava
-    from eventspec.train.eagle import begin, recipe
+    from eventspec.train.heads import new_heads
 
-    target = load_video_llava(DATA / "pairs/nano/target")
-    made = recipe(name, target, range(100))
-    begin(made, None, target)
-    save_head(TrainedHead(made.head, made.compressor), tmp_path / name, target.language)
+    language = load_video_llava(DATA / "pairs/nano/target").language
+    head = new_heads([name], TargetSizes(language.config, tuple(range(100))), language)[name]
+    save_head(TrainedHead(head), tmp_path / name, language)
     shown, why = OURS[name]
     assert run(["models", "check", str(tmp_path / name)]) == 0
     assert f": a head ({shown}) of width " in capsys.readouterr().out

@@ -10,8 +10,8 @@ import pytest
 import trees
 
 from eventspec.cli import run
-from eventspec.experiments.compare import read_questions
 from eventspec.recordings import Recording
+from eventspec.recordings.qa import read_questions
 
 KINDS = sorted(trees.TREES)
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,16 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic
+from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED
 from eventspec.core import Budget, Drafts, Media, Proposal, Request, Sampling, Trace, Verdict
-from eventspec.drafters.dream import DreamConfig, DreamHead
-from eventspec.drafters.eagle import EagleConfig, EagleHead, MsdHead
-from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head, usual_taps
-from eventspec.drafters.feature import FeatureDraft, FeatureDrafter
-from eventspec.drafters.head_folder import TrainedHead
-from eventspec.drafters.static_tree import static_tree
-from eventspec.drafters.vispec import VispecHead
+from eventspec.drafters.heads.batch import TargetBatch
+from eventspec.drafters.heads.dream import DreamConfig, DreamHead
+from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, MsdHead
+from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head, usual_taps
+from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
+from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead
+from eventspec.drafters.heads.trees import static_tree
+from eventspec.drafters.heads.vispec import VispecHead
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers
@@ -31,9 +33,6 @@ from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.draft import TreeConfig
 from eventspec.pairs.warming import session_of
 from eventspec.text import StopDetector
-from eventspec.train.data import Packed
-from eventspec.train.heads import HeadRecipe
-from eventspec.train.views import TargetBatch
 
 SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)
 ONE = replace(SIZES, num_hidden_layers=1)
@@ -68,25 +67,29 @@ def eagle(norm: bool = True, bias: bool = True, seed: int = 1) -> EagleHead:
 
 def eagle3(normed: bool = False, seed: int = 1) -> Eagle3Head:
     head = Eagle3Head(Eagle3Config(ONE, usual_taps(6), 24, normed))
-    head.ids.copy_(torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:24].sort().values)
+    head.vocab_ids.copy_(torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:24].sort().values)
     made = randomised(head, seed)
     assert isinstance(made, Eagle3Head)
     return made
 
 
-def elastic(mode: Any, options: Any) -> Elastic:
-    made = randomised(Elastic(16, "select" if mode in WAYS else mode, options, frame=3), 5, 0.3)
-    assert isinstance(made, Elastic)
-    if mode in WAYS:  # else the gate takes one of them for every question here, whatever is wrong with the others
-        assert made.gate is not None
-        with torch.no_grad():
-            made.gate.weight.zero_()
-            made.gate.bias.copy_(torch.eye(len(options))[WAYS.index(mode)] * 10)
+def specvlm(mode: str) -> SpecvlmHead:
+    """EAGLE's head behind a compressor; `mode` may be one branch of FRUGAL's."""
+    config = SpecvlmConfig(ONE, mode="select" if mode in BRANCHES else mode, options=MODES[mode], frame=3)  # type: ignore[arg-type]
+    made = SpecvlmHead(config)
+    made.load_state_dict({**made.state_dict(), **eagle().state_dict()})
+    made.double().requires_grad_(False).eval()
+    randomised(made.compressor, 5, 0.3)
+    if mode in BRANCHES:  # else the gate takes one of them for every question here, whatever is wrong with the others
+        gate = made.compressor.gate
+        assert gate is not None
+        gate.weight.zero_()
+        gate.bias.copy_(torch.eye(len(MODES[mode]))[BRANCHES.index(mode)] * 10)
     return made
 
 
-WAYS = [option.kind for option in FRUGAL]
-MODES = {"select": SELECT, "weighted": WEIGHTED, "concat": CONCAT, **dict.fromkeys(WAYS, FRUGAL)}
+BRANCHES = [option.kind for option in FRUGAL]
+MODES = {"select": SELECT, "weighted": WEIGHTED, "concat": CONCAT, **dict.fromkeys(BRANCHES, FRUGAL)}
 HEADS: dict[str, Callable[[], Any]] = {
     "eagle1": lambda: eagle(norm=False),
     "eaglevlm": lambda: eagle(bias=False),
@@ -96,12 +99,13 @@ HEADS: dict[str, Callable[[], Any]] = {
     "vispec": lambda: randomised(VispecHead(EagleConfig(ONE), 3), 1, 0.4),
     "dream": lambda: randomised(DreamHead(DreamConfig(ONE)), 1),
 }
+COMPRESSED: dict[str, Callable[[], Any]] = {mode: partial(specvlm, mode) for mode in MODES}
+EVERY = {**HEADS, **COMPRESSED}
 GROWTHS = {"dynamic": TreeConfig(10, 8), "narrow": TreeConfig(2, 5), "chain": TreeConfig(1, 6), "static": STATIC}
 
 
-def drafter(model: LanguageTarget, head: Any, growth: TreeConfig, mode: str | None = None) -> FeatureDrafter:
-    trained = TrainedHead(head, None if mode is None else elastic(mode, MODES[mode]))
-    return FeatureDrafter("eagle", head, ONE, model.language, END, growth, trained.view)
+def drafter(model: LanguageTarget, head: Any, growth: TreeConfig) -> FeatureDrafter:
+    return FeatureDrafter("eagle", head, model.language, END, growth)
 
 
 def answered(
@@ -201,7 +205,7 @@ def test_sampled_answers_have_the_targets_distribution(kind: str) -> None:
 def test_a_compressor_never_changes_the_answer(mode: str) -> None:
     model = target()
     request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=30))
-    found, trace = answered(model, drafter(model, eagle(), TreeConfig(4, 5), mode), request)
+    found, trace = answered(model, drafter(model, COMPRESSED[mode](), TreeConfig(4, 5)), request)
     assert found == answered(model, None, request)[0]
     assert trace.drafted > 0
 
@@ -219,13 +223,13 @@ def opened(model: LanguageTarget, by: FeatureDrafter, first: list[int]) -> Featu
     return draft
 
 
-@pytest.mark.parametrize(("kind", "mode"), [*((kind, None) for kind in HEADS), *(("eaglevlm", mode) for mode in MODES)])
+@pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("rope", [1, 3])
-def test_what_is_drafted_is_what_was_trained(kind: str, mode: str | None, rope: int) -> None:
+def test_what_is_drafted_is_what_was_trained(kind: str, rope: int) -> None:
     """A chain's choices, level by level, are those of the unrolled training pass on the same tokens."""
-    model, head = target(), HEADS[kind]()
+    model, head = target(), EVERY[kind]()
     first = [4, 11, 6]
-    draft = opened(model, drafter(model, head, TreeConfig(1, 4), mode), first[:rope])
+    draft = opened(model, drafter(model, head, TreeConfig(1, 4)), first[:rope])
     if rope > 1:
         draft.propose(Budget(max_nodes=2))  # what was read early must not differ from what is read at once
         draft.observe(Verdict(np.empty(0, np.int64), np.array([9])), scored(model, head, first[:rope]))
@@ -234,7 +238,7 @@ def test_what_is_drafted_is_what_was_trained(kind: str, mode: str | None, rope: 
         first = first[:rope]
     drafted = draft.propose(Budget(max_nodes=4))
     chain = drafted.tokens.tolist()
-    logs = levels(model, head, first, chain, mode)
+    logs = levels(model, head, first, chain)
     assert len(chain) == 4 or END in chain
     for level, token in enumerate(chain):
         assert token == int(logs[level].argmax()), level
@@ -247,7 +251,7 @@ def scored(model: LanguageTarget, head: Any, tokens: list[int]) -> Any:
     return replace(scores, features=scores.features[-1:])
 
 
-def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int], mode: str | None = None) -> list[torch.Tensor]:
+def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int]) -> list[torch.Tensor]:
     """log q over the target's tokens at every level of a chain, by the training pass."""
     language = model.language
     request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=40))
@@ -262,17 +266,17 @@ def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int],
     # Questions are told from answers by their labels, branches by offset 0.
     labels = torch.full_like(ids, -100)
     labels[:, len(rows) - prefix - 1 :] = 1
-    packed = Packed(ids, labels, torch.arange(length - prefix)[None], mask)
+    offsets = torch.arange(length - prefix)[None]
     following, places = torch.cat((text[:, 1:], text[:, -1:]), 1), torch.arange(length)[None]
     logits = language.logits(hidden[:, prefix:])
-    batch = TargetBatch(text, torch.full((1, length), -1), following, taps, logits, places, packed, begin, prefix, labels > 0)
-    recipe = HeadRecipe(head, None if mode is None else elastic(mode, MODES[mode]))
+    ids, learned = torch.full((1, length), -1), labels > 0
+    batch = TargetBatch(text, ids, following, taps, logits, places, mask, offsets, labels, begin, prefix, learned)
     found = []
-    for level, out in enumerate(recipe.steps(language, batch, len(chain)).outs):
+    for level, out in enumerate(head.rollout(language, batch, len(chain)).outs):
         row = len(rows) - prefix + len(first) - 2 + level
         own = head.scores(out[0, row], language).log_softmax(-1)
         whole_row = torch.full((40,), -math.inf, dtype=torch.float64)
-        whole_row[head.ids if isinstance(head, Eagle3Head) else torch.arange(40)] = own
+        whole_row[head.vocab_ids if isinstance(head, Eagle3Head) else torch.arange(40)] = own
         found.append(whole_row)
     return found
 
@@ -315,11 +319,11 @@ def test_asked_twice_it_drafts_the_same() -> None:
     assert one.parents.tolist() == two.parents.tolist()
 
 
-@pytest.mark.parametrize(("kind", "mode"), [*((kind, None) for kind in HEADS), *(("eaglevlm", mode) for mode in MODES)])
-def test_a_session_makes_nothing_on_the_default_device(kind: str, mode: str | None) -> None:
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_session_makes_nothing_on_the_default_device(kind: str) -> None:
     """With the target's tensors in one place and the default device elsewhere, as on a GPU."""
     model = target()
-    draft = opened(model, drafter(model, HEADS[kind](), TreeConfig(3, 3), mode), [4])
+    draft = opened(model, drafter(model, EVERY[kind](), TreeConfig(3, 3)), [4])
     scores = scored(model, draft.drafter.head, [4])
     with torch.device("meta"):
         for _ in range(2):
@@ -339,8 +343,9 @@ def test_a_bushy_fixed_tree_has_room_for_its_rows() -> None:
 
 
 def test_a_heads_own_context_does_not_bound_the_prompt() -> None:
-    model, head = target(), eagle()
-    by = FeatureDrafter("eagle", head, replace(ONE, max_position_embeddings=8), model.language, END, TreeConfig(2, 4))
+    model = target()
+    head = randomised(EagleHead(EagleConfig(replace(ONE, max_position_embeddings=8))), 1)
+    by = FeatureDrafter("eagle", head, model.language, END, TreeConfig(2, 4))
     request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
     found, trace = answered(model, by, request, floor=1e-9)
     assert found == answered(model, None, request)[0]
@@ -349,9 +354,8 @@ def test_a_heads_own_context_does_not_bound_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3])
-@pytest.mark.parametrize("kind", ["eaglevlm", "msd", "vispec"])
-@pytest.mark.parametrize("mode", [None, *MODES])
-def test_few_visual_rows_or_none_are_no_trouble(kind: str, mode: str | None, rows: int) -> None:
+@pytest.mark.parametrize("kind", ["eaglevlm", "msd", "vispec", *MODES])
+def test_few_visual_rows_or_none_are_no_trouble(kind: str, rows: int) -> None:
     whole = target()
 
     def fewer(question: str) -> Prompt:
@@ -360,12 +364,11 @@ def test_few_visual_rows_or_none_are_no_trouble(kind: str, mode: str | None, row
         return Prompt(torch.cat((prompt.rows[: begin + rows], prompt.rows[end:])), (begin, begin + rows))
 
     model = LanguageTarget(TextEncoder(whole.language, fewer))
-    if mode is None or kind == "eaglevlm":
-        request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
-        found, trace = answered(model, drafter(model, HEADS[kind](), TreeConfig(3, 4), mode), request, floor=1e-9)
-        assert found == answered(model, None, request)[0]
-        assert trace.drafted > 0
-        assert not trace.notes
+    request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
+    found, trace = answered(model, drafter(model, EVERY[kind](), TreeConfig(3, 4)), request, floor=1e-9)
+    assert found == answered(model, None, request)[0]
+    assert trace.drafted > 0
+    assert not trace.notes
 
 
 def test_a_fixed_tree_has_its_shape_whatever_the_weights() -> None:

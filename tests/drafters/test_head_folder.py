@@ -13,15 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic
+from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic, Mode, Option
 from eventspec.core import BadCheckpoint
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, load_head, save_head
-from eventspec.drafters.dream import DreamConfig, DreamHead
-from eventspec.drafters.eagle import MsdHead
-from eventspec.drafters.eagle3 import usual_taps
-from eventspec.drafters.head_folder import fingerprint
-from eventspec.drafters.small_vlm import SmallConfig, SmallVlm
-from eventspec.drafters.vispec import VispecHead
+from eventspec.drafters.heads.dream import DreamConfig, DreamHead
+from eventspec.drafters.heads.eagle import MsdHead
+from eventspec.drafters.heads.eagle3 import usual_taps
+from eventspec.drafters.heads.massv import SmallConfig, SmallVlm
+from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead
+from eventspec.drafters.heads.vispec import VispecHead
+from eventspec.models.fingerprint import fingerprint
 from eventspec.nn import Llama, LlamaConfig
 
 SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)
@@ -46,10 +47,14 @@ def halved(module: Any) -> Any:
 
 def eagle3(taps: tuple[int, ...] = usual_taps(6)) -> Eagle3Head:
     head = Eagle3Head(Eagle3Config(ONE, taps, 24))
-    head.ids.copy_(torch.randperm(40)[:24].sort().values)
+    head.vocab_ids.copy_(torch.randperm(40)[:24].sort().values)
     made = halved(head)
     assert isinstance(made, Eagle3Head)
     return made
+
+
+def specvlm(mode: Mode, options: tuple[Option, ...], frame: int = 0, bias: bool = True) -> TrainedHead:
+    return TrainedHead(halved(SpecvlmHead(SpecvlmConfig(ONE, bias=bias, mode=mode, options=options, frame=frame))))
 
 
 KINDS: dict[str, Callable[[], TrainedHead]] = {
@@ -58,10 +63,10 @@ KINDS: dict[str, Callable[[], TrainedHead]] = {
     "no bias": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, bias=False)))),
     "eagle3": lambda: TrainedHead(eagle3()),
     "other taps": lambda: TrainedHead(eagle3((1, 2, 4))),
-    "select": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "select", SELECT))),
-    "frugal": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "select", FRUGAL, 5))),
-    "weighted": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), halved(Elastic(16, "weighted", WEIGHTED))),
-    "concat": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, bias=False))), halved(Elastic(16, "concat", CONCAT))),
+    "select": lambda: specvlm("select", SELECT),
+    "frugal": lambda: specvlm("select", FRUGAL, 5),
+    "weighted": lambda: specvlm("weighted", WEIGHTED),
+    "concat": lambda: specvlm("concat", CONCAT, bias=False),
     "ranks": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), rates=((0.75, 0.125, 0.0625), (0.5, 0.25, 0.0))),
     "msd": lambda: TrainedHead(halved(MsdHead(EagleConfig(ONE)))),
     "vispec": lambda: TrainedHead(halved(VispecHead(EagleConfig(ONE), 3))),
@@ -78,15 +83,10 @@ def test_a_head_that_was_written_is_read_back_bit_by_bit(kind: str, tmp_path: Pa
     assert type(found.head) is type(made.head)
     assert found.head.config == made.head.config
     assert found.rates == made.rates
-    pairs = [(made.head, found.head)]
-    if made.compressor is not None:
-        assert found.compressor is not None
-        assert (found.compressor.mode, found.compressor.options) == (made.compressor.mode, made.compressor.options)
-        pairs.append((made.compressor, found.compressor))  # type: ignore[arg-type]
-    for ours, theirs in pairs:
-        assert ours.state_dict().keys() == theirs.state_dict().keys()
-        for name, tensor in ours.state_dict().items():
-            assert torch.equal(tensor, theirs.state_dict()[name]), name
+    ours, theirs = made.head.state_dict(), found.head.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
     assert all(path.stat().st_mode & 0o044 for path in (tmp_path / "head").iterdir()), "others may read it"
 
 
@@ -192,7 +192,7 @@ def broken(folder: Path, how: str) -> None:
         ("taps", "ascending layers"),
         ("hidden_size", "another target"),
         *((name, f"{name} is .*, wanted ") for name in list(FIELDS)[1:]),
-        ("compressor", "only EAGLE's head has one"),
+        ("compressor", "only SpecVLM's head has one"),
         ("no weights", "missing"),
         ("torn", "cannot be read"),
     ],
@@ -264,7 +264,7 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         f"eagle3 as {kind}": ("eagle3", {"kind": kind}, {}, "EAGLE-3's heads alone")
         for kind in ("msd", "vispec", "dream", "massv")
     },
-    **{f"{kind} compressed": (kind, NONE, {}, "only EAGLE's head") for kind in ("eagle3", "msd", "vispec", "dream", "massv")},
+    **{f"{kind} compressed": (kind, NONE, {}, "only SpecVLM's head") for kind in ("eagle3", "msd", "vispec", "dream", "massv")},
     "nan": ("eagle1", {}, {"fc.bias": torch.tensor([float("nan")] + 15 * [0.0])}, "fc.bias holds NaN or infinity"),
     "infinity": ("msd", {}, {"fc.bias": torch.tensor([float("-inf")] + 15 * [0.0])}, "fc.bias holds NaN or infinity"),
     "a gate of nan": ("select", {}, {"compressor.gate.bias": torch.full((5,), float("nan"))}, "gate.bias holds NaN"),
@@ -336,7 +336,5 @@ def test_a_compressed_head_is_read_from_a_bin_as_well(tmp_path: Path) -> None:
     save_head(made, tmp_path, target())
     torch.save(load_file(path), tmp_path / "pytorch_model.bin")
     path.unlink()
-    found = load_head(tmp_path, target()).compressor
-    assert made.compressor is not None
-    assert found is not None
-    assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in made.compressor.state_dict().items())
+    found = load_head(tmp_path, target()).head.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in made.head.state_dict().items())

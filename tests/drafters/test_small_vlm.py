@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eventspec.core import Drafter, Drafts, Media, Request, Sampling, TappedPrompt, Trace
-from eventspec.drafters.small_vlm import Pruned, SmallConfig, SmallVlm, SmallVlmDrafter
+from eventspec.drafters.heads.massv import Pruned, SmallConfig, SmallVlm, SmallVlmDrafter
 from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers

@@ -22,7 +22,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eventspec.compress.elastic import SELECT, Elastic
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters import (
     Eagle3Config,
@@ -35,8 +34,8 @@ from eventspec.drafters import (
     load_head,
     save_head,
 )
-from eventspec.drafters.eagle3 import usual_taps
-from eventspec.drafters.head_folder import exact_dtype
+from eventspec.drafters.heads.checkpoint import exact_dtype
+from eventspec.drafters.heads.eagle3 import usual_taps
 from eventspec.models import weights
 from eventspec.models.configuration import llama_json, pretty
 from eventspec.nn import KVCache, Llama, LlamaConfig
@@ -66,7 +65,7 @@ def target() -> Llama:
 
 def head_of(kind: str = "plain", drafts: int = 24) -> Eagle3Head:
     head = Eagle3Head(Eagle3Config(ONE, usual_taps(8), drafts, kind == "normed"))
-    head.ids.copy_(torch.randperm(64, generator=torch.Generator().manual_seed(1))[:drafts].sort().values)
+    head.vocab_ids.copy_(torch.randperm(64, generator=torch.Generator().manual_seed(1))[:drafts].sort().values)
     made = random(head, HEADS.index(kind) + 1)
     assert isinstance(made, Eagle3Head)
     return made
@@ -174,12 +173,10 @@ def test_a_head_without_its_own_vocabulary_is_incomplete(target: Llama, tmp_path
 def test_what_a_layout_has_no_place_for_is_not_exported(target: Llama, tmp_path: Path) -> None:
     eagle1 = TrainedHead(random(EagleHead(EagleConfig(ONE)), 0))
     whole = head_of(drafts=64)
-    whole.ids = whole.ids.flip(0)
-    elastic = TrainedHead(head_of(), random(Elastic(32, "select", SELECT), 0))
+    whole.vocab_ids = whole.vocab_ids.flip(0)
     cases: dict[str, Callable[[], None]] = {
         "reads no EAGLE-1": lambda: export_speculators(eagle1, tmp_path / "no", target, NOWHERE),
         "another order": lambda: export_speculators(TrainedHead(whole), tmp_path / "no", target, NOWHERE),
-        "no place for a head's compressor": lambda: export_speculators(elastic, tmp_path / "no", target, NOWHERE),
         "norm_before_residual": lambda: save_head(TrainedHead(head_of("normed")), tmp_path / "no", target),
     }
     for told, export in cases.items():

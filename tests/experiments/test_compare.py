@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from eventspec.core import BadInput, Sampling
-from eventspec.experiments.compare import Question, Recordings, arms_of, compare, read_questions
+from eventspec.experiments.compare import Recordings, arms_of, compare
 from eventspec.experiments.figures import summary
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs import load_folders, load_pair
 from eventspec.pairs.pair_file import DATA
+from eventspec.recordings.qa import Question, read_questions
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Folders

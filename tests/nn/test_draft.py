@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eventspec.drafters.eagle import EagleConfig, EagleHead
-from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head
+from eventspec.drafters.heads.eagle import EagleConfig, EagleHead
+from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 from eventspec.nn import KVCache, Llama, LlamaConfig
 from eventspec.nn.decode import block
 from eventspec.nn.draft import TreeConfig, fixed_tree, grow

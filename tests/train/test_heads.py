@@ -14,18 +14,19 @@ import torch
 
 from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic, Option
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
+from eventspec.drafters.heads import RECIPES, TargetSizes
+from eventspec.drafters.heads.batch import TargetBatch
+from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead, every_branch
+from eventspec.drafters.heads.unrolled import steps
 from eventspec.models.embedded import SIZES
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import rope_tables
 from eventspec.train.data import Branch, pack
-from eventspec.train.eagle import NAMES, NEIGHBOURS, recipe
-from eventspec.train.eagle import begin as fresh
-from eventspec.train.heads import HeadRecipe, HeadTraining, head_losses
+from eventspec.train.distillation import HeadTraining, head_losses
+from eventspec.train.heads import begin as fresh
 from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
-from eventspec.train.unrolled import steps
-from eventspec.train.views import TargetBatch, compressed, whole
 
 ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
 
@@ -99,7 +100,9 @@ def seen(seed: int = 0) -> TargetBatch:
         {tap: noise(16) for tap in (1, 2, 3, 4, 5, -1)},
         logits,
         places,
-        packed,
+        packed.mask,
+        packed.offsets,
+        packed.labels,
         2,
         prefix,
         loss_mask,
@@ -114,23 +117,24 @@ def test_only_words_behind_the_first_of_an_answer_are_learned() -> None:
 
 
 @pytest.mark.parametrize("kind", ["select", "weighted"])
-def test_gates_and_ways_get_gradients(kind: Any) -> None:
+def test_gates_and_branches_get_gradients(kind: Any) -> None:
     options = SELECT if kind == "select" else WEIGHTED
     torch.manual_seed(0)
-    recipe = HeadRecipe(EagleHead(EagleConfig(ONE)), Elastic(16, kind, options), unroll=2)
-    for parameter in recipe.head.parameters():
-        torch.nn.init.normal_(parameter, 0.0, 0.3)
+    head = SpecvlmHead(SpecvlmConfig(ONE, mode=kind, options=options))
+    for name, parameter in head.named_parameters():
+        if not name.startswith("compressor."):
+            torch.nn.init.normal_(parameter, 0.0, 0.3)
     target = VideoLlava(SIZES["nano"].target)
     target.language.head = torch.nn.Linear(16, 40, bias=False)  # type: ignore[assignment]
     target.language.cos, target.language.sin = rope_tables(ONE, 64)
-    losses = head_losses(recipe, target, seen())
+    losses = head_losses(head, RECIPES["specvlm"], target.language, seen())
     (losses["words"] + losses["feature"]).backward()
-    assert recipe.compressor is not None
-    assert recipe.compressor.gate is not None
-    gate = recipe.compressor.gate.weight.grad
+    assert head.compressor.gate is not None
+    gate = head.compressor.gate.weight.grad
     assert gate is not None and float(gate.abs().sum()) > 0
-    ways = [p.grad for name, p in recipe.compressor.named_parameters() if name.startswith("ways")]
-    assert all(grad is not None and torch.isfinite(grad).all() for grad in ways)
+    branches = [p.grad for name, p in head.compressor.named_parameters() if name.startswith("branches.")]
+    assert branches
+    assert all(grad is not None and torch.isfinite(grad).all() for grad in branches)
 
 
 def chosen(elastic: Elastic, way: int) -> Elastic:
@@ -144,7 +148,7 @@ def chosen(elastic: Elastic, way: int) -> Elastic:
 
 def costs(options: tuple[Option, ...]) -> list[float]:
     """What every way costs where all questions take it."""
-    found = [compressed(seen(), (-1,), chosen(Elastic(16, "select", options, frame=2), way)).cost for way in range(5)]
+    found = [every_branch(seen(), (-1,), chosen(Elastic(16, "select", options, frame=2), way))[1] for way in range(5)]
     return [float(cost) for cost in found if cost is not None]
 
 
@@ -153,7 +157,7 @@ def test_what_ways_cost_moves_the_gate_to_cheap_ones() -> None:
     elastic = Elastic(16, "select", SELECT)
     assert elastic.gate is not None
     for _ in range(200):
-        cost = compressed(seen(), (-1,), elastic).cost
+        _, cost = every_branch(seen(), (-1,), elastic)
         assert cost is not None
         (gradient,) = torch.autograd.grad(cost, [elastic.gate.bias])
         with torch.no_grad():
@@ -172,11 +176,11 @@ def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
     found = seen()
     elastic = chosen(Elastic(16, "select", FRUGAL, frame=2), way)
     head = random(EagleHead(EagleConfig(ONE))).float()
-    view = compressed(found, head.taps, elastic)
+    view, _ = every_branch(found, head.taps, elastic)
     cos, sin = (table for table in rope_tables(ONE, 64))
     rope = cos[view.positions], sin[view.positions]
     out = next(steps(head, view.embeds, view.tapped, rope, view.prefix, view.mask, 1))
-    plain = whole(found, head.taps)
+    plain = found.view(head.taps)
     for recording, (begin, end, question) in ((0, (0, 7, 2)), (0, (7, 11, 1)), (1, (0, 5, 1))):
         kept = found.prefix
         embeds = torch.cat((plain.embeds[recording, :kept], plain.embeds[recording, kept + begin : kept + end]))
@@ -198,17 +202,19 @@ def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
 
 def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """tau counts drafts in a row from every token of an answer; here the head is asked for what it is told."""
-    from eventspec.train import heads as module
+    from eventspec.drafters.heads import feature as module
 
     found = seen()
-    recipe = HeadRecipe(EagleHead(EagleConfig(ONE)))
-    training = HeadTraining.__new__(HeadTraining)
-    torch.nn.Module.__init__(training)
-    target = VideoLlava(SIZES["nano"].target)
-    target.language.cos, target.language.sin = rope_tables(ONE, 64)
-    training.seed = 0
-    training.recipes, training._target = {"it": recipe}, [target]
-    monkeypatch.setattr(HeadTraining, "_seen", lambda self, index: found)
+    language = VideoLlava(SIZES["nano"].target).language
+    language.cos, language.sin = rope_tables(ONE, 64)
+
+    class Source:
+        target = language
+
+        def batches(self, *asked: Any) -> Any:
+            yield found
+
+    training = HeadTraining(Source(), {"it": EagleHead(EagleConfig(ONE))}, {"it": RECIPES["eagle"]})
     answer = found.logits.roll(-1, 1)
     for said, gained in ((answer, None), (-answer, 0.0)):
         monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target, said=said: said)
@@ -220,24 +226,24 @@ def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: py
         assert tau == pytest.approx(1 + (best if gained is None else gained))
 
 
-@pytest.mark.parametrize("name", NAMES + NEIGHBOURS)
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_head_learns_with_all_it_has(name: str) -> None:
     """Losses are numbers, every parameter gets a gradient, and some steps on one batch make them smaller."""
     torch.manual_seed(0)
     language = LlamaConfig(40, 16, 24, 8, 2, 1, max_position_embeddings=64)
     target = VideoLlava(replace(SIZES["nano"].target, language=language)).train().requires_grad_(False)
-    made = recipe(name, target, range(40))
-    fresh(made, None, target)
-    parts = made.module()
-    optimiser, totals = torch.optim.AdamW(parts.parameters(), 1e-2), []
+    recipe = RECIPES[name]
+    made = recipe.make(TargetSizes(language, tuple(range(40)), target.config.vision.tokens))
+    fresh(made, None, target.language)
+    optimiser, totals = torch.optim.AdamW(made.parameters(), 1e-2), []
     for turn in range(40):
-        losses = head_losses(made, target, seen())
+        losses = head_losses(made, recipe, target.language, seen())
         total = torch.stack([loss for part, loss in losses.items() if not part.startswith("_")]).sum()
         total.backward()
         if not turn:
             missing = [
                 n
-                for n, p in parts.named_parameters()
+                for n, p in made.named_parameters()
                 if p.requires_grad and (p.grad is None or not torch.isfinite(p.grad).all())
             ]
             assert not missing
@@ -260,7 +266,7 @@ def test_ranks_stand_where_their_chain_began(depth: int, monkeypatch: pytest.Mon
     second = answer.scatter(-1, answer.argmax(-1, keepdim=True), answer.topk(2).values[..., 1:] - 1e-3)
     said = iter((answer, answer, *[second] * depth))
     monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target: next(said))
-    ranks = ranked(HeadRecipe(EagleHead(EagleConfig(ONE))), target, found, 3, depth)
+    ranks = ranked(EagleHead(EagleConfig(ONE)), target.language, found, 3, depth)
     left = torch.zeros_like(ranks[0])  # learned rows of the answer from here on
     for row in reversed(range(left.shape[1])):
         behind = left[:, row + 1] if row + 1 < left.shape[1] else 0
@@ -298,17 +304,17 @@ def test_rounds_go_on_behind_what_a_chain_gained() -> None:
 @pytest.mark.long
 def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
     from eventspec.pairs import load_pair
-    from eventspec.train.eagle import PRESETS, train
+    from eventspec.train.heads import PRESETS, train
 
     monkey = replace(PRESETS["smoke"], answered=2)
     PRESETS["tiny"] = monkey
     try:
-        folder = train("nano", "tiny", list(NAMES + NEIGHBOURS), tmp_path, lambda *words: None, go_on=True)
+        folder = train("nano", "tiny", list(RECIPES), tmp_path, lambda *words: None, go_on=True)
     finally:
         del PRESETS["tiny"]
     pair = load_pair(folder)
     assert {"eagle", "specvlm"} <= pair.methods.keys()
-    assert set(pair.heads) == {*NAMES, *NEIGHBOURS}
+    assert set(pair.heads) == set(RECIPES)
     assert isinstance(pair.target, LanguageTarget)
     assert all(load_head(where, pair.target.language).rates for where in pair.heads.values())
     told = json.loads((folder / "heads.json").read_text())["calibration"]["tau"]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,9 +23,11 @@ from torch import nn
 
 from eventspec.cli import run
 from eventspec.core import BadInput
-from eventspec.train import eagle, loop
+from eventspec.drafters.heads import RECIPES
+from eventspec.train import heads as recipe
+from eventspec.train import loop
 from eventspec.train.data import Branch
-from eventspec.train.heads import HeadTraining
+from eventspec.train.distillation import HeadTraining
 from eventspec.train.loop import Stage, TrainingFailed
 from eventspec.train.models import Sampler
 from eventspec.train.processes import ALONE, Processes, started
@@ -77,11 +80,11 @@ def heads(out: Path, seconds: float, processes: Processes = ALONE, bad_call: int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "trained_clock", partial(next, itertools.count(0, 1 + processes.rank)))
         patch.setattr(Watched, "bad_call", bad_call)
-        patch.setattr(eagle, "CALIBRATION", 2)
-        patch.setitem(eagle.PRESETS, "tiny", eagle.Preset(8, Stage("heads", seconds, 1e-3, 2), 2))
-        patch.setattr(eagle, "HeadTraining", Watched)
-        patch.setattr(eagle, "answered", answered)
-        eagle.train("nano", "tiny", ["eagle1"], out, lambda *told: None, processes=processes)
+        patch.setattr(recipe, "CALIBRATION", 2)
+        patch.setitem(recipe.PRESETS, "tiny", recipe.Preset(8, Stage("heads", seconds, 1e-3, 2), 2))
+        patch.setattr(recipe, "HeadTraining", Watched)
+        patch.setattr(recipe, "answered", answered)
+        recipe.train("nano", "tiny", ["eagle1"], out, lambda *told: None, processes=processes)
     return Watched.made[0]
 
 
@@ -222,7 +225,7 @@ def test_the_first_process_alone_tells_what_stopped_all(
 
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("MALLOC_TOP_PAD_", "0")  # no second start
-    monkeypatch.setattr(eagle, "train", failing)
+    monkeypatch.setattr(recipe, "train", failing)
     monkeypatch.setattr("eventspec.train.processes.started", pretended)
     assert run(["train", "heads", "--out", str(tmp_path / "new")]) == code
     assert capsys.readouterr().err.strip() == ("eventspec: heads: the loss is nan at step 3" if code else "")
@@ -234,7 +237,7 @@ def test_only_the_first_process_minds_a_folder_in_use(
     """The first may have begun to write there when the second looks."""
     (tmp_path / "train").mkdir()
     monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
-    monkeypatch.setattr(eagle, "train", lambda *given, **named: pytest.fail("began"))
+    monkeypatch.setattr(recipe, "train", lambda *given, **named: pytest.fail("began"))
     assert run(["train", "heads", "--out", str(tmp_path)]) == 2
     assert "--resume" in capsys.readouterr().err
     monkeypatch.setenv("RANK", "1")
@@ -274,8 +277,8 @@ def test_a_head_without_weights_to_begin_with_is_told(
         raise TrainingFailed("enough")
 
     monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
-    monkeypatch.setattr(eagle, "train", noted)
-    monkeypatch.setitem(eagle.BEGINS, "dream", "medusa")  # which the pair has not
+    monkeypatch.setattr(recipe, "train", noted)
+    monkeypatch.setitem(RECIPES, "dream", replace(RECIPES["dream"], begins_with="medusa"))  # which the pair has not
     words = ["train", "heads", "--out", str(tmp_path / "new"), "--head", "eagle", "--head", "dream"]
     assert run([*words, "--begin-with-own"]) == 2
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]

@@ -66,9 +66,9 @@ def compare(
     from eventspec.core import BadInput, Sampling
     from eventspec.events.formats import parse_sensor_size
     from eventspec.experiments.compare import compare as run
-    from eventspec.experiments.compare import read_questions
     from eventspec.pairs import check_method, load_pair, warm_up
     from eventspec.recordings import Recording
+    from eventspec.recordings.qa import read_questions
 
     methods = [check_method(name) for name in dict.fromkeys(method)]
     if out.is_dir():

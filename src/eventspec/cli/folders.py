@@ -7,9 +7,6 @@ from typing import Any
 
 from eventspec.errors import BadCheckpoint, BadInput
 
-HEADS = {"msd": "MSD", "vispec": "ViSpec", "dream": "DREAM", "massv": "MASSV"}
-"""The methods behind `eventspec.kind` of a head's config.json, as their papers write them."""
-
 
 def described(folder: Path) -> dict[str, Any]:
     """Key `head` or `packer` says that it is one; BadInput or BadCheckpoint, one line, for the first thing that is wrong."""
@@ -40,8 +37,8 @@ def _packer(folder: Path) -> dict[str, Any]:
 def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
     """What a head is, as far as it can be told without its target; None for what is no head: only heads begin with an `fc`,
     have the layout of speculators, or were written here."""
-    from eventspec.drafters import Eagle3Head, speculators
-    from eventspec.drafters.head_folder import KINDS, inspect_head
+    from eventspec.drafters.heads import speculators
+    from eventspec.drafters.heads.checkpoint import inspect_head
     from eventspec.models.checkpoint import Checkpoint
 
     if speculators.KIND not in data and not isinstance(data.get("eventspec"), dict):
@@ -53,19 +50,13 @@ def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
         except BadCheckpoint:
             return None  # `describe` knows better what it lacks
     made, checkpoint, target = inspect_head(folder)
-    named = {"head": HEADS[KINDS[type(made.head)]]} if type(made.head) in KINDS else {"head": "EAGLE"}
-    if isinstance(made.head, Eagle3Head):
-        named = {"head": "EAGLE-3"}
-    if (elastic := made.compressor) is not None:
-        blind = elastic.mode == "concat" and [option.kind for option in elastic.options] == ["none"]
-        named = {"head": "HiViS"} if blind else {"head": "SpecVLM", "mode": elastic.mode}
-    about = {**named, "target": target, "hidden_size": made.head.config.language.hidden_size}
+    about = {**made.head.about(), "target": target, "hidden_size": made.head.config.language.hidden_size}
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 
 def _pair(folder: Path) -> dict[str, Any]:
-    from eventspec.drafters.head_folder import fingerprint
     from eventspec.models import configuration as fields
+    from eventspec.models.fingerprint import fingerprint
     from eventspec.models.session import LanguageTarget
     from eventspec.pairs import load_pair
 

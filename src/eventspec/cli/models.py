@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eventspec.cli.folders import HEADS, described
+from eventspec.cli.folders import described
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def export_head(
     """Write a head as SafeAILab's code or `speculators` and vLLM read it, in the precision it is stored in."""
     from eventspec.core import BadInput
     from eventspec.drafters import Verifier, export_speculators, load_head, save_head
-    from eventspec.drafters.head_folder import exact_dtype
+    from eventspec.drafters.heads.checkpoint import exact_dtype
     from eventspec.models import configuration as fields
     from eventspec.pairs import load_folders, load_pair
     from eventspec.pairs.methods import head_folder
@@ -112,7 +112,7 @@ def export_head(
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
     loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
-    folder, language = head_folder(loaded.parts, head), loaded.parts.language_target.language
+    folder, language = head_folder(loaded.parts, head), loaded.parts.ends
     trained = load_head(folder, language)
     _check_layout(trained, layout)
     dtype = exact_dtype(trained)
@@ -131,10 +131,8 @@ def export_head(
 def _check_layout(trained: TrainedHead, layout: str) -> None:
     """BadInput for a head that is our own: in either layout it would be taken for EAGLE's, and draft nonsense."""
     from eventspec.core import BadInput
-    from eventspec.drafters.head_folder import KINDS
 
+    if trained.head.published:
+        return
     whose = "no SafeAILab code" if layout == "safeailab" else "no code of speculators"
-    if kind := KINDS.get(type(trained.head)):
-        raise BadInput(f"{whose} loads a head of {HEADS[kind]}: it is for eventspec alone, copy its folder")
-    if trained.compressor is not None:
-        raise BadInput(f"{whose} loads a head with a compressor: it is for eventspec alone, copy its folder")
+    raise BadInput(f"{whose} loads a head of {trained.head.about()['head']}: it is for eventspec alone, copy its folder")

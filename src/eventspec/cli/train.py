@@ -51,10 +51,20 @@ def embedded(
 
 @train.command()
 def heads(
-    out: Annotated[Path, typer.Option(parser=given_path, help="Rendered clips, answers, checkpoints and the finished pair.")],
+    out: Annotated[Path, typer.Option(parser=given_path, help="Clips, answers, checkpoints, and the finished pair or heads.")],
     pair: Annotated[
-        str, typer.Option(help="Whose target the heads are for: a bundled pair, or the folder of a pair.toml.")
-    ] = "nano",
+        str | None, typer.Option(help="Whose target the heads are for: a pair of ours (nano), or the folder of a pair.toml.")
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option(parser=given_path, help="The checkpoint folder of a target of your own instead, with --questions."),
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(parser=given_path, help="For --target: a qa.jsonl with recordings (image folders too) and questions."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="For --target: cpu, cuda, ...")] = "cpu",
+    max_new_tokens: Annotated[int, typer.Option(min=4, help="For --target: longest answer that heads learn from.")] = 96,
     head: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,20 +83,28 @@ def heads(
 ) -> None:
     """Train heads on a target's features (EAGLE, EAGLE-3, SpecVLM and neighbours) by distillation from its running pass.
 
+    For a pair of ours on rendered clips; with --target and --questions for any checkpoint folder that `generate` takes as a
+    target, on recordings and questions of your own, which the target answers itself.
+
     On several GPUs, or processes: torchrun --nproc-per-node N -m eventspec train heads ... Gradients are averaged, so a step
     learns from N batches; the output folder must be the same for all. A run may go on with another N.
     """
-    from eventspec.core import BadInput
     from eventspec.pairs.pair_file import folder_of
-    from eventspec.train import eagle as recipe
+    from eventspec.train import heads as recipe
     from eventspec.train.embedded import reexecute_with_allocator
     from eventspec.train.loop import TrainingFailed
     from eventspec.train.processes import launched_first, started
 
-    names, known = list(dict.fromkeys(head or recipe.NAMES)), (*recipe.NAMES, *recipe.NEIGHBOURS)
-    if unknown := [name for name in names if name not in known]:
-        raise BadInput(f"head '{unknown[0]}' is unknown: choose from {', '.join(known)}")
+    names = list(recipe.checked(head or recipe.NAMES))
     _check_preset(preset, recipe.PRESETS)
+    if target is not None or questions is not None:
+        _own_target(target, questions, pair, begin_with_own)
+        assert target is not None
+        assert questions is not None
+        _check_out(out, resume)
+        _heads_for(target, questions, preset, names, out, device, max_new_tokens, as_json)
+        return
+    pair = pair or "nano"
     folder_of(pair)
     if launched_first():
         _check_out(out, resume)
@@ -109,6 +127,37 @@ def heads(
     for name, tau in recorded["calibration"]["tau"].items():
         typer.echo(f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}")
     typer.echo(f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle")
+
+
+def _own_target(target: Path | None, questions: Path | None, pair: str | None, begin_with_own: bool) -> None:
+    """BadInput for options that do not go together with a target of one's own."""
+    from eventspec.core import BadInput
+    from eventspec.train.processes import launched
+
+    if target is None or questions is None:
+        raise BadInput("--target and --questions go together: a checkpoint folder, and a qa.jsonl about recordings")
+    if pair is not None or begin_with_own:
+        other = "--pair" if pair is not None else "--begin-with-own"
+        raise BadInput(f"{other} is for a pair of ours, --target for a checkpoint folder: give one of them")
+    if launched() > 1:
+        raise BadInput(f"heads for --target are trained in one process, not in {launched()}: start it without torchrun")
+
+
+def _heads_for(
+    target: Path, questions: Path, preset: str, names: list[str], out: Path, device: str, longest: int, as_json: bool
+) -> None:
+    from eventspec.models.loading import LoadOptions
+    from eventspec.train.own import train as learn
+
+    with _shown() as report:
+        folder = learn(target, questions, preset, names, out, report, LoadOptions(device=device), longest)
+    recorded = json.loads((folder / "heads.json").read_text())
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **recorded}))
+        return
+    for name, tau in recorded["calibration"]["tau"].items():
+        typer.echo(f"{name:<8} tau of a chain of 8 on {recorded['judged']} answers: {tau:.2f}")
+    typer.echo(f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}")
 
 
 @train.command()
@@ -152,10 +201,10 @@ def packer(
 def _tell_fresh(pair: str, names: list[str]) -> None:
     """A line on standard error for every head that finds no weights in the pair to begin with."""
     from eventspec.pairs.pair_file import folder_of
-    from eventspec.train.eagle import BEGINS
+    from eventspec.train.heads import own_head
 
     for name in names:
-        own = folder_of(pair) / "heads" / BEGINS.get(name, name)
+        own = folder_of(pair) / "heads" / own_head(name)
         if not own.is_dir():
             typer.echo(
                 f"note: pair {pair} has no head {own.name}: {name} has nothing to begin with but random weights", err=True
@@ -183,13 +232,18 @@ def _shown(visible: bool = True) -> Iterator[Callable[[str, float, dict[str, flo
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<8}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not visible) as bar:
-        tasks: dict[str, TaskID] = {}
+    bar, tasks = Progress(*columns, console=Console(stderr=True), disable=not visible), dict[str, TaskID]()
 
-        def report(name: str, progress: float, figures: dict[str, float]) -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=1.0, figures="")
-            words = " ".join(f"{key.lstrip('_')} {value:.3g}" for key, value in figures.items())
-            bar.update(tasks[name], completed=progress, figures=words)
+    def report(name: str, progress: float, figures: dict[str, float]) -> None:
+        if not tasks:
+            bar.start()  # not before: what is refused is refused in one line
+        if name not in tasks:
+            tasks[name] = bar.add_task(name, total=1.0, figures="")
+        words = " ".join(f"{key.lstrip('_')} {value:.3g}" for key, value in figures.items())
+        bar.update(tasks[name], completed=progress, figures=words)
 
+    try:
         yield report
+    finally:
+        if tasks:
+            bar.stop()

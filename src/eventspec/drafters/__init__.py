@@ -1,15 +1,22 @@
 """Who proposes tokens: the prompt's own n-grams, a text prior, an independent language model, one with another
 tokenizer, one cut to chains, a head on the target's features."""
 
-from eventspec.drafters.eagle import EagleConfig, EagleHead
-from eventspec.drafters.eagle3 import Eagle3Config, Eagle3Head
-from eventspec.drafters.feature import FeatureDrafter
-from eventspec.drafters.head_folder import TrainedHead, export_speculators, load_head, save_head
+from eventspec.drafters.heads import (
+    Eagle3Config,
+    Eagle3Head,
+    EagleConfig,
+    EagleHead,
+    FeatureDrafter,
+    TrainedHead,
+    Verifier,
+    export_speculators,
+    load_head,
+    save_head,
+)
 from eventspec.drafters.language_model import LanguageDrafter
 from eventspec.drafters.ngram import NgramDrafter
 from eventspec.drafters.prior import PriorDrafter, TextPrior
 from eventspec.drafters.retokenized import Retokenized
-from eventspec.drafters.speculators import Verifier
 
 __all__ = [
     "Eagle3Config",

@@ -26,21 +26,12 @@ from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Pair
 from eventspec.pairs.warming import session_of
 from eventspec.recordings import Recording
+from eventspec.recordings.qa import Question
 
 EVENTS = ("real", "blank", "shuffled")
 SEES_EVENTS = ("cross-modal",)
 ALL_CORES = f"{BASE}, all cores"
 Opening = Callable[[Path], Recording]
-
-
-@dataclass(frozen=True)
-class Question:
-    """One line of a qa.jsonl."""
-
-    id: str
-    recording: Path
-    question: str
-    answer: str
 
 
 @dataclass(frozen=True)
@@ -51,37 +42,6 @@ class Arm:
     method: str
     events: str
     pair: Pair
-
-
-def read_questions(path: Path, limit: int | None) -> list[Question]:
-    """Questions of a qa.jsonl, recordings relative to its folder; at most `limit`, spread over the recordings. BadInput names
-    file and line of what is wrong."""
-    if not path.is_file():
-        wrong = "is no file" if path.exists() else "does not exist"
-        raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
-    found: dict[Path, list[Question]] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise BadInput(f"{path} is no text: give a qa.jsonl, `eventspec scenes make` writes one") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            texts = [row[name] for name in ("recording", "question", "answer")]
-        except (json.JSONDecodeError, KeyError, TypeError, IndexError):
-            texts = []
-        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts recording, question and answer")
-        question = Question(f"{number:06d}", path.parent / texts[0], texts[1], texts[2])
-        found.setdefault(question.recording, []).append(question)
-    if not found:
-        raise BadInput(f"{path} holds no questions: `eventspec scenes make` writes some")
-    # Turn by turn through the recordings: questions about one recording have much in common.
-    turns = max(map(len, found.values()))
-    spread = [questions[turn] for turn in range(turns) for questions in found.values() if turn < len(questions)]
-    return spread[: limit or None]
 
 
 class Recordings:

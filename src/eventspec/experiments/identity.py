@@ -13,11 +13,11 @@ import torch
 
 from eventspec.ask import generate, generation
 from eventspec.core import BadInput, Sampling, Trace, never
+from eventspec.drafters.heads import FAMILIES
 from eventspec.drafters.retokenized import MAPPINGS
 from eventspec.engine.numerics import PlainDecoding
 from eventspec.engine.policy import NO_TAIL
 from eventspec.pairs import Pair
-from eventspec.pairs.heads import SMALL_VLM_POLICIES, TREE_POLICIES
 from eventspec.pairs.methods import BASELINE, EVENT_METHOD
 from eventspec.recordings import Recording
 
@@ -70,7 +70,7 @@ def heads_of(pair: Pair) -> list[Arm]:
     """Every head of a pair with every kind of tree it can draft, and its other event drafters."""
     arms = []
     for head in pair.parts.heads:
-        for tree in dict.fromkeys((*TREE_POLICIES, *SMALL_VLM_POLICIES)):
+        for tree in dict.fromkeys(tree for family in FAMILIES for tree in family.tree_policies):
             try:
                 arms.append(Arm(f"eagle, {head}:{tree}", "eagle", pair.with_head(f"{head}:{tree}")))
             except BadInput:  # a small model has no fixed trees, a head without rates no static one

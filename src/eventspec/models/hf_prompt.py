@@ -69,7 +69,7 @@ class Prompter:
             positions = torch.arange(len(rows), device=rows.device)[None]
         positions = positions.reshape(-1, len(rows))
         positions = positions[-3:] if len(positions) > 1 else positions  # a fourth row, first, only helps to make masks
-        return HfPrompt(rows, positions, int(self.visual(inputs)))
+        return HfPrompt(rows, positions, *self.visual(inputs))
 
     def again(self, known: HfPrompt, known_ids: Tensor, inputs: dict[str, Any]) -> HfPrompt | None:
         """The prompt of another question about the same frames: the rows of `known`, whose ids int64 [T] are given, up to the
@@ -85,7 +85,7 @@ class Prompter:
         begin = known.positions[:, shared - 1 : shared].amax() + 1
         positions = (begin + torch.arange(len(rows), device=rows.device)).expand(len(known.positions), -1)
         whole = torch.cat((known.positions[:, :shared], positions), 1)
-        return HfPrompt(torch.cat((known.rows[:shared], rows)), whole, known.visual)
+        return HfPrompt(torch.cat((known.rows[:shared], rows)), whole, known.visual, known.span)
 
     def embeds_text_alone(self, frames: Frames) -> bool:
         """Whether `again` makes what the model itself makes."""
@@ -95,9 +95,10 @@ class Prompter:
             return False
         return torch.equal(found.rows, wanted.rows) and torch.equal(found.positions, wanted.positions)
 
-    def visual(self, inputs: dict[str, Any]) -> int:
-        """How many rows stand for pictures."""
-        return int(self._is_picture(inputs["input_ids"]).sum())
+    def visual(self, inputs: dict[str, Any]) -> tuple[int, tuple[int, int]]:
+        """How many rows stand for pictures, and from where to where."""
+        places = self._is_picture(inputs["input_ids"][0]).nonzero().flatten().tolist()
+        return len(places), (places[0], places[-1] + 1) if places else (0, 0)
 
     def _is_picture(self, ids: Tensor) -> Tensor:
         return torch.isin(ids.cpu(), torch.tensor(self.placeholders, dtype=torch.int64))

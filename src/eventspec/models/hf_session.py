@@ -21,17 +21,21 @@ from eventspec.engine.numerics import measured_rounding
 from eventspec.engine.process_lock import ProcessLock
 from eventspec.models.prompt import Frames
 from eventspec.models.session import check_context
+from eventspec.nn import LlamaConfig
+from eventspec.nn.llama import LanguageEnds, rope_tables
 from eventspec.tree import depths, is_chain, tree_mask
 from eventspec.video.sampling import uniform_indices
 
 
 @dataclass(frozen=True)
 class HfPrompt:
-    """rows float [T, D]; positions int64 [R, T]: R is 1, or 3 with M-RoPE (time, height, width); how many rows are visual."""
+    """rows float [T, D]; positions int64 [R, T]: R is 1, or 3 with M-RoPE (time, height, width); how many rows are visual, and
+    from where to where, [begin, end), text between pictures included."""
 
     rows: Tensor
     positions: Tensor
     visual: int = 0
+    span: tuple[int, int] = (0, 0)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -50,6 +54,11 @@ class HfLanguage:
     vocabulary: int
     context: int
     trees: bool = True
+
+    @cached_property
+    def ends(self) -> HfEnds:
+        """What a draft head shares with the model."""
+        return HfEnds(self.model, self.vocabulary, self.context)
 
     @property
     def layers(self) -> int:
@@ -72,8 +81,10 @@ class HfLanguage:
         """
         seen: dict[int, Tensor] = {}
         positions = prompt.positions if len(prompt.positions) == 1 else prompt.positions[:, None]
+        if 0 in taps:
+            seen[0] = prompt.rows
         with alone(self.model):
-            hooks = [self._tapped(layer).register_forward_hook(_keeps(seen, layer)) for layer in taps]
+            hooks = [self._tapped(layer).register_forward_hook(_keeps(seen, layer)) for layer in taps if layer]
             try:
                 found = self.model(
                     inputs_embeds=prompt.rows[None],
@@ -93,6 +104,32 @@ class HfLanguage:
         decoder: Any = self.model.get_decoder()  # type: ignore[operator]
         found: nn.Module = decoder.norm if layer < 0 else decoder.layers[layer - 1]
         return found
+
+
+class HfEnds(LanguageEnds):
+    """Both ends of a transformers model, for a draft head: `vocabulary` rows of its logits, a context of so many (0: not
+    known). BadInput for a model whose embedding is not a table."""
+
+    def __init__(self, model: Any, vocabulary: int, context: int) -> None:
+        super().__init__()
+        self.model = model  # with it, the fingerprint is that of all its weights
+        embed, self.head = model.get_input_embeddings(), model.get_output_embeddings()
+        ids = torch.arange(min(8, len(embed.weight)), device=embed.weight.device)
+        rows, stored = embed(ids), embed.weight[ids]
+        # Some models scale what the table gives; a head's passes read the table itself.
+        scale = float((rows.float().norm() / stored.float().norm().clamp_min(1e-30)).item())
+        if not torch.allclose(rows.float(), stored.float() * scale, rtol=1e-2, atol=1e-3):
+            raise BadInput(f"{type(model).__name__} embeds tokens by more than a table: no head can draft for it")
+        plain = torch.equal(rows, stored)
+        self.embed = embed if plain else nn.Embedding.from_pretrained(embed.weight.detach() * scale)
+        text, width = model.config.get_text_config(decoder=True), embed.weight.shape[1]
+        heads = next(count for count in range(getattr(text, "num_attention_heads", 1), 0, -1) if width % (2 * count) == 0)
+        inner, layers = getattr(text, "intermediate_size", None) or 3 * width, len(model.get_decoder().layers)
+        context = context or getattr(text, "max_position_embeddings", None) or 4096
+        self.config = LlamaConfig(vocabulary, width, inner, layers, heads, heads, max_position_embeddings=context)
+        cos, sin = rope_tables(self.config, context)
+        self.register_buffer("cos", cos.to(embed.weight.device), persistent=False)
+        self.register_buffer("sin", sin.to(embed.weight.device), persistent=False)
 
 
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, ProcessLock] = weakref.WeakKeyDictionary()
@@ -258,7 +295,7 @@ class HfSession:
     def prompt(self) -> TappedPrompt:
         """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""
         features, rows = self._reading.features, self._reading.prompt.rows
-        return TappedPrompt(rows.clone(), torch.cat(features) if features else None, (0, 0))
+        return TappedPrompt(rows.clone(), torch.cat(features) if features else None, self._reading.prompt.span)
 
     def _remember(self, rows: int, features: Tensor | None) -> None:
         """Note that rows of the prompt are in the cache, and keep their features."""

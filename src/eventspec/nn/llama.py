@@ -88,11 +88,19 @@ class Layer(nn.Module):
         return finished
 
 
-class Llama(nn.Module):
-    """Token embedding, decoder layers, final norm and head."""
+class LanguageEnds(nn.Module):
+    """Both ends of a language model, which is all of it that a draft head shares: `embed` gives rows [..., D] for tokens,
+    `head` logits [..., V] for normed outputs [..., D]. cos, sin: rotation for the head's own layers, as long as the context."""
 
+    config: LlamaConfig
+    embed: nn.Embedding
+    head: nn.Linear
     cos: Tensor
     sin: Tensor
+
+
+class Llama(LanguageEnds):
+    """Token embedding, decoder layers, final norm and head."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()

@@ -11,8 +11,10 @@ from eventspec.core import BadInput, Drafter, Drafts, Target
 from eventspec.drafters import NgramDrafter, PriorDrafter, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.engine.method import Method, Modality
+from eventspec.models.hf_session import HfTarget
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
+from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.heads import head_drafter
 from eventspec.pairs.packers import Packers
 from eventspec.pairs.specs import CompressionSpec, HeadSpec
@@ -80,12 +82,27 @@ class Parts:
         return self.target
 
     @property
-    def text_ids(self) -> TextIds:
-        """The text of the target's prompt in ids; BadInput for a target that sees no frames."""
-        encoder = self.language_target.encoder
-        if not isinstance(encoder, FrameEncoder):
+    def ends(self) -> LanguageEnds:
+        """What heads share with the target; BadInput for a target that has none."""
+        return ends_of(self.target)
+
+    @property
+    def text_ids(self) -> TextIds | None:
+        """The text of the target's prompt in ids, where that is all it is; BadInput for a target that sees no frames."""
+        if not isinstance(self.target, LanguageTarget):
+            return None
+        if not isinstance(self.target.encoder, FrameEncoder):
             raise BadInput("this needs a target that sees frames")
-        return encoder.text
+        return self.target.encoder.text
+
+
+def ends_of(target: Target) -> LanguageEnds:
+    """What heads share with a target; BadInput for one that has no such."""
+    if isinstance(target, LanguageTarget):
+        return target.language
+    if isinstance(target, HfTarget):
+        return target.language.ends
+    raise BadInput("heads draft for language models of our own and of transformers, this target is neither")
 
 
 def autoregressive(parts: Parts) -> Method:
@@ -122,7 +139,7 @@ def cross_modal(parts: Parts, drafter: Drafter, note: str | None = None) -> Meth
 def head(parts: Parts, name: str, spec: HeadSpec, note: bool = True) -> Method:
     """A head on the target's features. BadInput and BadCheckpoint, one line each."""
     folder = head_folder(parts, spec.head)
-    drafter = head_drafter(name, folder, parts.language_target, parts.text_ids, parts.tokens.eos_id, spec.tree)
+    drafter = head_drafter(name, folder, parts.ends, parts.text_ids, parts.tokens.eos_id, spec.tree)
     made = drafted_by(parts, drafter, f"drafted by head {spec.head}, {spec.tree}" if note else None)
     # EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not drafted is had with less than
     # half a step: a round of two or three steps gives five to eight.

@@ -13,11 +13,11 @@ import torch
 
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.drafters.head_folder import fingerprint
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.embedded import target_encoder
+from eventspec.models.fingerprint import fingerprint
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.video_llava import VideoLlava
 

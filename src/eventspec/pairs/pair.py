@@ -109,7 +109,8 @@ class Pair:
 
     def with_head(self, head: str) -> Pair:
         """With another head, HEAD[:TREE], for the methods that draft on the target's features: a name from the pair's
-        `[heads]`, or the folder of a head; TREE is one of `heads.TREE_POLICIES`. BadInput and BadCheckpoint, one line each."""
+        `[heads]`, or the folder of a head; TREE is one of the head's tree policies. BadInput and BadCheckpoint, one line
+        each."""
         spec = HeadSpec.parse(head, self.parts.heads)
         made = {name: head_method(self.parts, name, spec) for name in HEAD_METHODS}
         return replace(self, methods={**self.methods, **made})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from eventspec.drafters.head_folder import fingerprint
+from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
 from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, Branch, Clips, render_shards

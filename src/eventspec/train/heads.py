@@ -1,227 +1,212 @@
-"""The recipe of the feature-level heads: online-logit distillation (2509.11815, section 3.3). The target runs on the fly,
-frozen; all heads learn from the same pass, so they see the same data in the same order and can be compared.
-
-Answers are the target's own. A head's row j holds the feature of token j and the embedding of token j + 1, and learns the
-feature and the distribution behind token j + 1.
-"""
+"""The recipe of the heads that draft on a target's features: a bundled pair's target answers training clips, all heads learn
+from its running pass, and their acceptance on calibration clips is reported while they do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from tokenizers import Tokenizer
 
-from eventspec.compress import Elastic
-from eventspec.drafters.dream import DreamHead
-from eventspec.drafters.eagle import MsdHead
-from eventspec.drafters.eagle3 import Eagle3Head
-from eventspec.drafters.feature import LEVELS
-from eventspec.drafters.head_folder import Head
-from eventspec.drafters.small_vlm import SmallVlm
-from eventspec.drafters.static_tree import Rates
-from eventspec.drafters.vispec import VispecHead
-from eventspec.models.embedded import pixels_from_frames
-from eventspec.models.video_llava import VideoLlava
-from eventspec.nn import Llama
-from eventspec.train.data import Branch, Clips, Questions, pack
-from eventspec.train.models import autocast
-from eventspec.train.neighbours import dream_steps, first_block, sharpest, small_steps, vispec_steps
-from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
-from eventspec.train.unrolled import shifted, steps
-from eventspec.train.views import TargetBatch, View, compressed, decoupled, whole
+from eventspec.core import BadInput
+from eventspec.drafters import TrainedHead, load_head, save_head
+from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes
+from eventspec.drafters.heads.head import Rates
+from eventspec.files import write_text
+from eventspec.models.fingerprint import fingerprint
+from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.nn.llama import LanguageEnds
+from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.train.answered import answered
+from eventspec.train.data import Questions
+from eventspec.train.distillation import BatchSource, HeadTraining
+from eventspec.train.loop import Report, Stage, run_stage, same_run
+from eventspec.train.models import Sampler, initialise
+from eventspec.train.processes import ALONE, Processes
+from eventspec.train.street import StreetBatches
 
-
-@dataclass(frozen=True)
-class HeadRecipe:
-    """A head in training, with what compresses its visual rows: how many steps it is unrolled for, and the weights of its
-    losses. `decay`: of each further step; `middle`: layers of the target one of which its first block learns (DREAM);
-    `cost`: of what the compressor's ways cost."""
-
-    head: Head
-    compressor: Elastic | None = None
-    unroll: int = 1
-    words: float = 0.1
-    feature: float = 1.0
-    decay: float = 0.8
-    middle: tuple[int, ...] = ()
-    cost: float = 0.0
-
-    def module(self) -> nn.ModuleDict:
-        """Everything that is trained."""
-        parts: dict[str, nn.Module] = {"head": self.head}
-        if self.compressor is not None:
-            parts["compressor"] = self.compressor
-        return nn.ModuleDict(parts)
-
-    @property
-    def layers(self) -> set[int]:
-        """The target's layers whose outputs its training reads, besides the last one's."""
-        return {tap for tap in self.head.taps if tap >= 0} | {layer - by for layer in self.middle for by in (0, 1)}
-
-    def view(self, seen: TargetBatch) -> View:
-        """What the head sees of a batch."""
-        if self.compressor is not None:
-            return compressed(seen, self.head.taps, self.compressor)
-        return (decoupled if isinstance(self.head, MsdHead) else whole)(seen, self.head.taps)
-
-    def steps(self, language: Llama, seen: TargetBatch, count: int) -> Rollout:
-        """What the head predicts on the branch rows of a batch, so many steps ahead."""
-        head = self.head
-        if isinstance(head, SmallVlm):
-            return Rollout(small_steps(head, seen, count), seen.loss_mask)
-        if isinstance(head, VispecHead):
-            return Rollout(vispec_steps(head, language, seen, count), seen.loss_mask)
-        view = self.view(seen)
-        rope = language.cos[view.positions], language.sin[view.positions]
-        if isinstance(head, DreamHead):
-            rows = first_block(head, view, rope)
-            return Rollout(dream_steps(head, rows, view, rope, count), view.loss_mask, rows[:, view.prefix :])
-        hidden = head.features(view.tapped)
-        outs = steps(head, view.embeds, hidden, rope, view.prefix, view.mask, count, view.plain)
-        return Rollout(outs, view.loss_mask, cost=view.cost)
+CALIBRATION = 64
+SNAPSHOTS = (0.25, 0.5)
 
 
 @dataclass(frozen=True)
-class Rollout:
-    """Predicted features [B, R, D] of every step; which branch rows are learned from, bool [B, R]; the output of the first of
-    several blocks [B, R, D]; what its view of the visual rows costs, scalar."""
+class Preset:
+    """Clips that the target answers, the stage, questions packed behind a recording."""
 
-    outs: Iterator[Tensor]
-    loss_mask: Tensor
-    block: Tensor | None = None
-    cost: Tensor | None = None
+    answered: int
+    stage: Stage
+    packed: int
 
 
-class HeadTraining(nn.Module):
-    """Heads beside a frozen target, and their losses on a batch of clips."""
+PRESETS = {
+    "cpu": Preset(3000, Stage("heads", 3600, 1e-3, 8), 12),
+    "gpu": Preset(20000, Stage("heads", 480, 1e-3, 64), 12),
+    "smoke": Preset(4, Stage("heads", 2, 1e-3, 2), 2),
+}
+NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
+"""The heads that are trained unless others are named."""
 
-    def __init__(
-        self,
-        target: VideoLlava,
-        recipes: Mapping[str, HeadRecipe],
-        questions: Questions,
-        clips: Clips,
-        answers: Mapping[int, list[Branch]],
-        packed: int = 6,
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        self.heads = nn.ModuleDict({name: recipe.module() for name, recipe in recipes.items()})
-        self.recipes, self.questions, self.clips, self.answers, self.packed = recipes, questions, clips, answers, packed
-        # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
-        self._target = [target.train().requires_grad_(False)]
-        self.seed, self.rng = seed, np.random.default_rng(seed)
-        self.layers = tuple(sorted(set().union(*(recipe.layers for recipe in recipes.values()))))
 
-    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
-        """Of every head on one pass of the target."""
-        assert isinstance(index, np.ndarray)
-        parts: dict[str, Tensor] = {}
-        with autocast(self.target.language.embed.weight.device):
-            seen = self._seen(index)
-            losses = {name: head_losses(recipe, self.target, seen) for name, recipe in self.recipes.items()}
-        for name, found in losses.items():
-            parts.update({f"_{name}_{part[1:]}" if part.startswith("_") else f"{name}_{part}": x for part, x in found.items()})
-        return parts
+def checked(names: Iterable[str]) -> dict[str, Recipe]:
+    """Recipes by name; BadInput for an unknown one."""
+    for name in names:
+        if name not in RECIPES:
+            raise BadInput(f"head '{name}' is unknown: choose one of {', '.join(RECIPES)}")
+    return {name: RECIPES[name] for name in names}
 
-    @property
-    def target(self) -> VideoLlava:
-        """The frozen target."""
-        return self._target[0]
+
+def own_head(name: str) -> str:
+    """The head whose weights one of that name may begin with."""
+    return RECIPES[name].begins_with or name
+
+
+def train(
+    pair: str,
+    preset_name: str,
+    names: list[str],
+    out: Path,
+    report: Report,
+    workers: int = 2,
+    processes: Processes = ALONE,
+    go_on: bool = False,
+) -> Path:
+    """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted, with
+    any number of processes; the first of them does alone what is not training. `go_on`: the weights that the pair's own heads
+    have in common with the new ones are where these begin."""
+    preset, folder = PRESETS[preset_name], folder_of(pair)
+    target, tokenizer = load_video_llava(folder / "target"), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    with processes.first_ahead():
+        clips, answers = answered(folder, out, "train", preset.answered, report, workers)
+        judged = answered(folder, out, "calibration", min(preset.answered, CALIBRATION), report, workers)
+        same_run(out, {"target": fingerprint(target.language), "heads": names})
+    used = {token for known in answers.values() for branch in known for token in branch.answer}
+    sizes = TargetSizes(target.config.language, tuple(sorted(used)), target.config.vision.tokens)
+    heads = new_heads(names, sizes, target.language, folder / "heads" if go_on else None)
+    torch.manual_seed(1 + processes.rank)  # every process draws its own noise, and its own questions
+    target.to(processes.device)
+    questions = Questions(tokenizer)
+    source = StreetBatches(target, questions, clips, answers, preset.packed)
+    calibration = StreetBatches(target, questions, *judged, packed=8)
+    sampler = Sampler(clips, preset.stage.batch, 400, sorted(answers), processes)
+    rates = learn(preset.stage, heads, source, sampler, (calibration, sorted(judged[1])), out, report, processes)
+    return export(folder, heads, rates, target.to("cpu"), out) if processes.first else out / "pair"
+
+
+def new_heads(names: Iterable[str], sizes: TargetSizes, target: LanguageEnds, own: Path | None = None) -> dict[str, Head]:
+    """Heads with their first weights; what heads in the folder `own` have in common with them is taken over."""
+    torch.manual_seed(0)
+    heads = {name: recipe.make(sizes) for name, recipe in checked(names).items()}
+    for name, head in heads.items():
+        begin(head, None if own is None else own / own_head(name), target, RECIPES[name].fresh)
+    return heads
+
+
+def learn(
+    stage: Stage,
+    heads: Mapping[str, Head],
+    source: BatchSource,
+    batches: Iterable[object],
+    judged: tuple[BatchSource, list[int]],
+    out: Path,
+    report: Report,
+    processes: Processes = ALONE,
+) -> dict[str, Rates]:
+    """Train heads on `batches` of the source's numbers, and measure them on what is `judged`, while they learn and at the end
+    (OUT/calibration.jsonl); how often their choices are right. Of several processes the first one measures."""
+    training = HeadTraining(source, heads, checked(heads), processes.rank).to(processes.device)
+    judge = Calibration(training, *judged, out / "calibration.jsonl")
+    run_stage(
+        stage,
+        training,
+        batches,
+        training.losses,
+        out,
+        judge.telling(report),
+        clipped=list(training.heads.values()),
+        snapshots=SNAPSHOTS,
+        processes=processes,
+    )
+    if not processes.first:
+        return {}
+    judge.measure({"step": -1})
+    return judge.rates()
+
+
+def begin(head: Head, folder: Path | None, target: LanguageEnds, fresh: tuple[str, ...] = ()) -> None:
+    """Random weights, or those that a trained head in `folder` has under the same name and shape, but for names that begin with
+    one of `fresh`."""
+    initialise(head)
+    head.begin()
+    if folder is None or not folder.is_dir():
+        return
+    own, found = head.state_dict(), load_head(folder, target).head.state_dict()
+    fit = {name: tensor for name, tensor in found.items() if name in own and own[name].shape == tensor.shape}
+    head.load_state_dict({**own, **{name: tensor for name, tensor in fit.items() if not name.startswith(fresh)}})
+
+
+class Calibration:
+    """Acceptance on recordings that no training saw: tokens a chain of drafts would gain per round, the bonus token
+    included."""
+
+    def __init__(self, training: HeadTraining, source: BatchSource, numbers: list[int], log: Path, every: int = 100) -> None:
+        self.training, self.log, self.every = training, log, every
+        self.own, self.numbers = HeadTraining(source, training.own, training.recipes, seed=1), numbers
+
+    def telling(self, report: Report) -> Report:
+        """`report`, with a measurement every so many steps."""
+
+        def report_step(name: str, progress: float, figures: dict[str, float]) -> None:
+            if figures.get("step", 1) % self.every == 0:
+                self.measure({"step": figures["step"], "progress": round(progress, 4)})
+            report(name, progress, figures)
+
+        return report_step
+
+    def rates(self) -> dict[str, Rates]:
+        """How often each of every head's choices is right, by level."""
+        self.training.eval()
+        return self.own.rates(self.numbers, batch=8)
 
     @torch.no_grad()
-    def acceptance(self, numbers: list[int], batch: int, depth: int = 8) -> dict[str, float]:
-        """tau of every head on clips: how many drafts of a chain of `depth`, begun at any token of an answer, are the target's
-        own next tokens, and the bonus token. What lies behind an answer's end counts as neither right nor wrong."""
-        self.rng = np.random.default_rng(self.seed)  # the same questions every time
-        right, begun = dict.fromkeys(self.recipes, 0.0), dict.fromkeys(self.recipes, 0.0)
-        for at in range(0, len(numbers), batch):
-            with autocast(self.target.language.embed.weight.device):
-                seen = self._seen(np.array(numbers[at : at + batch]))
-                for name, recipe in self.recipes.items():
-                    found = ranked(recipe, self.target, seen, 1, depth)
-                    right[name] += float((found == 0).sum())
-                    begun[name] += float((found[0] >= 0).sum())
-        return {name: 1 + gained / max(1.0, begun[name]) for name, gained in right.items()}
-
-    @torch.no_grad()
-    def rates(self, numbers: list[int], batch: int, most: int = 10, depth: int = LEVELS) -> dict[str, Rates]:
-        """How often the target's next token is the first, second, ... choice of every head, by level, in the rounds that chains
-        of `depth` take through the answers: what a static tree is made for. An answer's end is a draft that is not right."""
-        self.rng = np.random.default_rng(self.seed)
-        counts = {name: torch.zeros(depth + 1, most + 1) for name in self.recipes}
-        for at in range(0, len(numbers), batch):
-            with autocast(self.target.language.embed.weight.device):
-                seen = self._seen(np.array(numbers[at : at + batch]))
-                for name, recipe in self.recipes.items():
-                    counts[name] += count_rounds(ranked(recipe, self.target, seen, most, depth), most)
-        return {name: acceptance_rates(found) for name, found in counts.items()}
-
-    @torch.no_grad()
-    def _seen(self, index: np.ndarray[Any, Any]) -> TargetBatch:
-        """The target's own pass over the recordings, with some of its answers behind each."""
-        target = self.target
-        language, before = target.language, self.questions.prefix()
-        device = language.embed.weight.device
-        frames = self.clips.column("frames", index).numpy()
-        pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(device)
-        visual = target.encode(pixels).unflatten(0, (len(index), -1))
-        prefix = len(before) + visual.shape[1]
-        packed = pack([self._branches(int(i)) for i in index], prefix)
-        ids, labels = packed.ids.to(device), packed.labels.to(device)
-        head = language.embed(torch.tensor(before, device=device)).expand(len(index), -1, -1)
-        rows = torch.cat((head, visual, language.embed(ids)), 1)
-        places = torch.cat((torch.arange(prefix).expand(len(index), -1), prefix + packed.offsets), 1).to(device)
-        hidden, tapped = language.tapped(rows, places, prefix, packed.mask.to(device), self.layers)
-        taps = {**dict(zip(self.layers, tapped, strict=True)), -1: language.normed(hidden)}
-        # The row behind: in a branch the next token, at its end the last one, which has no row; every branch begins alike.
-        behind = torch.where(labels >= 0, labels, ids.roll(-1, 1))
-        following = torch.cat((rows[:, 1:prefix], language.embed(ids[:, :1]), language.embed(behind)), 1)
-        loss_mask = (labels >= 0) & (labels.roll(-1, 1) >= 0)
-        loss_mask[:, -1] = False
-        said = torch.full(rows.shape[:2], -1, device=device)
-        said[:, : len(before)], said[:, prefix:] = torch.tensor(before), ids
-        logits = language.logits(hidden[:, prefix:])
-        return TargetBatch(rows, said, following, taps, logits, places, packed, len(before), prefix, loss_mask)
-
-    def _branches(self, index: int) -> list[Branch]:
-        known = self.answers[index]
-        return [Branch(known[i].question, known[i].answer) for i in self.rng.permutation(len(known))[: self.packed]]
+    def measure(self, where: dict[str, Any]) -> dict[str, float]:
+        """tau of every head; written to the log."""
+        self.training.eval()
+        found = self.own.acceptance(self.numbers, batch=8)
+        self.training.train()
+        with self.log.open("a") as file:
+            file.write(json.dumps({**where, "tau": {name: round(tau, 4) for name, tau in found.items()}}) + "\n")
+        return found
 
 
-def head_losses(recipe: HeadRecipe, target: VideoLlava, seen: TargetBatch) -> dict[str, Tensor]:
-    """words: cross-entropy with the target's distribution; feature: smooth L1; `_right`, `_right3`: how often the head's first
-    choice is the target's, at the first and at the third step ahead."""
-    head, language = recipe.head, target.language
-    predicted = recipe.steps(language, seen, recipe.unroll)
-    wanted = (seen.logits[..., head.ids] if isinstance(head, Eagle3Head) else seen.logits).roll(-1, 1)
-    nameable = wanted.amax(-1) >= seen.logits.roll(-1, 1).amax(-1)  # the target's choice is one the head can name
-    true = seen.taps[-1][:, seen.prefix :].roll(-1, 1)
-    loss_mask, parts = predicted.loss_mask, dict[str, list[Tensor]](words=[], feature=[])
-    figures: dict[str, Tensor] = {}
-    for step, out in enumerate(predicted.outs):
-        if step:
-            loss_mask = loss_mask & shifted(loss_mask, 1)
-            loss_mask[:, 0] = False
-        kept, share = loss_mask & nameable, recipe.decay**step
-        logits = head.scores(out[kept], language).float()
-        parts["words"].append(share * F.cross_entropy(logits, wanted[kept].float().softmax(-1)))
-        if recipe.feature:
-            parts["feature"].append(share * F.smooth_l1_loss(out[loss_mask].float(), true[loss_mask].float()))
-        if step in (0, 2):
-            right = (logits.argmax(-1) == wanted[kept].argmax(-1)).float().sum() / loss_mask.sum()
-            figures["_right" if step == 0 else "_right3"] = right
-    losses = {"words": recipe.words * torch.stack(parts["words"]).sum(), **figures}
-    if recipe.feature:
-        losses["feature"] = recipe.feature * torch.stack(parts["feature"]).sum()
-    if recipe.cost and predicted.cost is not None:
-        losses["cost"] = recipe.cost * predicted.cost
-    if recipe.middle and predicted.block is not None:
-        true = sharpest(language, seen, recipe.middle).roll(-1, 1)
-        losses["middle"] = F.smooth_l1_loss(predicted.block[predicted.loss_mask].float(), true[predicted.loss_mask].float())
-    return losses
+def export(folder: Path, heads: Mapping[str, Head], rates: Mapping[str, Rates], target: VideoLlava, out: Path) -> Path:
+    """A copy of the pair with the heads in it; heads it had under other names stay."""
+    part = out / ".pair.part"
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(folder, part)
+    save_all(heads, rates, part / "heads", target.language)
+    listed = {path.name: f"heads/{path.name}" for path in sorted((part / "heads").iterdir())}
+    PairFile.read(part).with_table("heads", listed).write()
+    calibration = json.loads((out / "calibration.jsonl").read_text().splitlines()[-1])
+    calibration["tau"] = {**_known(part / "heads.json"), **calibration["tau"]}
+    write_text(part / "heads.json", json.dumps({"calibration": calibration, "torch": torch.__version__}) + "\n")
+    shutil.rmtree(out / "pair", ignore_errors=True)
+    part.rename(out / "pair")
+    return out / "pair"
+
+
+def save_all(heads: Mapping[str, Head], rates: Mapping[str, Rates], folder: Path, target: LanguageEnds) -> None:
+    """Every head in a folder of its name."""
+    for name, head in heads.items():
+        shutil.rmtree(folder / name, ignore_errors=True)
+        save_head(TrainedHead(head, rates[name]), folder / name, target)
+
+
+def _known(path: Path) -> dict[str, float]:
+    """tau of the heads that a pair had before."""
+    known: dict[str, float] = json.loads(path.read_text())["calibration"]["tau"] if path.exists() else {}
+    return known

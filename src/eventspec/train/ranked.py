@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from eventspec.drafters.eagle3 import Eagle3Head
-from eventspec.drafters.static_tree import Rates
-from eventspec.models.video_llava import VideoLlava
-from eventspec.train.unrolled import shifted
-from eventspec.train.views import TargetBatch
-
-if TYPE_CHECKING:
-    from eventspec.train.heads import HeadRecipe
+from eventspec.drafters.heads import Head
+from eventspec.drafters.heads.batch import TargetBatch
+from eventspec.drafters.heads.head import Rates
+from eventspec.drafters.heads.unrolled import shifted
+from eventspec.nn.llama import LanguageEnds
 
 SCARCE = 20
 """Rounds that a level's rates are counted from at least; deeper ones are taken to be alike."""
 
 
-def ranked(recipe: HeadRecipe, target: VideoLlava, seen: TargetBatch, most: int, depth: int) -> Tensor:
+def ranked(head: Head, target: LanguageEnds, batch: TargetBatch, most: int, depth: int) -> Tensor:
     """Of a chain of `depth` drafts begun at every branch row, the ranks int64 [depth, B, R] that the target's next tokens have
     among the head's choices: `most` where they are no such one, -1 behind a draft that was not right and behind an answer's
     end."""
-    head, wanted = recipe.head, seen.logits.roll(-1, 1).argmax(-1)
-    predicted = recipe.steps(target.language, seen, min(depth, wanted.shape[1]))  # no answer is longer than all rows
+    wanted = batch.logits.roll(-1, 1).argmax(-1)
+    predicted = head.rollout(target, batch, min(depth, wanted.shape[1]))  # no answer is longer than all rows
     alive, found = predicted.loss_mask, []
     for step, out in enumerate(predicted.outs):
-        scores = head.scores(out, target.language)
+        scores = head.scores(out, target)
         named = scores.topk(min(most, scores.shape[-1])).indices
-        if isinstance(head, Eagle3Head):  # it has a vocabulary of its own
-            named = head.ids[named]
+        if head.vocab_ids is not None:
+            named = head.vocab_ids[named]
         hit = named == wanted[..., None]
         rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
         found.append(torch.where(alive, rank, -1).roll(-step, 1))  # row j is draft number `step` of what began `step` before

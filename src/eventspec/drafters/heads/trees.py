@@ -1,17 +1,28 @@
-"""The best fixed tree for a head. EAGLE-1's was shaped by hand for a head that is right less often; here the shape follows from
-how often each of the head's choices was right: Sequoia's acceptance vector (2402.12374, section 3.1), but one for every level,
-since answers end and a head is not as sure at every level."""
+"""The kinds of draft trees that a head grows, and the best fixed one for a head. EAGLE-1's was shaped by hand for a head that
+is right less often; here the shape follows from how often each of the head's choices was right: Sequoia's acceptance vector
+(2402.12374, section 3.1), but one for every level, since answers end and a head is not as sure at every level."""
 
 from __future__ import annotations
 
 import heapq
 
-from eventspec.drafters.feature import LEVELS
+from eventspec.core import BadInput
+from eventspec.drafters.heads.head import Rates
 from eventspec.models import configuration as fields
 from eventspec.nn.draft import TreeConfig, fixed_tree
 
-Rates = tuple[tuple[float, ...], ...]
-"""Acceptance rates: by level, how often a head's first, second, ... choice is right behind right ones."""
+STATIC = (
+    *((0,), (1,), (2,), (3,)),
+    *((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)),
+    *((0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0)),
+    *((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2), (0, 0, 0, 0, 0), (0, 0, 0, 0, 1)),
+)
+"""EAGLE-1's tree of 25 drafts in five levels, as its code ships it."""
+LEVELS = 24
+"""As deep as drafts are likely to pay: EAGLE-2's 6 and 8 levels were set by hand."""
+TREES = {"dynamic": TreeConfig(levels=LEVELS), "published": fixed_tree(STATIC), "chain": TreeConfig(1, LEVELS)}
+"""EAGLE-2's dynamic tree, the fixed one that EAGLE-1's code ships, and no tree at all."""
+TREE_POLICIES = (*TREES, "static")
 NODES = 25
 """As many as EAGLE-1's own tree has."""
 MOST_LEVELS = 64
@@ -52,3 +63,12 @@ def best_paths(rates: Rates, nodes: int, levels: int = LEVELS) -> list[tuple[int
 def static_tree(rates: Rates, nodes: int = NODES) -> TreeConfig:
     """The growth of the best fixed tree."""
     return fixed_tree(best_paths(rates, nodes))
+
+
+def tree_config(tree: str, rates: Rates) -> TreeConfig:
+    """A kind of tree; a static one is made for how often each of the head's choices was right when it was trained."""
+    if tree != "static":
+        return TREES[tree]
+    if not rates:
+        raise BadInput("the head does not say how often its choices are right (ranks), which a static tree is made for")
+    return static_tree(rates)

@@ -3,7 +3,10 @@ visual rows to a small language model, trained on the target's answers. It reads
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import ClassVar, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 
 from eventspec.compress.attended import RANKED_BEHIND, attention_of_last, two_stages
 from eventspec.core import (
+    BadInput,
     Budget,
     DraftSession,
     Media,
@@ -22,11 +26,19 @@ from eventspec.core import (
     Trace,
     Verdict,
 )
+from eventspec.drafters.heads.batch import Rollout, TargetBatch
+from eventspec.drafters.heads.folder import HeadFolder
+from eventspec.drafters.heads.head import Drafting, Head, Recipe, TargetSizes
 from eventspec.drafters.language_model import LanguageDraft, Lookahead, no_lookahead
+from eventspec.models.checkpoint import without_memory
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, TextIds, splice
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.linear import Linear
+from eventspec.nn.llama import LanguageEnds
+
+SIZES = (96, 256, 2)
+"""Width, inner width and layers of the small model in training."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +49,26 @@ class SmallConfig:
     reads: int
 
 
-class SmallVlm(nn.Module):
+def new_head(sizes: TargetSizes) -> SmallVlm:
+    """A small model behind the target's vision."""
+    width, inner, layers = SIZES
+    small = replace(sizes.language, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers)
+    config = SmallConfig(replace(small, tie_word_embeddings=True), sizes.language.hidden_size)
+    return SmallVlm(config)
+
+
+class SmallVlm(Head):
     """Projector and small language model."""
 
+    title, kind = "MASSV", "massv"
+    recipes: ClassVar[Mapping[str, Recipe]] = {"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)}
+    tree_policies = ("dynamic", "pruned")
     taps: tuple[int, ...] = ()
 
     def __init__(self, config: SmallConfig) -> None:
         super().__init__()
-        self.config, width = config, config.language.hidden_size
+        self.config: SmallConfig = config
+        width = config.language.hidden_size
         self.up, self.across = Linear(config.reads, width), Linear(width, width)
         self.language = Llama(config.language)
 
@@ -57,10 +81,44 @@ class SmallVlm(nn.Module):
         """A prompt: text ids int64 [..., T], -1 where a row of `visual` float [..., T, D] stands -> rows [..., T, d]."""
         return torch.where((ids < 0)[..., None], self.projected(visual), self.language.embed(ids.clamp_min(0)))
 
-    def scores(self, hidden: Tensor, target: Llama) -> Tensor:
-        """Its own normed outputs [..., d] -> logits float [..., V]."""
+    def scores(self, hidden: Tensor, target: LanguageEnds) -> Tensor:
+        """As `Head.scores`, of its own normed outputs [..., d]."""
         logits: Tensor = self.language.head(hidden)
         return logits
+
+    def drafter(self, name: str, drafting: Drafting) -> SmallVlmDrafter:
+        """As `Head.drafter`; it grows a tree of its own, and `pruned` is video-SpecVLM's."""
+        if drafting.text_ids is None:
+            raise BadInput("a MASSV head reads the text of the prompt anew: it is for targets of our own")
+        pruned = None
+        if drafting.tree == "pruned":
+            if not isinstance(drafting.target, Llama):
+                raise BadInput("tree policy 'pruned' ranks by attention inside the target: it is for targets of our own")
+            pruned = Pruned(drafting.target)
+        return SmallVlmDrafter(name, self, drafting.text_ids, drafting.eos_id, pruned)
+
+    def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+        """As `Head.rollout`; its own text is the target's as long as it is right, so every step ahead gives the same."""
+        rows = self.rows(batch.ids, batch.rows.to(self.up.weight.dtype))
+        hidden = self.language(rows, batch.positions, batch.prefix, batch.mask)
+        return Rollout(repeat(self.language.normed(hidden[:, batch.prefix :].roll(-1, 1)), count), batch.loss_mask)
+
+    @classmethod
+    def read(cls, folder: HeadFolder) -> Self:
+        """As `Head.read`."""
+        config = SmallConfig(folder.sizes(), folder.target.hidden_size)
+        with without_memory():
+            return cls(config)
+
+    @classmethod
+    def target_width(cls, folder: HeadFolder) -> int:
+        """As `Head.target_width`."""
+        return folder.width("up.weight")
+
+    def filled(self, folder: HeadFolder) -> None:
+        """As `Head.filled`."""
+        if self.config.language.tie_word_embeddings:
+            self.language.head.weight = self.language.embed.weight
 
 
 @dataclass(frozen=True)

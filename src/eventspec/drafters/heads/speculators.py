@@ -1,4 +1,4 @@
-"""config.json of an EAGLE-3 head in the layout of `speculators` 0.9, read and written; the tensors are `head_folder`'s.
+"""config.json of an EAGLE-3 head in the layout of `speculators` 0.9, read and written; the tensors are `checkpoint`'s.
 
 Layers are counted as here: 0 is the embedding, i the output of the i-th layer, before the target's final norm. The layout
 has no EAGLE-1: the package dropped it. Checked against the package itself (tests/drafters/test_speculators.py).
@@ -7,9 +7,12 @@ has no EAGLE-1: the package dropped it. Checked against the package itself (test
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from eventspec.drafters.eagle3 import Eagle3Config
 from eventspec.models import configuration as fields
+
+if TYPE_CHECKING:
+    from eventspec.drafters.heads.eagle3 import Eagle3Config
 
 KIND = "speculators_model_type"
 TAPS = "eagle_aux_hidden_state_layer_ids"

@@ -1,181 +1,88 @@
-"""A head on the target's features as a drafter: it reads what the target computed, drafts a tree from the last verified
-feature, and re-reads the true features of what was committed (EAGLE-1, 2 and 3 alike; the head decides).
-
-Pairs: the feature of a token together with the embedding of the token behind it. The first pairs are the prompt's; `PromptView`
-says which of them the head gets to see.
-"""
+"""Heads on the target's features as drafters: a head reads what the target computed, drafts a tree from the last verified
+feature, and re-reads the true features of what was committed (EAGLE-1, 2 and 3 alike; the head decides)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.compress import Elastic
 from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.drafters.vispec import VispecHead
-from eventspec.nn import KVCache, Llama, LlamaConfig
+from eventspec.drafters.heads.batch import Rollout, TargetBatch
+from eventspec.drafters.heads.head import Drafting, Head, HeadInputs
+from eventspec.drafters.heads.trees import TREE_POLICIES, tree_config
+from eventspec.drafters.heads.unrolled import steps
+from eventspec.nn import KVCache
 from eventspec.nn.cache import LentCache, Loan
-from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
-from eventspec.nn.llama import rope_tables
+from eventspec.nn.draft import DraftKernel, TreeConfig
+from eventspec.nn.llama import LanguageEnds, Layer, rope_tables
 from eventspec.tree import best_chain, best_nodes
 
 
-class FeatureHead(Protocol):
-    """What the drafter needs of a head; `drafters.eagle` and `drafters.eagle3` are two."""
+class FeatureHead(Head):
+    """A head of one decoder layer, or a few, over pairs of a token's feature and the embedding of the token behind it."""
 
-    taps: tuple[int, ...]
+    tree_policies = TREE_POLICIES
+    layer: Layer
 
     def features(self, tapped: Tensor) -> Tensor:
-        """Tapped outputs [..., F] -> features [..., D]."""
+        """Tapped outputs [..., F] -> features [..., D]; by default they are the features."""
+        return tapped
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]; rows that are
-        `embedding_only` have no feature."""
+        `embedding_only` bool [...] have no feature."""
+        raise NotImplementedError
 
-    def kernel(self, target: Llama) -> DraftKernel:
+    def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
+        """What the head sees of all pairs of a prompt whose visual rows are [begin, end); everything, unless it says otherwise.
+        The same in training, where a batch of prompts ends with the visual rows and questions are packed behind."""
+        return inputs
+
+    def fuse_global(self, tapped: Tensor, global_feature: Tensor) -> Tensor:
+        """Tapped outputs [..., F] with what `HeadInputs.global_feature` [..., F] adds to them: by default nothing."""
+        return tapped
+
+    def kernel(self, target: LanguageEnds) -> DraftKernel:
         """The weights of the drafting pass."""
+        raise NotImplementedError
 
+    def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
+        """A kernel with a recording's global feature in it."""
+        return kernel
 
-@dataclass(frozen=True)
-class HeadInputs:
-    """Embeddings float [M, D], tapped outputs float [M, F], and positions in the target's prompt int64 [M]; `embedding_only`
-    bool [M]: which rows have no feature; `global_feature` float [D]: a vector of all visual rows that is fused into every
-    feature (ViSpec)."""
+    def drafter(self, name: str, drafting: Drafting) -> FeatureDrafter:
+        """As `Head.drafter`."""
+        return FeatureDrafter(name, self, drafting.target, drafting.eos_id, tree_config(drafting.tree, drafting.rates))
 
-    embeds: Tensor
-    tapped: Tensor
-    positions: Tensor
-    embedding_only: Tensor | None = None
-    global_feature: Tensor | None = None
-
-    def followed_by(self, more: HeadInputs) -> HeadInputs:
-        """These, and more behind them that have all their features."""
-        plain = self.embedding_only
-        return HeadInputs(
-            torch.cat((self.embeds, more.embeds)),
-            torch.cat((self.tapped, more.tapped)),
-            torch.cat((self.positions, more.positions)),
-            None if plain is None else torch.cat((plain, plain.new_zeros(len(more.embeds)))),
-            self.global_feature,
-        )
-
-    def behind(self, rows: int) -> HeadInputs:
-        """Without the first `rows`."""
-        plain = self.embedding_only
-        parts = (self.embeds[rows:], self.tapped[rows:], self.positions[rows:], None if plain is None else plain[rows:])
-        return HeadInputs(*parts, self.global_feature)
-
-    def shared(self, other: HeadInputs) -> int:
-        """How many of the first pairs are the other's too, one of the other's left out."""
-        most = min(len(self.embeds), len(other.embeds) - 1)
-        same = (self.positions[:most] == other.positions[:most]) & (self.embeds[:most] == other.embeds[:most]).all(1)
-        same &= (self.tapped[:most] == other.tapped[:most]).all(1)
-        if self.embedding_only is not None and other.embedding_only is not None:
-            same &= self.embedding_only[:most] == other.embedding_only[:most]
-        different = (~same).nonzero()
-        return int(different[0]) if len(different) else most
-
-
-PromptView = Callable[[HeadInputs, tuple[int, int]], HeadInputs]
-"""(all pairs of the prompt, where the visual ones lie) -> those the head sees."""
-
-
-def full_prompt(inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-    """The head sees the whole prompt."""
-    return inputs
-
-
-def decoupled(inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-    """Pairs whose next row is visual are that row alone (MSD)."""
-    order = torch.arange(len(inputs.embeds), device=inputs.embeds.device)
-    return replace(inputs, embedding_only=(order >= visual[0] - 1) & (order < visual[1] - 1))
-
-
-def adapted(head: VispecHead) -> PromptView:
-    """A few vectors instead of the pairs whose next row is visual, where the last of these stood (ViSpec)."""
-
-    def seen(inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        if visual[0] == visual[1]:
-            nothing = torch.zeros_like(inputs.tapped[0])
-            return replace(inputs, tapped=head.fuse_global(inputs.tapped, nothing), global_feature=nothing)
-        begin, end = max(0, visual[0] - 1), visual[1] - 1
-        vectors, whole = head.adaptor(inputs.embeds[begin:end])
-        first = max(begin, end - len(vectors))  # a span that is shorter than the vectors are many takes the last of them
-        vectors = vectors[len(vectors) - (end - first) :]
-        order = torch.arange(len(inputs.embeds), device=whole.device)
-        kept = (order < begin) | (order >= first)
-        tapped = head.fuse_global(inputs.tapped, whole * (order >= begin)[:, None])
-        return HeadInputs(
-            torch.cat((inputs.embeds[:begin], vectors, inputs.embeds[end:])),
-            tapped[kept],
-            inputs.positions[kept],
-            ((order >= begin) & (order < end))[kept],
-            whole,
-        )
-
-    return seen
-
-
-def compressed(elastic: Elastic) -> PromptView:
-    """The head sees the visual pairs through a compressor, which looks at the question's features."""
-
-    def seen(inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        begin, end = visual
-        rows = torch.cat((inputs.embeds[begin:end], inputs.tapped[begin:end]), 1)
-        kept, places = elastic(rows, inputs.tapped[end:])
-        embeds, tapped = kept.chunk(2, 1)
-        return HeadInputs(
-            torch.cat((inputs.embeds[:begin], embeds, inputs.embeds[end:])),
-            torch.cat((inputs.tapped[:begin], tapped, inputs.tapped[end:])),
-            torch.cat((inputs.positions[:begin], inputs.positions[begin:end][places], inputs.positions[end:])),
-        )
-
-    return seen
-
-
-STATIC = (
-    *((0,), (1,), (2,), (3,)),
-    *((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)),
-    *((0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0)),
-    *((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2), (0, 0, 0, 0, 0), (0, 0, 0, 0, 1)),
-)
-"""EAGLE-1's tree of 25 drafts in five levels, as its code ships it."""
-LEVELS = 24
-"""As deep as drafts are likely to pay: EAGLE-2's 6 and 8 levels were set by hand."""
-TREES = {"dynamic": TreeConfig(levels=LEVELS), "published": fixed_tree(STATIC), "chain": TreeConfig(1, LEVELS)}
-"""EAGLE-2's dynamic tree, the fixed one that EAGLE-1's code ships, and no tree at all."""
+    def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+        """As `Head.rollout`."""
+        view = batch.view(self.taps, self.prompt_view)
+        rope = target.cos[view.positions], target.sin[view.positions]
+        hidden, whole = self.features(view.tapped), view.global_feature
+        again = None if whole is None else lambda out: self.fuse_global(out, whole[:, None])
+        outs = steps(self, view.embeds, hidden, rope, view.prefix, view.mask, count, view.embedding_only, again)
+        return Rollout(outs, view.loss_mask)
 
 
 class FeatureDrafter:
-    """`head` drafts for `target`, whose vocabulary and width `sizes` have; `eos_id` is the last token of an answer."""
+    """`head` drafts for `target`; `eos_id` is the last token of an answer."""
 
     needs_target = True
     concurrent = False
 
-    def __init__(
-        self,
-        name: str,
-        head: FeatureHead,
-        sizes: LlamaConfig,
-        target: Llama,
-        eos_id: int,
-        tree: TreeConfig,
-        view: PromptView = full_prompt,
-    ) -> None:
+    def __init__(self, name: str, head: FeatureHead, target: LanguageEnds, eos_id: int, tree: TreeConfig) -> None:
         weight = target.embed.weight
-        self.name, self.head, self.sizes, self.eos_id, self.view = name, head, sizes, eos_id, view
+        self.name, self.head, self.sizes, self.eos_id = name, head, head.config.language, eos_id
         self.taps, self.embed, self.kernel, self.tree = head.taps, target.embed, head.kernel(target), tree.on(weight.device)
         self._read: WeakKeyDictionary[Media, _PromptRead] = WeakKeyDictionary()
         # As long as the target's context, whatever the head's config says: rotation has no weights.
         self.context = target.config.max_position_embeddings
-        cos, sin = rope_tables(sizes, self.context)
+        cos, sin = rope_tables(self.sizes, self.context)
         self.tables = cos.to(weight), sin.to(weight)
 
     def with_tree(self, tree: TreeConfig) -> FeatureDrafter:
@@ -260,7 +167,7 @@ class FeatureDraft:
         embeds = drafter.embed(torch.tensor(self.tokens, device=tapped.device))
         first = self.cache is None
         prompt = self._prompt() if first else None
-        if self.global_feature is not None and isinstance(drafter.head, VispecHead):
+        if self.global_feature is not None:
             tapped = drafter.head.fuse_global(tapped, self.global_feature)
         last = self.position + len(self.tokens)
         inputs = HeadInputs(embeds, tapped, torch.arange(self.position, last, device=tapped.device))
@@ -285,8 +192,8 @@ class FeatureDraft:
         assert prompt.features is not None
         self.position = len(prompt.rows) - 1
         places = torch.arange(self.position, device=prompt.rows.device)
-        seen = drafter.view(HeadInputs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
+        seen = drafter.head.prompt_view(HeadInputs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
         self.global_feature = seen.global_feature
-        if seen.global_feature is not None and isinstance(drafter.head, VispecHead):
-            self.kernel = drafter.kernel.with_fuse(drafter.head.folded(seen.global_feature))
+        if seen.global_feature is not None:
+            self.kernel = drafter.head.kernel_for(drafter.kernel, seen.global_feature)
         return seen

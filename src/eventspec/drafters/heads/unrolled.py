@@ -1,7 +1,7 @@
 """The training pass of a feature-level head: all pairs at once with true features, then again on the head's own predictions, as
 many steps as it will draft ahead (EAGLE-3's training-time test, 2503.01840, section 3.2).
 
-Rows [0, P) are the recording's prefix, the R rows behind are packed branches (see `train.data.Packed`). A step s > 0 runs on
+Rows [0, P) are the recording's prefix, the R rows behind are packed branches (see `TargetBatch`). A step s > 0 runs on
 branch rows only: row j reads the prediction that step s - 1 made at row j - 1. It sees the true keys of rows up to j - s and
 the predicted keys of the s - 1 rows between, which is what a drafter s levels below its root sees.
 """
@@ -22,8 +22,8 @@ class Trainable(Protocol):
 
     layer: Layer
 
-    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, plain: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What the attention reads, and the residual; rows that are `plain` are their embedding alone."""
+    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What the attention reads, and the residual."""
 
 
 def steps(
@@ -34,17 +34,17 @@ def steps(
     prefix: int,
     mask: Tensor,
     count: int,
-    plain: Tensor | None = None,
-    again: Callable[[Tensor], Tensor] = lambda predicted: predicted,
+    embedding_only: Tensor | None = None,
+    again: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[Tensor]:
     """Outputs of every step on the branch rows, float [B, R, D]; `count` of them.
 
     embeds, hidden float [B, P + R, D]; rope: cos and sin [B, P + R, 1, d]; mask float, added to the scores: [B, 1, R, P + R]
-    (the prefix is causal) or [B, 1, P + R, P + R]; plain bool [P + R]; `again` is what becomes of a prediction before it is
-    read.
+    (the prefix is causal) or [B, 1, P + R, P + R]; embedding_only bool [P + R]; `again` is what becomes of a prediction before
+    it is read.
     """
     layer, (cos, sin) = head.layer, rope
-    normed, residual = head.fuse_inputs(embeds, hidden, plain)
+    normed, residual = head.fuse_inputs(embeds, hidden, embedding_only)
     queries, keys, values = (part.transpose(1, 2) for part in layer.project(normed, cos, sin))
     attended = packed_attention(queries, keys, values, queries.shape[2] - mask.shape[2], mask)
     mask = mask[:, :, -(queries.shape[2] - prefix) :]
@@ -52,7 +52,8 @@ def steps(
     yield out
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(1, count):
-        normed, residual = head.fuse_inputs(embeds[:, prefix:], again(shifted(out, 1)))
+        predicted = shifted(out, 1)
+        normed, residual = head.fuse_inputs(embeds[:, prefix:], predicted if again is None else again(predicted))
         queries, new_keys, new_values = (
             part.transpose(1, 2) for part in layer.project(normed, cos[:, prefix:], sin[:, prefix:])
         )

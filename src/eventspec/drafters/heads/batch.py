@@ -1,0 +1,90 @@
+"""What a head learns from: a target's own pass over recordings with questions packed behind them, and the head's view of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from eventspec.drafters.heads.head import HeadInputs
+
+PromptView = Callable[[HeadInputs, tuple[int, int]], HeadInputs]
+"""(all pairs of the prompt, where the visual ones lie) -> those the head sees."""
+
+
+@dataclass(frozen=True)
+class TargetBatch:
+    """What the target did with B recordings, rows [0, P) each, and R rows of packed branches behind: questions with answers,
+    which see the prefix and themselves. The prefix ends with the last visual row.
+
+    rows float [B, P + R, D]; ids int64 [B, P + R] (-1 = visual); following float [B, P + R, D]: the embedding behind each;
+    taps: layer outputs [B, P + R, D] by layer, -1 behind the final norm; logits float [B, R, V]; positions int64 [B, P + R];
+    mask bool [B, 1, R, P + R], True = may look; offsets int64 [B, R]: from 0 in every branch; labels int64 [B, R]: the token
+    behind where it is an answer's, else -100; visual: where the visual rows begin; prefix: P; loss_mask bool [B, R]: which rows
+    are learned from.
+    """
+
+    rows: Tensor
+    ids: Tensor
+    following: Tensor
+    taps: Mapping[int, Tensor]
+    logits: Tensor
+    positions: Tensor
+    mask: Tensor
+    offsets: Tensor
+    labels: Tensor
+    visual: int
+    prefix: int
+    loss_mask: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its tensors."""
+        return sum(part.nbytes for part in (*vars(self).values(), *self.taps.values()) if isinstance(part, Tensor))
+
+    def tapped(self, taps: tuple[int, ...]) -> Tensor:
+        """Outputs of several layers side by side, [B, P + R, F]."""
+        return torch.cat([self.taps[tap] for tap in taps], -1)
+
+    def view(self, taps: tuple[int, ...], prompt_view: PromptView | None = None) -> View:
+        """What a head sees that reads the layers `taps`."""
+        inputs = HeadInputs(self.following, self.tapped(taps), self.positions)
+        if prompt_view is not None:
+            inputs = prompt_view(inputs, (self.visual, self.prefix))
+        mask, prefix, kept = hidden_where(~self.mask), self.prefix, inputs.kept
+        if kept is not None:
+            mask, prefix = mask[..., kept], int((kept < prefix).sum())
+        more = (inputs.embedding_only, inputs.global_feature)
+        return View(inputs.embeds, inputs.tapped, inputs.positions, mask, prefix, self.loss_mask, *more)
+
+
+@dataclass(frozen=True)
+class View:
+    """What a head sees: pairs [B, P + R, .], positions [B, P + R], a mask float as in `unrolled.steps`, the rows P of the
+    prefix, which branch rows it learns from; embedding_only [P + R] and global_feature [B, D] as in `HeadInputs`."""
+
+    embeds: Tensor
+    tapped: Tensor
+    positions: Tensor
+    mask: Tensor
+    prefix: int
+    loss_mask: Tensor
+    embedding_only: Tensor | None = None
+    global_feature: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a head predicts: features [B, R, D] of every step; which branch rows are learned from, bool [B, R]; `extra`: further
+    losses by name, scalars, made when they are wanted."""
+
+    outs: Iterator[Tensor]
+    loss_mask: Tensor
+    extra: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
+
+
+def hidden_where(masked: Tensor) -> Tensor:
+    """float, -inf where it is true."""
+    return torch.zeros(masked.shape, device=masked.device).masked_fill_(masked, -torch.inf)

@@ -1,0 +1,159 @@
+"""Heads in folders, read and written: config.json, and model.safetensors or pytorch_model.bin.
+
+SafeAILab's layout. EAGLE-1 and 2: `fc`, `layers.0.*`, no head; an `input_layernorm` makes it EagleVLM's. EAGLE-3: `fc` over
+three layers, `midlayer.*` (or `layers.0.*`), `norm`, `lm_head`, and the tables d2t and t2d of a reduced vocabulary. Which one
+it is, its norm and its bias are read off the tensors; a config that says otherwise is refused. Our own folders also say, in
+`eventspec`, which target the head was trained for, and hold the tensors of its compressor, if it has one, below `compressor.`.
+The layout of `speculators` has EAGLE-3's tensors and another config.json: `speculators`.
+
+Heads that no other code loads say what they are in `eventspec.kind`: MSD's and ViSpec's have EAGLE-1's tensors (and ViSpec's
+`imadpt.*` and `img_fc.*`), DREAM's and MASSV's are written under our own names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eventspec.core import BadCheckpoint, BadInput
+from eventspec.drafters.heads import speculators
+from eventspec.drafters.heads.eagle3 import Eagle3Head
+from eventspec.drafters.heads.families import FAMILIES
+from eventspec.drafters.heads.folder import HeadFolder
+from eventspec.drafters.heads.head import LAYER, Head, Rates
+from eventspec.drafters.heads.speculators import Verifier
+from eventspec.drafters.heads.trees import read_rates
+from eventspec.files import write_text
+from eventspec.models import configuration as fields
+from eventspec.models import weights
+from eventspec.models.checkpoint import Checkpoint
+from eventspec.models.fingerprint import fingerprint
+from eventspec.nn.llama import LanguageEnds
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """A head, and how often its first, second, ... choice was the target's on calibration clips, level by level (empty: not
+    known)."""
+
+    head: Head
+    rates: Rates = ()
+
+
+def load_head(path: Path, target: LanguageEnds) -> TrainedHead:
+    """The head of a folder, checked against the target it is to draft for; BadCheckpoint in one line for what does not fit."""
+    folder = HeadFolder.open(path, target.config)
+    trained = folder.own.get("target")
+    if trained is not None and trained != (found := fingerprint(target)):
+        raise BadCheckpoint(
+            f"{path}: the head was trained for target {trained}, this one is {found}: train it anew for this one"
+        )
+    made = _checked(folder)
+    head, weight, sources = made.head, target.embed.weight, made.head.sources()
+    folder.checkpoint.fill(head, sources, weight.dtype)
+    _check_finite(folder.checkpoint, head, sources)
+    head.filled(folder)
+    head.to(weight.device).requires_grad_(False).eval()
+    return made
+
+
+def inspect_head(path: Path) -> tuple[TrainedHead, Checkpoint, str | None]:
+    """What a head's folder holds, without weights and without its target, which is taken to have the head's width and
+    vocabulary; its tensors; and the target that its config names. BadCheckpoint as `load_head`."""
+    folder = HeadFolder.open(path)
+    try:
+        width = family_of(folder).target_width(folder)
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{path / 'config.json'}: {error}") from None
+    folder = replace(folder, target=replace(folder.target, hidden_size=width))
+    return _checked(folder), folder.checkpoint, folder.own.get("target")
+
+
+def family_of(folder: HeadFolder) -> type[Head]:
+    """What `eventspec.kind` says, or the tensors; BadField for what it cannot be, or for fields that another family has."""
+    own, kinds = folder.own, {family.kind: family for family in FAMILIES if family.kind is not None}
+    kind, eagle3 = own.get("kind"), Eagle3Head.recognises(folder)
+    fields.require(own, "kind", kind is None or kind in kinds, f"one of {', '.join(kinds)}")
+    fields.require(own, "kind", kind is None or not eagle3, "none: lm_head.weight is there, as in EAGLE-3's heads alone")
+    family = kinds[kind] if kind else next(family for family in FAMILIES if family.recognises(folder))
+    for other in FAMILIES:
+        if wrong := [name for name in other.own_fields if name in own and name not in family.own_fields]:
+            problem = f"eventspec.{wrong[0]} is there, in a head of kind {family.title}"
+            raise fields.BadField(f"{problem}: only {other.title}'s head has one")
+    return family
+
+
+def save_head(trained: TrainedHead, path: Path, target: LanguageEnds, dtype: torch.dtype = torch.float16) -> None:
+    """Write a folder that `load_head` and SafeAILab's loaders read; config.json says which target it is for.
+
+    BadInput for a head that SafeAILab's code would run otherwise.
+    """
+    head, (top, own) = trained.head, trained.head.fields()
+    if isinstance(head, Eagle3Head) and head.config.norm_before_residual:
+        raise BadInput("the head has norm_before_residual, which SafeAILab's code has not: export it for speculators")
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": _name(dtype)}
+    config |= {**fields.llama_json(head.config.language), **top}
+    own = {"target": fingerprint(target), **own}
+    if trained.rates:
+        own["ranks"] = [[round(share, 4) for share in level] for level in trained.rates]
+    _write(path, head, head.layer_name, head.tables(), {**config, "eventspec": own}, dtype)
+
+
+def export_speculators(
+    trained: TrainedHead, path: Path, target: LanguageEnds, verifier: Verifier, dtype: torch.dtype = torch.float16
+) -> None:
+    """Write a folder that `load_head`, the package `speculators` 0.9 and vLLM read; BadInput for a head it has no place for."""
+    head = trained.head
+    if not isinstance(head, Eagle3Head):
+        raise BadInput("speculators reads no EAGLE-1 head since 0.9, only EAGLE-3: choose layout safeailab")
+    more, whole = head.tables(), head.config.draft_vocab == head.config.language.vocab_size
+    if whole and bool(more["d2t"].any()):
+        raise BadInput("the head names the target's tokens in another order, which speculators does not read")
+    config = {**speculators.described(head.config, verifier, _name(dtype)), "eventspec": {"target": fingerprint(target)}}
+    _write(path, head, LAYER, {} if whole else more, config, dtype)
+
+
+def exact_dtype(trained: TrainedHead) -> torch.dtype:
+    """The narrowest of fp16, bf16 and fp32 that holds every number of a head as it is."""
+    for dtype in (torch.float16, torch.bfloat16):
+        if all(torch.equal(p.to(dtype).to(p.dtype), p) for p in trained.head.parameters()):
+            return dtype
+    return torch.float32
+
+
+def _checked(folder: HeadFolder) -> TrainedHead:
+    """The head on the meta device; BadCheckpoint unless config and tensors are its, and fit the target."""
+    try:
+        head = family_of(folder).read(folder)
+        named = folder.target.vocab_size if head.vocab_ids is None else len(head.vocab_ids)
+        rates = read_rates(folder.own, named)
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{folder.path / 'config.json'}: {error}") from None
+    # The target's embedding is in published heads, though not read.
+    tolerated = ("d2t", "t2d")
+    folder.checkpoint.check(head, head.sources(), lambda name: name in tolerated or name.startswith("embed_tokens."))
+    return TrainedHead(head, rates)
+
+
+def _check_finite(checkpoint: Checkpoint, head: Head, sources: weights.Sources) -> None:
+    """BadCheckpoint for NaN and infinity among the numbers that were just filled in."""
+    own = dict(head.named_parameters())
+    for name, parts in sources.items():
+        extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and says NaN where there is one
+        if not bool(extremes.isfinite().all()):
+            problem = f"tensor {checkpoint.at[parts[0][0]][1]} holds NaN or infinity in {_name(extremes.dtype)}"
+            raise BadCheckpoint(f"{checkpoint.where}: {problem}: fetch or train the head again")
+
+
+def _write(path: Path, head: Head, layer: str, more: dict[str, Tensor], config: fields.Fields, dtype: torch.dtype) -> None:
+    """A head's tensors, its decoder layer called `layer`, with some more, and its config.json."""
+    path.mkdir(parents=True, exist_ok=True)
+    weights.save(head, path / "model.safetensors", head.sources(layer), more=more, dtype=dtype)
+    write_text(path / "config.json", fields.pretty(config))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,197 @@
+"""DREAM's head (2505.19201): a decoder layer over embeddings alone, a gated cross-attention to the target's features, and a
+second decoder layer; the target's own head names tokens.
+
+As published: q and k norms, tanh gates on attention and feed-forward. Here the cross-attention is rotated by position, and a
+predicted feature is looked at like a true one when drafts go deeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eventspec.core import BadInput
+from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
+from eventspec.drafters.heads.feature import FeatureHead
+from eventspec.drafters.heads.folder import HeadFolder
+from eventspec.drafters.heads.head import Recipe
+from eventspec.drafters.heads.unrolled import ahead, shifted, without
+from eventspec.models.checkpoint import without_memory
+from eventspec.nn import Llama, LlamaConfig
+from eventspec.nn.decode import apply_rope
+from eventspec.nn.draft import CrossedKernel
+from eventspec.nn.llama import LanguageEnds, Layer, packed_attention
+
+
+@dataclass(frozen=True)
+class DreamConfig:
+    """`language`: sizes of every block, with the target's width and vocabulary."""
+
+    language: LlamaConfig
+
+
+class Crossing(nn.Module):
+    """Rows look at features: queries from the rows, keys and values from the features; what was seen joins by a gate."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.layer = Layer(config)
+        self.query_norm, self.key_norm = (nn.Parameter(torch.ones(config.head_dim)) for _ in range(2))
+        # Of attention and feed-forward; they begin half open: from zero, as published, a short training never opens them.
+        self.gates = nn.Parameter(torch.full((2,), 0.5))
+
+    def project(self, rows: Tensor, features: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries of rows [..., T, D]; rotated keys and values of features [..., T, D] at the same positions: [..., T,
+        heads, head_dim] each. The weight is one, as in a decoder layer."""
+        layer = self.layer
+        width = layer.heads * layer.head_dim
+        queries = F.linear(layer.normed(rows), layer.qkv.weight[:width].to(rows.dtype)).unflatten(-1, (layer.heads, -1))
+        both = F.linear(features, layer.qkv.weight[width:].to(features.dtype)).unflatten(-1, (-1, layer.head_dim))
+        keys, values = both.split((layer.kv_heads, layer.kv_heads), -2)
+        rotated = (
+            apply_rope(self._normed(x, norm), cos, sin) for x, norm in ((queries, self.query_norm), (keys, self.key_norm))
+        )
+        return *rotated, values
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """As `Layer.finish`, with gates."""
+        seen, thought = self.gates.tanh()
+        layer = self.layer
+        x = x + seen * layer.out(attended)
+        gate, up = layer.gate_up(self._normed(x, layer.post_norm)).chunk(2, -1)
+        finished: Tensor = x + thought * layer.down(F.silu(gate) * up)
+        return finished
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.layer.eps)
+
+
+class DreamHead(FeatureHead):
+    """Embeddings through the first layer, features by the crossing, then the last layer and its norm."""
+
+    title, kind = "DREAM", "dream"
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "dream": Recipe(
+            lambda sizes: DreamHead(DreamConfig(sizes.layer)),
+            unroll=2,
+            words=1.0,
+            feature=0.2,
+            extra={"middle": 1.0},
+            own_targets_only=True,
+        )
+    }
+
+    def __init__(self, config: DreamConfig) -> None:
+        super().__init__()
+        self.config: DreamConfig = config
+        self.first, self.cross, self.last = Layer(config.language), Crossing(config.language), Layer(config.language)
+        self.norm = nn.Parameter(torch.ones(config.language.hidden_size))
+
+    def normed(self, x: Tensor) -> Tensor:
+        """Of the last layer's output: the predicted feature, [..., D]."""
+        return F.rms_norm(x, self.norm.shape, self.norm.to(x.dtype), self.config.language.rms_norm_eps)
+
+    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(embedding of the next token, feature of this one), [..., D] each: they meet in the crossing, not before."""
+        assert embedding_only is None
+        return embeds, hidden
+
+    def kernel(self, target: LanguageEnds) -> CrossedKernel:
+        """As `FeatureHead.kernel`."""
+        cross, none = self.cross, self.norm.detach().new_empty(0)
+        more = [part.detach() for part in (cross.query_norm, cross.key_norm, cross.gates.tanh(), self.norm)]
+        out = [none, target.head.weight.detach(), none.long()]
+        return CrossedKernel(self.first, cross.layer, self.last, more, out)
+
+    @classmethod
+    def read(cls, folder: HeadFolder) -> Self:
+        """As `Head.read`."""
+        sizes = folder.layer_sizes()
+        with without_memory():
+            return cls(DreamConfig(sizes))
+
+    def layers_read(self, layers: int) -> set[int]:
+        """As `Head.layers_read`: those one of which its first block learns, and those below."""
+        middle = middle_layers(layers)
+        return {*middle, *(number - 1 for number in middle)}
+
+    def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+        """As `Head.rollout`. Its first block learns from a layer in the target's middle: BadInput for a target whose attention
+        cannot be had."""
+        if not isinstance(target, Llama):
+            raise BadInput("a DREAM head learns from attention inside the target: it is for targets of our own")
+        view = batch.view(self.taps)
+        rope = target.cos[view.positions], target.sin[view.positions]
+        rows = self.first_block(view, rope)
+
+        def middle() -> Tensor:
+            found, mask = rows[:, view.prefix :], view.loss_mask
+            true = sharpest(target, batch, middle_layers(target.config.num_hidden_layers)).roll(-1, 1)
+            return F.smooth_l1_loss(found[mask].float(), true[mask].float())
+
+        return Rollout(self._steps(rows, view, rope, count), view.loss_mask, {"middle": middle})
+
+    def first_block(self, view: View, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """The first layer over the embeddings alone, [B, P + R, D]: no step changes it."""
+        first = self.first
+        queries, keys, values = (part.transpose(1, 2) for part in first.project(first.normed(view.embeds), *rope))
+        attended = packed_attention(queries, keys, values, view.prefix, view.mask)
+        return first.finish(view.embeds, attended.transpose(1, 2).flatten(-2))
+
+    def _steps(self, rows: Tensor, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
+        """As `unrolled.steps`; `rows` are those of `first_block`."""
+        prefix, mask = view.prefix, view.mask
+        cross, last, (cos, sin) = self.cross, self.last, rope
+        queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, view.tapped, cos, sin))
+        seen = keys, values
+        attended = packed_attention(queries, keys, values, prefix, mask)
+        x = cross.finish(rows, attended.transpose(1, 2).flatten(-2))
+        queries, keys, values = (part.transpose(1, 2) for part in last.project(last.normed(x), cos, sin))
+        said = keys, values
+        attended = packed_attention(queries, keys, values, prefix, mask)
+        out = self.normed(last.finish(x, attended.transpose(1, 2).flatten(-2)))[:, prefix:]
+        yield out
+        rows, cos, sin = rows[:, prefix:], cos[:, prefix:], sin[:, prefix:]
+        own_seen: list[tuple[Tensor, Tensor]] = []
+        own_said: list[tuple[Tensor, Tensor]] = []
+        for step in range(1, count):
+            known = without(mask, prefix, step)
+            queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, shifted(out, 1), cos, sin))
+            own_seen.append((keys, values))
+            attended = ahead(queries, seen, known, own_seen)
+            x = cross.finish(rows, attended.transpose(1, 2).flatten(-2))
+            queries, keys, values = (part.transpose(1, 2) for part in last.project(last.normed(x), cos, sin))
+            own_said.append((keys, values))
+            attended = ahead(queries, said, known, own_said)
+            out = self.normed(last.finish(x, attended.transpose(1, 2).flatten(-2)))
+            yield out
+
+
+def middle_layers(layers: int) -> tuple[int, ...]:
+    """Of a target of so many layers those that DREAM looks for the sharpest attention in."""
+    return tuple(range(2, max(2, int(0.4 * layers) + 1) + 1))
+
+
+@torch.no_grad()
+def sharpest(language: Llama, batch: TargetBatch, layers: tuple[int, ...]) -> Tensor:
+    """Of every branch row the output of that one of the target's `layers` whose attention has the lowest entropy, the mean over
+    its heads (DREAM, section 3.2): [B, R, D]."""
+    prefix = batch.prefix
+    mask = hidden_where(~batch.mask)
+    rope = language.cos[batch.positions], language.sin[batch.positions]
+    entropies = []
+    for number in layers:
+        layer = language.decoder_layer(number - 1)
+        queries, keys, _ = layer.project(layer.normed(batch.taps[number - 1]), *rope)
+        keys = keys.repeat_interleave(layer.heads // layer.kv_heads, 2).transpose(1, 2)
+        queries = queries[:, prefix:].transpose(1, 2) * layer.head_dim**-0.5
+        logs = (queries @ keys.transpose(-1, -2) + mask.to(queries.dtype)).float().log_softmax(-1)
+        entropies.append(-(logs.exp() * logs.clamp_min(-1e4)).sum(-1).mean(1))
+    best = torch.stack(entropies).argmin(0)
+    outputs = torch.stack([batch.taps[number][:, prefix:] for number in layers])
+    return outputs.gather(0, best[None, ..., None].expand(1, *outputs.shape[1:]))[0]

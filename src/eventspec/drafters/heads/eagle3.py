@@ -1,0 +1,165 @@
+"""EAGLE-3's head (2503.01840): three of the target's layers fused into one feature, one decoder layer that reads it beside the
+next token's embedding, and a head of its own over the tokens that answers really use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eventspec.core import BadCheckpoint
+from eventspec.drafters.heads import speculators
+from eventspec.drafters.heads.feature import FeatureHead
+from eventspec.drafters.heads.folder import HeadFolder
+from eventspec.drafters.heads.head import LAYER, Recipe, TargetSizes
+from eventspec.models import configuration as fields
+from eventspec.models import weights
+from eventspec.models.checkpoint import without_memory
+from eventspec.nn import LlamaConfig
+from eventspec.nn.draft import DraftKernel
+from eventspec.nn.linear import Linear
+from eventspec.nn.llama import LanguageEnds, Layer
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """`language`: sizes of the one layer, with the target's width and vocabulary; `taps`: the target's layers whose outputs are
+    fused, ascending; `draft_vocab`: tokens the head can name; `norm_before_residual`: the layer adds to the normed feature, as
+    many of `speculators` do, not to the feature itself, as the paper's."""
+
+    language: LlamaConfig
+    taps: tuple[int, ...]
+    draft_vocab: int
+    norm_before_residual: bool = False
+
+
+def usual_taps(layers: int) -> tuple[int, ...]:
+    """Low, middle and high: the residual stream that enters layers 2, n/2 and n - 3 (as the published code counts)."""
+    found = (2, layers // 2, layers - 3)
+    return found if found[0] < found[1] < found[2] else tuple(sorted({max(1, layers // 4), layers // 2, layers}))
+
+
+def new_head(sizes: TargetSizes) -> Eagle3Head:
+    """With a vocabulary of the tokens that answers really use."""
+    used = sorted({*sizes.used})
+    head = Eagle3Head(Eagle3Config(sizes.layer, usual_taps(sizes.language.num_hidden_layers), len(used)))
+    head.vocab_ids.copy_(torch.tensor(used))
+    return head
+
+
+class Eagle3Head(FeatureHead):
+    """Fusion of the tapped layers, one decoder layer over [embedding, feature], norm and head."""
+
+    title, layer_name = "EAGLE-3", "midlayer."
+    recipes: ClassVar[Mapping[str, Recipe]] = {"eagle3": Recipe(new_head, unroll=4, words=1.0, feature=0.0)}
+    vocab_ids: Tensor
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        self.config: Eagle3Config = config
+        width = config.language.hidden_size
+        self.taps = config.taps
+        self.fc = Linear(len(config.taps) * width, width, bias=False)
+        self.hidden_norm = nn.Parameter(torch.ones(width))
+        self.layer = Layer(config.language, reads=2)
+        self.norm = nn.Parameter(torch.ones(width))
+        self.head = Linear(width, config.draft_vocab, bias=False)
+        # d2t of the published layout is this minus the row's number.
+        self.register_buffer("vocab_ids", torch.arange(config.draft_vocab))
+
+    def features(self, tapped: Tensor) -> Tensor:
+        """Tapped outputs [..., F] -> features [..., D]."""
+        fused: Tensor = self.fc(tapped)
+        return fused
+
+    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual."""
+        assert embedding_only is None  # here they are side by side, there is nothing to leave out
+        eps = self.config.language.rms_norm_eps
+        seen = F.rms_norm(hidden, self.hidden_norm.shape, self.hidden_norm.to(hidden.dtype), eps)
+        return torch.cat((self.layer.normed(embeds), seen), -1), seen if self.config.norm_before_residual else hidden
+
+    def scores(self, hidden: Tensor, target: LanguageEnds) -> Tensor:
+        """As `Head.scores`, through its own norm and head."""
+        logits: Tensor = self.head(
+            F.rms_norm(hidden, self.norm.shape, self.norm.to(hidden.dtype), self.config.language.rms_norm_eps)
+        )
+        return logits
+
+    def kernel(self, target: LanguageEnds) -> DraftKernel:
+        """The weights of the drafting pass."""
+        norms = [self.hidden_norm.detach()] * (2 if self.config.norm_before_residual else 1)
+        return DraftKernel(norms, self.layer, [self.norm.detach(), self.head.weight.detach(), self.vocab_ids])
+
+    @classmethod
+    def recognises(cls, folder: HeadFolder) -> bool:
+        """As `Head.recognises`."""
+        return "lm_head.weight" in folder.checkpoint.at
+
+    @classmethod
+    def read(cls, folder: HeadFolder) -> Self:
+        """As `Head.read`."""
+        sizes, data = folder.layer_sizes(), folder.data
+        rows = folder.rows("lm_head.weight", 2, (1, folder.target.vocab_size))
+        folder.agrees("draft_vocab_size", rows, "the rows of lm_head.weight")
+        for name in speculators.SWITCHES:
+            folder.agrees(name, False, "our EAGLE-3 head has no such norm")
+        normed = data.get("norm_before_residual", False)
+        fields.require(data, "norm_before_residual", isinstance(normed, bool), "true or false")
+        taps, ids = _taps(folder), _vocab_ids(folder, rows)
+        with without_memory():
+            head = cls(Eagle3Config(sizes, taps, rows, normed))
+        head.vocab_ids = ids
+        return head
+
+    def sources(self, layer: str = LAYER) -> weights.Sources:
+        """As `Head.sources`."""
+        names = {**weights.layer_sources(self.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
+        own = {"norm": "norm.weight", "head.weight": "lm_head.weight", "hidden_norm": f"{layer}hidden_norm.weight"}
+        return {**names, **{ours: [(theirs, 0)] for ours, theirs in own.items()}}
+
+    def fields(self) -> tuple[fields.Fields, fields.Fields]:
+        """As `Head.fields`."""
+        top = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": self.config.draft_vocab}
+        return {**top, speculators.TAPS: list(self.taps)}, {}
+
+    def tables(self) -> dict[str, Tensor]:
+        """The published tables of a reduced vocabulary: d2t int64 [draft_vocab] and t2d bool [V]."""
+        ids = self.vocab_ids.cpu()
+        known = torch.zeros(self.config.language.vocab_size, dtype=torch.bool)
+        known[ids] = True
+        return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
+
+
+def _taps(folder: HeadFolder) -> tuple[int, ...]:
+    """The layers that config.json names, or the usual ones."""
+    data, layers = folder.data, folder.target.num_hidden_layers
+    found, inner = data.get(speculators.TAPS), data.get("eagle_config")
+    if found is None and isinstance(inner, dict):
+        found = inner.get(speculators.TAPS)
+    if found is None:
+        return usual_taps(layers)
+    fits = isinstance(found, list) and len(found) > 0 and all(type(i) is int and 0 <= i <= layers for i in found)
+    wanted = f"ascending layers of the target, 0 to {layers}"
+    fields.require({speculators.TAPS: found}, speculators.TAPS, fits and sorted(set(found)) == found, wanted)
+    return tuple(found)
+
+
+def _vocab_ids(folder: HeadFolder, rows: int) -> Tensor:
+    """Target ids of the head's rows, from d2t; without it the vocabularies are one."""
+    most, checkpoint, path = folder.target.vocab_size, folder.checkpoint, folder.path
+    if "d2t" not in checkpoint.at:
+        if rows != most:
+            raise BadCheckpoint(f"{path}: the head names {rows} tokens of {most} and has no table d2t of which ones")
+        return torch.arange(rows)
+    shape = checkpoint.shape("d2t")
+    if shape != [rows]:
+        raise BadCheckpoint(f"{path}: d2t is {shape}, wanted [{rows}]: a number for every row of lm_head.weight")
+    ids = checkpoint.integers("d2t") + torch.arange(rows)
+    if bool((ids < 0).any()) or bool((ids >= most).any()) or len(ids.unique()) != len(ids):
+        raise BadCheckpoint(f"{path}: d2t does not name {rows} tokens of the target's {most}: it belongs to another vocabulary")
+    return ids

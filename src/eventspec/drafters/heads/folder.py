@@ -1,0 +1,104 @@
+"""The folder of a head as it is read: the fields of its config.json under a plain head's names, and its tensors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eventspec.core import BadCheckpoint
+from eventspec.drafters.heads import speculators
+from eventspec.drafters.heads.head import LAYER
+from eventspec.models import configuration as fields
+from eventspec.models.checkpoint import Checkpoint
+from eventspec.nn import LlamaConfig
+
+
+@dataclass(frozen=True)
+class HeadFolder:
+    """config.json and tensors at `path`; `target`: sizes of the model the head is to draft for."""
+
+    path: Path
+    data: fields.Fields
+    checkpoint: Checkpoint
+    target: LlamaConfig
+
+    @classmethod
+    def open(cls, path: Path, target: LlamaConfig | None = None) -> HeadFolder:
+        """BadCheckpoint in one line for what is no head. Without a target it is taken to have the head's width and
+        vocabulary."""
+        data, checkpoint = _read(path), Checkpoint(path, _plain)
+        if target is None:
+            try:
+                named = [checkpoint.shape(name)[0] for name in ("t2d", "lm_head.weight") if name in checkpoint.at] or [1]
+                sizes = fields.llama_config({"vocab_size": named[0], **data})
+            except fields.BadField as error:
+                raise BadCheckpoint(f"{path / 'config.json'}: {error}") from None
+            target = replace(sizes, num_hidden_layers=fields.LARGEST["num_hidden_layers"])
+        return cls(path, data, checkpoint, target)
+
+    @property
+    def own(self) -> fields.Fields:
+        """What only our own folders say."""
+        return fields.part(self.data, "eventspec", {})
+
+    def sizes(self) -> LlamaConfig:
+        """Of the head's layers, with the target's vocabulary."""
+        return fields.llama_config({**self.data, "vocab_size": self.target.vocab_size})
+
+    def layer_sizes(self) -> LlamaConfig:
+        """Of a head of one layer that is as wide as the target; BadField or BadCheckpoint where it is not."""
+        sizes = self.sizes()
+        if sizes.hidden_size != self.target.hidden_size:
+            widths = f"{sizes.hidden_size}, the target's {self.target.hidden_size}"
+            raise BadCheckpoint(f"{self.path}: the head's width is {widths}: it belongs to another target")
+        self.agrees("vocab_size", self.target.vocab_size, "as the target has")
+        self.agrees("target_hidden_size", self.target.hidden_size, "as the target has")
+        self.agrees("num_hidden_layers", 1, "a head has one layer")
+        return replace(sizes, num_hidden_layers=1)
+
+    def agrees(self, name: str, only: int | None, why: str) -> None:
+        """BadField unless a field has the only value it can have; one that is not there contradicts nothing."""
+        found = self.data.get(name)
+        fields.require(self.data, name, found is None or (type(found) is type(only) and found == only), f"{only}: {why}")
+
+    def rows(self, name: str, axes: int, bounds: tuple[int, int]) -> int:
+        """The first length of a tensor with so many axes; BadCheckpoint where it is missing, of another shape or out of
+        bounds."""
+        shape, (least, most) = self._shape(name), bounds
+        if len(shape) != axes or not least <= shape[0] <= most:
+            wanted = f"wanted {axes} axes, {least} to {most} on the first"
+            raise BadCheckpoint(f"{self.checkpoint.where}: tensor {name} is {shape}, {wanted}")
+        return shape[0]
+
+    def width(self, name: str) -> int:
+        """What a matrix reads; BadCheckpoint where it is missing or none."""
+        shape = self._shape(name)
+        if len(shape) != 2:
+            raise BadCheckpoint(f"{self.checkpoint.where}: tensor {name} is {shape}, wanted 2 axes")
+        return shape[1]
+
+    def _shape(self, name: str) -> list[int]:
+        if name not in self.checkpoint.at:
+            problem = f"tensor {name} is missing: this is no head of that kind, or an incomplete one"
+            raise BadCheckpoint(f"{self.checkpoint.where}: {problem}")
+        return self.checkpoint.shape(name)
+
+
+def _read(path: Path) -> fields.Fields:
+    config = path / "config.json"
+    data = fields.read_json(config)
+    try:
+        data = speculators.flattened(data) if speculators.KIND in data else data
+        own = fields.part(data, "eventspec", {})
+        fields.require(own, "target", isinstance(own.get("target"), str | None), "a target's fingerprint")
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{config}: {error}") from None
+    if "hidden_size" not in data:
+        raise BadCheckpoint(f"{config} has no hidden_size: it is not the config of a head")
+    return data
+
+
+def _plain(name: str) -> str:
+    """EAGLE-3's layer is called `midlayer` by SafeAILab and `layers.0` by others."""
+    return re.sub(r"^midlayer\.", LAYER, name.removeprefix("model."))

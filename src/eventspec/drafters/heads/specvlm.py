@@ -1,0 +1,176 @@
+"""SpecVLM's head (2509.11815, section 3.2): EagleVLM behind an elastic compressor of the visual rows, which looks at the
+question; and HiViS (2509.23928), which is the same with no visual row left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eventspec.compress import Elastic
+from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Mode, Option
+from eventspec.core import BadCheckpoint
+from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
+from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
+from eventspec.drafters.heads.folder import HeadFolder
+from eventspec.drafters.heads.head import LAYER, HeadInputs, Recipe, TargetSizes
+from eventspec.drafters.heads.unrolled import steps
+from eventspec.models import weights
+from eventspec.models.checkpoint import without_memory
+from eventspec.models.configuration import Fields
+from eventspec.nn.llama import LanguageEnds
+
+COMPRESSOR = "compressor."
+COST = 0.05
+"""Weight of what the branches cost; without it the gate takes the dearest one for every question."""
+
+
+@dataclass(frozen=True)
+class SpecvlmConfig(EagleConfig):
+    """EAGLE's, with the compressor's mode and branches; frame: visual rows of a frame, which branches over frames need."""
+
+    mode: Mode = "select"
+    options: tuple[Option, ...] = SELECT
+    frame: int = 0
+
+
+def recipe_of(mode: Mode, options: tuple[Option, ...], begins_with: str | None = "specvlm", cost: float = 0.0) -> Recipe:
+    """A head behind a compressor of that kind; `cost`: weight of what its branches cost."""
+
+    def make(sizes: TargetSizes) -> SpecvlmHead:
+        frame = sizes.frame if any(option.frames > 1 for option in options) else 0
+        return SpecvlmHead(SpecvlmConfig(sizes.layer, mode=mode, options=options, frame=frame))
+
+    fresh = ("compressor.gate.",) if cost else ()  # a gate that has chosen is too sure to hear of costs
+    return Recipe(make, unroll=3, extra={"cost": cost} if cost else {}, begins_with=begins_with, fresh=fresh)
+
+
+class SpecvlmHead(EagleHead):
+    """EAGLE's head behind a compressor."""
+
+    title, own_fields = "SpecVLM", ("compressor",)
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "specvlm": recipe_of("select", SELECT, None),
+        "frugal": recipe_of("select", FRUGAL, cost=COST),
+        "weighted": recipe_of("weighted", WEIGHTED),
+        "concat": recipe_of("concat", CONCAT),
+        "hivis": recipe_of("concat", (Option("none"),), "eagle"),
+    }
+
+    def __init__(self, config: SpecvlmConfig) -> None:
+        super().__init__(config)
+        self.config: SpecvlmConfig = config
+        self.compressor = Elastic(config.language.hidden_size, config.mode, config.options, config.frame)
+
+    def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
+        """The visual pairs through the compressor, which looks at the question's features."""
+        begin, end = visual
+        rows = torch.cat((inputs.embeds[begin:end], inputs.tapped[begin:end]), 1)
+        kept, places = self.compressor(rows, inputs.tapped[end:])
+        embeds, tapped = kept.chunk(2, 1)
+        return HeadInputs(
+            torch.cat((inputs.embeds[:begin], embeds, inputs.embeds[end:])),
+            torch.cat((inputs.tapped[:begin], tapped, inputs.tapped[end:])),
+            torch.cat((inputs.positions[:begin], inputs.positions[begin:end][places], inputs.positions[end:])),
+        )
+
+    def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+        """As `Head.rollout`."""
+        view, cost = every_branch(batch, self.taps, self.compressor)
+        rope = target.cos[view.positions], target.sin[view.positions]
+        outs = steps(self, view.embeds, view.tapped, rope, view.prefix, view.mask, count)
+        return Rollout(outs, view.loss_mask, {} if cost is None else {"cost": lambda: cost})
+
+    @classmethod
+    def recognises(cls, folder: HeadFolder) -> bool:
+        """As `Head.recognises`."""
+        return "lm_head.weight" not in folder.checkpoint.at and "compressor" in folder.own
+
+    @classmethod
+    def read(cls, folder: HeadFolder) -> Self:
+        """As `Head.read`."""
+        plain = eagle_config(folder)
+        try:
+            with without_memory():
+                elastic = Elastic.from_json(plain.language.hidden_size, folder.own["compressor"])
+        except BadCheckpoint as error:
+            raise BadCheckpoint(f"{folder.path / 'config.json'}: eventspec.compressor: {error}") from None
+        config = SpecvlmConfig(plain.language, plain.input_norm, plain.bias, elastic.mode, elastic.options, elastic.frame)
+        with without_memory():
+            return cls(config)
+
+    def sources(self, layer: str = LAYER) -> weights.Sources:
+        """As `Head.sources`."""
+        own = {name: name.replace("branches.", "ways.", 1) for name, _ in self.compressor.named_parameters()}
+        return {**super().sources(layer), **{COMPRESSOR + ours: [(COMPRESSOR + file, 0)] for ours, file in own.items()}}
+
+    def fields(self) -> tuple[Fields, Fields]:
+        """As `Head.fields`."""
+        top, own = super().fields()
+        return top, {**own, "compressor": self.compressor.as_json()}
+
+    def about(self) -> dict[str, Any]:
+        """As `Head.about`."""
+        blind = self.config.mode == "concat" and [option.kind for option in self.config.options] == ["none"]
+        return {"head": "HiViS"} if blind else {"head": self.title, "mode": self.config.mode}
+
+
+def every_branch(batch: TargetBatch, taps: tuple[int, ...], elastic: Elastic) -> tuple[View, Tensor | None]:
+    """The visual pairs as every branch of a compressor gives them, and what the branches that were drawn cost a question
+    (`compress.Option.cost`), scalar, where one is drawn.
+
+    Questions that choose differently lie behind the same recording: all branches are laid out in the prefix, hidden from each
+    other, and a question's choice is a bias on its attention to each. At inference only the chosen one is there.
+    """
+    all_pairs, first, prefix = batch.view(taps), batch.visual, batch.prefix
+    embeds, tapped = all_pairs.embeds, all_pairs.tapped
+    question = (batch.offsets == 0).cumsum(1) - 1
+    loss_mask, mask = batch.loss_mask, all_pairs.mask[..., prefix:]
+    branches = elastic.branches_of(torch.cat((embeds[:, first:prefix], tapped[:, first:prefix]), -1))
+    biases, cost = torch.zeros(*question.shape, len(branches), device=tapped.device), None
+    if elastic.mode == "select":
+        shares = _shares(elastic, tapped[:, prefix:], batch, question)
+        biases = shares.clamp_min(1e-9).log()
+        # A recording is read once for a question, however long the answer: one row of a question stands for it.
+        starts = loss_mask & ~loss_mask.roll(1, 1)
+        kept = [len(places) / max(1, prefix - first) for _, places in branches]
+        each = [option.cost(share) for option, share in zip(elastic.options, kept, strict=True)]
+        costs = (shares * shares.new_tensor(each)).sum(-1)[starts]
+        cost = costs.mean() if len(costs) else None
+    if elastic.mode == "weighted":
+        # Added rows depend on the question, so a recording has room for one: the first question's.
+        shares = _shares(elastic, tapped[:, prefix:], batch, question)[:, 0].to(tapped.dtype)
+        mixed = (shares[:, :, None, None] * torch.stack([rows for rows, _ in branches], 1)).sum(1)
+        branches, biases, loss_mask = [(mixed, branches[-1][1])], biases[..., :1], loss_mask & (question == 0)
+    counts = torch.tensor([first, *(len(places) for _, places in branches)])
+    group = torch.repeat_interleave(torch.arange(len(counts)), counts).to(tapped.device)
+    places = torch.cat([first + places for _, places in branches]).to(tapped.device)
+    kept_embeds, kept_tapped = torch.cat([rows for rows, _ in branches], 1).chunk(2, -1)
+    # The text before is seen by all; a branch's rows see it and themselves.
+    order = torch.arange(len(group), device=tapped.device)
+    among = ((group[:, None] == group) | (group == 0)) & (order[:, None] >= order)
+    top = hidden_where(~torch.cat((among, among.new_zeros(len(group), question.shape[1])), 1))
+    bias = torch.cat((torch.zeros_like(biases[..., :1]), biases), -1)[..., group]
+    view = View(
+        torch.cat((embeds[:, :first], kept_embeds, embeds[:, prefix:]), 1),
+        torch.cat((tapped[:, :first], kept_tapped, tapped[:, prefix:]), 1),
+        torch.cat((batch.positions[:, :first], batch.positions[:, places], batch.positions[:, prefix:]), 1),
+        torch.cat((top.expand(len(tapped), 1, -1, -1), torch.cat((bias[:, None], mask), -1)), 2),
+        len(group),
+        loss_mask,
+    )
+    return view, cost
+
+
+def _shares(elastic: Elastic, tapped: Tensor, batch: TargetBatch, question: Tensor) -> Tensor:
+    """The gate's shares for every branch row [B, R, branches]: its question's, by the mean feature of the question's own
+    rows."""
+    asked = (batch.labels < 0).to(tapped.dtype)
+    member = F.one_hot(question.clamp_min(0), int(question.max()) + 1).to(tapped.dtype) * asked[..., None]
+    mean = member.transpose(1, 2) @ tapped / member.sum(1)[..., None].clamp_min(1)
+    shares = elastic.shares(mean[:, :, None])
+    return shares.gather(1, question.clamp_min(0)[..., None].expand(-1, -1, shares.shape[-1]))

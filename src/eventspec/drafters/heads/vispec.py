@@ -1,0 +1,124 @@
+"""ViSpec's head (2509.15235): the visual rows become a few learned ones, and one vector of them all is fused into every feature
+behind them. The rest is EAGLE's head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
+from eventspec.drafters.heads.folder import HeadFolder
+from eventspec.drafters.heads.head import LAYER, HeadInputs, Recipe
+from eventspec.models import weights
+from eventspec.models.checkpoint import without_memory
+from eventspec.nn.draft import DraftKernel
+from eventspec.nn.linear import Linear
+
+VECTORS = 8
+"""Rows for a recording in training: one for each of the frames, as the paper takes one for an image."""
+MOST_VECTORS = 4096
+"""What a folder may ask for."""
+
+
+class VisionAdaptor(nn.Module):
+    """Learned queries that look at the visual rows by cross-attention of several heads: `queries` rows, and one more for the
+    whole (the paper: one and one for an image; here one for every frame)."""
+
+    def __init__(self, width: int, heads: int, queries: int) -> None:
+        super().__init__()
+        self.heads, self.queries = heads, nn.Parameter(torch.randn(queries + 1, heads, width // heads) * width**-0.5)
+        self.keys, self.values, self.out = (Linear(width, width, bias=False) for _ in range(3))
+
+    def forward(self, visual: Tensor) -> tuple[Tensor, Tensor]:
+        """Visual rows [..., T, D] -> rows [..., queries, D], and the vector of them all [..., D]."""
+        queries = self.queries.transpose(0, 1)
+        keys, values = (part(visual).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in (self.keys, self.values))
+        shares = (queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5).softmax(-1)
+        found = self.out((shares @ values).transpose(-2, -3).flatten(-2))
+        return found[..., :-1, :], found[..., -1, :]
+
+
+class VispecHead(EagleHead):
+    """EAGLE's head with an adaptor for visual rows, and a fusion of their vector with a feature that begins as the feature."""
+
+    title, kind = "ViSpec", "vispec"
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "vispec": Recipe(lambda sizes: VispecHead(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")
+    }
+
+    def __init__(self, config: EagleConfig, queries: int) -> None:
+        super().__init__(config)
+        width = config.language.hidden_size
+        self.adaptor = VisionAdaptor(width, config.language.num_attention_heads, queries)
+        self.global_proj = Linear(2 * width, width)
+        self.begin()
+
+    def begin(self) -> None:
+        """The fusion as it is before training: the vector changes nothing."""
+        width = self.global_proj.out_features
+        with torch.no_grad():
+            self.global_proj.weight.copy_(torch.cat((torch.eye(width), torch.zeros(width, width)), 1))
+            self.global_proj.bias.zero_()
+
+    def fuse_global(self, tapped: Tensor, global_feature: Tensor) -> Tensor:
+        """Features [..., D] fused with the vector of all visual rows [..., D] (zero before there are any)."""
+        fused: Tensor = self.global_proj(torch.cat((tapped, global_feature.expand_as(tapped).to(tapped.dtype)), -1))
+        return fused
+
+    def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
+        """A few vectors instead of the pairs whose next row is visual, where the last of these stood."""
+        if visual[0] == visual[1]:
+            nothing = torch.zeros_like(inputs.tapped[..., 0, :])
+            tapped = self.fuse_global(inputs.tapped, nothing[..., None, :])
+            return HeadInputs(inputs.embeds, tapped, inputs.positions, global_feature=nothing)
+        begin, end = max(0, visual[0] - 1), visual[1] - 1
+        vectors, whole = self.adaptor(inputs.embeds[..., begin:end, :])
+        count = vectors.shape[-2]
+        first = max(begin, end - count)  # a span that is shorter than the vectors are many takes the last of them
+        vectors = vectors[..., count - (end - first) :, :].to(inputs.embeds.dtype)
+        order = torch.arange(inputs.embeds.shape[-2], device=whole.device)
+        kept = ((order < begin) | (order >= first)).nonzero().flatten()
+        tapped = self.fuse_global(inputs.tapped, whole[..., None, :] * (order >= begin)[:, None])
+        return HeadInputs(
+            torch.cat((inputs.embeds[..., :begin, :], vectors, inputs.embeds[..., end:, :]), -2),
+            tapped[..., kept, :],
+            inputs.positions[..., kept],
+            ((order >= begin) & (order < end))[kept],
+            whole,
+            kept,
+        )
+
+    def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
+        """As `FeatureHead.kernel_for`."""
+        return kernel.with_fuse(self.folded(global_feature))
+
+    def folded(self, global_feature: Tensor) -> list[Tensor]:
+        """The reduction's weight and bias with the fusion in it, for one recording's vector [D]: drafting costs what EAGLE's
+        does."""
+        left, right = self.fc.weight.detach().split(self.global_proj.out_features, 1)
+        own, others = self.global_proj.weight.detach().split(self.global_proj.out_features, 1)
+        bias = right @ F.linear(global_feature, others, self.global_proj.bias.detach())
+        return [torch.cat((left, right @ own), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()]
+
+    @classmethod
+    def recognises(cls, folder: HeadFolder) -> bool:
+        """By its kind alone."""
+        return False
+
+    @classmethod
+    def read(cls, folder: HeadFolder) -> Self:
+        """As `Head.read`."""
+        config, vectors = eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1
+        with without_memory():
+            return cls(config, vectors)
+
+    def sources(self, layer: str = LAYER) -> weights.Sources:
+        """As `Head.sources`."""
+        names = {**super().sources(layer), **weights.linear_sources("global_proj", "img_fc")}
+        for ours, theirs in (("queries", "q"), ("keys.weight", "k_proj.weight"), ("values.weight", "v_proj.weight")):
+            names[f"adaptor.{ours}"] = [(f"imadpt.{theirs}", 0)]
+        return {**names, "adaptor.out.weight": [("imadpt.o_proj.weight", 0)]}

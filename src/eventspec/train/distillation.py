@@ -1,0 +1,135 @@
+"""How heads learn: online-logit distillation (2509.11815, section 3.3). The target runs on the fly, frozen; all heads learn
+from the same pass, so they see the same data in the same order and can be compared.
+
+Answers are the target's own. A head's row j holds the feature of token j and the embedding of token j + 1, and learns the
+feature and the distribution behind token j + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eventspec.drafters.heads import Head, Recipe
+from eventspec.drafters.heads.batch import TargetBatch
+from eventspec.drafters.heads.head import Rates
+from eventspec.drafters.heads.trees import LEVELS
+from eventspec.drafters.heads.unrolled import shifted
+from eventspec.nn.llama import LanguageEnds
+from eventspec.train.models import autocast
+from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
+
+
+class BatchSource(Protocol):
+    """A frozen target and what it does with recordings that have numbers; `train.street` and `train.recorded` are two."""
+
+    @property
+    def target(self) -> LanguageEnds:
+        """The model that heads are to draft for."""
+
+    def batches(
+        self, numbers: np.ndarray[Any, Any], layers: tuple[int, ...], rng: np.random.Generator
+    ) -> Iterator[TargetBatch]:
+        """The target's own pass over recordings, with some of its answers behind each, and the outputs of `layers` (the last
+        one's, normed, come as -1 anyway); as many batches as suit the target. Not differentiable."""
+
+
+class HeadTraining(nn.Module):
+    """Heads beside a frozen target, and their losses."""
+
+    def __init__(self, source: BatchSource, heads: Mapping[str, Head], recipes: Mapping[str, Recipe], seed: int = 0) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict(heads)
+        self.source, self.own, self.recipes = source, heads, recipes
+        self.seed, self.rng = seed, np.random.default_rng(seed)
+        count = source.target.config.num_hidden_layers
+        self.layers = tuple(sorted(set().union(*(head.layers_read(count) for head in heads.values()))))
+
+    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
+        """Of every head on the recordings `index`, each batch of them from one pass of the target."""
+        assert isinstance(index, np.ndarray)
+        parts: dict[str, list[Tensor]] = {}
+        for batch in self._batches(index):
+            with self._autocast():
+                target = self.source.target
+                found = {name: head_losses(head, self.recipes[name], target, batch) for name, head in self.own.items()}
+            for name, losses in found.items():
+                for part, loss in losses.items():
+                    key = f"_{name}_{part[1:]}" if part.startswith("_") else f"{name}_{part}"
+                    parts.setdefault(key, []).append(loss)
+        return {name: torch.stack(losses).mean() for name, losses in parts.items()}
+
+    @torch.no_grad()
+    def acceptance(self, numbers: list[int], batch: int, depth: int = 8) -> dict[str, float]:
+        """tau of every head on recordings: how many drafts of a chain of `depth`, begun at any token of an answer, are the
+        target's own next tokens, and the bonus token. What lies behind an answer's end counts as neither right nor wrong."""
+        right, begun = dict.fromkeys(self.own, 0.0), dict.fromkeys(self.own, 0.0)
+        for seen in self._again(numbers, batch):
+            for name, head in self.own.items():
+                with self._autocast():
+                    found = ranked(head, self.source.target, seen, 1, depth)
+                right[name] += float((found == 0).sum())
+                begun[name] += float((found[0] >= 0).sum())
+        return {name: 1 + gained / max(1.0, begun[name]) for name, gained in right.items()}
+
+    @torch.no_grad()
+    def rates(self, numbers: list[int], batch: int, most: int = 10, depth: int = LEVELS) -> dict[str, Rates]:
+        """How often the target's next token is the first, second, ... choice of every head, by level, in the rounds that chains
+        of `depth` take through the answers: what a static tree is made for. An answer's end is a draft that is not right."""
+        counts = {name: torch.zeros(depth + 1, most + 1) for name in self.own}
+        for seen in self._again(numbers, batch):
+            for name, head in self.own.items():
+                with self._autocast():
+                    found = ranked(head, self.source.target, seen, most, depth)
+                counts[name] += count_rounds(found, most)
+        return {name: acceptance_rates(found) for name, found in counts.items()}
+
+    def _again(self, numbers: list[int], batch: int) -> Iterator[TargetBatch]:
+        """The same questions about recordings every time."""
+        self.rng = np.random.default_rng(self.seed)
+        for at in range(0, len(numbers), batch):
+            yield from self._batches(np.array(numbers[at : at + batch]))
+
+    def _batches(self, index: np.ndarray[Any, Any]) -> Iterator[TargetBatch]:
+        with torch.no_grad(), self._autocast():
+            found = list(self.source.batches(index, self.layers, self.rng))
+        yield from found
+
+    def _autocast(self) -> torch.autocast:
+        return autocast(self.source.target.embed.weight.device)
+
+
+def head_losses(head: Head, recipe: Recipe, target: LanguageEnds, batch: TargetBatch) -> dict[str, Tensor]:
+    """words: cross-entropy with the target's distribution; feature: smooth L1; `_right`, `_right3`: how often the head's first
+    choice is the target's, at the first and at the third step ahead; and what the head's rollout adds."""
+    ids, predicted = head.vocab_ids, head.rollout(target, batch, recipe.unroll)
+    wanted = (batch.logits if ids is None else batch.logits[..., ids]).roll(-1, 1)
+    nameable = wanted.amax(-1) >= batch.logits.roll(-1, 1).amax(-1)  # the target's choice is one the head can name
+    true = batch.taps[-1][:, batch.prefix :].roll(-1, 1)
+    loss_mask, parts = predicted.loss_mask, dict[str, list[Tensor]](words=[], feature=[])
+    figures: dict[str, Tensor] = {}
+    for step, out in enumerate(predicted.outs):
+        if step:
+            loss_mask = loss_mask & shifted(loss_mask, 1)
+            loss_mask[:, 0] = False
+        kept, share = loss_mask & nameable, recipe.decay**step
+        logits = head.scores(out[kept], target).float()
+        # Sums over counts: of a short answer no row is left at a late step.
+        words = F.cross_entropy(logits, wanted[kept].float().softmax(-1), reduction="sum") / kept.sum().clamp_min(1)
+        parts["words"].append(share * words)
+        if recipe.feature:
+            apart = F.smooth_l1_loss(out[loss_mask].float(), true[loss_mask].float(), reduction="sum")
+            parts["feature"].append(share * apart / (loss_mask.sum() * out.shape[-1]).clamp_min(1))
+        if step in (0, 2):
+            right = (logits.argmax(-1) == wanted[kept].argmax(-1)).float().sum() / loss_mask.sum().clamp_min(1)
+            figures["_right" if step == 0 else "_right3"] = right
+    losses = {"words": recipe.words * torch.stack(parts["words"]).sum(), **figures}
+    if recipe.feature:
+        losses["feature"] = recipe.feature * torch.stack(parts["feature"]).sum()
+    wanted_too = {name: weight for name, weight in recipe.extra.items() if name in predicted.extra}
+    return {**losses, **{name: weight * predicted.extra[name]() for name, weight in wanted_too.items()}}

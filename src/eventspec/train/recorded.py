@@ -1,0 +1,205 @@
+"""What heads learn from on anybody's data: the pass of any target over recordings, and its own answers to questions about
+them."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eventspec.ask import generate
+from eventspec.ask.generation import media_of
+from eventspec.core import BadInput, Context, Proposal, Sampling, Target, Trace
+from eventspec.drafters.heads.batch import TargetBatch
+from eventspec.models.prompt import TextIds
+from eventspec.nn.llama import LanguageEnds
+from eventspec.pairs import Pair
+from eventspec.recordings import Recording
+from eventspec.recordings.qa import Question
+from eventspec.train.loop import Report
+from eventspec.train.street import loss_mask_of
+
+SHORTEST = 3
+"""Tokens of an answer that anything can be learned from."""
+OPEN = 4
+"""Recordings that are kept open, with their visual rows."""
+KEPT = 1 << 30
+"""Bytes of batches that are kept, so that the target need not read them again."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question about a recording, and the target's own answer in ids, its end included."""
+
+    recording: Path
+    question: str
+    answer: tuple[int, ...]
+
+
+def target_answers(pair: Pair, questions: Sequence[Question], out: Path, longest: int, report: Report) -> list[Example]:
+    """The target's greedy answers, of up to `longest` tokens, to questions; every one is appended to the file `out` when it is
+    there, and what `out` holds is not asked again. BadInput where no answer can be learned from."""
+    known: dict[tuple[str, str], list[int]] = {}
+    if out.exists():
+        for line in out.read_text().splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:  # the last one of a run that was cut off
+                continue
+            known[row["recording"], row["question"]] = row["answer"]
+        whole = [{"recording": key[0], "question": key[1], "answer": ids} for key, ids in known.items()]
+        out.write_text("".join(json.dumps(row) + "\n" for row in whole))
+    opened: tuple[Path, Recording] | None = None
+    for number, question in enumerate(questions, 1):
+        key = (str(question.recording), question.question)
+        if key not in known:
+            if opened is None or opened[0] != question.recording:
+                opened = question.recording, Recording.open(question.recording)
+            found = generate(pair, opened[1], question.question, "autoregressive", max_new_tokens=longest)
+            known[key] = found.token_ids
+            with out.open("a") as file:
+                file.write(json.dumps({"recording": key[0], "question": key[1], "answer": found.token_ids}) + "\n")
+        report("answer", number / len(questions), {})
+    pair.workers.drain()
+    answers = [Example(q.recording, q.question, tuple(known[str(q.recording), q.question])) for q in questions]
+    usable = [example for example in answers if len(example.answer) >= SHORTEST]
+    if not usable:
+        raise BadInput(f"the target's {len(answers)} answers are shorter than {SHORTEST} tokens: heads have nothing to learn")
+    return usable
+
+
+class RecordedBatches:
+    """As `distillation.BatchSource`, of numbered examples: each is a batch of its own, read through the target's session as it
+    is when the target answers. `text_ids`: the text of its prompts, where that is known."""
+
+    def __init__(
+        self, target: Target, ends: LanguageEnds, examples: Sequence[Example], text_ids: TextIds | None = None
+    ) -> None:
+        self.verifier, self.ends, self.examples, self.text_ids = target, ends, examples, text_ids
+        self._contexts: OrderedDict[Path, Context] = OrderedDict()
+        self._kept: dict[tuple[int, tuple[int, ...]], TargetBatch] = {}
+        self._room = KEPT
+
+    @property
+    def target(self) -> LanguageEnds:
+        """As `BatchSource.target`."""
+        return self.ends
+
+    def batches(
+        self, numbers: np.ndarray[Any, Any], layers: tuple[int, ...], rng: np.random.Generator
+    ) -> Iterator[TargetBatch]:
+        """As `BatchSource.batches`."""
+        with torch.autocast(self.ends.embed.weight.device.type, enabled=False):  # the target computes as when it answers
+            alike: dict[tuple[int, int], list[TargetBatch]] = {}
+            for number in map(int, numbers):
+                found = self._kept.get((number, layers))
+                if found is None:
+                    found = self._batch(self.examples[number], layers)
+                    if found.nbytes <= self._room:
+                        self._room -= found.nbytes
+                        self._kept[number, layers] = found
+                alike.setdefault((found.visual, found.prefix), []).append(found)
+            for several in alike.values():
+                yield side_by_side(several)
+
+    def _batch(self, example: Example, layers: tuple[int, ...]) -> TargetBatch:
+        taps, answer = (*layers, -1), example.answer
+        context = self._context(example.recording)
+        session = context.open(example.question, Sampling(max_new_tokens=len(answer)), 1, Trace(), taps)
+        scores = session.score(Proposal.chain(answer[:-1]))
+        prompt = session.prompt()
+        assert prompt.features is not None
+        assert scores.features is not None
+        device, (visual, prefix), asked = prompt.rows.device, prompt.visual, len(prompt.rows)
+        said = torch.tensor(answer, device=device)
+        rows = torch.cat((prompt.rows, self.ends.embed(said[:-1]).to(prompt.rows.dtype))).float()
+        features = torch.cat((prompt.features, scores.features[1:])).float()
+        length, behind = len(rows), len(rows) - prefix
+        labels = torch.full((behind,), -100, device=device)
+        labels[asked - 1 - prefix :] = said
+        logits = torch.zeros(behind, scores.logits.shape[-1], device=device)
+        logits[asked - 1 - prefix :] = scores.logits.float()
+        following = torch.cat((rows[1:], self.ends.embed(said[-1:]).float()))
+        widths = features.chunk(len(taps), 1)
+        mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()[prefix:]
+        order = torch.arange(length, device=device)
+        ids = self._ids(example.question, asked, visual, prefix, said)
+        return TargetBatch(
+            rows[None],
+            ids[None],
+            following[None],
+            {tap: part[None] for tap, part in zip(taps, widths, strict=True)},
+            logits[None],
+            order[None],
+            mask[None, None],
+            order[None, :behind],
+            labels[None],
+            visual,
+            prefix,
+            loss_mask_of(labels[None]),
+        )
+
+    def _context(self, path: Path) -> Context:
+        """The recording as the target sees it; the latest few are kept."""
+        if path not in self._contexts:
+            self._contexts[path] = self.verifier.encode(media_of(Recording.open(path)), Trace())
+            if len(self._contexts) > OPEN:
+                self._contexts.popitem(last=False)
+        return self._contexts[path]
+
+    def _ids(self, question: str, asked: int, visual: int, prefix: int, answer: torch.Tensor) -> torch.Tensor:
+        """int64 of all rows, -1 for those that stand for no known token."""
+        found = torch.full((asked + len(answer) - 1,), -1, device=answer.device)
+        if self.text_ids is not None:
+            before, after = self.text_ids(question)
+            found[: len(before)] = torch.tensor(before)
+            found[prefix:asked] = torch.tensor(after)
+        found[asked:] = answer[:-1]
+        return found
+
+
+def side_by_side(batches: Sequence[TargetBatch]) -> TargetBatch:
+    """Batches whose visual rows lie in the same place as one, the shorter ones with rows behind that nothing is learned
+    from."""
+    first, most = batches[0], max(batch.rows.shape[1] for batch in batches)
+    if len(batches) == 1:
+        return first
+    missing = [most - batch.rows.shape[1] for batch in batches]
+
+    def column(name: str, axis: int, filled: float) -> torch.Tensor:
+        return torch.cat([padded(getattr(batch, name), axis, by, filled) for batch, by in zip(batches, missing, strict=True)])
+
+    # Rows that nobody sees look at the prefix: a row that looks at nothing is no number.
+    masks = [padded(padded(batch.mask, 3, by, False), 2, by, False) for batch, by in zip(batches, missing, strict=True)]
+    mask = torch.cat(masks)
+    for row, by in enumerate(missing):
+        mask[row, :, mask.shape[2] - by :, : first.prefix + 1] = True
+    return TargetBatch(
+        column("rows", 1, 0.0),
+        column("ids", 1, 0),
+        column("following", 1, 0.0),
+        {
+            tap: torch.cat([padded(batch.taps[tap], 1, by, 0.0) for batch, by in zip(batches, missing, strict=True)])
+            for tap in first.taps
+        },
+        column("logits", 1, 0.0),
+        column("positions", 1, 0),
+        mask,
+        column("offsets", 1, 1),
+        column("labels", 1, -100),
+        first.visual,
+        first.prefix,
+        column("loss_mask", 1, False),
+    )
+
+
+def padded(x: torch.Tensor, axis: int, by: int, filled: float) -> torch.Tensor:
+    """`by` more entries on one axis."""
+    shape = (*x.shape[:axis], by, *x.shape[axis + 1 :])
+    return torch.cat((x, x.new_full(shape, filled)), axis) if by else x

@@ -1,0 +1,75 @@
+"""Heads learn the same from any target's session as from the packed pass over the street."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from eventspec.ask.generation import media_of
+from eventspec.core import Trace
+from eventspec.models.video_llava import load_video_llava
+from eventspec.pairs import load_pair
+from eventspec.pairs.pair_file import DATA
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.writer import as_recording
+from eventspec.train.data import Branch, Questions
+from eventspec.train.own import apart, shuffled
+from eventspec.train.recorded import Example, RecordedBatches
+from eventspec.train.street import StreetBatches
+
+QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
+LAYERS = (2, 4)
+
+
+class OneClip:
+    """The frames of one clip."""
+
+    def __init__(self, frames: np.ndarray) -> None:  # type: ignore[type-arg]
+        self.frames = frames
+
+    def column(self, name: str, index: object) -> torch.Tensor:
+        return torch.from_numpy(self.frames)[None]
+
+
+@torch.no_grad()
+def test_a_session_gives_what_the_packed_pass_gives() -> None:
+    clip = make_clip(split_seed("test", 3, 0))
+    recording, pair = as_recording(clip, "clip"), load_pair("nano", "one")
+    target = pair.parts.language_target
+    recorded = RecordedBatches(target, target.language, [Example(Path("clip"), QUESTION, ANSWER)], pair.parts.text_ids)
+    recorded._contexts[Path("clip")] = target.encode(media_of(recording), Trace())
+    model = load_video_llava(DATA / "pairs/nano/target")
+    questions = Questions(Tokenizer.from_file(str(DATA / "pairs/nano/tokenizer.json")))
+    answers = {0: [Branch(questions.question(QUESTION), list(ANSWER))]}
+    street = StreetBatches(model, questions, OneClip(clip.frames), answers, packed=1)  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    (one,), (other,) = (list(source.batches(np.array([0]), LAYERS, rng)) for source in (recorded, street))
+    assert (one.visual, one.prefix) == (other.visual, other.prefix)
+    for name in ("ids", "positions", "mask", "offsets", "labels", "loss_mask"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+    for name in ("rows", "following"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-3)
+    for tap in (*LAYERS, -1):
+        torch.testing.assert_close(one.taps[tap], other.taps[tap], rtol=2e-3, atol=2e-3)
+    known = one.labels[0] >= 0
+    assert int(known.sum()) == len(ANSWER)
+    torch.testing.assert_close(one.logits[0][known], other.logits[0][known], rtol=2e-3, atol=2e-3)
+
+
+def test_what_is_measured_on_was_not_learned_from() -> None:
+    examples = [Example(Path(f"{number % 5}"), "?", (1, 2, 3)) for number in range(20)]
+    learned, judged = apart(examples)
+    assert learned
+    assert judged
+    assert not {example.recording for example in learned} & {example.recording for example in judged}
+    same = [Example(Path("one"), "?", (1, 2, 3))] * 3
+    assert apart(same) == (same, same)
+
+
+def test_every_example_comes_once_before_one_comes_again() -> None:
+    batches = shuffled(7, 3)
+    first = np.concatenate([next(batches), next(batches)])
+    assert len(set(first.tolist())) == 6
