@@ -16,6 +16,10 @@ TORCH_INDEX ?=
 TORCH_WANTED = import tomllib; \
 	print(*[d for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if d.startswith("torch")])
 
+# Tests run side by side on up to two cores.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); test $$cores -lt 2 && echo 0 || echo 2)
+PYTEST_ARGS ?= -n $(JOBS)
+
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
@@ -26,7 +30,7 @@ help:  ## this list
 	@echo
 	@echo "PYTHON=python3.12        the interpreter for .venv (default: the first >= 3.11 that is found)"
 	@echo "TORCH_INDEX=URL          take torch, and only torch, from this index (say, one with CPU builds)"
-	@echo "PYTEST_ARGS='-n 2'       more arguments for pytest; tests that measure time want it serial"
+	@echo "PYTEST_ARGS='-k rule'    other arguments for pytest (default: -n $(JOBS), two processes where there are two cores)"
 
 demo: $(READY_DEMO)  ## the embedded pair answers on the bundled clips
 	$(BIN)/eventspec demo

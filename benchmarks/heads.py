@@ -31,14 +31,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.ask import generate
 from eventspec.core import Drafts, Sampling
 from eventspec.drafters import FeatureDrafter, load_head
 from eventspec.drafters.heads.trees import LEVELS, STATIC, TREES, best_paths
 from eventspec.engine import DraftPolicy
 from eventspec.engine.cost import VerifyCurve, measure_rounds, measure_verify
 from eventspec.engine.method import Method
-from eventspec.experiments.compare import Arm, compare, environment
+from eventspec.experiments.arms import Arm, Recordings, interleaved
+from eventspec.experiments.compare import compare, environment
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
 from eventspec.nn.decode import block, compiled
@@ -47,7 +47,6 @@ from eventspec.nn.linear import packed_weight
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import head_folder
 from eventspec.pairs.warming import Costs, behind_prompt, session_of
-from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.writer import write_scenes
 
@@ -128,7 +127,7 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
         known: Costs = {}
         made = {name: warm_up(pair.with_head(name), ("eagle",), known) for name in names}
         made |= {f"{name}:whole": whole_layer(made[name], known) for name in READ}
-        return [Arm(name, "eagle", "real", arm) for name, arm in made.items()]
+        return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
     told, rows = ask(options, arms, CONTROLS)
     for name, figures in told["methods"].items():
@@ -166,21 +165,20 @@ def answered(name: str, questions: list[Question], worker: int) -> dict[str, dic
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[worker % len(cores)]})
     pair = load_pair(name, "one")
-    arms = {spec: pair.with_head(spec) for spec in ways_to_draft(pair)}
-    told = {spec: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for spec in arms}
-    for number, question in enumerate(questions):
-        recording = Recording.open(question.recording)
-        base = generate(pair, recording, question.question, "autoregressive", max_new_tokens=96)
-        for spec, arm in arms.items():
-            found = generate(arm, recording, question.question, "eagle", max_new_tokens=96)
-            figures = told[spec]
-            figures["identical"] += found.token_ids == base.token_ids
+    arms = [Arm("autoregressive", "autoregressive", pair)]
+    arms += [Arm(spec, "eagle", pair.with_head(spec)) for spec in ways_to_draft(pair)]
+    told = {arm.name: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for arm in arms[1:]}
+    rows = interleaved(arms, Recordings(questions), questions, Sampling(max_new_tokens=96))
+    for number, (_, found) in enumerate(rows, 1):
+        for spec, figures in told.items():
+            row = found[spec]
+            figures["identical"] += row["token_ids"] == found["autoregressive"]["token_ids"]
             # A drafter that gave up would be identical too.
-            figures["failed"] += any("failed" in note for note in found.trace.notes)
-            figures["drafted"] += found.trace.drafted > 0
-            figures["tokens"] += len(found.token_ids)
-            figures["rounds"] += len(found.trace.rounds)
-        progress(number + 1, len(questions))
+            figures["failed"] += any("failed" in note for note in row["notes"])
+            figures["drafted"] += row["speculation"]["drafted"] > 0
+            figures["tokens"] += len(row["token_ids"])
+            figures["rounds"] += row["speculation"]["rounds"]
+        progress(number, len(questions))
     return told
 
 
@@ -204,7 +202,7 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
                 for kind, growth in grown.items():
                     method = Method(pair.target, Drafts.by(drafter.with_tree(growth)), policy)
                     made = pair.with_method("eagle", method)
-                    found.append(Arm(f"{head}, {nodes} nodes, {kind}", "eagle", "real", made))
+                    found.append(Arm(f"{head}, {nodes} nodes, {kind}", "eagle", made))
         return found
 
     told, rows = ask(options, arms, ["autoregressive"])
@@ -234,7 +232,7 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
     def arms(pair: Pair) -> list[Arm]:
         known: Costs = {}
         made = {name: warm_up(pair.with_head(name), ("eagle",), known) for name in options.heads or BOUND}
-        return [Arm(name, "eagle", "real", arm) for name, arm in made.items()]
+        return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
     told, rows = ask(options, arms, ["autoregressive"], words=25)
     curve = verify_curve(load_pair(options.pair, "one"))
@@ -292,7 +290,7 @@ def verify_curve(pair: Pair) -> VerifyCurve:
 def scaling(options: argparse.Namespace) -> dict[str, Any]:
     def arms(pair: Pair) -> list[Arm]:
         # One policy for all: fitted to each, the budgets would differ by chance.
-        return [Arm(path.name, "eagle", "real", pair.with_head(str(path))) for path in options.checkpoints]
+        return [Arm(path.name, "eagle", pair.with_head(str(path))) for path in options.checkpoints]
 
     told, rows = ask(options, arms, ["autoregressive"])
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from eventspec.drafters import FeatureDrafter
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.pair_file import DATA
 from eventspec.pairs.specs import HeadSpec
+from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
@@ -25,19 +27,31 @@ def pair() -> Pair:
     return load_pair("nano", "one")
 
 
+@functools.cache
+def scene(seed: int, index: int) -> tuple[Recording, list[str]]:
+    """A held-out scene and questions about it."""
+    clip = make_clip(split_seed("test", seed, index))
+    return as_recording(clip, f"scene {index}"), [QUESTION, *(qa.question for qa in questions(clip.facts, index))]
+
+
+@functools.cache
+def plain(pair: Pair, seed: int, index: int, question: str, temperature: float = 0.0) -> list[int]:
+    """The target's own answer."""
+    sampled = {"max_new_tokens": 48, "temperature": temperature, "seed": 1}
+    return generate(pair, scene(seed, index)[0], question, "autoregressive", **sampled).token_ids  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("head", ["eagle", "eagle1", "eagle3", "specvlm"])
 @pytest.mark.parametrize("tree", ["dynamic", "static", "published", "chain"])
 def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str, tree: str) -> None:
     with_it, rounds, said = pair.with_head(f"{head}:{tree}"), 0, 0
     for index in range(2):
-        clip = make_clip(split_seed("test", 977, index))
-        recording = as_recording(clip, f"scene {index}")
-        for question in [QUESTION, *(qa.question for qa in questions(clip.facts, index))][:5]:
-            for seed, temperature in ((0, 0.0), (1, 1.0)):
-                sampled = {"max_new_tokens": 48, "temperature": temperature, "seed": seed}
-                base = generate(pair, recording, question, "autoregressive", **sampled)  # type: ignore[arg-type]
+        recording, asked = scene(977, index)
+        for question in asked[:5]:
+            for temperature in (0.0, 1.0):
+                sampled = {"max_new_tokens": 48, "temperature": temperature, "seed": 1}
                 found = generate(with_it, recording, question, "eagle", **sampled)  # type: ignore[arg-type]
-                assert found.token_ids == base.token_ids, (question, temperature)
+                assert found.token_ids == plain(pair, 977, index, question, temperature), (question, temperature)
                 assert found.trace.notes == [f"drafted by head {head}, {tree}"]
                 if not temperature:
                     rounds, said = rounds + len(found.trace.rounds), said + len(found.token_ids)
@@ -46,12 +60,10 @@ def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str
 
 @pytest.mark.parametrize("spec", ["weighted", "concat", "hivis", "msd", "vispec", "dream", "massv", "massv:pruned"])
 def test_the_neighbours_give_the_targets_answer_too(pair: Pair, spec: str) -> None:
-    with_it, clip = pair.with_head(spec), make_clip(split_seed("test", 978, 0))
-    recording, drafted = as_recording(clip, "scene"), 0
-    for question in [QUESTION, *(qa.question for qa in questions(clip.facts, 0))][:3]:
-        base = generate(pair, recording, question, "autoregressive", max_new_tokens=48)
+    with_it, (recording, asked), drafted = pair.with_head(spec), scene(978, 0), 0
+    for question in asked[:3]:
         found = generate(with_it, recording, question, "eagle", max_new_tokens=48)
-        assert found.token_ids == base.token_ids, question
+        assert found.token_ids == plain(pair, 978, 0, question), question
         assert not any("failed" in note for note in found.trace.notes)
         drafted += found.trace.drafted
     assert drafted > 0

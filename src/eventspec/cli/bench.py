@@ -12,7 +12,7 @@ from eventspec.cli.events import Order, Sensor
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
-    from eventspec.experiments.compare import Arm
+    from eventspec.experiments.arms import Arm
     from eventspec.pairs import Pair
 
 bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
@@ -101,7 +101,7 @@ def compare(
 
 def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], compressions: list[str]) -> list[Arm]:
     """Arms beyond the methods: other event drafters, heads and compressions of the same target."""
-    from eventspec.experiments.compare import Arm
+    from eventspec.experiments.arms import Arm
     from eventspec.pairs import warm_up
     from eventspec.pairs.methods import EVENT_METHOD, LOSSY
     from eventspec.pairs.specs import DrafterSpec
@@ -110,7 +110,7 @@ def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], comp
     made = [(EVENT_METHOD, name, pair.with_event_drafter(spec.drafter, spec.mapping)) for name, spec in specs]
     made += [("eagle", name, warm_up(pair.with_head(name), ("eagle",))) for name in heads]
     made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
-    return [Arm(f"{method}, {name}", method, events, other) for method, name, other in made]
+    return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]
 
 
 def _print(found: dict[str, Any]) -> None:

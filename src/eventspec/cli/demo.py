@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,35 +14,27 @@ from eventspec.cli.paths import given_path
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from eventspec.ask import Generation
-    from eventspec.pairs import Pair
-    from eventspec.recordings import Recording
+    from eventspec.experiments.arms import Arm, Recordings
+    from eventspec.experiments.figures import Row
+    from eventspec.recordings.qa import Question
 
 SCENE, REAL = "street_scene", "davis346_traffic_1s"
 QUESTIONS = {SCENE: "Describe the scene.", REAL: "How many road users are visible?"}
 REPEATS = 5
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One row of the table: a method, and whose events its drafter sees."""
-
-    label: str
-    method: str
-    events: str = "real"
-
-
 ARMS = (
-    Arm("autoregressive", "autoregressive"),
-    Arm("cross-modal", "cross-modal"),
-    Arm("eagle", "eagle"),
-    Arm("specvlm", "specvlm"),
-    Arm("ngram", "ngram"),
-    Arm("prior", "prior"),
-    Arm("cross-modal, blank events", "cross-modal", "blank"),
-    Arm("cross-modal, other clip's events", "cross-modal", "shuffled"),
-    Arm("compressed-target (lossy)", "compressed-target"),
+    ("autoregressive", "autoregressive", "real"),
+    ("cross-modal", "cross-modal", "real"),
+    ("eagle", "eagle", "real"),
+    ("specvlm", "specvlm", "real"),
+    ("ngram", "ngram", "real"),
+    ("prior", "prior", "real"),
+    ("cross-modal, blank events", "cross-modal", "blank"),
+    ("cross-modal, other clip's events", "cross-modal", "shuffled"),
+    ("compressed-target (lossy)", "compressed-target", "real"),
 )
+"""Rows of the table: label, method, and whose events its drafter sees."""
 
 
 def demo(
@@ -55,28 +46,28 @@ def demo(
     from rich.console import Console
 
     from eventspec.cli.timeline import draw
+    from eventspec.core import Sampling
+    from eventspec.experiments.arms import Arm, Recordings, ask, interleaved
     from eventspec.pairs import load_pair, warm_up
     from eventspec.pairs.pair_file import DATA
-    from eventspec.recordings import Recording
+    from eventspec.recordings.qa import Question
 
     console = Console(stderr=as_json)
     if not console.is_terminal:
         console = Console(stderr=as_json, width=120)
     out.mkdir(parents=True, exist_ok=True)
     pair = warm_up(load_pair("embedded", device_plan))
-    recordings = {name: Recording.open(DATA / "clips" / name) for name in QUESTIONS}
-    runs, strips = [], []
-    for name, recording in recordings.items():
-        other = recordings[REAL if name == SCENE else SCENE]
-        rows = measure(pair, recording, other, QUESTIONS[name])
-        runs += [row for _, rows_of_arm in rows for row in rows_of_arm[-1:]]
-        console.rule(f"{name}: {QUESTIONS[name]}")
-        tell(console, pair, recording, QUESTIONS[name])
+    arms = [Arm(label, method, pair, events) for label, method, events in ARMS if method in pair.methods]
+    questions = [Question(name, DATA / "clips" / name, asked, "-") for name, asked in QUESTIONS.items()]
+    recordings, runs, strips = Recordings(questions), [], []
+    for question in questions:
+        rows = [found for _, found in interleaved(arms, recordings, [question] * REPEATS, Sampling())]
+        runs += [{**row, "label": label, "method": row["drafter"]} for label, row in rows[-1].items()]
+        console.rule(f"{question.id}: {question.question}")
+        show_growing(console, arms[1], recordings, question)
         console.print(table(rows))
-        if name == SCENE:
-            strips = [
-                (arm.label, ask(pair, recording, other, QUESTIONS[name], arm)) for arm in ARMS[:4] if arm.method in pair.methods
-            ]
+        if question.id == SCENE:
+            strips = [(arm.name, ask(arm, recordings, question, Sampling())) for arm in arms[:4]]
             for _, asking in strips:
                 asking.result()
     where = f"pair {pair.name}, {pair.workers.placement} device(s)"
@@ -96,46 +87,24 @@ def demo(
     console.print(f"wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)")
 
 
-def ask(pair: Pair, recording: Recording, other: Recording, question: str, arm: Arm) -> Generation:
-    """A question ready to run, with real events or a control's."""
-    from eventspec.ask import generation
-    from eventspec.core import Sampling
-    from eventspec.events.disturb import blank
-
-    if arm.events == "blank" and recording.events is not None:
-        recording = replace(recording, events=blank(recording.events))
-    if arm.events == "shuffled":
-        recording = replace(recording, events=other.events)
-    return generation(pair, recording, question, arm.method, None, Sampling(), events_may_lack=True)
-
-
-def measure(pair: Pair, recording: Recording, other: Recording, question: str) -> list[tuple[Arm, list[dict[str, Any]]]]:
-    """Every arm, interleaved, one warm-up and REPEATS timed runs: generate objects with recording and events named."""
-    rows: list[tuple[Arm, list[dict[str, Any]]]] = [(arm, []) for arm in ARMS if arm.method in pair.methods]
-    for repeat in range(REPEATS + 1):
-        for arm, found in rows:
-            result = ask(pair, recording, other, question, arm).result()
-            if repeat:
-                found.append({"recording": recording.name, "events": arm.events, "label": arm.label, **result.as_json()})
-    return rows
-
-
-def tell(console: Console, pair: Pair, recording: Recording, question: str) -> None:
+def show_growing(console: Console, arm: Arm, recordings: Recordings, question: Question) -> None:
     """The answer as it grew, slowed down so that an eye can follow."""
     from eventspec.cli.show import joined, record, replay
+    from eventspec.core import Sampling
+    from eventspec.experiments.arms import ask
 
-    asking = ask(pair, recording, recording, question, ARMS[1])
+    asking = ask(arm, recordings, question, Sampling())
     updates = record(asking)
     if not console.is_terminal:
-        console.print("how cross-modal's answer grew:")
+        console.print(f"how {arm.name}'s answer grew:")
     if console.is_terminal:
         console.print("[dim]replayed 40 times slower; underlined = provisional, bold = committed, struck = retracted[/dim]")
-    replay(console, updates if console.is_terminal else joined(updates), pair.vocabulary.decode, slower=40.0)
+    replay(console, updates if console.is_terminal else joined(updates), arm.pair.vocabulary.decode, slower=40.0)
     console.print(f"answer: {asking.result().text}", highlight=False, markup=False)
 
 
-def table(rows: list[tuple[Arm, list[dict[str, Any]]]]) -> Any:
-    """The comparison: milliseconds are means, speedup and ceiling ratios of sums."""
+def table(rows: list[dict[str, Row]]) -> Any:
+    """The comparison of rows by arm, the baseline first: milliseconds are means, speedup and ceiling ratios of sums."""
     from rich.table import Table
 
     def summed(found: list[dict[str, Any]], stage: str) -> float:
@@ -155,13 +124,14 @@ def table(rows: list[tuple[Arm, list[dict[str, Any]]]]) -> Any:
     )
     for number, head in enumerate(heads):
         made.add_column(head, justify="left" if number == 0 else "right", overflow="fold")
-    base = rows[0][1]
+    arms = {label: [found[label] for found in rows] for label in rows[0]}
+    base = next(iter(arms.values()))
     ceiling = summed(base, "total") / summed(base, "first_committed")
-    for arm, found in rows:
+    for label, found in arms.items():
         early, spoken = found[0]["timing_ms"]["first_provisional"], found[0]["speculation"]
         same = all(row["token_ids"] == base[0]["token_ids"] for row in found)
         made.add_row(
-            arm.label,
+            label,
             "-" if early is None else f"{summed(found, 'first_provisional') / len(found):.1f}",
             f"{summed(found, 'first_committed') / len(found):.1f}",
             f"{summed(found, 'total') / len(found):.1f}",

@@ -1,6 +1,6 @@
 """`bench compare`: the same questions in several arms, interleaved, one row a question and arm, and their summary.
 
-A arm is a method with its events or a control's. Timings come first and for all questions; what is computed about an answer
+Timings come first and for all questions; what is computed about an answer
 afterwards must not warm or cool a cache for the arm that is timed next.
 """
 
@@ -10,18 +10,16 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from eventspec.ask import Generation, generation
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
 from eventspec.engine.distribution import allowed
 from eventspec.engine.policy import NO_TAIL
-from eventspec.events.disturb import blank
+from eventspec.experiments.arms import Arm, Opening, Recordings, ask, interleaved
 from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Pair
 from eventspec.pairs.warming import session_of
@@ -31,48 +29,6 @@ from eventspec.recordings.qa import Question
 EVENTS = ("real", "blank", "shuffled")
 SEES_EVENTS = ("cross-modal",)
 ALL_CORES = f"{BASE}, all cores"
-Opening = Callable[[Path], Recording]
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A row of the table: a method, whose events its drafter sees, and the pair on the device plan it runs on."""
-
-    name: str
-    method: str
-    events: str
-    pair: Pair
-
-
-class Recordings:
-    """Opened recordings by path, and what a control makes of their events."""
-
-    def __init__(self, questions: list[Question], opening: Opening = Recording.open) -> None:
-        self.paths = list(dict.fromkeys(q.recording for q in questions))
-        self._opening = opening
-        self._opened: dict[Path, Recording] = {}
-
-    def real(self, path: Path) -> Recording:
-        """The recording as it is, opened once."""
-        if path not in self._opened:
-            self._opened[path] = self._opening(path)
-        return self._opened[path]
-
-    def get(self, path: Path, events: str = "real") -> Recording:
-        """The recording with its own events, none, or the next recording's."""
-        own = self.real(path)
-        if events == "real" or own.events is None:
-            return own
-        if events == "blank":
-            return replace(own, events=blank(own.events))
-        if len(self.paths) < 2:
-            raise BadInput("shuffled events need at least two recordings")
-        other = self.real(self.paths[(self.paths.index(path) + 1) % len(self.paths)])
-        # Another recording's events on this one's clock: both windows begin at their own start.
-        return replace(
-            own,
-            events=None if other.events is None else other.events.shifted(own.span.start_us - other.span.start_us),
-        )
 
 
 def arms_of(pair: Pair, methods: list[str], events: list[str]) -> list[Arm]:
@@ -90,11 +46,11 @@ def arms_of(pair: Pair, methods: list[str], events: list[str]) -> list[Arm]:
     arms = []
     for method in methods:
         pair.method(method)
-        arms.append(Arm(method, method, events[0], pair))
+        arms.append(Arm(method, method, pair, events[0]))
         if method in SEES_EVENTS:
-            arms += [Arm(f"{method}, {kind} events", method, kind, pair) for kind in events[1:]]
+            arms += [Arm(f"{method}, {kind} events", method, pair, kind) for kind in events[1:]]
     if BASE in methods and pair.workers.concurrent:
-        arms.append(Arm(ALL_CORES, BASE, events[0], pair.on("one")))
+        arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
     return arms
 
 
@@ -118,17 +74,12 @@ def compare(
     if twice := {name for name in names if names.count(name) > 1}:
         raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
     _must_have_frames(pair, recordings)
-    for arm in arms:  # warm: caches, threads and kernels of every path
-        ask(arm, recordings, questions[0], sampling).result()
-    rng, total = np.random.default_rng(0), 2 * len(questions)
-    table: list[dict[str, Row]] = []
-    for number, question in enumerate(questions):
-        found = {}
-        for place in rng.permutation(len(arms)):
-            arm = arms[place]
-            found[arm.name] = _timed(arm, recordings, question, sampling)
-        table.append({arm.name: found[arm.name] for arm in arms})
-        progress(number + 1, total)
+    total, table = 2 * len(questions), list[dict[str, Row]]()
+    for _, found in interleaved(arms, recordings, questions, sampling):
+        table.append(found)
+        with out.open("a" if len(table) > 1 else "w") as file:  # a run that is cut off leaves its rows
+            file.writelines(json.dumps(row) + "\n" for row in found.values())
+        progress(len(table), total)
     part = out.with_name(f".{out.name}.part")
     with part.open("w") as file:
         for number, (question, found) in enumerate(zip(questions, table, strict=True)):
@@ -157,21 +108,6 @@ def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
     if blind:
         problem = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
         raise BadInput(f"{problem}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
-
-
-def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
-    """A question ready to run in one arm."""
-    recording = recordings.get(question.recording, arm.events)
-    return generation(arm.pair, recording, question.question, arm.method, None, sampling, events_may_lack=True)
-
-
-def _timed(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Row:
-    asking = ask(arm, recordings, question, sampling)
-    arm.pair.workers.drain()
-    result = asking.result()
-    row: Row = {**result.as_json(), "method": arm.name, "drafter": arm.method, "events": arm.events, "question_id": question.id}
-    row.update(recording=question.recording.name, question=question.question, answer=question.answer)
-    return row
 
 
 def vision_acceptance(

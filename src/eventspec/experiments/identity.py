@@ -17,21 +17,13 @@ from eventspec.drafters.heads import FAMILIES
 from eventspec.drafters.retokenized import MAPPINGS
 from eventspec.engine.numerics import PlainDecoding
 from eventspec.engine.policy import NO_TAIL
+from eventspec.experiments.arms import Arm
 from eventspec.pairs import Pair
 from eventspec.pairs.methods import BASELINE, EVENT_METHOD
 from eventspec.recordings import Recording
 
 BASE = BASELINE
 REHEARSED = ("Describe the scene.", "What is ahead?", "Is anybody crossing the road?")
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way to answer: a method of a pair."""
-
-    name: str
-    method: str
-    pair: Pair
 
 
 @dataclass(frozen=True)

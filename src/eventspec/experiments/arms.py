@@ -1,0 +1,93 @@
+"""The one way to run questions in several arms: interleaved, each arm with its events or a control's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from eventspec.ask import Generation, generation
+from eventspec.core import BadInput, Sampling
+from eventspec.events.disturb import blank
+from eventspec.experiments.figures import Row
+from eventspec.pairs import Pair
+from eventspec.recordings import Recording
+from eventspec.recordings.qa import Question
+
+Opening = Callable[[Path], Recording]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A row of the table: a method, whose events its drafter sees, and the pair on the device plan it runs on."""
+
+    name: str
+    method: str
+    pair: Pair
+    events: str = "real"
+
+
+class Recordings:
+    """Opened recordings by path, and what a control makes of their events."""
+
+    def __init__(self, questions: list[Question], opening: Opening = Recording.open) -> None:
+        self.paths = list(dict.fromkeys(q.recording for q in questions))
+        self._opening = opening
+        self._opened: dict[Path, Recording] = {}
+
+    def real(self, path: Path) -> Recording:
+        """The recording as it is, opened once."""
+        if path not in self._opened:
+            self._opened[path] = self._opening(path)
+        return self._opened[path]
+
+    def get(self, path: Path, events: str = "real") -> Recording:
+        """The recording with its own events, none, or the next recording's."""
+        own = self.real(path)
+        if events == "real" or own.events is None:
+            return own
+        if events == "blank":
+            return replace(own, events=blank(own.events))
+        if len(self.paths) < 2:
+            raise BadInput("shuffled events need at least two recordings")
+        other = self.real(self.paths[(self.paths.index(path) + 1) % len(self.paths)])
+        # Another recording's events on this one's clock: both windows begin at their own start.
+        return replace(
+            own,
+            events=None if other.events is None else other.events.shifted(own.span.start_us - other.span.start_us),
+        )
+
+
+def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
+    """A question ready to run in one arm."""
+    recording = recordings.get(question.recording, arm.events)
+    return generation(arm.pair, recording, question.question, arm.method, None, sampling, events_may_lack=True)
+
+
+def interleaved(
+    arms: Sequence[Arm], recordings: Recordings, questions: Iterable[Question], sampling: Sampling
+) -> Iterator[tuple[Question, dict[str, Row]]]:
+    """Every question in every arm, in an order drawn anew for each: rows by arm, behind every question. The first question is
+    asked once before, in all arms, and thrown away: caches, threads and kernels of every path are warm."""
+    rng, warm = np.random.default_rng(0), False
+    for question in questions:
+        if not warm:
+            for arm in arms:
+                ask(arm, recordings, question, sampling).result()
+            warm = True
+        found = {}
+        for place in rng.permutation(len(arms)):
+            arm = arms[place]
+            found[arm.name] = _timed(arm, recordings, question, sampling)
+        yield question, {arm.name: found[arm.name] for arm in arms}
+
+
+def _timed(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Row:
+    asking = ask(arm, recordings, question, sampling)
+    arm.pair.workers.drain()
+    result = asking.result()
+    row: Row = {**result.as_json(), "method": arm.name, "drafter": arm.method, "events": arm.events, "question_id": question.id}
+    row.update(recording=question.recording.name, question=question.question, answer=question.answer)
+    return row
