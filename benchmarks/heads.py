@@ -43,7 +43,7 @@ from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
 from eventspec.nn.decode import block, compiled
 from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
-from eventspec.nn.linear import packed_weight
+from eventspec.nn.runner import packed_layer
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import head_folder
 from eventspec.pairs.warming import Costs, behind_prompt, session_of
@@ -88,17 +88,16 @@ def progress(done: int, total: int) -> None:
 class WholeLayer(DraftKernel):
     """Reads a prompt as the published code does: every pair goes through the whole layer."""
 
-    def __init__(self, hot: DraftKernel) -> None:
-        self.__dict__.update(hot.__dict__)
-        self.all_packed = [packed_weight(part) if part.dim() == 2 else part for part in hot.layer]
+    def __init__(self, kernel: DraftKernel) -> None:
+        self.__dict__.update(kernel.__dict__)
+        self.all_packed = packed_layer(kernel.weights.layers[0])
         self.block = compiled(block)
 
     def read(self, normed: torch.Tensor, x: torch.Tensor, rope: Any, cache: KVCache) -> torch.Tensor:
         if cache.length:
             return super().read(normed, x, rope, cache)
         stored = (cache.keys[0], cache.values[0], 0)
-        weights = (self.layer, self.all_packed, 0, self.heads, self.eps)
-        found: torch.Tensor = self.block(normed, x, *rope, *stored, None, True, *weights)
+        found: torch.Tensor = self.block(normed, x, *rope, *stored, None, True, self.all_packed, True, self.heads, self.eps)
         return found[-1:]
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from eventspec.nn.decode import block, compiled, decode
+from eventspec.nn.crossed import crossed_read
+from eventspec.nn.decode import block, compiled, decode, decode_together
 from eventspec.nn.draft import grow
 
 
-@pytest.mark.parametrize("function", [decode, block, grow])
+@pytest.mark.parametrize("function", [decode, decode_together, block, grow, crossed_read])
 def test_the_hot_path_compiles(function: Callable[..., Any]) -> None:
     assert isinstance(compiled(function), torch.jit.ScriptFunction)

@@ -60,13 +60,13 @@ def test_rows_that_nobody_asks_for_leave_keys_and_values_all_the_same(kind: str,
     """The whole layer over all rows, against the pass that finishes the last one only."""
     made, one, two = head(kind), cache(), cache()
     two.keys[0].copy_(one.keys[0]), two.values[0].copy_(one.values[0])
-    hot = made.kernel(llama())
+    kernel = made.kernel(llama())
     normed, x = made.fuse_inputs(torch.randn(rows, 32), torch.randn(rows, 32))
     cos, sin = (table[5 : 5 + rows] for table in turns(20))
     mask = torch.full((rows, 5 + rows), -torch.inf).triu(6)
-    weights = (hot.layer, [], 0, hot.heads, hot.eps)
+    weights = (kernel.weights.layers[0], False, kernel.heads, kernel.eps)
     whole = block(normed, x, cos, sin, one.keys[0], one.values[0], 5, mask, False, *weights)
-    last = hot.read(normed, x, (cos, sin), two)
+    last = kernel.read(normed, x, (cos, sin), two)
     torch.testing.assert_close(last, whole[-1:], atol=1e-5, rtol=1e-4)
     for mine, theirs in ((two.keys[0], one.keys[0]), (two.values[0], one.values[0])):
         torch.testing.assert_close(mine[:, : 5 + rows], theirs[:, : 5 + rows], atol=1e-5, rtol=1e-4)
@@ -80,8 +80,8 @@ def grown(made: EagleHead | Eagle3Head, model: Llama, growth: TreeConfig, end: i
     stored = ([behind.keys[0], behind.values[0]], 5)
     how = (growth.width, growth.levels, 0.0, 0.0, end, 4, list(growth.shape))
     with torch.device(home):
-        hot = made.kernel(model)
-        return list(grow(feature, *how, tables, *stored, hot.fuse, hot.layer, hot.out, hot.heads, hot.eps))
+        kernel = made.kernel(model)
+        return list(grow(feature, *how, tables, *stored, kernel.weights))
 
 
 @pytest.mark.parametrize("growth", GROWTHS)

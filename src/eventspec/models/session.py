@@ -3,6 +3,7 @@ that keeps the accepted path."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -14,6 +15,7 @@ from eventspec.models.prefix import Prefix, Reading
 from eventspec.models.prompt import Frames, Prompt, PromptEncoder
 from eventspec.nn import Llama
 from eventspec.nn.cache import Loan
+from eventspec.nn.runner import Rows
 from eventspec.tree import depths, is_chain, tree_mask
 
 _DRAFT_ROWS = 160
@@ -104,7 +106,9 @@ class LanguageSession:
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
-        self._remember(*self._through(self.pending[:rows]))
+        inner = inner_taps([self])
+        hidden, tapped = self.language.runner().step(Rows(self.pending[:rows], self.cache), inner)
+        self._remember(hidden, self.features(hidden, dict(zip(inner, tapped, strict=True))))
         self.cache.keep(rows, [])
         self.pending, self.chunked = self.pending[rows:], True
 
@@ -122,40 +126,40 @@ class LanguageSession:
         features, prompt = self._reading.features, self._reading.prompt
         return TappedPrompt(prompt.rows.clone(), torch.cat(features) if features else None, prompt.visual)
 
-    def _through(self, x: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The last layer's output [T, D], and the tapped features [T, F] if any are asked for."""
-        inner = tuple(layer for layer in self.taps if layer >= 0)
-        hidden, tapped = self.language.step(x, self.cache, positions, mask, inner)
-        if not self.taps:
-            return hidden, None
-        found = dict(zip(sorted(set(inner)), tapped, strict=True))
-        found[-1] = self.language.normed(hidden)
-        return hidden, torch.cat([found[layer] for layer in self.taps], 1)
-
     def score(self, proposal: Proposal) -> Scores:
         """As `core.TargetSession.score`: logits float [N+1, V]; the proposal fits `limits` and `room`."""
-        language, cache, pending = self.language, self.cache, self.pending
+        return score_together([self], [proposal])[0]
+
+    def asked(self, proposal: Proposal) -> Rows:
+        """The rows of a forward over what is pending and a proposal."""
+        cache, pending = self.cache, self.pending
         count, waiting = len(proposal), len(pending)
         if not count:
-            return self._scores(*self._through(pending))
+            return Rows(pending, cache)
         assert count <= self.room, "the caller cuts proposals to the room there is"
         tokens = torch.from_numpy(proposal.tokens).to(pending.device)
-        x = torch.cat((pending, language.embed(tokens)))
+        x = torch.cat((pending, self.language.embed(tokens)))
         parents = proposal.parents.tolist()
-        positions = mask = None
-        if not is_chain(parents):
-            start = cache.length
-            levels = [start + waiting + depth for depth in depths(parents)]
-            positions = torch.tensor([*range(start, start + waiting), *levels], device=x.device)
-            mask = tree_mask(parents, start, waiting, x.device)
-        return self._scores(*self._through(x, positions, mask))
+        if is_chain(parents):
+            return Rows(x, cache)
+        start = cache.length
+        levels = [start + waiting + depth for depth in depths(parents)]
+        positions = torch.tensor([*range(start, start + waiting), *levels], device=x.device)
+        return Rows(x, cache, positions, tree_mask(parents, start, waiting, x.device))
 
-    def _scores(self, hidden: Tensor, features: Tensor | None) -> Scores:
-        """Of the last pending row and the nodes behind it."""
+    def scored(self, hidden: Tensor, features: Tensor | None) -> Scores:
+        """Of the last pending row and the nodes behind it, from a forward over `asked`."""
         last = len(self.pending)
         if self._reading.rows < len(self._reading.prompt.rows):
             self._remember(hidden[:last], None if features is None else features[:last])
         return Scores(self.language.logits(hidden[last - 1 :]), None if features is None else features[last - 1 :])
+
+    def features(self, hidden: Tensor, tapped: Mapping[int, Tensor]) -> Tensor | None:
+        """The tapped features [T, F] of a forward, if any are asked for, from the outputs of its layers."""
+        if not self.taps:
+            return None
+        found = {**tapped, -1: self.language.normed(hidden)}
+        return torch.cat([found[layer] for layer in self.taps], 1)
 
     def _remember(self, hidden: Tensor, features: Tensor | None) -> None:
         """Keep what was read of the prompt."""
@@ -168,3 +172,22 @@ class LanguageSession:
         self.cache.keep(len(self.pending), verdict.path.tolist())
         bonus = torch.from_numpy(verdict.tokens[-1:]).to(self.pending.device)
         self.pending = self.language.embed(bonus)
+
+
+def score_together(sessions: Sequence[LanguageSession], proposals: Sequence[Proposal]) -> list[Scores]:
+    """As every session's `score` of its proposal, in one forward of the model that they share: trees of any shape, behind
+    caches of any length. ValueError for sessions of different models."""
+    runner, inner = sessions[0].language.runner(), inner_taps(sessions)
+    if any(session.language is not sessions[0].language for session in sessions):
+        raise ValueError("only sessions of one model share a forward")
+    asked = [session.asked(proposal) for session, proposal in zip(sessions, proposals, strict=True)]
+    passes = [runner.step(asked[0], inner)] if len(asked) == 1 else runner.step_together(asked, inner)
+    found = []
+    for session, (hidden, tapped) in zip(sessions, passes, strict=True):
+        found.append(session.scored(hidden, session.features(hidden, dict(zip(inner, tapped, strict=True)))))
+    return found
+
+
+def inner_taps(sessions: Sequence[LanguageSession]) -> tuple[int, ...]:
+    """The layers whose outputs sessions want, ascending; -1 is no layer."""
+    return tuple(sorted({layer for session in sessions for layer in session.taps if layer >= 0}))

@@ -15,13 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eventspec.nn.layer_weights import LayerWeights
 
-def product(x: Tensor, weights: list[Tensor], packed: list[Tensor], at: int) -> Tensor:
-    """x [T, I] through the weight `at` of a list [O, I], or of the same list in oneDNN's layout -> [T, O]."""
-    if len(packed) > 0:
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed[at], None, "none", [], "")
+
+def product(x: Tensor, weight: Tensor, packed: bool) -> Tensor:
+    """x [T, I] through a weight [O, I], which may be `packed` in oneDNN's layout -> [T, O]."""
+    if packed:
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
         return found
-    return F.linear(x, weights[at])
+    return F.linear(x, weight)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -68,6 +70,39 @@ def attention(
     )[0]
 
 
+def attend(
+    found: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    past_keys: Tensor,
+    past_values: Tensor,
+    start: int,
+    mask: Optional[Tensor],  # noqa: UP045
+    causal: bool,
+    blocked: bool,
+    heads: int,
+) -> Tensor:
+    """Attention [T, heads * head_dim] of T new rows behind `start` cached ones, from their queries, keys and values side by
+    side, `found` [T, (heads + 2 kv_heads) * head_dim]. Writes rows [start, start + T) of past_keys and past_values."""
+    rows, end = found.size(0), start + found.size(0)
+    kv_heads, head_dim = past_keys.size(0), past_keys.size(2)
+    rotated_and_values = found.view(rows, heads + 2 * kv_heads, head_dim)
+    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], cos, sin)
+    past_keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
+    past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
+    queries = rotated[:, :heads].transpose(0, 1)
+    attended = attention(queries, past_keys[:, :end], past_values[:, :end], mask, causal, blocked)
+    return attended.transpose(0, 1).reshape(rows, heads * head_dim)
+
+
+def finish(x: Tensor, attended: Tensor, layer: LayerWeights, packed: bool, eps: float) -> Tensor:
+    """Output projection and feed-forward block behind the attention: [T, D]."""
+    x = x + product(attended, layer.out, packed)
+    inner = product(torch.rms_norm(x, [x.size(1)], layer.post_norm, eps), layer.gate_up, packed)
+    width = inner.size(1) // 2
+    return x + product(F.silu(inner[:, :width]) * inner[:, width:], layer.down, packed)
+
+
 def block(
     normed: Tensor,
     x: Tensor,
@@ -78,26 +113,16 @@ def block(
     start: int,
     mask: Optional[Tensor],  # noqa: UP045
     causal: bool,
-    weights: list[Tensor],
-    packed: list[Tensor],
-    at: int,
+    layer: LayerWeights,
+    packed: bool,
     heads: int,
     eps: float,
 ) -> Tensor:
     """One decoder layer behind `start` cached rows: attention reads `normed` [T, I], its result joins x [T, D]; then the
-    feed-forward block. Writes rows [start, start + T) of past_keys and past_values. Weights as in `decode`, from `at` on."""
-    rows, end = x.size(0), start + x.size(0)
-    kv_heads, head_dim = past_keys.size(0), past_keys.size(2)
-    rotated_and_values = product(normed, weights, packed, at + 1).view(rows, heads + 2 * kv_heads, head_dim)
-    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], cos, sin)
-    past_keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
-    past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
-    queries = rotated[:, :heads].transpose(0, 1)
-    attended = attention(queries, past_keys[:, :end], past_values[:, :end], mask, causal, len(packed) > 0)
-    x = x + product(attended.transpose(0, 1).reshape(rows, heads * head_dim), weights, packed, at + 2)
-    inner = product(torch.rms_norm(x, [x.size(1)], weights[at + 3], eps), weights, packed, at + 4)
-    width = inner.size(1) // 2
-    return x + product(F.silu(inner[:, :width]) * inner[:, width:], weights, packed, at + 5)
+    feed-forward block. Writes rows [start, start + T) of past_keys and past_values. `packed`: the layer's matrices are."""
+    found = product(normed, layer.qkv, packed)
+    attended = attend(found, cos, sin, past_keys, past_values, start, mask, causal, packed, heads)
+    return finish(x, attended, layer, packed, eps)
 
 
 def last_row(
@@ -108,26 +133,24 @@ def last_row(
     keys: Tensor,
     values: Tensor,
     start: int,
-    layer: list[Tensor],
-    packed: list[Tensor],
+    layer: LayerWeights,
+    remembered: Optional[Tensor],  # noqa: UP045
     heads: int,
     eps: float,
 ) -> Tensor:
     """What the layer makes of the last of T new rows [1, D]: of those before it, only keys and values are ever looked at.
 
-    normed [T, I] is what the attention reads, x [1, D] the last row's residual; packed: the layer's rows for keys and values in
-    oneDNN's layout, or []. Writes rows [start, start + T) of keys and values.
-    """
+    normed [T, I] is what the attention reads, x [1, D] the last row's residual; remembered: the layer's rows for keys and
+    values in oneDNN's layout. Writes rows [start, start + T) of keys and values."""
     before = normed.size(0) - 1
     if before > 0:
         kv_heads, head_dim = keys.size(0), keys.size(2)
-        found = product(normed[:before], [layer[1][heads * head_dim :]], packed, 0).view(before, 2 * kv_heads, head_dim)
+        weight = layer.qkv[heads * head_dim :] if remembered is None else remembered
+        found = product(normed[:before], weight, remembered is not None).view(before, 2 * kv_heads, head_dim)
         keys[:, start : start + before] = apply_rope(found[:, :kv_heads], cos[:before], sin[:before]).transpose(0, 1)
         values[:, start : start + before] = found[:, kv_heads:].transpose(0, 1)
-    last, unpacked = start + before, layer[:0]
-    return block(
-        normed[before:], x, cos[before:], sin[before:], keys, values, last, None, False, layer, unpacked, 0, heads, eps
-    )
+    last = start + before
+    return block(normed[before:], x, cos[before:], sin[before:], keys, values, last, None, False, layer, False, heads, eps)
 
 
 def decode(
@@ -138,27 +161,73 @@ def decode(
     values: list[Tensor],
     start: int,
     mask: Optional[Tensor],  # noqa: UP045
-    weights: list[Tensor],
-    packed: list[Tensor],
+    layers: list[LayerWeights],
+    packed: bool,
     heads: int,
     eps: float,
     taps: list[int],
 ) -> tuple[Tensor, list[Tensor]]:
     """x float [T, D] through all layers behind `start` cached rows; writes rows [start, start + T) of keys and values.
 
-    cos, sin float [T, 1, head_dim]; mask float [T, start + T] to be added, or None: causal at start 0, everything else;
-    weights: six tensors a layer (input norm, qkv, out, post norm, gate_up, down); packed: the same list in oneDNN's layout, or
-    empty. Returns the last layer's output and the outputs of the layers `taps` (0 = x).
+    cos, sin float [T, 1, head_dim]; mask float [T, start + T] to be added, or None: causal at start 0, everything else. Returns
+    the last layer's output and the outputs of the layers `taps` (0 = x).
     """
     causal = mask is None and start == 0 and x.size(0) > 1
     tapped: list[Tensor] = []
     if 0 in taps:
         tapped.append(x)
-    for layer in range(len(keys)):
-        at = layer * 6
-        normed = torch.rms_norm(x, [x.size(1)], weights[at], eps)
-        x = block(normed, x, cos, sin, keys[layer], values[layer], start, mask, causal, weights, packed, at, heads, eps)
-        if layer + 1 in taps:
+    for number, layer in enumerate(layers):
+        normed = torch.rms_norm(x, [x.size(1)], layer.input_norm, eps)
+        x = block(normed, x, cos, sin, keys[number], values[number], start, mask, causal, layer, packed, heads, eps)
+        if number + 1 in taps:
+            tapped.append(x)
+    return x, tapped
+
+
+def decode_together(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    counts: list[int],
+    keys: list[list[Tensor]],
+    values: list[list[Tensor]],
+    starts: list[int],
+    masks: list[Optional[Tensor]],  # noqa: UP045
+    layers: list[LayerWeights],
+    packed: bool,
+    heads: int,
+    eps: float,
+    taps: list[int],
+) -> tuple[Tensor, list[Tensor]]:
+    """As `decode`, of several sequences whose new rows, counts[b] each, stand behind each other in x [sum of counts, D]: one
+    product for all of them, attention for each in its own cache. No row is padded."""
+    tapped: list[Tensor] = []
+    if 0 in taps:
+        tapped.append(x)
+    for number, layer in enumerate(layers):
+        normed = torch.rms_norm(x, [x.size(1)], layer.input_norm, eps)
+        found = product(normed, layer.qkv, packed)
+        attended: list[Tensor] = []
+        begin = 0
+        for one in range(len(counts)):
+            end, mask = begin + counts[one], masks[one]
+            causal = mask is None and starts[one] == 0 and counts[one] > 1
+            seen = attend(
+                found[begin:end],
+                cos[begin:end],
+                sin[begin:end],
+                keys[one][number],
+                values[one][number],
+                starts[one],
+                mask,
+                causal,
+                packed,
+                heads,
+            )
+            attended.append(seen)
+            begin = end
+        x = finish(x, torch.cat(attended), layer, packed, eps)
+        if number + 1 in taps:
             tapped.append(x)
     return x, tapped
 

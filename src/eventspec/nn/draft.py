@@ -2,11 +2,7 @@
 tree in one call.
 
 A level of a tree is a forward over a handful of rows; between them lies bookkeeping that in Python would cost more than the
-forward. The weights of a head come as lists, so that one function serves all kinds:
-    fuse: [fc.weight [D, 2D], fc.bias [D] or empty] (EAGLE-1), or [hidden norm [D]] (EAGLE-3), twice if the residual is
-        normed too, or nothing (DREAM: `nn.crossed`, whose weights are `layer` then);
-    layer: six tensors of one decoder layer as in `nn.decode` (input norm empty: none);
-    out: [norm [D] or empty, head [V', D], ids int64 [V'] of the head's rows or empty: they are the target's].
+forward. One function serves all kinds of heads; what a head has and what not, its `HeadWeights` say.
 """
 
 from __future__ import annotations
@@ -15,17 +11,18 @@ import functools
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import List, Optional  # noqa: UP035
+from typing import Any, List, Optional  # noqa: UP035
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.crossed import READ, crossed_pass, crossed_read
+from eventspec.nn.crossed import crossed_pass, crossed_read
 from eventspec.nn.decode import block, compiled, last_row
+from eventspec.nn.layer_weights import CrossWeights, HeadWeights, LayerWeights
 from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
-from eventspec.nn.llama import Layer
+from eventspec.nn.runner import packed_layer
 
 
 def layer_pass(
@@ -36,10 +33,7 @@ def layer_pass(
     stored: list[Tensor],
     start: int,
     mask: Optional[Tensor],  # noqa: UP045
-    fuse: list[Tensor],
-    layer: list[Tensor],
-    heads: int,
-    eps: float,
+    weights: HeadWeights,
 ) -> Tensor:
     """Pairs (embeds [T, D] of the next token, hidden [T, D] of this one) through the layer, behind `start` cached ones.
 
@@ -48,27 +42,29 @@ def layer_pass(
     costs what it saves (4, 6 and 10 rows behind a verification on a Zen core: packed 1.01, 1.05 and 1.00 times the time, n =
     80 each).
     """
-    width = hidden.size(1)
-    if len(fuse) == 0:
-        return crossed_pass(embeds, hidden, cos, sin, stored, start, mask, layer, heads, eps)
-    if fuse[0].dim() > 1:
-        bias = fuse[1] if fuse[1].numel() > 0 else None
-        x = F.linear(torch.cat((embeds, hidden), 1), fuse[0], bias)
-        normed = torch.rms_norm(x, [width], layer[0], eps) if layer[0].numel() > 0 else x
+    width, layer, eps = hidden.size(1), weights.layers[0], weights.eps
+    cross, reduction, hidden_norm = weights.cross, weights.reduction, weights.hidden_norm
+    if cross is not None:
+        return crossed_pass(embeds, hidden, cos, sin, stored, start, mask, weights.layers, cross, weights.heads, eps)
+    if reduction is not None:
+        x = F.linear(torch.cat((embeds, hidden), 1), reduction, weights.bias)
+        normed = torch.rms_norm(x, [width], layer.input_norm, eps) if layer.input_norm.numel() > 0 else x
     else:
-        seen = torch.rms_norm(hidden, [width], fuse[0], eps)
-        x = seen if len(fuse) > 1 else hidden
-        normed = torch.cat((torch.rms_norm(embeds, [width], layer[0], eps), seen), 1)
-    return block(normed, x, cos, sin, stored[0], stored[1], start, mask, False, layer, layer[:0], 0, heads, eps)
+        assert hidden_norm is not None
+        seen = torch.rms_norm(hidden, [width], hidden_norm, eps)
+        x = seen if weights.norm_residual else hidden
+        normed = torch.cat((torch.rms_norm(embeds, [width], layer.input_norm, eps), seen), 1)
+    return block(normed, x, cos, sin, stored[0], stored[1], start, mask, False, layer, False, weights.heads, eps)
 
 
-def next_tokens(hidden: Tensor, width: int, out: list[Tensor], eps: float) -> tuple[Tensor, Tensor]:
+def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tensor, Tensor]:
     """The `width` likeliest next tokens after each row [T, D]: log-probabilities float and target ids int64 [T, width]."""
-    if out[0].numel() > 0:
-        hidden = torch.rms_norm(hidden, [hidden.size(1)], out[0], eps)
-    logs, tokens = F.linear(hidden, out[1]).float().log_softmax(-1).topk(min(width, out[1].size(0)))
-    if out[2].numel() > 0:
-        tokens = out[2][tokens]
+    norm, ids = weights.out_norm, weights.ids
+    if norm is not None:
+        hidden = torch.rms_norm(hidden, [hidden.size(1)], norm, weights.eps)
+    logs, tokens = F.linear(hidden, weights.head).float().log_softmax(-1).topk(min(width, weights.head.size(0)))
+    if ids is not None:
+        tokens = ids[tokens]
     return logs, tokens
 
 
@@ -113,11 +109,7 @@ def grow(
     tables: list[Tensor],
     stored: list[Tensor],
     start: int,
-    fuse: list[Tensor],
-    layer: list[Tensor],
-    out: list[Tensor],
-    heads: int,
-    eps: float,
+    weights: HeadWeights,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A draft tree below the root whose predicted feature is `hidden` [1, D] (EAGLE-2, section 4).
 
@@ -133,7 +125,7 @@ def grow(
     path, mask, behind, recorded = torch.zeros(1, 1, device=hidden.device), hidden.new_empty(0), start, 0
     room = width * levels if len(shape) == 0 else sum([len(inner) for inner in shape[1::2]])
     for level in range(levels):
-        logs, tokens = next_tokens(hidden, width, out, eps)
+        logs, tokens = next_tokens(hidden, width, weights)
         parents = nodes[:, None].expand_as(tokens).flatten()
         tokens, reach = tokens.flatten(), (path + logs).flatten()
         if len(shape) > 0:
@@ -157,7 +149,7 @@ def grow(
         below = hidden if alone else hidden.index_select(0, above)
         cos, sin = tables[1].narrow(0, position + 1 + level, 1), tables[2].narrow(0, position + 1 + level, 1)
         seen = None if alone else mask[:, :after]
-        hidden = layer_pass(given, below, cos, sin, stored, behind, seen, fuse, layer, heads, eps)
+        hidden = layer_pass(given, below, cos, sin, stored, behind, seen, weights)
         nodes, path = best + recorded, reach.index_select(0, best)[:, None]
         behind, recorded = after, recorded + tokens.size(0)
     return torch.cat(made[0]), torch.cat(made[1]), torch.cat(made[2])
@@ -205,31 +197,38 @@ def fixed_tree(paths: Sequence[Sequence[int]]) -> TreeConfig:
 class DraftKernel:
     """The weights of one head, laid out for the passes above."""
 
-    blocks = 1
-    """Layers of keys and values that its cache needs."""
-
-    def __init__(self, fuse: list[Tensor], layer: Layer, out: list[Tensor]) -> None:
-        self.fuse, self.layer, self.out, self.heads, self.eps = fuse, layer_weights(layer), out, layer.heads, layer.eps
-        remembered = self.layer[1][layer.heads * layer.head_dim :]
-        self.packed = [packed_weight(remembered)] if usable_for(remembered) else []
+    def __init__(self, weights: HeadWeights) -> None:
+        self.weights = weights
+        layer, heads = weights.layers[0], weights.heads
+        width = layer.out.shape[1]  # of all heads together
+        remembered = layer.qkv[width:]
+        self.packed = packed_weight(remembered) if usable_for(remembered) else None
+        self.heads, self.eps = heads, weights.eps
 
     @property
-    def shape(self) -> tuple[tuple[int, ...], ...]:
-        """What the passes cost depends on, but for the rows of the cache: heads of one shape take the same time."""
-        return tuple(tuple(part.shape) for part in (*self.fuse, *self.layer, *self.out[:2]))
+    def blocks(self) -> int:
+        """Layers of keys and values that its cache needs."""
+        return len(self.weights.layers)
 
-    def with_fuse(self, fuse: list[Tensor]) -> DraftKernel:
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What the passes cost depends on, but for the rows of the cache: heads of one shape take the same time."""
+        weights = self.weights
+        parts = (weights.head, weights.reduction, weights.hidden_norm, *(part for layer in weights.layers for part in layer))
+        return tuple(None if part is None else tuple(part.shape) for part in parts)
+
+    def with_reduction(self, reduction: Tensor, bias: Tensor | None) -> DraftKernel:
         """The same, with another way to join an embedding and a feature."""
         twin = copy(self)
-        twin.fuse = fuse
+        twin.weights = self.weights._replace(reduction=reduction, bias=bias)
         return twin
 
     def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
         """Joined pairs behind the cached ones, causal; what the layer makes of the last one [1, D]: normed [T, I] is what the
         attention reads, x [T, D] the residual, `rope` are cos and sin of their positions. Not committed."""
         stored = (cache.keys[0], cache.values[0], cache.length)
-        packed = self.packed if len(normed) > FEW_ROWS else []
-        found: Tensor = _last_row()(normed, x[-1:], *rope, *stored, self.layer, packed, self.heads, self.eps)
+        packed = self.packed if len(normed) > FEW_ROWS else None
+        found: Tensor = _last_row()(normed, x[-1:], *rope, *stored, self.weights.layers[0], packed, self.heads, self.eps)
         return found
 
     def grow(
@@ -245,24 +244,26 @@ class DraftKernel:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """As the function `grow`, behind the committed rows of `cache`; nothing is committed."""
         how = (growth.width, growth.levels, floor, mass, end, position, list(growth.shape))
-        weights = (self.fuse, self.layer, self.out, self.heads, self.eps)
-        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, *how, tables, stored_in(cache), cache.length, *weights)
+        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, *how, tables, stored_in(cache), cache.length, self.weights)
         return found
 
 
 class CrossedKernel(DraftKernel):
-    """The same of DREAM's head: `first` and `last` layer, between them the crossing's, whose norms and gates (after tanh) come
-    as `more`, the final norm behind them."""
+    """The same of DREAM's head, whose layers are the first, the crossing's and the last."""
 
-    blocks = 3
-
-    def __init__(self, first: Layer, cross: Layer, last: Layer, more: list[Tensor], out: list[Tensor]) -> None:
-        super().__init__([], first, out)
-        asked, remembered = cross.heads * cross.head_dim, last.heads * last.head_dim
-        blocks, crossing = [*layer_weights(first), *layer_weights(cross), *layer_weights(last)], cross.qkv.weight.detach()
-        self.layer = [*blocks, *more, crossing[:asked], crossing[asked:], blocks[13][remembered:]]
-        fit = all(usable_for(weight) for weight in self.layer)
-        self.packed = [packed_weight(w) if i in READ else w[:0] for i, w in enumerate(self.layer)] if fit else []
+    def __init__(self, weights: HeadWeights) -> None:
+        super().__init__(weights)
+        first, cross, last = weights.layers
+        assert weights.cross is not None
+        own = weights.cross
+        # Only what reading a prompt multiplies by is worth another layout.
+        used = [first.qkv, first.out, first.gate_up, first.down, cross.out, cross.gate_up, cross.down]
+        used += [own.queries, own.features, own.remembered]
+        self.reading: tuple[list[LayerWeights], CrossWeights] | None = None
+        if all(usable_for(weight) for weight in used):
+            one, two, three = map(packed_weight, (own.queries, own.features, own.remembered))
+            layers = [packed_layer(first), packed_layer(cross, unused=("qkv",)), last]
+            self.reading = layers, own._replace(queries=one, features=two, remembered=three)
 
     def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
         """As `DraftKernel.read`, of embeddings and features [T, D]: the predicted feature behind the last pair [1, D]."""
@@ -271,16 +272,11 @@ class CrossedKernel(DraftKernel):
         if start and rows > 1:
             masked = torch.ones(rows, start + rows, dtype=torch.bool, device=x.device).triu_(start + 1)
             mask = x.new_zeros(rows, start + rows).masked_fill_(masked, -torch.inf)
-        packed = self.packed if rows > FEW_ROWS else []
-        how = (stored_in(cache), start, mask, self.layer, packed, self.heads, self.eps)
+        packed = self.reading is not None and rows > FEW_ROWS
+        layers, cross = self.reading if self.reading is not None and packed else (self.weights.layers, self.weights.cross)
+        how = (stored_in(cache), start, mask, layers, cross, packed, self.heads, self.eps)
         found: Tensor = _crossed_read()(normed, x, *rope, *how)
         return found
-
-
-def layer_weights(layer: Layer) -> list[Tensor]:
-    """A decoder layer's tensors in the order of `nn.decode`."""
-    parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
-    return [part.detach() if isinstance(part, Tensor) else part.weight.detach() for part in parts]
 
 
 def stored_in(cache: KVCache) -> list[Tensor]:

@@ -6,7 +6,6 @@ Checked against transformers' LlamaModel to 1e-4 in fp32 (tests/nn).
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.decode import apply_rope, compiled, decode
-from eventspec.nn.linear import FEW_ROWS, Linear, usable_for
-
-_decode = functools.cache(lambda: compiled(decode))
+from eventspec.nn.decode import apply_rope
+from eventspec.nn.linear import Linear
+from eventspec.nn.runner import DecoderRunner, Rows
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,11 @@ class LlamaConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [..., D] over the root of its mean square, times a weight [D]."""
+    return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
 
 
 def rope_tables(config: LlamaConfig, length: int) -> tuple[Tensor, Tensor]:
@@ -69,7 +72,7 @@ class Layer(nn.Module):
 
     def normed(self, x: Tensor) -> Tensor:
         """What the attention reads of x [..., D]."""
-        return F.rms_norm(x, self.input_norm.shape, self.input_norm.to(x.dtype), self.eps)
+        return rms_norm(x, self.input_norm, self.eps)
 
     def project(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [..., T, heads, head_dim] and keys, and values [..., T, kv_heads, head_dim]."""
@@ -82,7 +85,7 @@ class Layer(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Output projection and feed-forward block: attended [..., T, heads * head_dim] -> [..., T, D]."""
         x = x + self.out(attended)
-        normed = F.rms_norm(x, self.post_norm.shape, self.post_norm.to(x.dtype), self.eps)
+        normed = rms_norm(x, self.post_norm, self.eps)
         gate, up = self.gate_up(normed).chunk(2, -1)
         finished: Tensor = x + self.down(F.silu(gate) * up)
         return finished
@@ -111,7 +114,7 @@ class Llama(LanguageEnds):
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.head.weight = self.embed.weight
-        self._final: tuple[int, list[Tensor], list[Tensor]] | None = None
+        self._runner: tuple[int, DecoderRunner] | None = None
         cos, sin = rope_tables(config, config.max_position_embeddings)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -129,7 +132,7 @@ class Llama(LanguageEnds):
 
     def normed(self, x: Tensor) -> Tensor:
         """The final norm: the input of the head, [..., D]."""
-        return F.rms_norm(x, self.norm.shape, self.norm.to(x.dtype), self.config.rms_norm_eps)
+        return rms_norm(x, self.norm, self.config.rms_norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
         """float [..., V] from the last layer's output [..., D]."""
@@ -144,51 +147,24 @@ class Llama(LanguageEnds):
         mask: Tensor | None = None,
         taps: tuple[int, ...] = (),
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run T new rows behind the cached ones: x float [T, D] -> the last layer's output [T, D].
-
-        positions int64 [T] (default: cache.length + 0..T-1); mask bool [T, cache.length + T], True = may look (default:
-        causal). The rows are written to the cache but not committed: call `cache.keep`. `taps` are the layers whose outputs
-        [T, D] are returned too (0 = the embedding).
-        """
-        rows, start = x.shape[0], cache.length
-        end = start + rows
-        if positions is None:
-            cos, sin = self.cos[start:end], self.sin[start:end]
-        else:
-            cos, sin = self.cos[positions], self.sin[positions]
-        if mask is None and start and rows > 1:
-            mask = torch.ones(rows, end, dtype=torch.bool, device=x.device).tril_(start)
-        added = (
-            None if mask is None else torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, -torch.inf)
-        )
-        weights, packed = self._final_weights()
-        if rows < FEW_ROWS:
-            packed = []
-        config = self.config
-        fixed = (cos.to(x.dtype), sin.to(x.dtype), cache.keys, cache.values, start, added, weights, packed)
-        hidden, tapped = _decode()(x, *fixed, config.num_attention_heads, config.rms_norm_eps, list(taps))
-        return hidden, tapped
+        """Run T new rows behind the cached ones, as `runner.Rows` has them: x float [T, D] -> the last layer's output [T, D]
+        and the outputs [T, D] of the layers `taps` (0 = the embedding), ascending."""
+        return self.runner().step(Rows(x, cache, positions, mask), taps)
 
     def train(self, mode: bool = True) -> Llama:
         """As nn.Module.train; training forgets the weights that were gathered."""
         if mode:
-            self._final = None
+            self._runner = None
         super().train(mode)
         return self
 
-    def _final_weights(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The layers' tensors in the order of `nn.decode`, and packed for oneDNN; gathered once, for weights that are final."""
-        first = cast("Layer", self.layers[0]).qkv.weight.data_ptr()
-        if self._final is None or self._final[0] != first:
-            weights: list[Tensor] = []
-            packed: list[Tensor] = []
-            for layer in cast("list[Layer]", self.layers):
-                parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
-                weights += [part.detach() if isinstance(part, Tensor) else part.weight.detach() for part in parts]
-                packed += [part.detach() if isinstance(part, Tensor) else part.packed() for part in parts]
-            usable = usable_for(weights[0])
-            self._final = (first, weights, packed if usable else [])
-        return self._final[1], self._final[2]
+    def runner(self) -> DecoderRunner:
+        """The layers laid out for inference; gathered once, for weights that are final."""
+        layers = cast("list[Layer]", self.layers)
+        first = layers[0].qkv.weight.data_ptr()
+        if self._runner is None or self._runner[0] != first:
+            self._runner = first, DecoderRunner(layers, self.cos, self.sin)
+        return self._runner[1]
 
     def forward(self, x: Tensor, positions: Tensor, prefix: int, mask: Tensor | None) -> Tensor:
         """Training on a batch: x float [B, T, D], positions int64 [T] or [B, T] -> the last layer's output [B, T, D].

@@ -25,7 +25,9 @@ from eventspec.models.checkpoint import without_memory
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.decode import apply_rope
 from eventspec.nn.draft import CrossedKernel
-from eventspec.nn.llama import LanguageEnds, Layer, packed_attention
+from eventspec.nn.layer_weights import CrossWeights, HeadWeights
+from eventspec.nn.llama import LanguageEnds, Layer, packed_attention, rms_norm
+from eventspec.nn.runner import layer_weights
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Crossing(nn.Module):
         return finished
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.layer.eps)
+        return rms_norm(x, weight, self.layer.eps)
 
 
 class DreamHead(FeatureHead):
@@ -94,7 +96,7 @@ class DreamHead(FeatureHead):
 
     def normed(self, x: Tensor) -> Tensor:
         """Of the last layer's output: the predicted feature, [..., D]."""
-        return F.rms_norm(x, self.norm.shape, self.norm.to(x.dtype), self.config.language.rms_norm_eps)
+        return rms_norm(x, self.norm, self.config.language.rms_norm_eps)
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(embedding of the next token, feature of this one), [..., D] each: they meet in the crossing, not before."""
@@ -103,10 +105,12 @@ class DreamHead(FeatureHead):
 
     def kernel(self, target: LanguageEnds) -> CrossedKernel:
         """As `FeatureHead.kernel`."""
-        cross, none = self.cross, self.norm.detach().new_empty(0)
-        more = [part.detach() for part in (cross.query_norm, cross.key_norm, cross.gates.tanh(), self.norm)]
-        out = [none, target.head.weight.detach(), none.long()]
-        return CrossedKernel(self.first, cross.layer, self.last, more, out)
+        crossing, heads = self.cross, self.cross.layer.heads
+        layers = [layer_weights(layer) for layer in (self.first, crossing.layer, self.last)]
+        width, matrix = heads * crossing.layer.head_dim, layers[1].qkv
+        norms = (crossing.query_norm.detach(), crossing.key_norm.detach(), crossing.gates.detach().tanh(), self.norm.detach())
+        cross = CrossWeights(*norms, matrix[:width], matrix[width:], layers[2].qkv[width:])
+        return CrossedKernel(HeadWeights(layers, target.head.weight.detach(), heads, self.last.eps, cross=cross))
 
     @classmethod
     def read(cls, folder: HeadFolder) -> Self:

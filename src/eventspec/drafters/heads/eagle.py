@@ -22,8 +22,10 @@ from eventspec.models.checkpoint import without_memory
 from eventspec.models.configuration import Fields
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
+from eventspec.nn.layer_weights import HeadWeights
 from eventspec.nn.linear import Linear
 from eventspec.nn.llama import LanguageEnds, Layer
+from eventspec.nn.runner import layer_weights
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,9 @@ class EagleHead(FeatureHead):
 
     def kernel(self, target: LanguageEnds) -> DraftKernel:
         """As `FeatureHead.kernel`."""
-        weight = self.fc.weight.detach()
-        none = weight.new_empty(0)
-        bias = none if self.fc.bias is None else self.fc.bias.detach()
-        return DraftKernel([weight, bias], self.layer, [none, target.head.weight.detach(), none.long()])
+        bias, layer = self.fc.bias, self.layer
+        parts = ([layer_weights(layer)], target.head.weight.detach(), layer.heads, layer.eps)
+        return DraftKernel(HeadWeights(*parts, self.fc.weight.detach(), None if bias is None else bias.detach()))
 
     @classmethod
     def recognises(cls, folder: HeadFolder) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.core import BadCheckpoint
@@ -21,8 +20,10 @@ from eventspec.models import weights
 from eventspec.models.checkpoint import without_memory
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
+from eventspec.nn.layer_weights import HeadWeights
 from eventspec.nn.linear import Linear
-from eventspec.nn.llama import LanguageEnds, Layer
+from eventspec.nn.llama import LanguageEnds, Layer, rms_norm
+from eventspec.nn.runner import layer_weights
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,28 @@ class Eagle3Head(FeatureHead):
         """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual."""
         assert embedding_only is None  # here they are side by side, there is nothing to leave out
         eps = self.config.language.rms_norm_eps
-        seen = F.rms_norm(hidden, self.hidden_norm.shape, self.hidden_norm.to(hidden.dtype), eps)
+        seen = rms_norm(hidden, self.hidden_norm, eps)
         return torch.cat((self.layer.normed(embeds), seen), -1), seen if self.config.norm_before_residual else hidden
 
     def scores(self, hidden: Tensor, target: LanguageEnds) -> Tensor:
         """As `Head.scores`, through its own norm and head."""
-        logits: Tensor = self.head(
-            F.rms_norm(hidden, self.norm.shape, self.norm.to(hidden.dtype), self.config.language.rms_norm_eps)
-        )
+        logits: Tensor = self.head(rms_norm(hidden, self.norm, self.config.language.rms_norm_eps))
         return logits
 
     def kernel(self, target: LanguageEnds) -> DraftKernel:
         """The weights of the drafting pass."""
-        norms = [self.hidden_norm.detach()] * (2 if self.config.norm_before_residual else 1)
-        return DraftKernel(norms, self.layer, [self.norm.detach(), self.head.weight.detach(), self.vocab_ids])
+        layer = self.layer
+        weights = HeadWeights(
+            [layer_weights(layer)],
+            self.head.weight.detach(),
+            layer.heads,
+            layer.eps,
+            hidden_norm=self.hidden_norm.detach(),
+            norm_residual=self.config.norm_before_residual,
+            out_norm=self.norm.detach(),
+            ids=self.vocab_ids,
+        )
+        return DraftKernel(weights)
 
     @classmethod
     def recognises(cls, folder: HeadFolder) -> bool:

@@ -94,15 +94,15 @@ class VispecHead(EagleHead):
 
     def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
         """As `FeatureHead.kernel_for`."""
-        return kernel.with_fuse(self.folded(global_feature))
+        return kernel.with_reduction(*self.folded(global_feature))
 
-    def folded(self, global_feature: Tensor) -> list[Tensor]:
+    def folded(self, global_feature: Tensor) -> tuple[Tensor, Tensor]:
         """The reduction's weight and bias with the fusion in it, for one recording's vector [D]: drafting costs what EAGLE's
         does."""
         left, right = self.fc.weight.detach().split(self.global_proj.out_features, 1)
         own, others = self.global_proj.weight.detach().split(self.global_proj.out_features, 1)
         bias = right @ F.linear(global_feature, others, self.global_proj.bias.detach())
-        return [torch.cat((left, right @ own), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()]
+        return torch.cat((left, right @ own), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()
 
     @classmethod
     def recognises(cls, folder: HeadFolder) -> bool:

@@ -1,0 +1,116 @@
+"""Runs a decoder for inference: packed weights, caches and the compiled pass behind one small interface.
+
+TorchScript on a CPU; on a GPU the same functions, until captured graphs take their place here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from eventspec.nn.cache import KVCache
+from eventspec.nn.decode import compiled, decode, decode_together
+from eventspec.nn.layer_weights import LayerWeights
+from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
+
+if TYPE_CHECKING:
+    from eventspec.nn.llama import Layer
+
+_decode = functools.cache(lambda: compiled(decode))
+_decode_together = functools.cache(lambda: compiled(decode_together))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """New rows float [T, D] of one sequence behind its cached ones. positions int64 [T] (default: cache.length + 0..T-1); mask
+    bool [T, cache.length + T], True = may look (default: causal). They are written to the cache but not committed: call
+    `cache.keep`."""
+
+    x: Tensor
+    cache: KVCache
+    positions: Tensor | None = None
+    mask: Tensor | None = None
+
+    def rope(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin of their positions, [T, 1, head_dim] each."""
+        start, dtype = self.cache.length, self.x.dtype
+        places = slice(start, start + len(self.x)) if self.positions is None else self.positions
+        return cos[places].to(dtype), sin[places].to(dtype)
+
+    def added(self) -> Tensor | None:
+        """The mask as numbers to be added [T, cache.length + T]; None: it would hide nothing, or is plain causal from row 0."""
+        rows, start, mask = len(self.x), self.cache.length, self.mask
+        if mask is None and start and rows > 1:
+            mask = torch.ones(rows, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
+        if mask is None:
+            return None
+        return torch.zeros(mask.shape, dtype=self.x.dtype, device=self.x.device).masked_fill_(~mask, -torch.inf)
+
+
+class DecoderRunner:
+    """The layers of a decoder whose weights are final, of `heads` query and `kv_heads` key-value heads; cos, sin: the rotation
+    of every position [context, 1, head_dim]."""
+
+    def __init__(self, layers: Sequence[Layer], cos: Tensor, sin: Tensor) -> None:
+        first = layers[0]
+        self.heads, self.kv_heads, self.head_dim, self.eps = first.heads, first.kv_heads, first.head_dim, first.eps
+        self.cos, self.sin = cos, sin
+        self.layers = [layer_weights(layer) for layer in layers]
+        weight = self.layers[0].qkv
+        self.dtype, self.device = weight.dtype, weight.device
+        self.packed = [packed_layer(layer) for layer in self.layers] if usable_for(weight) else None
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache for one sequence of at most `capacity` rows."""
+        return KVCache(len(self.layers), self.kv_heads, self.head_dim, capacity, self.dtype, self.device)
+
+    def step(self, rows: Rows, taps: tuple[int, ...] = ()) -> tuple[Tensor, list[Tensor]]:
+        """The last layer's output [T, D] and those of the layers `taps` (0 = the embedding), ascending."""
+        cache, (layers, packed) = rows.cache, self._for(len(rows.x))
+        where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added())
+        found: tuple[Tensor, list[Tensor]] = _decode()(rows.x, *where, layers, packed, self.heads, self.eps, list(taps))
+        return found
+
+    def step_together(self, several: Sequence[Rows], taps: tuple[int, ...] = ()) -> list[tuple[Tensor, list[Tensor]]]:
+        """As `step`, of new rows of several sequences in one forward, as many of each as there are."""
+        counts = [len(rows.x) for rows in several]
+        ropes = [rows.rope(self.cos, self.sin) for rows in several]
+        layers, packed = self._for(sum(counts))
+        hidden, tapped = _decode_together()(
+            torch.cat([rows.x for rows in several]),
+            torch.cat([cos for cos, _ in ropes]),
+            torch.cat([sin for _, sin in ropes]),
+            counts,
+            [rows.cache.keys for rows in several],
+            [rows.cache.values for rows in several],
+            [rows.cache.length for rows in several],
+            [rows.added() for rows in several],
+            layers,
+            packed,
+            self.heads,
+            self.eps,
+            list(taps),
+        )
+        apart = [part.split(counts) for part in (hidden, *tapped)]
+        return [(own[0], list(own[1:])) for own in zip(*apart, strict=True)]
+
+    def _for(self, rows: int) -> tuple[list[LayerWeights], bool]:
+        """The weights in the layout that is fastest for so many rows, and whether they are packed."""
+        return (self.layers, False) if self.packed is None or rows < FEW_ROWS else (self.packed, True)
+
+
+def layer_weights(layer: Layer) -> LayerWeights:
+    """A decoder layer's tensors."""
+    parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
+    return LayerWeights(*(part.detach() if isinstance(part, Tensor) else part.weight.detach() for part in parts))
+
+
+def packed_layer(layer: LayerWeights, unused: Collection[str] = ()) -> LayerWeights:
+    """The same with matrices in oneDNN's layout, but for those that are `unused`."""
+    wanted = {"qkv", "out", "gate_up", "down"} - set(unused)
+    return LayerWeights(**{name: packed_weight(part) if name in wanted else part for name, part in layer._asdict().items()})
