@@ -74,9 +74,6 @@ def measured(repeats: int) -> dict[str, Any]:
         spent: dict[str, list[float]] = {}
         draft = Proposal.chain(rng.integers(0, 200, rows - 1))
         runner, asked = many[0].language.runner(), many[0].asked(draft)
-        spent: dict[str, list[float]] = {
-            name: [] for name in ("one", "one, batch axis", *(f"{n}" for n in ANSWERS), *(f"{n} alone" for n in ANSWERS))
-        }
         for turn in range(repeats + 5):
             works: dict[str, Any] = {
                 "one": partial(runner.step, Rows(asked.x, asked.cache)),
