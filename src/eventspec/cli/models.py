@@ -27,16 +27,17 @@ def list_pairs(as_json: Annotated[bool, typer.Option("--json", help="Print one J
     """Pairs that ship with the package, and which one `embedded` is."""
     from eventspec.pairs import METHODS, bundled
 
+    methods = {name: shipped.about for name, shipped in METHODS.items()}
     found: dict[str, dict[str, Any]] = {}
     for name, path in bundled().items():
         found[name] = {"path": str(path), "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file())}
     chosen = next((name for name in ("base", "nano") if name in found), None)
     if as_json:
-        typer.echo(json.dumps({"pairs": found, "embedded": chosen, "methods": METHODS}))
+        typer.echo(json.dumps({"pairs": found, "embedded": chosen, "methods": methods}))
         return
     for name, facts in found.items():
         typer.echo(f"{name:<8} {facts['bytes'] / 1e6:6.1f} MB  {'= embedded' if name == chosen else ''}")
-    for name, what in METHODS.items():
+    for name, what in methods.items():
         typer.echo(f"  --method {name:<15} {what}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from eventspec.compress import CompressedEncoder
@@ -20,17 +21,6 @@ from eventspec.pairs.packers import Packers
 from eventspec.pairs.specs import CompressionSpec, HeadSpec
 from eventspec.text import TokenSpace
 
-METHODS = {
-    "autoregressive": "the baseline: the target alone",
-    "cross-modal": "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
-    "eagle": "an EAGLE head on the target's own features drafts a tree in every round",
-    "specvlm": "the same, and the head sees the visual rows through an elastic compressor",
-    "compressed-target": "LOSSY: the target alone, on fewer of its own visual rows",
-    "ngram": "control: prompt lookup",
-    "prior": "control: what answers to this question usually say, blind to the recording",
-}
-"""What ships; a pair may offer others."""
-
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
 HEAD_METHODS = ("eagle", "specvlm")
@@ -39,13 +29,6 @@ EVENT_METHOD = "cross-modal"
 CHOICES = {"head": HEAD_METHODS, "drafter": (EVENT_METHOD,), "compress": (LOSSY,)}
 """What may be chosen beside a method, and the methods that use it."""
 USUAL_COMPRESSION = CompressionSpec("pool", 3)
-
-
-def check_method(name: str) -> str:
-    """The name itself, or BadInput that lists the valid ones."""
-    if name not in METHODS:
-        raise BadInput(f"unknown method '{name}': choose one of {', '.join(METHODS)}")
-    return name
 
 
 def check_choices(method: str, given: Iterable[str]) -> None:
@@ -169,17 +152,56 @@ def compressed(parts: Parts, spec: CompressionSpec) -> Method:
     return replace(autoregressive(parts), target=made, notes=(*parts.notes, lossy))
 
 
+def own_head(parts: Parts, name: str) -> Method | None:
+    """The head that a pair has under a method's own name."""
+    return head(parts, name, HeadSpec(name), note=False) if name in parts.heads else None
+
+
+def usual_compression(parts: Parts) -> Method | None:
+    """The usual compression of a target that sees frames."""
+    frames = isinstance(parts.target, LanguageTarget) and isinstance(parts.target.encoder, FrameEncoder)
+    return compressed(parts, USUAL_COMPRESSION) if frames else None
+
+
+def no_method(parts: Parts) -> None:
+    """What a target's own parts are not enough for: a loader makes it."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a name means: in words, and what builds it of a target's parts (None where they are not enough)."""
+
+    about: str
+    build: Callable[[Parts], Method | None]
+
+
+METHODS = {
+    "autoregressive": Shipped("the baseline: the target alone", autoregressive),
+    "cross-modal": Shipped(
+        "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill", no_method
+    ),
+    "eagle": Shipped(
+        "an EAGLE head on the target's own features drafts a tree in every round", partial(own_head, name="eagle")
+    ),
+    "specvlm": Shipped(
+        "the same, and the head sees the visual rows through an elastic compressor", partial(own_head, name="specvlm")
+    ),
+    "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", usual_compression),
+    "ngram": Shipped("control: prompt lookup", ngram),
+    "prior": Shipped("control: what answers to this question usually say, blind to the recording", prior),
+}
+"""What ships; a pair may offer others."""
+
+
+def check_method(name: str) -> str:
+    """The name itself, or BadInput that lists the valid ones."""
+    if name not in METHODS:
+        raise BadInput(f"unknown method '{name}': choose one of {', '.join(METHODS)}")
+    return name
+
+
 def built(parts: Parts, made: Mapping[str, Method] | None = None) -> dict[str, Method]:
     """Every method that the parts are enough for, and those that are `made` already, in the usual order."""
-    methods: dict[str, Method | None] = {
-        "autoregressive": autoregressive(parts),
-        "ngram": ngram(parts),
-        "prior": prior(parts),
-        **(made or {}),
-    }
-    for name in HEAD_METHODS:
-        if name in parts.heads:
-            methods[name] = head(parts, name, HeadSpec(name), note=False)
-    if isinstance(parts.target, LanguageTarget) and isinstance(parts.target.encoder, FrameEncoder):
-        methods[LOSSY] = compressed(parts, USUAL_COMPRESSION)
-    return {name: found for name in (*METHODS, *methods) if (found := methods.get(name)) is not None}
+    made = made or {}
+    methods = {name: made.get(name) or shipped.build(parts) for name, shipped in METHODS.items()}
+    return {name: method for name, method in {**methods, **made}.items() if method is not None}
