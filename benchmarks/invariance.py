@@ -95,10 +95,10 @@ def in_order(
 def one_kernel(queries: bool = False) -> Iterator[None]:
     """oneDNN for every row count; with `queries`, `in_order` too."""
     with ExitStack() as stack:
-        for place in ("eventspec.nn.llama.FEW_ROWS", "eventspec.nn.linear.FEW_ROWS"):
+        for place in ("eventspec.nn.runner.FEW_ROWS", "eventspec.nn.linear.FEW_ROWS"):
             stack.enter_context(mock.patch(place, 1))
         if queries:
-            stack.enter_context(mock.patch("eventspec.nn.llama._decode", invariant_decode))
+            stack.enter_context(mock.patch("eventspec.nn.runner._decode", invariant_decode))
         yield
 
 

@@ -89,22 +89,29 @@ def heads(
     On several GPUs, or processes: torchrun --nproc-per-node N -m eventspec train heads ... Gradients are averaged, so a step
     learns from N batches; the output folder must be the same for all. A run may go on with another N.
     """
+    from eventspec.train import heads as recipe
+
+    names = list(recipe.checked(head or recipe.NAMES))
+    _check_preset(preset, recipe.PRESETS)
+    if target is None and questions is None:
+        _heads_of_pair(pair or "nano", preset, names, out, resume, begin_with_own, as_json)
+        return
+    _own_target(target, questions, pair, begin_with_own)
+    assert target is not None
+    assert questions is not None
+    _check_out(out, resume)
+    _heads_for(target, questions, preset, names, out, device, max_new_tokens, as_json)
+
+
+def _heads_of_pair(
+    pair: str, preset: str, names: list[str], out: Path, resume: bool, begin_with_own: bool, as_json: bool
+) -> None:
     from eventspec.pairs.pair_file import folder_of
     from eventspec.train import heads as recipe
     from eventspec.train.embedded import reexecute_with_allocator
     from eventspec.train.loop import TrainingFailed
     from eventspec.train.processes import launched_first, started
 
-    names = list(recipe.checked(head or recipe.NAMES))
-    _check_preset(preset, recipe.PRESETS)
-    if target is not None or questions is not None:
-        _own_target(target, questions, pair, begin_with_own)
-        assert target is not None
-        assert questions is not None
-        _check_out(out, resume)
-        _heads_for(target, questions, preset, names, out, device, max_new_tokens, as_json)
-        return
-    pair = pair or "nano"
     folder_of(pair)
     if launched_first():
         _check_out(out, resume)
