@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY_DEMO := $(VENV)/ready-demo
 READY_TEST := $(VENV)/ready-test
+# The package `speculators`, whose reading of our heads the long tests check, wants other versions: it has an environment of its own.
+SPECULATORS := $(VENV)/speculators
 
 # The first interpreter that is new enough and can make an environment. Candidates are run, not looked up:
 # a version manager's shim may be on the path with nothing behind it.
@@ -23,7 +25,7 @@ PYTEST_ARGS ?= -n $(JOBS)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format clean
+.PHONY: help demo test test-long test-all lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -38,8 +40,11 @@ demo: $(READY_DEMO)  ## the embedded pair answers on the bundled clips
 test: $(READY_TEST)  ## every check but the long ones: behaviour, layers, lint, types
 	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
 
-test-all: $(READY_TEST)  ## the long tests too
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test-long: $(READY_TEST)  ## the long tests alone
+	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+
+test-all: $(READY_TEST) $(SPECULATORS)/ready  ## the long tests too, and those against the package speculators (some GB)
+	EVENTSPEC_SPECULATORS_PYTHON=$(abspath $(SPECULATORS)/bin/python) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(READY_TEST)  ## ruff, mypy and the layers alone
 	$(BIN)/ruff check .
@@ -74,3 +79,10 @@ $(READY_TEST): pyproject.toml | $(BIN)/pip
 	$(if $(TORCH_INDEX),$(PIP) --index-url "$(TORCH_INDEX)" "$$($(BIN)/python -c '$(TORCH_WANTED)')")
 	$(PIP) --editable '.[dev]'
 	@touch $(READY_DEMO) $@
+
+$(SPECULATORS)/ready: | $(BIN)/pip
+	@echo "installing speculators into $(SPECULATORS); the first time takes some minutes"
+	$(BIN)/python -m venv $(SPECULATORS)
+	$(if $(TORCH_INDEX),$(SPECULATORS)/bin/python -m pip install --quiet --index-url "$(TORCH_INDEX)" torch torchvision torchaudio)
+	$(SPECULATORS)/bin/python -m pip install --disable-pip-version-check --quiet speculators==0.9.0
+	@touch $@
