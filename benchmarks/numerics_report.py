@@ -1,4 +1,4 @@
-r"""Writes the figures of docs/numerics.md from benchmarks/results/identity.json and invariance.json.
+r"""Writes the figures of docs/numerics.md from benchmarks/results/rounding.json, identity.json and invariance.json.
 
 python benchmarks/numerics_report.py            # rewrite the blocks between the markers
 python benchmarks/numerics_report.py --check    # exit 1 when a block is not what the results say
@@ -67,12 +67,20 @@ def invariance() -> str:
     return "\n".join(rows)
 
 
+def rounding() -> str:
+    rows = ["| processor | rows | largest difference | largest move of a gap | margin |", "|---|---|---|---|---|"]
+    for machine, one in results("rounding.json").items():
+        figures = (f"{one['rows']:,}", *(f"{one[name]:.1f}" for name in ("largest_of_load", "largest_gap_of_load", "margin")))
+        rows.append(f"| {machine} | {' | '.join(figures)} |")
+    return "\n".join(rows)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     written = page = PAGE.read_text()
-    for name, block in (("identity", identity()), ("invariance", invariance())):
+    for name, block in (("rounding", rounding()), ("identity", identity()), ("invariance", invariance())):
         begin, end = f"<!-- {name}: benchmarks/numerics_report.py -->", f"<!-- end of {name} -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         if not pattern.search(written):
