@@ -60,6 +60,12 @@ def ratio(one: list[float], other: list[float]) -> dict[str, Any]:
     return {"ratio": ratio_of_sums(one, other), "ci95": ratio_interval(one, other, blocks), "n": len(one)}
 
 
+def all_of_it(session: LanguageSession, rows: Rows) -> None:
+    """The control: as many rows of one answer, which attend together."""
+    hidden, _ = session.language.runner().step(rows)
+    session.language.logits(hidden)
+
+
 def one_by_one(some: list[LanguageSession], draft: Proposal) -> None:
     for session in some:
         session.score(draft)
@@ -82,6 +88,8 @@ def measured(repeats: int) -> dict[str, Any]:
             for count in ANSWERS:
                 works[f"{count}"] = partial(score_together, many[:count], [draft] * count)
                 works[f"{count} alone"] = partial(one_by_one, many[:count], draft)
+                longer = many[0].asked(Proposal.chain(rng.integers(0, 200, rows * count - 1)))
+                works[f"{count} times the rows"] = partial(all_of_it, many[0], longer)
             for name in rng.permutation(list(works)):
                 took = seconds(works[name])
                 if turn >= 5:
@@ -89,6 +97,12 @@ def measured(repeats: int) -> dict[str, Any]:
         found[f"{rows} rows"] = {
             "batch axis / none, one answer": ratio(spent["one, batch axis"], spent["one"]),
             **{f"{n} answers alone / together": ratio(spent[f"{n} alone"], spent[f"{n}"]) for n in ANSWERS},
+            **{
+                f"{n} answers alone / one answer of as many rows (ceiling)": ratio(
+                    spent[f"{n} alone"], spent[f"{n} times the rows"]
+                )
+                for n in ANSWERS
+            },
         }
     return found
 

@@ -277,6 +277,7 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "frames of a number as text": ("select", over(3, "65"), {}, "frame is '65', wanted the rows of a frame"),
     "frames of too many rows": ("select", over(3, 10**400), {}, "frame is 1000"),
     "more ranks than names": ("eagle3", {"ranks": [25 * [0.04]]}, {}, "for up to 24 ranks"),
+    "a kind that is a list": ("msd", {"kind": ["msd"]}, {}, "kind is .*, wanted one of"),
     "a compressor that is a list": ("select", {"compressor": [1]}, {}, "wanted mode, and options"),
     "ways that do not add": (
         "eagle1",

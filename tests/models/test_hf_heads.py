@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from PIL import Image
 
 from eventspec.ask.generation import media_of
 from eventspec.cli import run
-from eventspec.core import Proposal, Sampling, Trace
-from eventspec.models.hf_session import HfTarget
+from eventspec.core import BadInput, Proposal, Sampling, Trace
+from eventspec.models.fingerprint import fingerprint
+from eventspec.models.hf_session import HfLanguage, HfTarget
 from eventspec.pairs import load_folders
 from eventspec.recordings import Recording
 from eventspec.train import heads as recipe
@@ -73,6 +75,11 @@ def test_heads_learn_from_images_and_questions_and_then_draft(
     assert accepted > 3 or names == OTHERS
     assert run([*words, "--resume", "--max-new-tokens", "17", "--head", "eagle"]) == 2
     assert "holds an earlier run" in capsys.readouterr().err
+    other = questions.with_name("other.jsonl")
+    other.write_text(questions.read_text().replace("who", "how"))
+    again = [str(other) if word == str(questions) else word for word in words]
+    assert run([*again, "--resume", "--max-new-tokens", "16", *(word for name in names for word in ("--head", name))]) == 2
+    assert "holds an earlier run" in capsys.readouterr().err
 
 
 def test_layers_are_tapped_as_transformers_counts_them(checkpoint: Callable[[str], Path], questions: Path) -> None:
@@ -99,13 +106,55 @@ def test_layers_are_tapped_as_transformers_counts_them(checkpoint: Callable[[str
     torch.testing.assert_close(model.get_output_embeddings()(widths[3]), found.logits[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.125, 8.0])
+def test_logits_that_are_scaled_are_scaled_for_heads_too(
+    scale: float, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = load_folders(checkpoint("llava"), method="autoregressive").parts.target
+    assert isinstance(target, HfTarget)
+    model: Any = target.language.model
+    real = model.get_output_embeddings()
+    monkeypatch.setattr(model, "get_output_embeddings", lambda: Scaled(real, 1 / scale))
+    with torch.inference_mode():
+        logits, features = target.language.step(target.example, target.language.new_cache(), None, len(target.example), (-1,))
+        assert features is not None
+        torch.testing.assert_close(target.ends.head(features), logits, rtol=1e-3, atol=1e-3)
+    assert fingerprint(target.ends) == fingerprint(model)
+
+
+class Scaled(torch.nn.Linear):
+    """A head whose product is not all that the model makes of it."""
+
+    def __init__(self, real: torch.nn.Linear, by: float) -> None:
+        super().__init__(*reversed(real.weight.shape), bias=False)
+        self.weight = torch.nn.Parameter(real.weight.detach() * by, requires_grad=False)
+
+
+def test_logits_that_are_bent_are_no_ground_for_heads(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = load_folders(checkpoint("llava"), method="autoregressive").parts.target
+    assert isinstance(target, HfTarget)
+    real = HfLanguage.step
+
+    def bent(self: HfLanguage, *given: Any, **named: Any) -> Any:
+        logits, features = real(self, *given, **named)
+        return 3 * torch.tanh(logits / 3), features
+
+    monkeypatch.setattr(HfLanguage, "step", bent)
+    with pytest.raises(BadInput, match="makes more of its head's output than a scale"):
+        _ = target.ends
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--target", "@"], "--target and --questions go together"),
         (["--target", "@", "--questions", "?", "--pair", "nano"], "--pair is for a pair of ours"),
         (["--target", "@", "--questions", "?", "--head", "dream"], "'dream' is for targets of our own"),
+        (["--target", "@", "--questions", "?", "--head", "frugal"], "'frugal' is for targets of our own"),
         (["--target", "@", "--questions", "?", "--head", "medusa"], "head 'medusa' is unknown"),
+        (["--target", "@", "--questions", "?", "--dtype", "int3"], "dtype 'int3' is unknown"),
         (["--target", "@", "--questions", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
     ],
 )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from tokenizers import Tokenizer
 
 from eventspec.ask.generation import media_of
 from eventspec.core import Trace
+from eventspec.drafters.heads import RECIPES, TargetSizes
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
 from eventspec.train.data import Branch, Questions
+from eventspec.train.distillation import head_losses
+from eventspec.train.heads import new_heads
 from eventspec.train.own import apart, shuffled
 from eventspec.train.recorded import Example, RecordedBatches
 from eventspec.train.street import StreetBatches
@@ -40,7 +45,7 @@ def test_a_session_gives_what_the_packed_pass_gives() -> None:
     recording, pair = as_recording(clip, "clip"), load_pair("nano", "one")
     target = pair.parts.language_target
     recorded = RecordedBatches(target, target.language, [Example(Path("clip"), QUESTION, ANSWER)], pair.parts.text_ids)
-    recorded._contexts[Path("clip")] = target.encode(media_of(recording), Trace())
+    recorded._context = Path("clip"), target.encode(media_of(recording), Trace())
     model = load_video_llava(DATA / "pairs/nano/target")
     questions = Questions(Tokenizer.from_file(str(DATA / "pairs/nano/tokenizer.json")))
     answers = {0: [Branch(questions.question(QUESTION), list(ANSWER))]}
@@ -57,6 +62,40 @@ def test_a_session_gives_what_the_packed_pass_gives() -> None:
     known = one.labels[0] >= 0
     assert int(known.sum()) == len(ANSWER)
     torch.testing.assert_close(one.logits[0][known], other.logits[0][known], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@torch.no_grad()
+def test_examples_side_by_side_are_each_alone(name: str) -> None:
+    """Answers and questions of different lengths in one batch: what is predicted on the rows that are learned from, and the
+    losses, are those of the examples one by one."""
+    pair, path = load_pair("nano", "one"), DATA / "clips/street_scene"
+    target = pair.parts.language_target
+    rng = np.random.default_rng(3)
+    lengths = {"What is ahead?": 5, "Is anybody crossing the road at the moment?": 9, "Why?": 17}
+    examples = [Example(path, text, tuple(rng.integers(6, 200, length).tolist())) for text, length in lengths.items()]
+    source = RecordedBatches(target, target.language, examples, pair.parts.text_ids)
+    used = tuple(sorted({token for example in examples for token in example.answer}))
+    head = new_heads([name], TargetSizes(target.language.config, used, 65), target.language)[name].eval()
+    recipe, layers = RECIPES[name], tuple(sorted(head.layers_read(target.language.config.num_hidden_layers)))
+    (together,) = source.batches(np.arange(3), layers, rng)
+    alone = [next(source.batches(np.array([number]), layers, rng)) for number in range(3)]
+    assert len(together.rows) == 3
+    assert int(together.loss_mask.sum()) == sum(int(batch.loss_mask.sum()) for batch in alone)
+    outs = list(head.rollout(target.language, together, 3).outs)
+    for number, batch in enumerate(alone):
+        own = head.rollout(target.language, batch, 3)
+        for many, one in zip(outs, own.outs, strict=True):
+            learned = own.loss_mask[0]
+            assert learned.any()
+            torch.testing.assert_close(many[number, : one.shape[1]][learned], one[0][learned], rtol=1e-3, atol=1e-3)
+    shares = torch.tensor([float(batch.loss_mask.sum()) for batch in alone])
+    losses = [head_losses(head, replace(recipe, extra={}), target.language, batch)["words"] for batch in alone]
+    joined = head_losses(head, replace(recipe, extra={}, unroll=1), target.language, together)["words"]
+    apart = [head_losses(head, replace(recipe, extra={}, unroll=1), target.language, batch)["words"] for batch in alone]
+    assert all(torch.isfinite(loss) for loss in losses)
+    if head.vocab_ids is None:  # else rows that it cannot name are left out
+        torch.testing.assert_close(joined, (torch.stack(apart) * shares).sum() / shares.sum(), rtol=1e-3, atol=1e-3)
 
 
 def test_what_is_measured_on_was_not_learned_from() -> None:

@@ -64,6 +64,7 @@ def heads(
         typer.Option(parser=given_path, help="For --target: a qa.jsonl with recordings (image folders too) and questions."),
     ] = None,
     device: Annotated[str, typer.Option(help="For --target: cpu, cuda, ...")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="For --target: float32, bfloat16 or float16.")] = "float32",
     max_new_tokens: Annotated[int, typer.Option(min=4, help="For --target: longest answer that heads learn from.")] = 96,
     head: Annotated[
         list[str] | None,
@@ -100,7 +101,7 @@ def heads(
     assert target is not None
     assert questions is not None
     _check_out(out, resume)
-    _heads_for(target, questions, preset, names, out, device, max_new_tokens, as_json)
+    _heads_for(target, questions, preset, names, out, (device, dtype), max_new_tokens, as_json)
 
 
 def _heads_of_pair(
@@ -151,19 +152,26 @@ def _own_target(target: Path | None, questions: Path | None, pair: str | None, b
 
 
 def _heads_for(
-    target: Path, questions: Path, preset: str, names: list[str], out: Path, device: str, longest: int, as_json: bool
+    target: Path, questions: Path, preset: str, names: list[str], out: Path, where: tuple[str, str], longest: int, as_json: bool
 ) -> None:
+    import torch
+
+    from eventspec.core import BadInput
     from eventspec.models.loading import LoadOptions
     from eventspec.train.own import train as learn
 
+    device, dtype = where
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise BadInput(f"dtype '{dtype}' is unknown: choose float32, bfloat16 or float16")
     with _shown() as report:
-        folder = learn(target, questions, preset, names, out, report, LoadOptions(device=device), longest)
+        folder = learn(target, questions, preset, names, out, report, LoadOptions(getattr(torch, dtype), device), longest)
     recorded = json.loads((folder / "heads.json").read_text())
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **recorded}))
         return
     for name, tau in recorded["calibration"]["tau"].items():
-        typer.echo(f"{name:<8} tau of a chain of 8 on {recorded['judged']} answers: {tau:.2f}")
+        again = ", which it learned from: there is one recording only" if recorded["learned_from_judged"] else ""
+        typer.echo(f"{name:<8} tau of a chain of 8 on {recorded['judged']} answers{again}: {tau:.2f}")
     typer.echo(f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}")
 
 

@@ -74,11 +74,13 @@ def compare(
     if twice := {name for name in names if names.count(name) > 1}:
         raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
     _must_have_frames(pair, recordings)
-    total, table = 2 * len(questions), list[dict[str, Row]]()
+    total, table, earlier = 2 * len(questions), list[dict[str, Row]](), out.with_name(f"{out.name}.earlier")
     for _, found in interleaved(arms, recordings, questions, sampling):
         table.append(found)
-        with out.open("a" if len(table) > 1 else "w") as file:  # a run that is cut off leaves its rows
-            file.writelines(json.dumps(row) + "\n" for row in found.values())
+        if len(table) == 1 and out.exists():
+            out.replace(earlier)
+        with out.open("a") as file:  # a run that is cut off leaves its rows, and those of the run before beside them
+            file.writelines(json.dumps({**row, "vision": None, "first_difference": None}) + "\n" for row in found.values())
         progress(len(table), total)
     part = out.with_name(f".{out.name}.part")
     with part.open("w") as file:
@@ -94,6 +96,7 @@ def compare(
                 file.write(json.dumps(row) + "\n")
             progress(len(questions) + number + 1, total)
     part.rename(out)
+    earlier.unlink(missing_ok=True)
     for arm in arms:
         if arm.pair is not pair:
             arm.pair.workers.close()

@@ -7,14 +7,17 @@ import hashlib
 import torch
 from torch import nn
 
+from eventspec.nn.llama import LanguageEnds
+
 _SAMPLED = 64
 
 
 def fingerprint(model: nn.Module) -> str:
     """Names a model by evenly spaced weights of every tensor, rounded to bfloat16 (16 hex digits).
 
-    Not by all of them: a mapped checkpoint of 7 B would be read from end to end. A dtype of loading does not change it.
-    """
+    Not by all of them: a mapped checkpoint of 7 B would be read from end to end. Loading in another dtype does not change it,
+    if both hold the stored numbers."""
+    model = model.whole if isinstance(model, LanguageEnds) else model
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         flat = parameter.detach().flatten()

@@ -55,11 +55,6 @@ class HfLanguage:
     context: int
     trees: bool = True
 
-    @cached_property
-    def ends(self) -> HfEnds:
-        """What a draft head shares with the model."""
-        return HfEnds(self.model, self.vocabulary, self.context)
-
     @property
     def layers(self) -> int:
         """How many decoder layers there are."""
@@ -102,18 +97,28 @@ class HfLanguage:
     def _tapped(self, layer: int) -> nn.Module:
         """The module whose output is a layer's; -1: the final norm's, which the head reads."""
         decoder: Any = self.model.get_decoder()  # type: ignore[operator]
-        found: nn.Module = decoder.norm if layer < 0 else decoder.layers[layer - 1]
+        if layer > 0:
+            inner: nn.Module = decoder.layers[layer - 1]
+            return inner
+        found = next((getattr(decoder, name) for name in FINAL_NORMS if hasattr(decoder, name)), None)
+        if not isinstance(found, nn.Module):
+            raise BadInput(f"{type(self.model).__name__} has no final norm that we know of: no head can draft for it")
         return found
 
 
-class HfEnds(LanguageEnds):
-    """Both ends of a transformers model, for a draft head: `vocabulary` rows of its logits, a context of so many (0: not
-    known). BadInput for a model whose embedding is not a table."""
+FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+"""What models call the norm behind their last layer."""
 
-    def __init__(self, model: Any, vocabulary: int, context: int) -> None:
+
+class HfEnds(LanguageEnds):
+    """Both ends of a transformers model, for a draft head; `example` is a prompt to look at them with. BadInput for a model
+    whose embedding is not a table, or whose logits are more than a matrix product behind its final norm."""
+
+    def __init__(self, language: HfLanguage, example: HfPrompt) -> None:
         super().__init__()
-        self.model = model  # with it, the fingerprint is that of all its weights
-        embed, self.head = model.get_input_embeddings(), model.get_output_embeddings()
+        model: Any = language.model
+        self._whole: list[nn.Module] = [model]  # in a list: its parameters are not these ends' own
+        embed, head, context = model.get_input_embeddings(), model.get_output_embeddings(), language.context
         ids = torch.arange(min(8, len(embed.weight)), device=embed.weight.device)
         rows, stored = embed(ids), embed.weight[ids]
         # Some models scale what the table gives; a head's passes read the table itself.
@@ -121,15 +126,33 @@ class HfEnds(LanguageEnds):
         if not torch.allclose(rows.float(), stored.float() * scale, rtol=1e-2, atol=1e-3):
             raise BadInput(f"{type(model).__name__} embeds tokens by more than a table: no head can draft for it")
         plain = torch.equal(rows, stored)
+        with torch.inference_mode():
+            logits, features = language.step(example, language.new_cache(), None, len(example), (-1,))
+            own = head(features)
+        factor = float((logits.float().norm() / own.float().norm().clamp_min(1e-30)).item())
+        if getattr(head, "bias", None) is not None or not torch.allclose(
+            logits.float(), own.float() * factor, rtol=2e-2, atol=2e-2 * float(logits.float().abs().max())
+        ):
+            raise BadInput(f"{type(model).__name__} makes more of its head's output than a scale: no head can draft for it")
+        self.head = head
+        if abs(factor - 1) > 1e-2:
+            self.head = nn.Linear(head.weight.shape[1], len(head.weight), bias=False, device="meta")
+            self.head.weight = nn.Parameter(head.weight.detach() * factor, requires_grad=False)
         self.embed = embed if plain else nn.Embedding.from_pretrained(embed.weight.detach() * scale)
         text, width = model.config.get_text_config(decoder=True), embed.weight.shape[1]
         heads = next(count for count in range(getattr(text, "num_attention_heads", 1), 0, -1) if width % (2 * count) == 0)
         inner, layers = getattr(text, "intermediate_size", None) or 3 * width, len(model.get_decoder().layers)
         context = context or getattr(text, "max_position_embeddings", None) or 4096
-        self.config = LlamaConfig(vocabulary, width, inner, layers, heads, heads, max_position_embeddings=context)
+        self.config = LlamaConfig(language.vocabulary, width, inner, layers, heads, heads, max_position_embeddings=context)
         cos, sin = rope_tables(self.config, context)
         self.register_buffer("cos", cos.to(embed.weight.device), persistent=False)
         self.register_buffer("sin", sin.to(embed.weight.device), persistent=False)
+
+    @property
+    def whole(self) -> nn.Module:
+        """As `LanguageEnds.whole`."""
+        found: nn.Module = self._whole[0]
+        return found
 
 
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, ProcessLock] = weakref.WeakKeyDictionary()
@@ -185,6 +208,11 @@ class HfTarget:
         with torch.inference_mode():
             rounding = measured_rounding(lambda: opened(language, example), language.vocabulary)
         return Limits(language.vocabulary, language.layers, language.trees, rounding)
+
+    @cached_property
+    def ends(self) -> HfEnds:
+        """What a draft head shares with the model; BadInput where none can."""
+        return HfEnds(self.language, self.example)
 
     def encode(self, media: Media, trace: Trace) -> HfContext:
         """As `core.Target.encode`; the frames are encoded with the first question about them, as the model does it."""

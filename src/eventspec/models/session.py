@@ -147,12 +147,12 @@ class LanguageSession:
         positions = torch.tensor([*range(start, start + waiting), *levels], device=x.device)
         return Rows(x, cache, positions, tree_mask(parents, start, waiting, x.device))
 
-    def scored(self, hidden: Tensor, features: Tensor | None) -> Scores:
-        """Of the last pending row and the nodes behind it, from a forward over `asked`."""
+    def scored(self, hidden: Tensor, features: Tensor | None, logits: Tensor) -> Scores:
+        """Of the last pending row and the nodes behind it, from a forward over `asked`; logits [N+1, V] of these rows."""
         last = len(self.pending)
         if self._reading.rows < len(self._reading.prompt.rows):
             self._remember(hidden[:last], None if features is None else features[:last])
-        return Scores(self.language.logits(hidden[last - 1 :]), None if features is None else features[last - 1 :])
+        return Scores(logits, None if features is None else features[last - 1 :])
 
     def features(self, hidden: Tensor, tapped: Mapping[int, Tensor]) -> Tensor | None:
         """The tapped features [T, F] of a forward, if any are asked for, from the outputs of its layers."""
@@ -177,14 +177,18 @@ class LanguageSession:
 def score_together(sessions: Sequence[LanguageSession], proposals: Sequence[Proposal]) -> list[Scores]:
     """As every session's `score` of its proposal, in one forward of the model that they share: trees of any shape, behind
     caches of any length. ValueError for sessions of different models."""
-    runner, inner = sessions[0].language.runner(), inner_taps(sessions)
-    if any(session.language is not sessions[0].language for session in sessions):
+    if not sessions:
+        return []
+    language, inner = sessions[0].language, inner_taps(sessions)
+    if any(session.language is not language for session in sessions):
         raise ValueError("only sessions of one model share a forward")
-    asked = [session.asked(proposal) for session, proposal in zip(sessions, proposals, strict=True)]
+    asked, runner = [session.asked(proposal) for session, proposal in zip(sessions, proposals, strict=True)], language.runner()
     passes = [runner.step(asked[0], inner)] if len(asked) == 1 else runner.step_together(asked, inner)
+    wanted = [hidden[len(session.pending) - 1 :] for session, (hidden, _) in zip(sessions, passes, strict=True)]
+    logits = language.logits(wanted[0] if len(wanted) == 1 else torch.cat(wanted)).split(list(map(len, wanted)))
     found = []
-    for session, (hidden, tapped) in zip(sessions, passes, strict=True):
-        found.append(session.scored(hidden, session.features(hidden, dict(zip(inner, tapped, strict=True)))))
+    for session, (hidden, tapped), own in zip(sessions, passes, logits, strict=True):
+        found.append(session.scored(hidden, session.features(hidden, dict(zip(inner, tapped, strict=True))), own))
     return found
 
 

@@ -101,6 +101,11 @@ class LanguageEnds(nn.Module):
     cos: Tensor
     sin: Tensor
 
+    @property
+    def whole(self) -> nn.Module:
+        """The model whose ends these are."""
+        return self
+
 
 class Llama(LanguageEnds):
     """Token embedding, decoder layers, final norm and head."""

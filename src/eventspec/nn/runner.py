@@ -96,7 +96,8 @@ class DecoderRunner:
             self.eps,
             list(taps),
         )
-        apart = [part.split(counts) for part in (hidden, *tapped)]
+        # Copies: whoever keeps its own rows would keep everybody's.
+        apart = [[own.clone() for own in part.split(counts)] for part in (hidden, *tapped)]
         return [(own[0], list(own[1:])) for own in zip(*apart, strict=True)]
 
     def _for(self, rows: int) -> tuple[list[LayerWeights], bool]:

@@ -71,12 +71,9 @@ class Parts:
 
     @property
     def text_ids(self) -> TextIds | None:
-        """The text of the target's prompt in ids, where that is all it is; BadInput for a target that sees no frames."""
-        if not isinstance(self.target, LanguageTarget):
-            return None
-        if not isinstance(self.target.encoder, FrameEncoder):
-            raise BadInput("this needs a target that sees frames")
-        return self.target.encoder.text
+        """The text of the target's prompt in ids, for a target of our own that sees frames; else None: it is not known."""
+        encoder = self.target.encoder if isinstance(self.target, LanguageTarget) else None
+        return encoder.text if isinstance(encoder, FrameEncoder) else None
 
 
 def ends_of(target: Target) -> LanguageEnds:
@@ -84,7 +81,7 @@ def ends_of(target: Target) -> LanguageEnds:
     if isinstance(target, LanguageTarget):
         return target.language
     if isinstance(target, HfTarget):
-        return target.language.ends
+        return target.ends
     raise BadInput("heads draft for language models of our own and of transformers, this target is neither")
 
 

@@ -53,16 +53,19 @@ class HeadTraining(nn.Module):
     def losses(self, index: object, progress: float) -> dict[str, Tensor]:
         """Of every head on the recordings `index`, each batch of them from one pass of the target."""
         assert isinstance(index, np.ndarray)
-        parts: dict[str, list[Tensor]] = {}
-        for batch in self._batches(index):
+        parts: dict[str, Tensor] = {}
+        batches = list(self._batches(index))
+        rows = sum(int(batch.loss_mask.sum()) for batch in batches)
+        for batch in batches:
+            share = float(batch.loss_mask.sum()) / max(1, rows)  # every learned row weighs alike, whichever batch it is in
             with self._autocast():
                 target = self.source.target
                 found = {name: head_losses(head, self.recipes[name], target, batch) for name, head in self.own.items()}
             for name, losses in found.items():
                 for part, loss in losses.items():
                     key = f"_{name}_{part[1:]}" if part.startswith("_") else f"{name}_{part}"
-                    parts.setdefault(key, []).append(loss)
-        return {name: torch.stack(losses).mean() for name, losses in parts.items()}
+                    parts[key] = parts.get(key, 0.0) + share * loss
+        return parts
 
     @torch.no_grad()
     def acceptance(self, numbers: list[int], batch: int, depth: int = 8) -> dict[str, float]:

@@ -118,7 +118,7 @@ def learn(
 ) -> dict[str, Rates]:
     """Train heads on `batches` of the source's numbers, and measure them on what is `judged`, while they learn and at the end
     (OUT/calibration.jsonl); how often their choices are right. Of several processes the first one measures."""
-    training = HeadTraining(source, heads, checked(heads), processes.rank).to(processes.device)
+    training = HeadTraining(source, heads, checked(heads), processes.rank).to(source.target.embed.weight.device)
     judge = Calibration(training, *judged, out / "calibration.jsonl")
     run_stage(
         stage,

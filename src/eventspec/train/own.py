@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,13 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.core import BadInput
+from eventspec.ask.generation import media_of
+from eventspec.core import BadInput, Sampling, Trace
 from eventspec.drafters.heads import TargetSizes
+from eventspec.engine.policy import NO_TAIL
 from eventspec.files import write_text
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.loading import LoadOptions
-from eventspec.pairs import load_folders
-from eventspec.recordings.qa import read_questions
+from eventspec.models.prompt import FrameEncoder
+from eventspec.models.session import LanguageTarget
+from eventspec.pairs import Pair, load_folders
+from eventspec.recordings import Recording
+from eventspec.recordings.qa import Question, read_questions
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
 from eventspec.train.loop import Report, same_run
 from eventspec.train.recorded import Example, RecordedBatches, target_answers
@@ -39,28 +45,42 @@ def train(
     """Train heads for the target in a checkpoint folder and write OUT/heads/NAME. It answers the questions of a qa.jsonl
     itself, with up to `longest` tokens (OUT/answers.jsonl); heads learn from its pass over recordings and answers. Picks up
     where a run was interrupted. BadInput and BadCheckpoint, one line each."""
-    recipes, asked = checked(names), read_questions(questions)
+    preset, recipes = PRESETS[preset_name], checked(names)
+    asked = read_questions(questions, preset.answered)
     pair = load_folders(target, method="autoregressive", how=how)
-    ends = pair.parts.ends
-    unknown = [name for name in names if recipes[name].own_targets_only and pair.parts.text_ids is None]
-    if unknown:
-        raise BadInput(f"head '{unknown[0]}' is for targets of our own: leave it out, transformers opened this target")
+    ends, text_ids = pair.parts.ends, pair.parts.text_ids
+    for name in names:
+        if recipes[name].own_targets_only and text_ids is None:
+            raise BadInput(f"head '{name}' is for targets of our own that see frames: leave it out for {target}")
+    frame = frame_rows(pair, asked[0])
+    # Whatever cannot be trained is refused here: the answers may take hours.
+    layers = new_heads(names, TargetSizes(ends.config, (0, 1), frame), ends).values()
+    probe = RecordedBatches(pair.parts.target, ends, [Example(asked[0].recording, asked[0].question, (0, 1, 0))], text_ids)
+    taps = sorted(set().union(*(head.layers_read(ends.config.num_hidden_layers) for head in layers)))
+    with torch.no_grad():
+        next(probe.batches(np.array([0]), tuple(taps), np.random.default_rng(0)))
     out.mkdir(parents=True, exist_ok=True)
-    same_run(out, {"target": fingerprint(ends), "heads": names, "questions": len(asked), "longest": longest})
+    rows = json.dumps([[str(question.recording), question.question] for question in asked])
+    what = {"target": fingerprint(ends), "heads": names, "questions": hashlib.sha256(rows.encode()).hexdigest()[:16]}
+    same_run(out, {**what, "longest": longest})
     answers = target_answers(pair, asked, out / "answers.jsonl", longest, report)
     learned, judged = apart(answers)
-    used = tuple(sorted({token for example in answers for token in example.answer}))
-    heads = new_heads(names, TargetSizes(ends.config, used), ends)
-    for head in heads.values():
-        head.to(ends.embed.weight.device)
-    sources = [RecordedBatches(pair.parts.target, ends, part, pair.parts.text_ids) for part in (learned, judged)]
-    stage = PRESETS[preset_name].stage
+    used = tuple(sorted({token for example in learned for token in example.answer}))
+    heads = new_heads(names, TargetSizes(ends.config, used, frame), ends)
+    sources = [RecordedBatches(pair.parts.target, ends, part, text_ids) for part in (learned, judged)]
+    stage = preset.stage
     stage = replace(stage, batch=min(stage.batch, len(learned)))
     batches = shuffled(len(learned), stage.batch)
     rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report)
     save_all(heads, rates, out / "heads", ends)
     calibration = json.loads((out / "calibration.jsonl").read_text().splitlines()[-1])
-    about = {"calibration": calibration, "answers": len(answers), "judged": len(judged), "torch": torch.__version__}
+    about = {
+        "calibration": calibration,
+        "answers": len(answers),
+        "judged": len(judged),
+        "learned_from_judged": learned is judged,
+        "torch": torch.__version__,
+    }
     write_text(out / "heads/heads.json", json.dumps(about) + "\n")
     return out / "heads"
 
@@ -70,11 +90,25 @@ def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
     recordings = list(dict.fromkeys(example.recording for example in answers))
     kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
     judged = [example for example in answers if example.recording in kept]
-    return [example for example in answers if example.recording not in kept], judged or answers
+    if not judged:
+        return answers, answers
+    return [example for example in answers if example.recording not in kept], judged
+
+
+def frame_rows(pair: Pair, question: Question) -> int:
+    """Visual rows of a frame, for a target of our own that sees frames; else 0."""
+    target = pair.parts.target
+    if not isinstance(target, LanguageTarget) or not isinstance(target.encoder, FrameEncoder):
+        return 0
+    media = media_of(Recording.open(question.recording))
+    with torch.no_grad():
+        begin, end = target.encode(media, Trace()).open(question.question, Sampling(), NO_TAIL, Trace()).prompt().visual
+    return (end - begin) // target.encoder.frames
 
 
 def shuffled(count: int, batch: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Numbers below `count` in batches, all of them in an order drawn anew every time, without end."""
+    """Numbers below `count` in batches, without end, in an order drawn anew every time; what fills no batch waits for
+    another."""
     rng = np.random.default_rng(400)
     while True:
         order = rng.permutation(count)

@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.ask import generate
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Context, Proposal, Sampling, Target, Trace
-from eventspec.drafters.heads.batch import TargetBatch
+from eventspec.drafters.heads.batch import TargetBatch, loss_mask_of
+from eventspec.files import write_text
 from eventspec.models.prompt import TextIds
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 from eventspec.train.loop import Report
-from eventspec.train.street import loss_mask_of
 
 SHORTEST = 3
 """Tokens of an answer that anything can be learned from."""
-OPEN = 4
-"""Recordings that are kept open, with their visual rows."""
-KEPT = 1 << 30
+KEPT = 1 << 29
 """Bytes of batches that are kept, so that the target need not read them again."""
 
 
@@ -54,18 +50,19 @@ def target_answers(pair: Pair, questions: Sequence[Question], out: Path, longest
                 continue
             known[row["recording"], row["question"]] = row["answer"]
         whole = [{"recording": key[0], "question": key[1], "answer": ids} for key, ids in known.items()]
-        out.write_text("".join(json.dumps(row) + "\n" for row in whole))
-    opened: tuple[Path, Recording] | None = None
-    for number, question in enumerate(questions, 1):
-        key = (str(question.recording), question.question)
-        if key not in known:
-            if opened is None or opened[0] != question.recording:
-                opened = question.recording, Recording.open(question.recording)
-            found = generate(pair, opened[1], question.question, "autoregressive", max_new_tokens=longest)
-            known[key] = found.token_ids
+        write_text(out, "".join(json.dumps(row) + "\n" for row in whole))
+    asked: dict[Path, list[str]] = {}
+    for question in questions:
+        if (str(question.recording), question.question) not in known:
+            asked.setdefault(question.recording, []).append(question.question)
+    for path, texts in asked.items():
+        context = pair.open(Recording.open(path))  # its pictures are encoded once
+        for text in texts:
+            answer = context.ask(text, "autoregressive", max_new_tokens=longest).token_ids
+            known[str(path), text] = answer
             with out.open("a") as file:
-                file.write(json.dumps({"recording": key[0], "question": key[1], "answer": found.token_ids}) + "\n")
-        report("answer", number / len(questions), {})
+                file.write(json.dumps({"recording": str(path), "question": text, "answer": answer}) + "\n")
+            report("answer", len(known) / len(questions), {})
     pair.workers.drain()
     answers = [Example(q.recording, q.question, tuple(known[str(q.recording), q.question])) for q in questions]
     usable = [example for example in answers if len(example.answer) >= SHORTEST]
@@ -82,7 +79,7 @@ class RecordedBatches:
         self, target: Target, ends: LanguageEnds, examples: Sequence[Example], text_ids: TextIds | None = None
     ) -> None:
         self.verifier, self.ends, self.examples, self.text_ids = target, ends, examples, text_ids
-        self._contexts: OrderedDict[Path, Context] = OrderedDict()
+        self._context: tuple[Path, Context] | None = None  # of the latest recording
         self._kept: dict[tuple[int, tuple[int, ...]], TargetBatch] = {}
         self._room = KEPT
 
@@ -110,7 +107,7 @@ class RecordedBatches:
 
     def _batch(self, example: Example, layers: tuple[int, ...]) -> TargetBatch:
         taps, answer = (*layers, -1), example.answer
-        context = self._context(example.recording)
+        context = self._opened(example.recording)
         session = context.open(example.question, Sampling(max_new_tokens=len(answer)), 1, Trace(), taps)
         scores = session.score(Proposal.chain(answer[:-1]))
         prompt = session.prompt()
@@ -127,7 +124,7 @@ class RecordedBatches:
         logits[asked - 1 - prefix :] = scores.logits.float()
         following = torch.cat((rows[1:], self.ends.embed(said[-1:]).float()))
         widths = features.chunk(len(taps), 1)
-        mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()[prefix:]
+        mask = torch.ones(behind, length, dtype=torch.bool, device=device).tril_(prefix)
         order = torch.arange(length, device=device)
         ids = self._ids(example.question, asked, visual, prefix, said)
         return TargetBatch(
@@ -145,13 +142,11 @@ class RecordedBatches:
             loss_mask_of(labels[None]),
         )
 
-    def _context(self, path: Path) -> Context:
-        """The recording as the target sees it; the latest few are kept."""
-        if path not in self._contexts:
-            self._contexts[path] = self.verifier.encode(media_of(Recording.open(path)), Trace())
-            if len(self._contexts) > OPEN:
-                self._contexts.popitem(last=False)
-        return self._contexts[path]
+    def _opened(self, path: Path) -> Context:
+        """The recording as the target sees it; the latest one is kept."""
+        if self._context is None or self._context[0] != path:
+            self._context = path, self.verifier.encode(media_of(Recording.open(path)), Trace())
+        return self._context[1]
 
     def _ids(self, question: str, asked: int, visual: int, prefix: int, answer: torch.Tensor) -> torch.Tensor:
         """int64 of all rows, -1 for those that stand for no known token."""
@@ -175,7 +170,8 @@ def side_by_side(batches: Sequence[TargetBatch]) -> TargetBatch:
     def column(name: str, axis: int, filled: float) -> torch.Tensor:
         return torch.cat([padded(getattr(batch, name), axis, by, filled) for batch, by in zip(batches, missing, strict=True)])
 
-    # Rows that nobody sees look at the prefix: a row that looks at nothing is no number.
+    # A row that is added looks at the prefix (one that looks at nothing is no number), and is a question of its own, as in a
+    # packed batch: its offset is 0.
     masks = [padded(padded(batch.mask, 3, by, False), 2, by, False) for batch, by in zip(batches, missing, strict=True)]
     mask = torch.cat(masks)
     for row, by in enumerate(missing):
@@ -191,7 +187,7 @@ def side_by_side(batches: Sequence[TargetBatch]) -> TargetBatch:
         column("logits", 1, 0.0),
         column("positions", 1, 0),
         mask,
-        column("offsets", 1, 1),
+        column("offsets", 1, 0),
         column("labels", 1, -100),
         first.visual,
         first.prefix,

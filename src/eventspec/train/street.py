@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.drafters.heads.batch import TargetBatch
+from eventspec.drafters.heads.batch import TargetBatch, loss_mask_of
 from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama
@@ -61,10 +61,3 @@ class StreetBatches:
     def _branches(self, number: int, rng: np.random.Generator) -> list[Branch]:
         known = self.answers[number]
         return [Branch(known[i].question, known[i].answer) for i in rng.permutation(len(known))[: self.packed]]
-
-
-def loss_mask_of(labels: torch.Tensor) -> torch.Tensor:
-    """Rows of labels int64 [B, R] (-100 = none) behind which an answer goes on twice: bool [B, R]."""
-    learned = (labels >= 0) & (labels.roll(-1, 1) >= 0)
-    learned[:, -1] = False
-    return learned

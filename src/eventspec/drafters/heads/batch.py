@@ -88,3 +88,10 @@ class Rollout:
 def hidden_where(masked: Tensor) -> Tensor:
     """float, -inf where it is true."""
     return torch.zeros(masked.shape, device=masked.device).masked_fill_(masked, -torch.inf)
+
+
+def loss_mask_of(labels: Tensor) -> Tensor:
+    """Rows of labels int64 [B, R] (-100 = none) behind which an answer goes on twice: bool [B, R]."""
+    learned = (labels >= 0) & (labels.roll(-1, 1) >= 0)
+    learned[:, -1] = False
+    return learned

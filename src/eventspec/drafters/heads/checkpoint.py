@@ -76,7 +76,7 @@ def family_of(folder: HeadFolder) -> type[Head]:
     """What `eventspec.kind` says, or the tensors; BadField for what it cannot be, or for fields that another family has."""
     own, kinds = folder.own, {family.kind: family for family in FAMILIES if family.kind is not None}
     kind, eagle3 = own.get("kind"), Eagle3Head.recognises(folder)
-    fields.require(own, "kind", kind is None or kind in kinds, f"one of {', '.join(kinds)}")
+    fields.require(own, "kind", kind is None or (isinstance(kind, str) and kind in kinds), f"one of {', '.join(kinds)}")
     fields.require(own, "kind", kind is None or not eagle3, "none: lm_head.weight is there, as in EAGLE-3's heads alone")
     family = kinds[kind] if kind else next(family for family in FAMILIES if family.recognises(folder))
     for other in FAMILIES:

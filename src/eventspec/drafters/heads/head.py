@@ -169,7 +169,7 @@ class Head(nn.Module):
     def scores(self, hidden: Tensor, target: LanguageEnds) -> Tensor:
         """Predicted features [..., D] -> logits float [..., V], or of the draft vocabulary; by default through the target's own
         head."""
-        logits: Tensor = target.head(hidden)
+        logits: Tensor = target.head(hidden.to(target.head.weight.dtype))
         return logits
 
     # --------------------------------------------------------------------------------------------------------------- folders

@@ -46,7 +46,9 @@ def recipe_of(mode: Mode, options: tuple[Option, ...], begins_with: str | None =
         return SpecvlmHead(SpecvlmConfig(sizes.layer, mode=mode, options=options, frame=frame))
 
     fresh = ("compressor.gate.",) if cost else ()  # a gate that has chosen is too sure to hear of costs
-    return Recipe(make, unroll=3, extra={"cost": cost} if cost else {}, begins_with=begins_with, fresh=fresh)
+    frames = any(option.frames > 1 for option in options)
+    extra = {"cost": cost} if cost else {}
+    return Recipe(make, unroll=3, extra=extra, begins_with=begins_with, fresh=fresh, own_targets_only=frames)
 
 
 class SpecvlmHead(EagleHead):
