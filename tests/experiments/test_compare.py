@@ -114,6 +114,26 @@ def test_compare_writes_a_row_for_every_question_and_way(temperature: float, tmp
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_a_comparison_that_is_cut_off_keeps_its_rows_and_those_of_the_run_before(tmp_path: Path) -> None:
+    pair, out = load_pair("nano", "one"), tmp_path / "rows.jsonl"
+    asked = [Question(f"{number}", CLIPS / "street_scene", text, "?") for number, text in enumerate(("What is ahead?", "Why?"))]
+    out.write_text("what was measured before\n")
+
+    def interrupted(done: int, total: int) -> None:
+        assert not done or len(out.read_text().splitlines()) == 2 * done, "on disk when it is measured"
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(pair, asked, ["autoregressive", "prior"], Sampling(max_new_tokens=8), ["real"], out, interrupted)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 4
+    assert out.with_name("rows.jsonl.earlier").read_text() == "what was measured before\n"
+    assert summary(rows, ["autoregressive", "prior"], {})["n"] == 2
+    compare(pair, asked, ["autoregressive", "prior"], Sampling(max_new_tokens=8), ["real"], out)
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_low_precision_is_compared_by_the_targets_own_gap(folders: Folders, tmp_path: Path) -> None:
     how = LoadOptions(dtype=torch.bfloat16, frames=2)
     pair = load_folders(folders.video_llava, folders.eventgpt, how=how, device_plan="one")
