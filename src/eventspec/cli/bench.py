@@ -73,6 +73,8 @@ def compare(
     methods = [check_method(name) for name in dict.fromkeys(method)]
     if out.is_dir():
         raise BadInput(f"{out} is a folder: name a file for the rows, e.g. {out / 'rows.jsonl'}")
+    if out.exists() and questions.exists() and out.samefile(questions):
+        raise BadInput(f"{out} holds the questions: name another file for the rows")
     size = parse_sensor_size(sensor) if sensor is not None else None
     asked = read_questions(questions, limit)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
