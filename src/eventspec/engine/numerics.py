@@ -17,9 +17,10 @@ from torch import Tensor
 from eventspec.core import Proposal, TargetSession, Verdict
 
 MARGIN = 32.0
-"""Rounding is measured over a few rows, and the gap of two logits moves by up to twice what one of them does. Over 15 000 rows
-of the bundled pair's target, in chains and trees behind its own prompts, the largest difference was 4.2 times the measured one,
-so a gap may move by 8.4 times that; what is closer than so many times the measured difference counts as a near tie."""
+"""Rounding is measured over a few rows, and the gap of two logits moves by up to twice what one of them does. Over many rows of
+the bundled pair's target, in chains and trees behind its own answers, the largest difference is about four times the measured
+one (benchmarks/rounding.py, docs/numerics.md); what is closer than so many times the measured difference counts as a near
+tie."""
 _PROBED = 24
 
 

@@ -72,8 +72,8 @@ def target_answers(pair: Pair, questions: Sequence[Question], out: Path, longest
 
 
 class RecordedBatches:
-    """As `distillation.BatchSource`, of numbered examples: each is a batch of its own, read through the target's session as it
-    is when the target answers. `text_ids`: the text of its prompts, where that is known."""
+    """As `distillation.BatchSource`, of numbered examples, read through the target's session as it is when the target answers;
+    those whose visual rows lie in the same place share a batch. `text_ids`: the text of its prompts, where that is known."""
 
     def __init__(
         self, target: Target, ends: LanguageEnds, examples: Sequence[Example], text_ids: TextIds | None = None

@@ -78,7 +78,7 @@ def family_of(folder: HeadFolder) -> type[Head]:
     kind, eagle3 = own.get("kind"), Eagle3Head.recognises(folder)
     fields.require(own, "kind", kind is None or (isinstance(kind, str) and kind in kinds), f"one of {', '.join(kinds)}")
     fields.require(own, "kind", kind is None or not eagle3, "none: lm_head.weight is there, as in EAGLE-3's heads alone")
-    family = kinds[kind] if kind else next(family for family in FAMILIES if family.recognises(folder))
+    family = kinds[kind] if kind else next(one for one in FAMILIES if one.kind is None and one.recognises(folder))
     for other in FAMILIES:
         if wrong := [name for name in other.own_fields if name in own and name not in family.own_fields]:
             problem = f"eventspec.{wrong[0]} is there, in a head of kind {family.title}"

@@ -124,8 +124,3 @@ class MsdHead(EagleHead):
         """Pairs whose next row is visual are that row alone."""
         order = torch.arange(inputs.embeds.shape[-2], device=inputs.embeds.device)
         return replace(inputs, embedding_only=(order >= visual[0] - 1) & (order < visual[1] - 1))
-
-    @classmethod
-    def recognises(cls, folder: HeadFolder) -> bool:
-        """By its kind alone."""
-        return False

@@ -105,11 +105,6 @@ class VispecHead(EagleHead):
         return torch.cat((left, right @ own), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()
 
     @classmethod
-    def recognises(cls, folder: HeadFolder) -> bool:
-        """By its kind alone."""
-        return False
-
-    @classmethod
     def read(cls, folder: HeadFolder) -> Self:
         """As `Head.read`."""
         config, vectors = eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1
