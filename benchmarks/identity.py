@@ -71,6 +71,12 @@ def main() -> int:
     parser.add_argument("--anew", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    cores = os.sched_getaffinity(0)
+    if options.core is not None and options.core not in cores:
+        parser.error(f"--core {options.core} is none of {sorted(cores)}")
+    torch.set_num_threads(1)
+    if options.core is not None:  # before the pair is loaded: a device plan has as many threads as there are cores
+        os.sched_setaffinity(0, {options.core})
     try:
         Sampling(temperature=options.temperature, max_new_tokens=options.length, seed=options.seed)
         pair, before = load_pair(options.pair, "one"), known(options.out)
@@ -80,12 +86,6 @@ def main() -> int:
             raise BadInput("--tokens and --ties count from 1 on")
     except EventspecError as error:
         parser.error(str(error))
-    cores = os.sched_getaffinity(0)
-    if options.core is not None and options.core not in cores:
-        parser.error(f"--core {options.core} is none of {sorted(cores)}")
-    torch.set_num_threads(1)
-    if options.core is not None:
-        os.sched_setaffinity(0, {options.core})
     kind = "ties" if options.ties else f"temperature {options.temperature:g}"
     if options.unsettled:
         kind += ", not settled"

@@ -189,7 +189,26 @@ def test_training_into_a_folder_in_use(capsys: pytest.CaptureFixture[str], tmp_p
     (tmp_path / "kept.txt").write_text("mine")
     assert "--resume" in refused(capsys, "train", "embedded", "--out", tmp_path)
     assert "unknown" in refused(capsys, "train", "embedded", "--out", tmp_path / "new", "--preset", "huge")
+    assert "holds no run" in refused(capsys, "train", "embedded", "--out", tmp_path / "new", "--resume")
     assert [p.name for p in tmp_path.iterdir()] == ["kept.txt"]
+
+
+@pytest.mark.parametrize("option", [("--device", "cpu"), ("--dtype", "float32"), ("--max-new-tokens", "9")])
+def test_options_that_only_a_target_of_ones_own_heeds(
+    option: tuple[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert option[0] in refused(capsys, "train", "heads", "--out", tmp_path / "new", *option)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_of_another_preset_is_not_gone_on_with(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")  # else the command would start itself again, in place of the tests
+    (tmp_path / "run.json").write_text(json.dumps({"recipe": "embedded", "preset": "cpu"}))
+    assert "preset cpu, not smoke" in refused(capsys, "train", "embedded", "--out", tmp_path, "--resume", "--preset", "smoke")
+    assert "target" in refused(capsys, "train", "heads", "--out", tmp_path, "--resume", "--preset", "smoke")
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_places_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from eventspec.cli import run
 from eventspec.pairs.pair_file import DATA
@@ -158,6 +159,10 @@ def test_check_says_that_a_head_is_one_and_for_which_target(capsys: pytest.Captu
     del config["eventspec"]
     (copy / "config.json").write_text(json.dumps(config))
     assert told(capsys, "models", "check", copy)["target"] is None
+    tensors = load_file(copy / "model.safetensors")
+    tensors["fc.weight"][3, 4] = float("nan")
+    save_file(tensors, copy / "model.safetensors")
+    assert "NaN" in refused(capsys, "models", "check", copy)
     (copy / "model.safetensors").write_bytes(b"")
     refused(capsys, "models", "check", copy)
 

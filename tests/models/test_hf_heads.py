@@ -82,6 +82,42 @@ def test_heads_learn_from_images_and_questions_and_then_draft(
     assert "holds an earlier run" in capsys.readouterr().err
 
 
+def test_a_question_that_is_refused_can_be_mended(
+    checkpoint: Callable[[str], Path],
+    questions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.Preset(4, Stage("heads", 0.1, 1e-2, 4), 2))
+    out, mine = tmp_path / "out", tmp_path / "mine.jsonl"
+    words = ["train", "heads", "--target", str(checkpoint("llava")), "--questions", str(mine), "--out", str(out)]
+    words += ["--preset", "tiny", "--max-new-tokens", "8", "--head", "eagle"]
+    lines = [json.loads(line) for line in questions.read_text().splitlines()]
+    rows = [json.dumps({**row, "recording": str(questions.parent / row["recording"])}) for row in lines]
+    for wrong in ({"recording": "gone"}, {"recording": "a\0b"}, {"recording": "\ud800"}):
+        mine.write_text("\n".join([*rows[:3], json.dumps({**lines[3], **wrong})]))
+        assert run(words) == 2
+        told = capsys.readouterr().err
+        assert "line 4" in told
+        assert "does not exist" in told
+        assert not out.exists()
+    mine.write_text("\n".join([*rows[:3], json.dumps({**json.loads(rows[3]), "question": "who is <image>"})]))
+    assert run(words) == 2
+    assert "line 4" in capsys.readouterr().err
+    answered = (out / "answers.jsonl").read_text().splitlines()
+    assert len(answered) == 3
+    mine.write_bytes(b"\xef\xbb\xbf" + "\n".join(rows).encode())  # mended, by an editor that writes a byte order mark
+    with (out / "answers.jsonl").open("a") as file:
+        file.write("[" * 100_000 + '\n{"recording": 3}\n{"recording": "x", "qu')
+    assert run([*words, "--resume"]) == 0
+    assert (out / "answers.jsonl").read_text().splitlines()[:3] == answered
+    assert len((out / "answers.jsonl").read_text().splitlines()) == 4
+    (out / "run.json").write_text("{")
+    assert run([*words, "--resume"]) == 2
+    assert "run.json is damaged" in capsys.readouterr().err
+
+
 def test_layers_are_tapped_as_transformers_counts_them(checkpoint: Callable[[str], Path], questions: Path) -> None:
     pair = load_folders(checkpoint("llava"), method="autoregressive")
     target = pair.parts.target

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from eventspec.core import BadInput
 from eventspec.train.data import Branch, augment_frames, pack
 from eventspec.train.loop import Checkpoint, Stage, TrainingFailed, learning_rate, run_stage
 
@@ -57,6 +58,36 @@ def test_a_stage_resumes_where_it_stopped(tmp_path: Path) -> None:
     before = model.weight.clone()
     run_stage(Stage("one", 0.2, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
     assert torch.equal(model.weight, before), "a finished stage trains no further"
+
+
+def test_an_interrupt_keeps_every_step(tmp_path: Path) -> None:
+    model, calls = nn.Linear(1, 1), itertools.count()
+
+    def losses(batch: object, progress: float) -> dict[str, torch.Tensor]:
+        if next(calls) == 7:
+            raise KeyboardInterrupt
+        return {"fit": (model.weight.sum() - 3) ** 2}
+
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(Stage("cut", 60, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
+    again = nn.Linear(1, 1)
+    assert Checkpoint(tmp_path, "cut").load(again, None)[1] == 7
+    assert torch.equal(again.weight, model.weight)
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
+def test_a_damaged_checkpoint_is_told(content: bytes | None, tmp_path: Path) -> None:
+    whole = Checkpoint(tmp_path, "one")
+    whole.save(nn.Linear(2, 2), None, 1.0, 1)
+    whole.path.write_bytes(whole.path.read_bytes()[:-100] if content is None else content)
+    with pytest.raises(BadInput, match=r"one\.pt is damaged"):
+        whole.load(nn.Linear(2, 2), None)
+
+
+def test_a_checkpoint_of_other_models_is_told(tmp_path: Path) -> None:
+    Checkpoint(tmp_path, "one").save(nn.Linear(2, 2), None, 1.0, 1)
+    with pytest.raises(BadInput, match="of other models"):
+        Checkpoint(tmp_path, "one").load(nn.Linear(3, 2), None)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's budget is wall time")

@@ -110,5 +110,6 @@ def _usage(error: Exception) -> str:
 
 def _say(text: str, code: int) -> int:
     line = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    line = line.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair, say in a name out of a JSON file
     typer.echo(f"eventspec: {line}", err=True)
     return code

@@ -65,7 +65,7 @@ def _pair(folder: Path) -> dict[str, Any]:
         "name": pair.name,
         "methods": list(pair.methods),
         "vocabulary": pair.vocabulary.size,
-        "fingerprint": pair.vocabulary.fingerprint(),
+        "vocabulary_fingerprint": pair.vocabulary.fingerprint(),
         "lossless": pair.target.lossless,
     }
     if (packers := pair.parts.packers) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -63,9 +63,11 @@ def heads(
         Path | None,
         typer.Option(parser=given_path, help="For --target: a qa.jsonl with recordings (image folders too) and questions."),
     ] = None,
-    device: Annotated[str, typer.Option(help="For --target: cpu, cuda, ...")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="For --target: float32, bfloat16 or float16.")] = "float32",
-    max_new_tokens: Annotated[int, typer.Option(min=4, help="For --target: longest answer that heads learn from.")] = 96,
+    device: Annotated[str | None, typer.Option(help="For --target: cpu (the default), cuda, ...")] = None,
+    dtype: Annotated[str | None, typer.Option(help="For --target: float32 (the default), bfloat16 or float16.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=4, help="For --target: longest answer that heads learn from; by default 96 tokens.")
+    ] = None,
     head: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,13 +97,16 @@ def heads(
     names = list(recipe.checked(head or recipe.NAMES))
     _check_preset(preset, recipe.PRESETS)
     if target is None and questions is None:
+        given = {"--device": device, "--dtype": dtype, "--max-new-tokens": max_new_tokens}
+        _only_for_target(given)
         _heads_of_pair(pair or "nano", preset, names, out, resume, begin_with_own, as_json)
         return
     _own_target(target, questions, pair, begin_with_own)
     assert target is not None
     assert questions is not None
     _check_out(out, resume)
-    _heads_for(target, questions, preset, names, out, (device, dtype), max_new_tokens, as_json)
+    where = (device or "cpu", dtype or "float32")
+    _heads_for(target, questions, preset, names, out, where, max_new_tokens or 96, as_json)
 
 
 def _heads_of_pair(
@@ -135,6 +140,15 @@ def _heads_of_pair(
     for name, tau in recorded["calibration"]["tau"].items():
         typer.echo(f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}")
     typer.echo(f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle")
+
+
+def _only_for_target(given: Mapping[str, object]) -> None:
+    """BadInput for options that a pair of ours does not heed."""
+    from eventspec.core import BadInput
+
+    for name, value in given.items():
+        if value is not None:
+            raise BadInput(f"{name} is for --target, a checkpoint folder: leave it out, or give --target and --questions")
 
 
 def _own_target(target: Path | None, questions: Path | None, pair: str | None, begin_with_own: bool) -> None:
@@ -172,6 +186,8 @@ def _heads_for(
     for name, tau in recorded["calibration"]["tau"].items():
         again = ", which it learned from: there is one recording only" if recorded["learned_from_judged"] else ""
         typer.echo(f"{name:<8} tau of a chain of 8 on {recorded['judged']} answers{again}: {tau:.2f}")
+    if recorded["too_short"]:
+        typer.echo(f"note: {recorded['too_short']} answers were too short to learn from", err=True)
     typer.echo(f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}")
 
 
@@ -216,13 +232,13 @@ def packer(
 def _tell_fresh(pair: str, names: list[str]) -> None:
     """A line on standard error for every head that finds no weights in the pair to begin with."""
     from eventspec.pairs.pair_file import folder_of
-    from eventspec.train.heads import own_head
+    from eventspec.train.heads import earlier_head
 
     for name in names:
-        own = folder_of(pair) / "heads" / own_head(name)
-        if not own.is_dir():
+        earlier = folder_of(pair) / "heads" / earlier_head(name)
+        if not earlier.is_dir():
             typer.echo(
-                f"note: pair {pair} has no head {own.name}: {name} has nothing to begin with but random weights", err=True
+                f"note: pair {pair} has no head {earlier.name}: {name} has nothing to begin with but random weights", err=True
             )
 
 
@@ -236,8 +252,11 @@ def _check_preset(preset: str, known: Collection[str]) -> None:
 def _check_out(out: Path, resume: bool) -> None:
     from eventspec.core import BadInput
 
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not resume)):
+    held = not out.is_dir() or any(out.iterdir()) if out.exists() else False
+    if held and (not resume or not out.is_dir()):
         raise BadInput(f"{out} is not an empty folder: choose another one, or continue it with --resume")
+    if resume and not held:
+        raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
 
 
 @contextmanager
@@ -259,6 +278,10 @@ def _shown(visible: bool = True) -> Iterator[Callable[[str, float, dict[str, flo
 
     try:
         yield report
-    finally:
+    except KeyboardInterrupt:
+        bar.stop()
         if tasks:
-            bar.stop()
+            typer.echo("what was done up to here is kept: go on with --resume", err=True)
+        raise
+    finally:
+        bar.stop()

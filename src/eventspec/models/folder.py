@@ -172,7 +172,7 @@ def _description(
         "text_pieces": vocabulary.text_size,
         "embedding_rows": rows,
         "banned_ids": banned,
-        "fingerprint": vocabulary.fingerprint(),
+        "vocabulary_fingerprint": vocabulary.fingerprint(),
         "lossless": True,
     }
 

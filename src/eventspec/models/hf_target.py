@@ -95,7 +95,7 @@ def describe_hf(folder: Path) -> dict[str, Any]:
         "embedding_rows": language.vocabulary,
         "placeholders": list(opened.placeholders),
         "banned_ids": len(opened.banned),
-        "fingerprint": opened.vocabulary.fingerprint(),
+        "vocabulary_fingerprint": opened.vocabulary.fingerprint(),
         "lossless": True,
         "notes": list(notes),
     }

@@ -18,6 +18,8 @@ class Question:
     recording: Path
     question: str
     answer: str
+    line: int = 0
+    """Where it stands in its file, from 1 on."""
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
@@ -28,7 +30,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
     found: dict[Path, list[Question]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # with or without a byte order mark
     except UnicodeDecodeError:
         raise BadInput(f"{path} is no text: give a qa.jsonl, `eventspec scenes make` writes one") from None
     for number, line in enumerate(lines, 1):
@@ -37,11 +39,11 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         try:
             row = json.loads(line)
             texts = [row[name] for name in ("recording", "question", "answer")]
-        except (json.JSONDecodeError, KeyError, TypeError, IndexError):
+        except (ValueError, RecursionError, KeyError, TypeError, IndexError):
             texts = []
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts recording, question and answer")
-        question = Question(f"{number:06d}", path.parent / texts[0], texts[1], texts[2])
+        question = Question(f"{number:06d}", path.parent / texts[0], texts[1], texts[2], number)
         found.setdefault(question.recording, []).append(question)
     if not found:
         raise BadInput(f"{path} holds no questions: `eventspec scenes make` writes some")

@@ -26,7 +26,7 @@ from eventspec.pairs.pair_file import PairFile
 from eventspec.scenes.language import every_wording
 from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, Branch, Clips, Questions, render_shards, train_tokenizer
-from eventspec.train.loop import Checkpoint, Report, Stage, TrainingFailed, run_stage
+from eventspec.train.loop import Checkpoint, Report, Stage, TrainingFailed, note_run, run_stage
 from eventspec.train.models import DrafterTraining, Sampler, TargetTraining
 
 M = TypeVar("M", bound=nn.Module)
@@ -240,6 +240,7 @@ def train(preset_name: str, out: Path, report: Report, workers: int = 2) -> Path
     """
     preset = PRESETS[preset_name]
     out.mkdir(parents=True, exist_ok=True)
+    note_run(out, {"recipe": "embedded", "preset": preset_name})
     for number, _ in enumerate(render_shards(out / "clips", preset.shards, 0, workers), 1):
         report("render", number / preset.shards, {})
     clips = Clips(out / "clips")

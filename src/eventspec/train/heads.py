@@ -25,7 +25,7 @@ from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import answered
 from eventspec.train.data import Questions
 from eventspec.train.distillation import BatchSource, HeadTraining
-from eventspec.train.loop import Report, Stage, run_stage, same_run
+from eventspec.train.loop import Report, Stage, note_run, run_stage
 from eventspec.train.models import Sampler, initialise
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.street import StreetBatches
@@ -60,8 +60,8 @@ def checked(names: Iterable[str]) -> dict[str, Recipe]:
     return {name: RECIPES[name] for name in names}
 
 
-def own_head(name: str) -> str:
-    """The head whose weights one of that name may begin with."""
+def earlier_head(name: str) -> str:
+    """The head of a pair whose weights one of that name may begin with."""
     return RECIPES[name].begins_with or name
 
 
@@ -81,9 +81,9 @@ def train(
     preset, folder = PRESETS[preset_name], folder_of(pair)
     target, tokenizer = load_video_llava(folder / "target"), Tokenizer.from_file(str(folder / "tokenizer.json"))
     with processes.first_ahead():
+        note_run(out, {"target": fingerprint(target.language), "preset": preset_name, "heads": names})
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)
         judged = answered(folder, out, "calibration", min(preset.answered, CALIBRATION), report, workers)
-        same_run(out, {"target": fingerprint(target.language), "heads": names})
     used = {token for known in answers.values() for branch in known for token in branch.answer}
     sizes = TargetSizes(target.config.language, tuple(sorted(used)), target.config.vision.tokens)
     heads = new_heads(names, sizes, target.language, folder / "heads" if go_on else None)
@@ -102,7 +102,7 @@ def new_heads(names: Iterable[str], sizes: TargetSizes, target: LanguageEnds, ow
     torch.manual_seed(0)
     heads = {name: recipe.make(sizes) for name, recipe in checked(names).items()}
     for name, head in heads.items():
-        begin(head, None if own is None else own / own_head(name), target, RECIPES[name].fresh)
+        begin(head, None if own is None else own / earlier_head(name), target, RECIPES[name].fresh)
     return heads
 
 
@@ -200,10 +200,13 @@ def export(folder: Path, heads: Mapping[str, Head], rates: Mapping[str, Rates], 
 
 
 def save_all(heads: Mapping[str, Head], rates: Mapping[str, Rates], folder: Path, target: LanguageEnds) -> None:
-    """Every head in a folder of its name."""
+    """Every head in a folder of its name, each of them whole or not at all."""
     for name, head in heads.items():
+        part = folder / f".{name}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        save_head(TrainedHead(head, rates[name]), part, target)
         shutil.rmtree(folder / name, ignore_errors=True)
-        save_head(TrainedHead(head, rates[name]), folder / name, target)
+        part.rename(folder / name)
 
 
 def _known(path: Path) -> dict[str, float]:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
@@ -90,20 +92,38 @@ class Checkpoint:
         """Seconds and steps trained so far; (0, 0) when there is no checkpoint."""
         if not self.path.exists():
             return 0.0, 0
-        state = torch.load(self.path, weights_only=True, map_location="cpu")
-        model.load_state_dict(state["model"])
-        if optimiser and state["optimiser"]:
-            optimiser.load_state_dict(state["optimiser"])
-        return float(state["seconds"]), int(state["steps"])
+        try:
+            state = torch.load(self.path, weights_only=True, map_location="cpu")
+            model.load_state_dict(state["model"])
+            if optimiser and state["optimiser"]:
+                optimiser.load_state_dict(state["optimiser"])
+            return float(state["seconds"]), int(state["steps"])
+        except (RuntimeError, ValueError, KeyError, TypeError, EOFError, OSError, UnpicklingError):
+            raise BadInput(f"{self.path} is damaged, or of other models: remove it to train that stage anew") from None
 
 
-def same_run(out: Path, what: dict[str, object]) -> None:
-    """BadInput when a folder holds an earlier run of something else; what it is of is written there the first time."""
+def same_run(out: Path, what: Mapping[str, object]) -> None:
+    """BadInput when a folder holds an earlier run of something else, or run.json is damaged."""
     path = out / "run.json"
     if not path.exists():
+        return
+    try:
+        before = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        before = None
+    if not isinstance(before, dict):
+        raise BadInput(f"{path} is damaged: choose another folder, or remove the file if the rest is of the same run")
+    if wrong := [name for name in what if before.get(name) != what[name]]:
+        apart = ", ".join(f"{name} {before.get(name)}, not {what[name]}" for name in wrong)
+        raise BadInput(f"{out} holds an earlier run with {apart}: choose another folder")
+
+
+def note_run(out: Path, what: Mapping[str, object]) -> None:
+    """As `same_run`; what the run is of is written there the first time."""
+    same_run(out, what)
+    out.mkdir(parents=True, exist_ok=True)
+    if not (path := out / "run.json").exists():
         write_text(path, json.dumps(what) + "\n")
-    elif (before := json.loads(path.read_text())) != what:
-        raise BadInput(f"{out} holds an earlier run of {before}, not of {what}: choose another folder")
 
 
 def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
@@ -156,35 +176,47 @@ def run_stage(
     seconds, steps = checkpoint.load(model, optimiser)
     processes.begin(model)
     saved, last = seconds, trained_clock()
-    for batch in batches:
-        if seconds >= stage.seconds:
-            break
-        progress = seconds / stage.seconds
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(progress, stage.rate) * group["scale"]
-        parts = losses(batch, progress)
-        torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum().backward()
-        figures = processes.average(model, parts)
-        norms = [torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0) for part in clipped or (model,)]
-        _require_numbers(figures, norms, steps, checkpoint)
-        optimiser.step()
-        optimiser.zero_grad()
-        steps += 1
-        now = trained_clock()
-        seconds, last = processes.most(seconds + now - last), now
-        if processes.first:
-            log.add(figures, steps, seconds)
-            for share in snapshots:
-                if progress < share <= seconds / stage.seconds:
-                    Checkpoint(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
-        if seconds - saved > save_every:
+    with _kept_when_interrupted(lambda: checkpoint.save(model, optimiser, seconds, steps), processes):
+        for batch in batches:
+            if seconds >= stage.seconds:
+                break
+            progress = seconds / stage.seconds
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(progress, stage.rate) * group["scale"]
+            parts = losses(batch, progress)
+            torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum().backward()
+            figures = processes.average(model, parts)
+            norms = [torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0) for part in clipped or (model,)]
+            _require_numbers(figures, norms, steps, checkpoint)
+            optimiser.step()
+            optimiser.zero_grad()
+            steps += 1
+            now = trained_clock()
+            seconds, last = processes.most(seconds + now - last), now
             if processes.first:
-                checkpoint.save(model, optimiser, seconds, steps)
-            processes.wait()
-            saved, last = seconds, trained_clock()
+                log.add(figures, steps, seconds)
+                for share in snapshots:
+                    if progress < share <= seconds / stage.seconds:
+                        Checkpoint(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
+            if seconds - saved > save_every:
+                if processes.first:
+                    checkpoint.save(model, optimiser, seconds, steps)
+                processes.wait()
+                saved, last = seconds, trained_clock()
     if processes.first:
         checkpoint.save(model, optimiser, max(seconds, stage.seconds), steps)
     processes.wait()
+
+
+@contextmanager
+def _kept_when_interrupted(save: Callable[[], None], processes: Processes) -> Iterator[None]:
+    """Ctrl-C loses none of the steps that were taken."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if processes.first:
+            save()
+        raise
 
 
 def _require_numbers(figures: Mapping[str, float], norms: Sequence[Tensor], steps: int, checkpoint: Checkpoint) -> None:

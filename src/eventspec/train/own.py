@@ -25,8 +25,8 @@ from eventspec.pairs import Pair, load_folders
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
-from eventspec.train.loop import Report, same_run
-from eventspec.train.recorded import Example, RecordedBatches, target_answers
+from eventspec.train.loop import Report, note_run, same_run
+from eventspec.train.recorded import Answers, Example, RecordedBatches, target_answers
 
 JUDGED = 8
 """One recording in so many is kept back to measure heads on, at least one where there are two."""
@@ -47,6 +47,9 @@ def train(
     where a run was interrupted. BadInput and BadCheckpoint, one line each."""
     preset, recipes = PRESETS[preset_name], checked(names)
     asked = read_questions(questions, preset.answered)
+    for question in asked:
+        if not question.recording.exists():
+            raise BadInput(f"{questions}, line {question.line}: {question.recording} does not exist")
     pair = load_folders(target, method="autoregressive", how=how)
     ends, text_ids = pair.parts.ends, pair.parts.text_ids
     for name in names:
@@ -59,11 +62,14 @@ def train(
     taps = sorted(set().union(*(head.layers_read(ends.config.num_hidden_layers) for head in layers)))
     with torch.no_grad():
         next(probe.batches(np.array([0]), tuple(taps), np.random.default_rng(0)))
-    out.mkdir(parents=True, exist_ok=True)
     rows = json.dumps([[str(question.recording), question.question] for question in asked])
-    what = {"target": fingerprint(ends), "heads": names, "questions": hashlib.sha256(rows.encode()).hexdigest()[:16]}
-    same_run(out, {**what, "longest": longest})
-    answers = target_answers(pair, asked, out / "answers.jsonl", longest, report)
+    digest = hashlib.sha256(rows.encode()).hexdigest()[:16]
+    whose = fingerprint(ends)
+    what = {"target": whose, "max_new_tokens": longest, "preset": preset_name, "heads": names, "questions": digest}
+    same_run(out, what)
+    out.mkdir(parents=True, exist_ok=True)
+    answers = target_answers(pair, questions, asked, Answers(out / "answers.jsonl", whose, longest), report)
+    note_run(out, what)  # not before: a question that was refused may be mended
     learned, judged = apart(answers)
     used = tuple(sorted({token for example in learned for token in example.answer}))
     heads = new_heads(names, TargetSizes(ends.config, used, frame), ends)
@@ -77,6 +83,7 @@ def train(
     about = {
         "calibration": calibration,
         "answers": len(answers),
+        "too_short": len(asked) - len(answers),
         "judged": len(judged),
         "learned_from_judged": learned is judged,
         "torch": torch.__version__,

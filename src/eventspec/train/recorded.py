@@ -38,33 +38,66 @@ class Example:
     answer: tuple[int, ...]
 
 
-def target_answers(pair: Pair, questions: Sequence[Question], out: Path, longest: int, report: Report) -> list[Example]:
-    """The target's greedy answers, of up to `longest` tokens, to questions; every one is appended to the file `out` when it is
-    there, and what `out` holds is not asked again. BadInput where no answer can be learned from."""
-    known: dict[tuple[str, str], list[int]] = {}
-    if out.exists():
-        for line in out.read_text().splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:  # the last one of a run that was cut off
-                continue
-            known[row["recording"], row["question"]] = row["answer"]
-        whole = [{"recording": key[0], "question": key[1], "answer": ids} for key, ids in known.items()]
-        write_text(out, "".join(json.dumps(row) + "\n" for row in whole))
-    asked: dict[Path, list[str]] = {}
+class Answers:
+    """Answers of a target (its fingerprint), of up to `longest` tokens, in a file, one JSON object a line; those of another
+    target or length stay there, and are not used. Recordings are known by where they are, however their paths are written."""
+
+    def __init__(self, path: Path, target: str, longest: int) -> None:
+        self.path, self.longest = path, longest
+        self.of = {"target": target, "max_new_tokens": longest}
+        self.known: dict[tuple[str, str], list[int]] = {}
+        if not path.exists():
+            return
+        whole = [line for line in path.read_text(errors="replace").splitlines(keepends=True) if self._read(line)]
+        write_text(path, "".join(whole))
+
+    def _read(self, line: str) -> bool:
+        """Whether a line is whole: the last one of a run that was cut off is not."""
+        try:
+            row = json.loads(line)
+            key, ids = (row["recording"], row["question"]), row["answer"]
+            if not (all(isinstance(part, str) for part in key) and all(type(token) is int for token in ids)):
+                return False
+        except (ValueError, RecursionError, KeyError, TypeError):
+            return False
+        if all(row.get(name) == value for name, value in self.of.items()):
+            self.known[key] = ids
+        return line.endswith("\n")
+
+    def get(self, question: Question) -> list[int] | None:
+        """What the target said, its end included; None where it was not asked yet."""
+        return self.known.get(_key(question))
+
+    def add(self, question: Question, ids: list[int]) -> None:
+        """On disk at once."""
+        key = recording, text = _key(question)
+        self.known[key] = ids
+        with self.path.open("a") as file:
+            file.write(json.dumps({"recording": recording, "question": text, "answer": ids, **self.of}) + "\n")
+
+
+def _key(question: Question) -> tuple[str, str]:
+    return str(question.recording.resolve()), question.question
+
+
+def target_answers(pair: Pair, source: Path, questions: Sequence[Question], out: Answers, report: Report) -> list[Example]:
+    """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
+    asked again. BadInput names the line of a question that cannot be asked; where no answer can be learned from."""
+    asked: dict[Path, list[Question]] = {}
     for question in questions:
-        if (str(question.recording), question.question) not in known:
-            asked.setdefault(question.recording, []).append(question.question)
-    for path, texts in asked.items():
-        context = pair.open(Recording.open(path))  # its pictures are encoded once
-        for text in texts:
-            answer = context.ask(text, "autoregressive", max_new_tokens=longest).token_ids
-            known[str(path), text] = answer
-            with out.open("a") as file:
-                file.write(json.dumps({"recording": str(path), "question": text, "answer": answer}) + "\n")
-            report("answer", len(known) / len(questions), {})
+        if out.get(question) is None:
+            asked.setdefault(question.recording, []).append(question)
+    for path, several in asked.items():
+        try:
+            question = several[0]
+            context = pair.open(Recording.open(path))  # its pictures are encoded once
+            for question in several:
+                out.add(question, context.ask(question.question, "autoregressive", max_new_tokens=out.longest).token_ids)
+                report("answer", len(out.known) / len(questions), {})
+        except BadInput as error:
+            raise BadInput(f"{source}, line {question.line}: {error}") from None
     pair.workers.drain()
-    answers = [Example(q.recording, q.question, tuple(known[str(q.recording), q.question])) for q in questions]
+    answers = [Example(q.recording, q.question, tuple(out.get(q) or ())) for q in questions]
     usable = [example for example in answers if len(example.answer) >= SHORTEST]
     if not usable:
         raise BadInput(f"the target's {len(answers)} answers are shorter than {SHORTEST} tokens: heads have nothing to learn")

@@ -61,15 +61,21 @@ def load_head(path: Path, target: LanguageEnds) -> TrainedHead:
 
 
 def inspect_head(path: Path) -> tuple[TrainedHead, Checkpoint, str | None]:
-    """What a head's folder holds, without weights and without its target, which is taken to have the head's width and
-    vocabulary; its tensors; and the target that its config names. BadCheckpoint as `load_head`."""
+    """What a head's folder holds, without its target, which is taken to have the head's width and vocabulary: the head, whose
+    numbers were looked at and are not ready for use; its tensors; and the target that its config names. BadCheckpoint as
+    `load_head`."""
     folder = HeadFolder.open(path)
     try:
         width = family_of(folder).target_width(folder)
     except fields.BadField as error:
         raise BadCheckpoint(f"{path / 'config.json'}: {error}") from None
     folder = replace(folder, target=replace(folder.target, hidden_size=width))
-    return _checked(folder), folder.checkpoint, folder.own.get("target")
+    made = _checked(folder)
+    sources = made.head.sources()
+    stored = {folder.checkpoint.dtype(parts[0][0]) for parts in sources.values()}
+    folder.checkpoint.fill(made.head, sources, stored.pop() if len(stored) == 1 else torch.float32)
+    _check_finite(folder.checkpoint, made.head, sources)
+    return made, folder.checkpoint, folder.own.get("target")
 
 
 def family_of(folder: HeadFolder) -> type[Head]:
