@@ -279,9 +279,10 @@ def _shown(visible: bool = True) -> Iterator[Callable[[str, float, dict[str, flo
     try:
         yield report
     except KeyboardInterrupt:
-        bar.stop()
         if tasks:
+            bar.stop()
             typer.echo("what was done up to here is kept: go on with --resume", err=True)
         raise
     finally:
-        bar.stop()
+        if tasks:
+            bar.stop()
