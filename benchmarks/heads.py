@@ -31,11 +31,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.core import Drafts, Sampling
+from eventspec.core import Sampling
 from eventspec.drafters import FeatureDrafter, load_head
 from eventspec.drafters.heads.trees import LEVELS, STATIC, TREES, best_paths
 from eventspec.engine import DraftPolicy
 from eventspec.engine.cost import VerifyCurve, measure_rounds, measure_verify
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import compare, environment

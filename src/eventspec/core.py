@@ -137,13 +137,17 @@ class Proposal:
     tokens int64 [N]; parents int64 [N], -1 = child of the root, parents before children;
     probs float [N, V] or None: the distribution node i was really drawn from, given its earlier siblings
     (None = the children were chosen, not drawn: one-hot). The rule believes `probs`: a drafter that hands over another
-    distribution than it drew from changes what is said. origin names the drafter in the trace.
+    distribution than it drew from changes what is said. origin names the drafter in the trace; of a merged tree all of them,
+    with a plus between. values float64 [N]: how likely the drafter thinks it that a node's whole path is accepted, None where
+    it has no idea. sources int64 [N]: bit i is set where the i-th drafter of `origin` named the node; None: there is one.
     """
 
     tokens: Tokens
     parents: Tokens
     probs: Tensor | None = None
     origin: str = ""
+    values: np.ndarray[Any, np.dtype[np.float64]] | None = None
+    sources: Tokens | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -324,17 +328,3 @@ class Drafter(Protocol):
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """Start drafting for a request; vision encoding and prefill of the drafter happen here. `target` is there for a
         drafter that `needs_target`."""
-
-
-@dataclass(frozen=True)
-class Drafts:
-    """Who drafts when. `ahead`: while the target encodes and prefills; `after`: from the first verified token on. The same
-    object twice is one session for both; neither is plain decoding."""
-
-    ahead: Drafter | None = None
-    after: Drafter | None = None
-
-    @classmethod
-    def by(cls, drafter: Drafter) -> Drafts:
-        """One drafter from as early as it can."""
-        return cls(None if drafter.needs_target else drafter, drafter)

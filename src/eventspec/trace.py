@@ -43,6 +43,8 @@ class Round:
     """Nodes of the accepted path."""
     committed: int = 0
     """Tokens that joined the answer."""
+    named: dict[str, int] = field(default_factory=dict)
+    """How many nodes of the accepted path each drafter had named."""
     model_seconds: float = 0.0
     """Of the target's forward."""
     seconds: float = 0.0
@@ -63,9 +65,11 @@ class RoundRecord:
         """The target's forward is done."""
         self._round.model_seconds = self._trace.now() - self._began
 
-    def decided(self, read: int, accepted: int, committed: int) -> None:
-        """How many nodes the target read, how many of them the rule accepted, and how many tokens of its verdict count."""
+    def decided(self, read: int, accepted: int, committed: int, named: dict[str, int]) -> None:
+        """How many nodes the target read, how many of them the rule accepted, how many tokens of its verdict count, and who
+        had `named` how many of the accepted nodes."""
         self._round.accepted, self._round.committed = min(accepted, committed), committed
+        self._round.named = named
         stage: Stage = "prefill" if self._round.first else "verify" if read else "decode"
         self._trace.span(stage, "target", self._began)
         self._round.seconds = self._trace.now() - self._began

@@ -7,7 +7,6 @@ include their ancestors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +60,7 @@ def check(proposal: Any, budget: Budget) -> Proposal:
     target. Every attribute is looked at once: it is the drafter's object, and may be anything."""
     try:
         tokens, parents, probs, origin = proposal.tokens, proposal.parents, proposal.probs, proposal.origin
+        values, sources = getattr(proposal, "values", None), getattr(proposal, "sources", None)
     except AttributeError as error:
         raise BadProposal(f"{type(proposal).__name__} is no proposal ({error})") from None
     tokens, parents = _column("tokens", tokens, budget.max_nodes), _column("parents", parents, budget.max_nodes)
@@ -73,7 +73,10 @@ def check(proposal: Any, budget: Budget) -> Proposal:
         raise BadProposal("a node comes before its parent")
     if (tokens < 0).any():
         raise BadProposal(f"token {tokens.min()} is no token")
-    made = Proposal(tokens, parents, None if probs is None else _distributions(probs, count), exact_text(origin, 80))
+    drawn = None if probs is None else _distributions(probs, count)
+    guessed = None if values is None else _shares(values, count)
+    named = None if sources is None else _column("sources", sources, count)
+    made = Proposal(tokens, parents, drawn, exact_text(origin, 80), guessed, named)
     levels = depths(parents.tolist())
     # What is too deep is no fault: near the end of an answer few drafters count.
     return (
@@ -91,6 +94,15 @@ def _column(name: str, column: Any, most: int) -> Tokens:
     return np.array(column, np.int64, order="C", subok=False)
 
 
+def _shares(values: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A copy of probabilities float64 [N]."""
+    if not isinstance(values, np.ndarray) or values.dtype != np.float64 or values.shape != (count,):
+        raise BadProposal(f"values are not float64 [{count}]")
+    if not bool(((values >= 0) & (values <= 1 + 1e-6)).all()):
+        raise BadProposal("a value is no probability")
+    return np.array(values, np.float64, order="C", subok=False)
+
+
 def _distributions(probs: Any, count: int) -> Tensor:
     """A copy of probabilities float [N, V]."""
     if type(probs) is not Tensor or probs.layout != torch.strided:  # a class of its own runs code of its own in the rule
@@ -104,28 +116,47 @@ def _distributions(probs: Any, count: int) -> Tensor:
     return copied
 
 
-def fit(proposal: Proposal, limits: Limits, room: int) -> Proposal:
-    """What the target can read of a checked proposal: the nodes there is room for, and of a target that reads chains only the
-    first branch. BadProposal for tokens, or probabilities over tokens, that the target does not have."""
+def fit(proposal: Proposal, limits: Limits) -> Proposal:
+    """What the target can read of a checked proposal: all of it, or of a target that reads chains only the first branch.
+    BadProposal for tokens, or probabilities over tokens, that the target does not have."""
     count, probs = len(proposal), proposal.probs
     if count and (largest := int(proposal.tokens.max())) >= limits.vocabulary:
         raise BadProposal(f"token {largest} is none of the target's {limits.vocabulary}")
     if probs is not None and probs.shape[1] != limits.vocabulary:
         raise BadProposal(f"probs are {list(probs.shape)}, wanted {[count, limits.vocabulary]}")
-    kept: Sequence[int] = range(count)
-    if not limits.trees and not is_chain(proposal.parents.tolist()):
-        kept = _first_branch(proposal.parents.tolist())
-    if len(kept) == count <= room:
+    if limits.trees or is_chain(proposal.parents.tolist()):
         return proposal
-    # Parents come before children, and of drawn siblings the earlier ones do not hang on the later: any beginning is a tree.
-    return subtree(proposal, list(kept[: max(0, room)]))
+    return subtree(proposal, _first_branch(proposal.parents.tolist()))
+
+
+def within(proposal: Proposal, room: int) -> Proposal:
+    """The first nodes of a proposal that there is room for. Parents come before children, and of drawn siblings the earlier
+    ones do not hang on the later: any beginning is a tree."""
+    return proposal if len(proposal) <= room else subtree(proposal, list(range(max(0, room))))
+
+
+def named_by(proposal: Proposal, path: Tokens) -> dict[str, int]:
+    """How many nodes of a path each drafter had named."""
+    if proposal.sources is None:
+        return {proposal.origin: len(path)} if len(path) else {}
+    bits = proposal.sources[path]
+    found = {name: int((bits >> place & 1).sum()) for place, name in enumerate(proposal.origin.split("+"))}
+    return {name: count for name, count in found.items() if count}
 
 
 def subtree(proposal: Proposal, kept: list[int]) -> Proposal:
     """The nodes `kept`, ascending, each with its parent and its earlier siblings."""
     place, probs = {-1: -1, **{node: at for at, node in enumerate(kept)}}, proposal.probs
     parents = np.array([place[parent] for parent in proposal.parents[kept].tolist()], np.int64)
-    return Proposal(proposal.tokens[kept], parents, None if probs is None else probs[kept], proposal.origin)
+    values, sources = proposal.values, proposal.sources
+    return Proposal(
+        proposal.tokens[kept],
+        parents,
+        None if probs is None else probs[kept],
+        proposal.origin,
+        None if values is None else values[kept],
+        None if sources is None else sources[kept],
+    )
 
 
 def _first_branch(parents: list[int]) -> list[int]:
@@ -152,7 +183,7 @@ def best_nodes(tokens: Tokens, parents: Tokens, logs: np.ndarray[Any, Any], budg
     place[kept] = np.arange(len(kept))
     above = parents[kept]
     assert ((above < 0) | (place[above] >= 0)).all(), "a node was kept without its parent"
-    return Proposal(tokens[kept], place[above], origin=origin)
+    return Proposal(tokens[kept], place[above], origin=origin, values=np.exp(logs[kept].astype(np.float64)))
 
 
 def best_chain(proposal: Proposal) -> list[int]:
@@ -239,7 +270,8 @@ class DraftTree:
         kept = sorted(sorted(enough, key=lambda i: (-self.values[i], i))[: budget.max_nodes])
         place = {node: i for i, node in enumerate(kept)}
         parents = np.array([-1 if self.parents[node] < 0 else place[self.parents[node]] for node in kept], np.int64)
-        return Proposal(np.array([self.tokens[node] for node in kept], np.int64), parents, origin=origin)
+        values = np.array([min(1.0, self.values[node]) for node in kept], np.float64)
+        return Proposal(np.array([self.tokens[node] for node in kept], np.int64), parents, origin=origin, values=values)
 
     def descend(self, tokens: list[int]) -> tuple[list[int], DraftTree]:
         """The nodes that `tokens` walk through as far as the tree knows them, and the tree below the last one (empty when the

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import chisquare
 
 from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED
-from eventspec.core import Budget, Drafts, Media, Proposal, Request, Sampling, Trace, Verdict
+from eventspec.core import Budget, Media, Proposal, Request, Sampling, Trace, Verdict
 from eventspec.drafters.heads.batch import TargetBatch
 from eventspec.drafters.heads.dream import DreamConfig, DreamHead
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, MsdHead
@@ -24,6 +24,7 @@ from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
 from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead
 from eventspec.drafters.heads.trees import static_tree
 from eventspec.drafters.heads.vispec import VispecHead
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers
@@ -112,7 +113,7 @@ def answered(
     model: LanguageTarget, by: FeatureDrafter | None, request: Request, floor: float = 0.02
 ) -> tuple[list[int], Trace]:
     trace, policy = Trace(), DraftPolicy(max_nodes=59, node_cost=floor * 0.65, level_cost=0.0)
-    found = run(model, Drafts(None, by), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
+    found = run(model, Drafts((), (by,)), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
     return found.token_ids, trace
 
 

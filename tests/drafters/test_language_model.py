@@ -12,8 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventspec.core import Budget, Drafts, Proposal, Scores, Trace, Verdict
+from eventspec.core import Budget, Proposal, Scores, Trace, Verdict
 from eventspec.drafters.language_model import LanguageDraft
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers

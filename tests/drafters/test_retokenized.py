@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from eventspec.core import (
     BadInput,
     Budget,
-    Drafts,
     DraftSession,
     Limits,
     Media,
@@ -29,6 +28,7 @@ from eventspec.core import (
 from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.retokenized import MAPPINGS, shared_ids
 from eventspec.engine import DraftPolicy, run
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget

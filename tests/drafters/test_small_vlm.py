@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from eventspec.core import Drafter, Drafts, Media, Request, Sampling, TappedPrompt, Trace
+from eventspec.core import Drafter, Media, Request, Sampling, TappedPrompt, Trace
 from eventspec.drafters.heads.massv import Pruned, SmallConfig, SmallVlm, SmallVlmDrafter
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers
@@ -59,7 +60,7 @@ def _inference() -> Iterator[None]:
 
 def answered(model: LanguageTarget, by: Drafter | None, request: Request) -> tuple[list[int], Trace]:
     trace, policy = Trace(), DraftPolicy(max_nodes=20, node_cost=1e-9, level_cost=0.0)
-    found = run(model, Drafts(None, by), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
+    found = run(model, Drafts((), (by,)), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
     return found.token_ids, trace
 
 

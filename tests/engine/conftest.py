@@ -15,7 +15,6 @@ from eventspec.core import (
     Budget,
     Committed,
     ConstraintState,
-    Drafts,
     DraftSession,
     Media,
     Proposal,
@@ -30,6 +29,7 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.engine.distribution import choose, position_rng
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import Outcome, run
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers
@@ -231,7 +231,7 @@ def decode(
     trace, reader = Trace(), Reader()
     stop = StopDetector(request.sampling.stop_ids, request.sampling.stop_strings, lambda ids: "".join(f"<{i}>" for i in ids))
     # A `drafter` that breaks the protocol is sorted as it says, or as one that starts at once.
-    drafts = drafter if isinstance(drafter, Drafts) else Drafts(None if needs_target(drafter) else drafter, drafter)
+    drafts = drafter if isinstance(drafter, Drafts) else Drafts(() if needs_target(drafter) else (drafter,), (drafter,))
     common = (target or tiny.target, drafts, request, policy, workers, trace, stop)
     outcome = run(*common, reader, lambda: cancelled(reader))  # type: ignore[arg-type]
     assert reader.committed == outcome.token_ids

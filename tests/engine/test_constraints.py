@@ -13,8 +13,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventspec.core import BadInput, Budget, Drafts, Proposal, Request, Sampling
+from eventspec.core import BadInput, Budget, Proposal, Request, Sampling
 from eventspec.engine.distribution import choose
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers
 

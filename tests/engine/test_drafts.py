@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eventspec.core import Budget, Drafts, Proposal
+from eventspec.core import Budget, Proposal
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers
 
@@ -21,7 +22,7 @@ def test_one_drafts_ahead_and_another_one_after(placement: str, concurrent: bool
     request = world.request(max_new_tokens=20)
     truth = world.answer(request)
     ahead, after = oracle(truth, concurrent=concurrent, name="ahead"), oracle(truth, concurrent=False, name="after")
-    ran = decoded(world, Drafts(ahead, after), request, EAGER, workers)
+    ran = decoded(world, Drafts((ahead,), (after,)), request, EAGER, workers)
     assert ran.outcome.token_ids == truth
     first, *later = ran.trace.rounds
     assert (first.origin, first.accepted, first.first) == ("ahead", 6, True)
@@ -36,16 +37,16 @@ def test_one_may_draft_ahead_alone(tiny: Any, oracle: Any, decoded: Any, two: Wo
     world = tiny(1)
     request = world.request(max_new_tokens=12)
     truth = world.answer(request)
-    ran = decoded(world, Drafts(oracle(truth), None), request, EAGER, two)
+    ran = decoded(world, Drafts((oracle(truth),)), request, EAGER, two)
     assert ran.outcome.token_ids == truth
     assert [r.accepted for r in ran.trace.rounds] == [6, *[0] * 5]
 
 
 def test_one_that_reads_the_target_cannot_draft_ahead(tiny: Any, oracle: Any) -> None:
     reads = oracle([], needs_target=True)
-    assert Drafts.by(reads) == Drafts(None, reads)
+    assert Drafts.by(reads) == Drafts((), (reads,))
     alone = oracle([])
-    assert Drafts.by(alone).ahead is Drafts.by(alone).after is alone
+    assert Drafts.by(alone).ahead == Drafts.by(alone).after == (alone,)
 
 
 @pytest.mark.parametrize("broken", ["ahead", "after"])
@@ -58,7 +59,7 @@ def test_when_one_of_two_fails_the_other_goes_on(broken: str, tiny: Any, oracle:
         raise OSError("gone")
 
     parts = {name: oracle(truth, fails if name == broken else None, name=name) for name in ("ahead", "after")}
-    ran = decoded(world, Drafts(parts["ahead"], parts["after"]), request, EAGER, two)
+    ran = decoded(world, Drafts((parts["ahead"],), (parts["after"],)), request, EAGER, two)
     assert ran.outcome.token_ids == truth
     assert ran.trace.given_up == [broken]
     assert ran.trace.accepted > 0
@@ -71,7 +72,74 @@ def test_tokens_that_the_target_lacks_are_the_fault_of_who_drafted_them(
     request = world.request(max_new_tokens=12)
     truth = world.answer(request)
     wrong = oracle(truth, lambda at, budget: Proposal(np.array([99]), np.array([-1])), name="wrong")
-    ran = decoded(world, Drafts(wrong, oracle(truth, name="right")), request, EAGER, two)
+    ran = decoded(world, Drafts((wrong,), (oracle(truth, name="right"),)), request, EAGER, two)
     assert ran.outcome.token_ids == truth
     assert ran.trace.given_up == ["wrong"]
     assert ran.trace.accepted > 0
+
+
+def longest(proposals: Any, budget: Budget) -> Proposal:
+    return max(proposals, key=len)
+
+
+@pytest.mark.parametrize("placement", ["one", "two"])
+def test_several_draft_for_one_place(placement: str, tiny: Any, oracle: Any, decoded: Any) -> None:
+    world, workers = tiny(1), Workers(placement)
+    request = world.request(max_new_tokens=24)
+    truth = world.answer(request)
+    short = oracle(truth, lambda at, budget: Proposal.chain(truth[at : at + 2], "short"), name="short", concurrent=False)
+    beside = oracle(truth, lambda at, budget: Proposal.chain(truth[at : at + 5], "beside"), name="beside")
+    ran = decoded(world, Drafts.by(short, beside, merge=longest), request, EAGER, workers)
+    assert ran.outcome.token_ids == truth
+    assert {r.origin for r in ran.trace.rounds if r.accepted} >= {"beside"}
+    assert sum(r.named.get("beside", 0) for r in ran.trace.rounds) > 8
+    assert short.seen == truth[: len(short.seen)]
+    workers.close()
+
+
+@pytest.mark.parametrize("broken", ["short", "beside"])
+def test_of_several_the_others_go_on(broken: str, tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
+    world = tiny(2)
+    request = world.request(max_new_tokens=16)
+    truth = world.answer(request)
+
+    def fails(at: int, budget: Budget) -> Proposal:
+        raise OSError("gone")
+
+    parts = [oracle(truth, fails if n == broken else None, name=n, concurrent=n == "beside") for n in ("short", "beside")]
+    ran = decoded(world, Drafts.by(*parts, merge=longest), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.given_up == [broken]
+    assert ran.trace.accepted > 0
+
+
+@pytest.mark.parametrize(
+    "merge",
+    [
+        lambda proposals, budget: 1 / 0,
+        lambda proposals, budget: None,
+        lambda proposals, budget: Proposal.chain([99]),
+        lambda proposals, budget: Proposal.chain([1] * 1000),
+    ],
+)
+def test_a_merge_that_fails_costs_the_merge(merge: Any, tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
+    world = tiny(3)
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    parts = [oracle(truth, name=name, concurrent=False) for name in ("one", "two")]
+    ran = decoded(world, Drafts.by(*parts, merge=merge), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.given_up == []
+    assert ran.trace.accepted > 0
+    assert any("could not be merged" in note for note in ran.trace.notes)
+
+
+def test_drafters_that_read_other_layers_are_not_mixed(tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
+    world = tiny(3)
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    one, other = (oracle(truth, name=name, concurrent=False, needs_target=True) for name in ("one", "other"))
+    one.taps, other.taps = (1,), (0,)
+    ran = decoded(world, Drafts.by(one, other, merge=longest), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.given_up == ["other"]

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.core import BadInput, Budget, Drafts, Proposal, Scores, Trace, never
+from eventspec.core import BadInput, Budget, Proposal, Scores, Trace, never
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import Outcome, run, stream
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.worker import Pending

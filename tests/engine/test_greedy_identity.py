@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eventspec.core import Drafts, Proposal, Sampling
+from eventspec.core import Proposal, Sampling
 from eventspec.engine.distribution import position_rng
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.verify import verify
 from eventspec.engine.workers import Workers

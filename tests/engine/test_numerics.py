@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from eventspec.core import Drafts, Proposal, Sampling, Scores, Verdict
+from eventspec.core import Proposal, Sampling, Scores, Verdict
 from eventspec.engine.distribution import choose, position_rng, processed
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.numerics import PlainDecoding, measured_rounding
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventspec.core import Budget, Limits, Proposal
-from eventspec.tree import BadProposal, DraftTree, check, depths, fit, is_chain, tree_mask
+from eventspec.tree import BadProposal, DraftTree, check, depths, fit, is_chain, tree_mask, within
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 parent_lists = st.integers(0, 14).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))).map(list)
@@ -215,7 +215,7 @@ TREE = Proposal(ints(1, 2, 3, 0), ints(-1, 0, 0, 1), torch.full((4, 4), 0.25), "
 
 @pytest.mark.parametrize("room", [0, 1, 3, 4, 9])
 def test_a_proposal_is_cut_to_the_room_there_is(room: int) -> None:
-    cut = fit(TREE, LIMITS, room)
+    cut = within(TREE, room)
     assert cut.tokens.tolist() == [1, 2, 3, 0][:room]
     assert cut.parents.tolist() == [-1, 0, 0, 1][:room]
     assert cut.probs is not None
@@ -225,18 +225,18 @@ def test_a_proposal_is_cut_to_the_room_there_is(room: int) -> None:
 
 def test_a_target_that_reads_chains_only_gets_the_first_branch() -> None:
     chains = replace(LIMITS, trees=False)
-    assert fit(TREE, chains, 9).tokens.tolist() == [1, 2, 0]
-    assert fit(TREE, chains, 9).parents.tolist() == [-1, 0, 1]
-    assert fit(TREE, chains, 2).tokens.tolist() == [1, 2]
+    assert fit(TREE, chains).tokens.tolist() == [1, 2, 0]
+    assert fit(TREE, chains).parents.tolist() == [-1, 0, 1]
+    assert within(fit(TREE, chains), 2).tokens.tolist() == [1, 2]
     chain = Proposal.chain([3, 2])
-    assert fit(chain, chains, 9) is chain
+    assert fit(chain, chains) is chain
 
 
 def test_what_the_target_has_no_row_for_is_named() -> None:
     with pytest.raises(BadProposal, match="token 4 is none of the target's 4"):
-        fit(Proposal.chain([0, 4]), LIMITS, 9)
+        fit(Proposal.chain([0, 4]), LIMITS)
     with pytest.raises(BadProposal, match=r"probs are \[1, 5\], wanted \[1, 4\]"):
-        fit(Proposal.chain([0], probs=torch.full((1, 5), 0.2)), LIMITS, 9)
+        fit(Proposal.chain([0], probs=torch.full((1, 5), 0.2)), LIMITS)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import VideoLlavaForConditionalGeneration
 
-from eventspec.core import BadCheckpoint, BadInput, Drafts, Media, Request, Sampling, Trace
+from eventspec.core import BadCheckpoint, BadInput, Media, Request, Sampling, Trace
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers

@@ -54,6 +54,7 @@ class Result:
                 "retracted": self.trace.retracted,
                 "tau": round(self.trace.tau, 4),
                 "accepted_per_position": accepted_per_position(self.trace),
+                "accepted_by": accepted_by(self.trace),
                 "near_ties": self.trace.near_ties,
             },
             "rounds_ms": rounds_ms(self.trace),
@@ -92,6 +93,15 @@ def accepted_per_position(trace: Trace) -> list[int]:
     """How many rounds accepted a draft at level 1, 2, ..."""
     deepest = max((r.accepted for r in trace.rounds), default=0)
     return [sum(r.accepted > level for r in trace.rounds) for level in range(deepest)]
+
+
+def accepted_by(trace: Trace) -> dict[str, int]:
+    """How many accepted tokens each drafter had named; several may have named the same one."""
+    found: dict[str, int] = {}
+    for r in trace.rounds:
+        for name, count in r.named.items():
+            found[name] = found.get(name, 0) + count
+    return found
 
 
 def rounds_ms(trace: Trace) -> dict[str, float]:

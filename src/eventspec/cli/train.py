@@ -229,6 +229,38 @@ def packer(
     typer.echo(f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}")
 
 
+@train.command()
+def mixture(
+    out: Annotated[Path, typer.Option(parser=given_path, help="The finished pair and the report go here.")],
+    pair: Annotated[str, typer.Option(help="Whose drafters are mixed: a bundled pair, or the folder of a pair.toml.")] = "nano",
+    questions: Annotated[
+        Path | None,
+        typer.Option(parser=given_path, help="A qa.jsonl to fit on; by default rendered clips of the calibration split."),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="cpu (400 questions, some minutes) or smoke.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the report.")] = False,
+) -> None:
+    """Fit how the drafters of `--method hybrid` are weighed against each other, on answers of the pair's target."""
+    from eventspec.pairs.pair_file import folder_of
+    from eventspec.recordings.qa import read_questions
+    from eventspec.train import mixture as recipe
+
+    _check_preset(preset, recipe.PRESETS)
+    folder_of(pair)
+    asked = None if questions is None else read_questions(questions)
+    _check_out(out, resume=False)
+    with _shown() as report:
+        folder = recipe.train(pair, preset, out, report, asked)
+    recorded = json.loads((out / "mixture-report.json").read_text())
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **recorded}))
+        return
+    for name, figures in {**recorded["before"], "mixture": recorded["after"]}.items():
+        wrong = f"calibration error {figures['calibration_error']:.3f}, Brier {figures['brier']:.3f}"
+        typer.echo(f"{name:<12} {wrong}, {figures['n']} tokens")
+    typer.echo(f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid")
+
+
 def _tell_fresh(pair: str, names: list[str]) -> None:
     """A line on standard error for every head that finds no weights in the pair to begin with."""
     from eventspec.pairs.pair_file import folder_of

@@ -14,6 +14,7 @@ from eventspec.drafters.heads import (
     save_head,
 )
 from eventspec.drafters.language_model import LanguageDrafter
+from eventspec.drafters.mixture import Mixture
 from eventspec.drafters.ngram import NgramDrafter
 from eventspec.drafters.prior import PriorDrafter, TextPrior
 from eventspec.drafters.retokenized import Retokenized
@@ -25,6 +26,7 @@ __all__ = [
     "EagleHead",
     "FeatureDrafter",
     "LanguageDrafter",
+    "Mixture",
     "NgramDrafter",
     "PriorDrafter",
     "Retokenized",

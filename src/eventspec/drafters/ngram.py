@@ -6,6 +6,9 @@ A control: it sees no picture and no model (Saxena 2023, prompt lookup decoding)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
 
@@ -38,7 +41,9 @@ class _Lookup:
                     found = text[at + size : at + size + min(budget.max_nodes, budget.max_depth)]
                     if budget.show is not None:
                         budget.show(found)
-                    return Proposal.chain(found, "ngram")
+                    # A longer match is better evidence; how good it is, a mixture is fitted to.
+                    values = (size / (size + 1.0)) ** np.arange(1.0, len(found) + 1)
+                    return replace(Proposal.chain(found, "ngram"), values=values)
         return Proposal.empty("ngram")
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:

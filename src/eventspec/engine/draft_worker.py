@@ -40,6 +40,7 @@ class DraftWorker:
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
         self._pending_verdicts: list[tuple[Verdict, Scores]] = []
         self._pending: Pending[Proposal] | None = None
+        self._wanted = False  # what is pending is a draft for the next round
         self._late = False  # what is pending was waited for once, and is not again
         self._later = False  # the first round is over: from then on the target waits for drafts
         self._credit = policy.wait  # seconds the target may still wait
@@ -65,44 +66,57 @@ class DraftWorker:
         """Whether it drafts beside the target."""
         return self.concurrent and self.workers.concurrent
 
+    def told_enough(self) -> bool:
+        """Whether what is drafted ahead, or beside others, is to end with the step it is in."""
+        return self.enough
+
     def head_start(self, budget: Budget) -> bool:
-        """Begin to encode and draft while the target does the same; whether a draft is there or may still come."""
+        """Begin to encode and draft while the target does the same; whether more may come meanwhile."""
         if self.needs_target or not self.alive:
             return False
         self._begin(budget)
-        return self._pending is not None and (self.overlaps or bool(self._pending.value))
+        self._wanted = True
+        return self._pending is not None and self.overlaps
 
     def attach(self, target: TargetSession) -> None:
         """The target reads its prompt: a drafter that needs it may open from now on, and does with its first draft."""
         self.target = PromptOf(target)
 
-    def follow(self, verdict: Verdict, scores: Scores, budget: Budget | None) -> Proposal:
-        """Tell the drafter what was committed and let it draft the next round (budget None = no more drafts are wanted)."""
+    def follow(self, verdict: Verdict, scores: Scores, budget: Budget | None) -> None:
+        """Tell the drafter what was committed and let it begin to draft the next round, see `collect` (budget None = no more
+        drafts are wanted)."""
         if not self.alive or budget is None or budget.max_nodes < 1:
-            return Proposal.empty()
+            return
         self._pending_verdicts.append((verdict, scores))
         self._credit = min(self.policy.wait, self._credit + len(verdict.path) * self.policy.worth * self.policy.step_seconds)
         self.enough = self._later = True
         if not self._late:
-            self.collect()
+            self._waited_for()
         if not self._free():
-            return Proposal.empty()
+            return
         if not self.overlaps and self._credit < 0:
             self.alive = False
             self.trace.note(f"drafter {self.name} took longer than its drafts save; the target goes on alone")
-            return Proposal.empty()
+            return
+        self.enough = False
         self._begin(budget)
-        return self.collect()
+        self._wanted = True
 
     def look_ahead(self, left: int) -> None:
         """Let the drafter deepen its tree while the target verifies; what it foresaw rightly is there at once."""
         wanted = self.policy.look_ahead and self.policy.max_nodes > 0 and left > 2
         if wanted and self.overlaps and self.alive and self._pending is None and self.session is not None:
             self.enough = False
-            self._begin(self.policy.meanwhile(lambda: self.enough, left))
+            self._begin(self.policy.meanwhile(self.told_enough, left))
 
     def collect(self) -> Proposal:
-        """The draft in the making, if it comes while the target is patient; else nothing, and the drafter catches up later."""
+        """The draft that was begun for this round, if it comes while the target is patient; else nothing, and the drafter
+        catches up later."""
+        wanted, self._wanted = self._wanted, False
+        return self._waited_for() if wanted else Proposal.empty()
+
+    def _waited_for(self) -> Proposal:
+        """What is pending, if it comes while the target is patient."""
         if self._pending is None:
             return Proposal.empty()
         began = self.trace.now()

@@ -1,18 +1,21 @@
-"""Who drafts when: one drafter while the target encodes, the same or another from the first verified token on."""
+"""The drafters of one request: some draft while the target encodes, some from the first verified token on, and what they draft
+for one place becomes one tree."""
 
 from __future__ import annotations
 
-from eventspec.core import Drafter, Drafts, Limits, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.core import Budget, Drafter, Limits, Proposal, Request, Scores, TargetSession, Trace, Verdict, never
 from eventspec.engine.answer import Answer
 from eventspec.engine.display import Display
 from eventspec.engine.draft_worker import DraftWorker
-from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.drafts import Drafts
+from eventspec.engine.guard import described
+from eventspec.engine.policy import DraftPolicy, Show
 from eventspec.engine.workers import Workers
-from eventspec.tree import BadProposal, fit
+from eventspec.tree import BadProposal, best_chain, check, fit
 
 
 class Drafting:
-    """The drafters of one request, each with its own worker; `policy` says how much they may draft."""
+    """Each drafter has its own worker; `policy` says how much they may draft."""
 
     def __init__(
         self,
@@ -24,63 +27,100 @@ class Drafting:
         display: Display,
         trace: Trace,
     ) -> None:
-        def working(drafter: Drafter | None) -> DraftWorker | None:
-            return None if drafter is None else DraftWorker(drafter, request, workers, policy, limits.layers, trace)
+        made: dict[int, DraftWorker] = {}
 
-        self.policy, self.display, self.trace, self._limits = policy, display, trace, limits
-        self._ahead = working(drafts.ahead)
-        self._after = self._ahead if drafts.after is drafts.ahead else working(drafts.after)
-        self._latest = self._ahead  # whose proposal is judged next
+        def working(drafter: Drafter) -> DraftWorker:
+            if id(drafter) not in made:
+                made[id(drafter)] = DraftWorker(drafter, request, workers, policy, limits.layers, trace)
+            return made[id(drafter)]
+
+        self.policy, self.display, self.trace, self._limits, self._merge = policy, display, trace, limits, drafts.merge
+        self._ahead, self._after = [working(one) for one in drafts.ahead], [working(one) for one in drafts.after]
+        self._workers = list(made.values())
+        self._budget: Budget | None = None  # of the latest drafts
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """The target's layers that a drafter reads."""
-        return () if self._after is None else self._after.taps
+        """The target's layers that drafters read; a drafter that wants others than the one before it is given up."""
+        found: tuple[int, ...] = ()
+        for worker in self._after:
+            if found and worker.taps and worker.taps != found:
+                worker.failed(ValueError(f"it reads layers {worker.taps}, a drafter before it {found}: mix those that agree"))
+            found = found or worker.taps
+        return found
 
     def start(self, answer: Answer) -> bool:
-        """Begin the head start, before the target encodes; whether a draft is there or may still come."""
-        if (worker := self._ahead) is None:
-            return False
-        show = self.display.behind(answer.tokens, answer.state, worker.name)
-        return worker.head_start(self.policy.head_start(lambda: worker.enough, show, max(1, answer.remaining - 1)))
+        """Begin the head start, before the target encodes; whether more of it may come meanwhile."""
+        coming = False
+        for worker in self._ahead:
+            show = self._shown_by(worker, answer) if worker is self._ahead[0] else None
+            self._budget = self.policy.head_start(worker.told_enough, show, max(1, answer.remaining - 1))
+            coming = worker.head_start(self._budget) or coming
+        return coming
 
     def attach(self, session: TargetSession) -> None:
         """The target waits for the head start from here on, and a drafter that reads its prompt may begin."""
-        if self._ahead is not None:
-            self._ahead.enough = True
-        if self._after is not None:
-            self._after.attach(session)
+        for worker in self._ahead:
+            worker.enough = True
+        for worker in self._after:
+            worker.attach(session)
 
-    def head_start(self) -> Proposal:
+    def head_start(self, answer: Answer) -> Proposal:
         """What was drafted meanwhile."""
-        return Proposal.empty() if self._ahead is None else self._ahead.collect()
-
-    def fitting(self, proposal: Proposal, room: int) -> Proposal:
-        """What the target can read of the latest proposal; a drafter whose tokens the target does not have is given up."""
-        if self._latest is None:
-            return proposal
-        try:
-            return fit(proposal, self._limits, room)
-        except BadProposal as error:
-            self._latest.failed(error)
-            return Proposal.empty()
+        return self._collected(self._ahead, answer)
 
     def look_ahead(self, left: int) -> None:
-        """The target verifies now: let the drafter go on behind what it proposed."""
-        if self._after is not None:
-            self._after.look_ahead(left)
+        """The target verifies now: let drafters go on behind what they proposed."""
+        for worker in self._after:
+            worker.look_ahead(left)
 
     def next(self, verdict: Verdict, scores: Scores, answer: Answer) -> Proposal:
-        """The draft behind what was just committed."""
-        self._latest = worker = self._after
-        if worker is None:
-            return Proposal.empty()
+        """The draft behind what was just committed. Those that draft beside the target begin first, and draft until the others
+        are done, which the target's own thread works for."""
         with self.trace.drafting():
-            show = self.display.behind(answer.tokens, answer.state, worker.name)
-            return worker.follow(verdict, scores, self.policy.later(answer.remaining - 1, show))
+            beside = [worker for worker in self._after if worker.overlaps]
+            rest = [worker for worker in self._after if not worker.overlaps]
+            for worker in (*beside, *rest):
+                show = self._shown_by(worker, answer) if len(self._after) == 1 else None
+                until = worker.told_enough if rest and worker.overlaps else never
+                self._budget = self.policy.later(answer.remaining - 1, show, until)
+                worker.follow(verdict, scores, self._budget)
+            if rest:
+                for worker in beside:
+                    worker.enough = True
+            return self._collected(self._after, answer)
 
     def end(self) -> None:
         """The request is over."""
-        for worker in (self._ahead, self._after):
-            if worker is not None:
-                worker.end()
+        for worker in self._workers:
+            worker.end()
+
+    def _shown_by(self, worker: DraftWorker, answer: Answer) -> Show:
+        return self.display.behind(answer.tokens, answer.state, worker.name)
+
+    def _collected(self, workers: list[DraftWorker], answer: Answer) -> Proposal:
+        """The drafts that are there, as one tree of tokens that the target has."""
+        found = [proposal for worker in workers if len(proposal := self._fitting(worker))]
+        if len(found) < 2:
+            return found[0] if found else Proposal.empty()
+        merged = self._merged(found)
+        self.display.behind(answer.tokens, answer.state, merged.origin)(best_chain(merged))
+        return merged
+
+    def _fitting(self, worker: DraftWorker) -> Proposal:
+        """What a drafter proposed; one whose tokens the target does not have is given up."""
+        try:
+            return fit(worker.collect(), self._limits)
+        except BadProposal as error:
+            worker.failed(error)
+            return Proposal.empty()
+
+    def _merged(self, found: list[Proposal]) -> Proposal:
+        """One tree; what was drawn at random is not merged, because the rule has to know from what it was drawn."""
+        if self._budget is None or any(proposal.probs is not None for proposal in found):
+            return found[0]
+        try:
+            return fit(check(self._merge(found, self._budget), self._budget), self._limits)
+        except Exception as error:
+            self.trace.note(f"drafts could not be merged ({described(error)}); one of them was taken")
+            return found[0]

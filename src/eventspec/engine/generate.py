@@ -11,13 +11,15 @@ import queue
 from collections.abc import Callable, Iterator
 from copy import copy
 
-from eventspec.core import Context, Drafts, Request, Target, TargetSession, Trace, Update, never
+from eventspec.core import Context, Request, Target, TargetSession, Trace, Update, never
 from eventspec.engine.answer import Answer, Outcome, StopCheck
 from eventspec.engine.display import Display, Emit, ignore
 from eventspec.engine.drafting import Drafting
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.numerics import Numerics, PlainDecoding
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers
+from eventspec.tree import named_by, within
 
 Encode = Callable[[Trace], Context]
 
@@ -67,10 +69,10 @@ def decode(
     cancelled: Callable[[], bool],
 ) -> Outcome:
     """Commit tokens round by round until the answer ends. What is committed is the target's own."""
-    proposal = drafting.head_start()
+    proposal = drafting.head_start(answer)
     while True:
         drafting.look_ahead(answer.remaining)
-        proposal = drafting.fitting(proposal, session.room)
+        proposal = within(proposal, session.room)
         with trace.round(len(proposal), proposal.depth, proposal.origin) as record:
             proposal = answer.admissible(proposal)
             scores = session.score(proposal)
@@ -79,7 +81,7 @@ def decode(
             session.commit(verdict)
             fresh = answer.extend(verdict)
             display.commit(fresh)
-            record.decided(len(proposal), len(verdict.path), len(fresh))
+            record.decided(len(proposal), len(verdict.path), len(fresh), named_by(proposal, verdict.path[: len(fresh)]))
         if answer.finished or cancelled():
             trace.near_ties = answer.near_ties
             return answer.outcome()

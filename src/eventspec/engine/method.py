@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eventspec.core import Drafts, Target
+from eventspec.core import Target
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
 
 Modality = Literal["frames", "events"]

@@ -55,7 +55,7 @@ class DraftPolicy:
         """Seconds that the target waits for drafts before any was accepted."""
         return self.patience * self.step_seconds
 
-    def head_start(self, until: Callable[[], bool], show: Show, left: int) -> Budget:
+    def head_start(self, until: Callable[[], bool], show: Show | None, left: int) -> Budget:
         """Drafting is free while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
         return Budget(self.head_nodes, until, self.min_path_prob, self.min_path_prob, left, show)
 
@@ -63,8 +63,8 @@ class DraftPolicy:
         """For a drafter that deepens its tree while the target verifies what it drafted before."""
         return Budget(self.head_nodes, until, self.min_path_prob, max_depth=left)
 
-    def later(self, left: int, show: Show) -> Budget | None:
+    def later(self, left: int, show: Show | None, until: Callable[[], bool] = never) -> Budget | None:
         """The target waits, so a level must also pay for the time it takes to draft. None: no more drafts."""
         if self.max_nodes == 0 or left < 1:
             return None
-        return Budget(self.max_nodes, never, self.min_path_prob, self.level_cost + self.node_cost, left, show)
+        return Budget(self.max_nodes, until, self.min_path_prob, self.level_cost + self.node_cost, left, show)

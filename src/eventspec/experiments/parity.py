@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadCheckpoint, BadInput, Drafts, EventSlice, Media, Request, Sampling, Trace
+from eventspec.core import BadCheckpoint, BadInput, EventSlice, Media, Request, Sampling, Trace
 from eventspec.engine import DraftPolicy, run
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.workers import Workers
 from eventspec.events.formats import open_events
 from eventspec.events.stream import LARGEST_SIDE

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from eventspec.compress import CompressedEncoder
-from eventspec.core import BadInput, Drafter, Drafts, Target
-from eventspec.drafters import NgramDrafter, PriorDrafter, TextPrior
+from eventspec.core import BadInput, Drafter, Target
+from eventspec.drafters import Mixture, NgramDrafter, PriorDrafter, TextPrior
 from eventspec.engine import DraftPolicy
+from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method, Modality
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.prompt import FrameEncoder, TextIds
@@ -26,7 +27,8 @@ LOSSY = "compressed-target"
 HEAD_METHODS = ("eagle", "specvlm")
 """Methods whose drafts come from a head on the target's features."""
 EVENT_METHOD = "cross-modal"
-CHOICES = {"head": HEAD_METHODS, "drafter": (EVENT_METHOD,), "compress": (LOSSY,)}
+HYBRID = "hybrid"
+CHOICES = {"head": (*HEAD_METHODS, HYBRID), "drafter": (EVENT_METHOD, HYBRID), "compress": (LOSSY,)}
 """What may be chosen beside a method, and the methods that use it."""
 USUAL_COMPRESSION = CompressionSpec("pool", 3)
 
@@ -54,6 +56,8 @@ class Parts:
     drafters: Mapping[str, Path] = field(default_factory=dict)
     """Further event drafters by name."""
     packers: Packers | None = None
+    mixture: Mixture = field(default_factory=Mixture)
+    """How the drafts of several become one tree."""
 
     @property
     def language_target(self) -> LanguageTarget:
@@ -149,7 +153,7 @@ def compressed(parts: Parts, spec: CompressionSpec) -> Method:
     return replace(autoregressive(parts), target=made, notes=(*parts.notes, lossy))
 
 
-def own_head(parts: Parts, name: str) -> Method | None:
+def named_head(parts: Parts, name: str) -> Method | None:
     """The head that a pair has under a method's own name."""
     return head(parts, name, HeadSpec(name), note=False) if name in parts.heads else None
 
@@ -160,32 +164,54 @@ def usual_compression(parts: Parts) -> Method | None:
     return compressed(parts, USUAL_COMPRESSION) if frames else None
 
 
-def no_method(parts: Parts) -> None:
-    """What a target's own parts are not enough for: a loader makes it."""
+def hybrid(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
+    """Every drafter that there is: the head on the target's features, the event drafter, the prior and n-grams. None without
+    any but n-grams."""
+    heads = [methods[name] for name in HEAD_METHODS if name in methods][:1]
+    models = [methods[name] for name in (EVENT_METHOD,) if name in methods]
+    texts = [made for made in (prior(parts), ngram(parts)) if made is not None]
+    if not heads and not models:
+        return None
+    first = (heads or models)[0]
+    drafters = [drafter for method in (*heads, *models, *texts) for drafter in method.drafts.after]
+    ahead = tuple(drafter for method in (*models, *texts) for drafter in method.drafts.ahead)
+    drafts = Drafts(ahead, tuple(drafters), parts.mixture)
+    notes = dict.fromkeys(note for method in (*heads, *models) for note in method.notes)
+    return replace(first, drafts=drafts, policy=replace(first.policy, patience=2.0), drafter_needs=None, notes=tuple(notes))
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """What a name means: in words, and what builds it of a target's parts (None where they are not enough)."""
+    """What a name means: in words, and what builds it of a target's parts and the methods above it in `METHODS` (None where
+    they are not enough)."""
 
     about: str
-    build: Callable[[Parts], Method | None]
+    build: Callable[[Parts, Mapping[str, Method]], Method | None]
+
+
+def _by(build: Callable[[Parts], Method | None]) -> Callable[[Parts, Mapping[str, Method]], Method | None]:
+    """Of the parts alone."""
+    return lambda parts, methods: build(parts)
 
 
 METHODS = {
-    "autoregressive": Shipped("the baseline: the target alone", autoregressive),
+    "autoregressive": Shipped("the baseline: the target alone", _by(autoregressive)),
     "cross-modal": Shipped(
-        "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill", no_method
+        "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
+        _by(lambda parts: None),  # its drafter is none of the target's parts: a loader makes it
     ),
     "eagle": Shipped(
-        "an EAGLE head on the target's own features drafts a tree in every round", partial(own_head, name="eagle")
+        "an EAGLE head on the target's own features drafts a tree in every round", _by(partial(named_head, name="eagle"))
     ),
     "specvlm": Shipped(
-        "the same, and the head sees the visual rows through an elastic compressor", partial(own_head, name="specvlm")
+        "the same, and the head sees the visual rows through an elastic compressor", _by(partial(named_head, name="specvlm"))
     ),
-    "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", usual_compression),
-    "ngram": Shipped("control: prompt lookup", ngram),
-    "prior": Shipped("control: what answers to this question usually say, blind to the recording", prior),
+    "hybrid": Shipped(
+        "all of these at once: events, head, prior and n-grams draft one tree by their calibrated probabilities", hybrid
+    ),
+    "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
+    "ngram": Shipped("control: prompt lookup", _by(ngram)),
+    "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
 }
 """What ships; a pair may offer others."""
 
@@ -199,6 +225,14 @@ def check_method(name: str) -> str:
 
 def built(parts: Parts, made: Mapping[str, Method] | None = None) -> dict[str, Method]:
     """Every method that the parts are enough for, and those that are `made` already, in the usual order."""
-    made = made or {}
-    methods = {name: made.get(name) or shipped.build(parts) for name, shipped in METHODS.items()}
-    return {name: method for name, method in {**methods, **made}.items() if method is not None}
+    made, methods = made or {}, dict[str, Method]()
+    for name, shipped in METHODS.items():
+        if (method := made.get(name) or shipped.build(parts, methods)) is not None:
+            methods[name] = method
+    return {**methods, **made}
+
+
+def remixed(parts: Parts, methods: Mapping[str, Method]) -> dict[str, Method]:
+    """The same methods, with a hybrid of those that are there now."""
+    mixed = hybrid(parts, methods) if HYBRID in methods else None
+    return {**methods, **({} if mixed is None else {HYBRID: mixed})}

@@ -10,7 +10,7 @@ from typing import Any
 
 from eventspec.ask import RecordingContext
 from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
-from eventspec.drafters import LanguageDrafter, TextPrior
+from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
 from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
 from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
@@ -29,6 +29,7 @@ from eventspec.pairs.methods import (
     compressed,
     cross_modal,
     drafted_by,
+    remixed,
 )
 from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.packers import Packers
@@ -82,8 +83,8 @@ class Pair:
         return self.methods[name]
 
     def drafter(self, name: str) -> Drafter | None:
-        """Who drafts in a method, from the first verified token on."""
-        return self.method(name).drafts.after
+        """Who drafts in a method from the first verified token on; of several the one that stands first."""
+        return next(iter(self.method(name).drafts.after), None)
 
     # -------------------------------------------------------------------------------------------------------- another pair
     def with_method(self, name: str, method: Method) -> Pair:
@@ -104,8 +105,9 @@ class Pair:
         return replace(self, methods=made)
 
     def with_event_drafter(self, which: str, mapping: str = "auto", how: LoadOptions | None = None) -> Pair:
-        """With another event drafter for method cross-modal, see `event_drafters.event_method`."""
-        return self.with_method(EVENT_METHOD, event_method(self.parts, self.name, DrafterSpec(which, mapping), how))
+        """With another event drafter for methods cross-modal and hybrid, see `event_drafters.event_method`."""
+        made = event_method(self.parts, self.name, DrafterSpec(which, mapping), how)
+        return replace(self, methods=remixed(self.parts, {**self.methods, EVENT_METHOD: made}))
 
     def with_head(self, head: str) -> Pair:
         """With another head, HEAD[:TREE], for the methods that draft on the target's features: a name from the pair's
@@ -113,7 +115,7 @@ class Pair:
         each."""
         spec = HeadSpec.parse(head, self.parts.heads)
         made = {name: head_method(self.parts, name, spec) for name in HEAD_METHODS}
-        return replace(self, methods={**self.methods, **made})
+        return replace(self, methods=remixed(self.parts, {**self.methods, **made}))
 
     def with_compression(self, compression: str) -> Pair:
         """With another KIND:SIZE (see `compress.lossy`), or packer:SCALE (`compress.packer`), for method compressed-target.
@@ -188,6 +190,7 @@ def load_pair(where: str | Path, device_plan: str = "auto") -> Pair:
         heads=file.places("heads"),
         drafters=file.places("drafters"),
         packers=Packers(target, vocabulary.encode, file.places("packers")),
+        mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
     )
     events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)
     methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})

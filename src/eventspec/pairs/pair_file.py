@@ -13,7 +13,13 @@ from eventspec.files import write_text
 
 NAME = "pair.toml"
 DATA = Path(__file__).parent.parent / "data"
-_FILES = {"target": "target", "drafter": "drafter", "tokenizer": "tokenizer.json", "prior": "prior.json"}
+_FILES = {
+    "target": "target",
+    "drafter": "drafter",
+    "tokenizer": "tokenizer.json",
+    "prior": "prior.json",
+    "mixture": "mixture.json",
+}
 Table = Literal["drafters", "packers", "heads"]
 _TABLES: tuple[Table, ...] = ("drafters", "packers", "heads")
 
@@ -44,7 +50,7 @@ class PairFile:
         return cls(folder, str(data.get("name", folder.name)), {**_FILES, **_places(path, data, "files")}, **tables)
 
     def place(self, name: str) -> Path:
-        """Where one of the pair's own files lies: target, drafter, tokenizer or prior."""
+        """Where one of the pair's own files lies: target, drafter, tokenizer, prior, or the weights of a mixture."""
         return self.folder / self.files[name]
 
     def places(self, table: Table) -> dict[str, Path]:

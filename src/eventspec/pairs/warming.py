@@ -49,9 +49,9 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None) 
     curve = pair.workers.start("target", verifying).result()
     methods, known = dict(pair.methods), {} if known is None else known
     for name, method in pair.methods.items():
-        drafter = method.drafts.after
         policy = replace(method.policy, node_cost=curve.node_cost, step_seconds=curve.one)
-        if drafter is not None and (drafter.needs_target or drafter.concurrent):
+        # Of several drafters the one that reads the target stands first, and works on the target's own thread.
+        for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
             if only and name not in only:
                 continue
             shape = drafter.kernel.shape if isinstance(drafter, FeatureDrafter) else name

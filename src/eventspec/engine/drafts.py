@@ -1,0 +1,34 @@
+"""Who drafts when, and how the drafts of several become one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from eventspec.core import Budget, Drafter, Proposal
+
+Merge = Callable[[Sequence[Proposal], Budget], Proposal]
+"""One tree of several, within the budget. They are checked copies, none is empty, and there are two at least."""
+
+
+def first_of(proposals: Sequence[Proposal], budget: Budget) -> Proposal:
+    """The proposal of the drafter that stands first among those that drafted."""
+    return proposals[0]
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """`ahead`: who drafts while the target encodes and prefills; `after`: from the first verified token on. Who is in both has
+    one session for both. Without any it is plain decoding.
+
+    The drafter that stands first shows its draft while it grows. Of `after`, all that read the target share one choice of
+    layers (`Drafter.taps`)."""
+
+    ahead: tuple[Drafter, ...] = ()
+    after: tuple[Drafter, ...] = ()
+    merge: Merge = first_of
+
+    @classmethod
+    def by(cls, *drafters: Drafter, merge: Merge = first_of) -> Drafts:
+        """Each of them from as early as it can."""
+        return cls(tuple(drafter for drafter in drafters if not drafter.needs_target), drafters, merge)

@@ -1,0 +1,194 @@
+"""The weights of a mixture, fitted on calibration questions: every node that was drafted behind what the target said is right
+or wrong, and a logistic model learns from who named it how surely."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eventspec.ask import generate
+from eventspec.core import BadInput, Budget, Proposal
+from eventspec.drafters.mixture import Mixture, SourceWeights, Union
+from eventspec.engine.drafts import Merge
+from eventspec.files import write_text
+from eventspec.pairs import Pair, load_pair
+from eventspec.pairs.methods import HYBRID
+from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.recordings import Recording
+from eventspec.recordings.qa import Question
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.language import every_wording
+from eventspec.scenes.writer import as_recording
+from eventspec.train.loop import Report
+
+PRESETS = {"cpu": 200, "smoke": 2}
+"""Clips of the calibration split, with two questions each."""
+ASKED = 2
+LEAST = 500
+"""Nodes that a fit needs."""
+BINS = 10
+
+
+class Watched:
+    """A merge that remembers every union it was asked for."""
+
+    def __init__(self, merge: Merge) -> None:
+        self.merge = merge
+        self.unions: list[Union] = []
+
+    def __call__(self, proposals: Sequence[Proposal], budget: Budget) -> Proposal:
+        self.unions.append(Union.of(proposals))
+        return self.merge(proposals, budget)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Nodes whose parent the target said, of a union: who named what, and whether the target said it too, bool [U]."""
+
+    names: tuple[str, ...]
+    features: np.ndarray[Any, np.dtype[np.float64]]
+    right: np.ndarray[Any, np.dtype[np.bool_]]
+
+    @classmethod
+    def of(cls, union: Union, said: Sequence[int]) -> Judged:
+        """By what the target `said` from the union's root on."""
+        on_path, right, kept = {-1: 0}, list[bool](), list[int]()
+        for node, (token, parent) in enumerate(zip(union.tokens.tolist(), union.parents.tolist(), strict=True)):
+            at = on_path.get(parent)
+            if at is None or at >= len(said):
+                continue
+            kept.append(node)
+            right.append(token == said[at])
+            if right[-1]:
+                on_path[node] = at + 1
+        return cls(union.names, union.features()[kept], np.array(right, np.bool_))
+
+
+def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, count: int) -> Iterator[Judged]:
+    """What the drafters of method hybrid say to questions, in the places where they are asked."""
+    method = pair.method(HYBRID)
+    watched = Watched(method.drafts.merge)
+    watching = pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched)))
+    for number, (recording, question) in enumerate(asked, 1):
+        watched.unions = []
+        result = generate(watching, recording, question, HYBRID)
+        places = np.cumsum([0, *(r.committed for r in result.trace.rounds)]).tolist()
+        merged = [place for place, r in zip(places, result.trace.rounds, strict=False) if "+" in r.origin]
+        if len(merged) == len(watched.unions):
+            for place, union in zip(merged, watched.unions, strict=True):
+                yield Judged.of(union, result.token_ids[place:])
+        report("questions", number / count, {})
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
+    """The weights under which what was judged is most likely, with a small Gaussian prior around those that take the drafters'
+    own probabilities as they are. BadInput where there is too little to learn from."""
+    names = tuple(dict.fromkeys(name for row in rows for name in row.names))
+    count = sum(len(row.right) for row in rows)
+    if count < LEAST:
+        raise BadInput(f"{count} drafted tokens are too few to fit a mixture on, {LEAST} are needed: give more questions")
+    features = np.zeros((count, len(names), 4))
+    at = 0
+    for row in rows:
+        features[at : at + len(row.right), [names.index(name) for name in row.names]] = row.features
+        at += len(row.right)
+    x, y = torch.from_numpy(features), torch.from_numpy(np.concatenate([row.right for row in rows])).double()
+    begin = torch.tensor([[0.0, 1.0, 0.0, -1.0]], dtype=torch.float64).expand(len(names), 4)
+    weights, bias = begin.clone().requires_grad_(), torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights, bias], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        odds = bias + (x * weights).sum((1, 2))
+        found = torch.nn.functional.binary_cross_entropy_with_logits(odds, y, reduction="sum")
+        whole = found + penalty * ((weights - begin) ** 2).sum()
+        whole.backward()
+        return whole
+
+    optimiser.step(loss)
+    found = [SourceWeights(*row) for row in weights.detach().tolist()]
+    return Mixture(dict(zip(names, found, strict=True)), float(bias))
+
+
+def reliability(predicted: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """How often what was given a probability is right: by tenths of the probability, with n; the Brier score, and the expected
+    calibration error."""
+    place = np.minimum((predicted * BINS).astype(int), BINS - 1)
+    rows = []
+    for tenth in range(BINS):
+        here = place == tenth
+        if here.any():
+            rows.append({"n": int(here.sum()), "said": float(predicted[here].mean()), "right": float(right[here].mean())})
+    apart = sum(row["n"] * abs(row["said"] - row["right"]) for row in rows) / max(1, len(predicted))
+    return {"bins": rows, "brier": float(((predicted - right) ** 2).mean()), "calibration_error": apart, "n": len(predicted)}
+
+
+def shares(mixture: Mixture, rows: Sequence[Judged]) -> np.ndarray[Any, Any]:
+    """What a mixture says of judged nodes, siblings not yet brought to 1 together."""
+    found = []
+    for row in rows:
+        weights = np.array([list(vars(mixture.weights[name]).values()) for name in row.names])
+        found.append(1 / (1 + np.exp(-(mixture.bias + (row.features * weights).sum((1, 2))))))
+    return np.concatenate(found)
+
+
+def street(clips: int, seed: int, split: str = "calibration") -> Iterator[tuple[Recording, str]]:
+    """Questions about rendered clips of a split, two about each."""
+    for index in range(clips):
+        clip = make_clip(split_seed(split, seed, index))
+        every = every_wording(clip.facts)
+        for place in np.random.default_rng((seed, index)).permutation(len(every))[:ASKED]:
+            yield as_recording(clip, f"clip {index}"), every[place].question
+
+
+def recorded(questions: Sequence[Question]) -> Iterator[tuple[Recording, str]]:
+    """Questions of a qa.jsonl."""
+    for question in questions:
+        yield Recording.open(question.recording), question.question
+
+
+def train(where: str, preset: str, out: Path, report: Report, questions: Sequence[Question] | None = None) -> Path:
+    """Fit the mixture of a pair and write OUT/pair: the pair with mixture.json, and mixture-report.json with reliability before
+    and after, by drafter, of every second question, which the reported fit did not see."""
+    folder = folder_of(where)
+    pair = load_pair(folder)
+    count = len(questions) if questions is not None else ASKED * PRESETS[preset]
+    asked = recorded(questions) if questions is not None else street(PRESETS[preset], 0)
+    with pair:
+        rows = list(judged(pair, asked, report, count))
+    half = fitted(rows[::2])
+    held_out = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
+    about = report_of(half, held_out)
+    part = out / ".pair.part"
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(folder, part)
+    fitted(rows).save(PairFile.read(part).place("mixture"))
+    shutil.rmtree(out / "pair", ignore_errors=True)
+    part.rename(out / "pair")
+    write_text(out / "mixture-report.json", json.dumps({"questions": count, **about}, indent=1) + "\n")
+    return out / "pair"
+
+
+def report_of(mixture: Mixture, rows: Sequence[Judged]) -> dict[str, Any]:
+    """Reliability of every drafter's own probabilities, and of the mixture's."""
+    after, right = shares(mixture, rows), np.concatenate([row.right for row in rows]).astype(float)
+    found = {}
+    for name in mixture.weights:
+        own, hits = list[Any](), list[Any]()
+        for row in rows:
+            if name in row.names:
+                named, odds, _, _ = row.features[:, row.names.index(name)].T
+                own.append(1 / (1 + np.exp(-odds[named > 0])))
+                hits.append(row.right[named > 0].astype(float))
+        if own:
+            found[name] = reliability(np.concatenate(own), np.concatenate(hits))
+    return {"before": found, "after": reliability(after, right)}

@@ -1,0 +1,150 @@
+"""Several drafters' trees as one: nothing is lost, what two name counts once, calibrated probabilities decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventspec.core import BadCheckpoint, BadInput, Budget, Proposal
+from eventspec.drafters.mixture import Mixture, SourceWeights, Union
+from eventspec.train.mixture import Judged, fitted, reliability
+from eventspec.tree import check, depths
+
+FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=80)
+
+
+def drafted(name: str, tokens: list[int], parents: list[int], values: list[float] | None) -> Proposal:
+    given = None if values is None else np.array(values, np.float64)
+    return Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), None, name, given)
+
+
+def paths(proposal: Proposal) -> dict[tuple[int, ...], int]:
+    """Every node's tokens from the root, with its place; of equal ones the first."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(proposal.tokens.tolist(), proposal.parents.tolist(), strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return {path: place for place, path in reversed(list(enumerate(found)))}
+
+
+@st.composite
+def trees(draw: Any, name: str) -> Proposal:
+    count = draw(st.integers(1, 9))
+    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
+    tokens = [draw(st.integers(0, 3)) for _ in range(count)]
+    values: list[float] = []
+    for parent in parents:
+        values.append((values[parent] if parent >= 0 else 1.0) * draw(st.sampled_from([0.1, 0.5, 0.9, 1.0])))
+    return drafted(name, tokens, parents, values if draw(st.booleans()) else None)
+
+
+@FIXED
+@given(trees("one"), trees("two"), trees("three"))
+def test_the_union_holds_every_path_once(one: Proposal, two: Proposal, three: Proposal) -> None:
+    wide = Budget(max_nodes=99)
+    merged = check(Mixture()([one, two, three], wide), wide)
+    wanted = [paths(tree) for tree in (one, two, three)]
+    found = paths(merged)
+    assert set(found) == set().union(*wanted)
+    assert len(found) == len(merged)
+    assert merged.origin == "one+two+three"
+    assert merged.sources is not None
+    for path, node in found.items():
+        assert merged.sources[node] == sum(1 << place for place, tree in enumerate(wanted) if path in tree)
+    assert merged.values is not None
+    for node, parent in enumerate(merged.parents.tolist()):
+        assert merged.values[node] <= (merged.values[parent] if parent >= 0 else 1.0) + 1e-12
+
+
+@FIXED
+@given(trees("one"), trees("two"), st.integers(1, 6), st.integers(1, 3), st.sampled_from([0.0, 0.2, 0.6]))
+def test_a_budget_is_kept_and_spent_on_the_likeliest(one: Proposal, two: Proposal, nodes: int, deep: int, floor: float) -> None:
+    budget = Budget(nodes, min_path_prob=floor, max_depth=deep)
+    merged, whole = Mixture()([one, two], budget), Mixture()([one, two], Budget(99, max_depth=deep))
+    assert merged.values is not None
+    assert whole.values is not None
+    assert len(merged) == min(nodes, int((whole.values >= floor).sum()))
+    assert max(depths(merged.parents.tolist()), default=0) < deep
+    assert merged.values.tolist() == sorted(whole.values.tolist(), reverse=True)[: len(merged)]
+
+
+def test_siblings_have_one_together_at_most() -> None:
+    tree = drafted("sure", [1, 2, 3], [-1, -1, -1], [0.9, 0.9, 0.9])
+    union = Union.of([tree, drafted("other", [4], [-1], [1.0])])
+    assert Mixture().shares(union).sum() == pytest.approx(1.0)
+
+
+def test_what_a_drafter_names_that_is_never_right_is_not_believed() -> None:
+    liar, honest = SourceWeights(named=-9), SourceWeights()
+    mixture = Mixture({"liar": liar, "honest": honest})
+    merged = mixture([drafted("liar", [1], [-1], [0.99]), drafted("honest", [2], [-1], [0.6])], Budget(1))
+    assert merged.tokens.tolist() == [2]
+
+
+def simulated(rng: np.random.Generator, count: int, agree: float) -> list[Judged]:
+    """Two drafters name a token each behind the root: the first is right as often as it says, the second half as often."""
+    found = []
+    for _ in range(count):
+        said, first, second = 7, rng.uniform(0.1, 0.95), rng.uniform(0.1, 0.95)
+        a = said if rng.random() < first else 1
+        b = said if rng.random() < second / 2 else (a if rng.random() < agree else 2)
+        union = Union.of([drafted("honest", [a], [-1], [first]), drafted("boaster", [b], [-1], [second])])
+        found.append(Judged.of(union, [said]))
+    return found
+
+
+def test_a_fit_finds_who_can_be_believed() -> None:
+    mixture = fitted(simulated(np.random.default_rng(0), 4000, 0.0))
+    alone = {
+        name: mixture.shares(Union.of([drafted(name, [5], [-1], [0.8]), drafted(other, [6], [-1], [0.02])]))[0]
+        for name, other in (("honest", "boaster"), ("boaster", "honest"))
+    }
+    assert alone["honest"] > 0.6
+    assert alone["boaster"] < 0.55
+    both = mixture.shares(Union.of([drafted("honest", [5], [-1], [0.6]), drafted("boaster", [5], [-1], [0.6])]))[0]
+    one = mixture.shares(Union.of([drafted("honest", [5], [-1], [0.6]), drafted("boaster", [6], [-1], [0.6])]))[0]
+    assert both > one, "a token that two name is worth more"
+
+
+def test_a_fit_is_calibrated_on_what_it_did_not_see() -> None:
+    rng = np.random.default_rng(1)
+    mixture, held_out = fitted(simulated(rng, 4000, 0.3)), simulated(rng, 4000, 0.3)
+    predicted, right = [], []
+    for row in held_out:
+        weights = np.array([list(vars(mixture.weights[name]).values()) for name in row.names])
+        predicted.append(1 / (1 + np.exp(-(mixture.bias + (row.features * weights).sum((1, 2))))))
+        right.append(row.right.astype(float))
+    after = reliability(np.concatenate(predicted), np.concatenate(right))
+    assert after["calibration_error"] < 0.03
+    shuffled = reliability(np.concatenate(predicted), np.random.default_rng(2).permutation(np.concatenate(right)))
+    assert shuffled["calibration_error"] > 0.1, "the control: labels that have nothing to do with what was said"
+
+
+def test_only_what_the_target_came_to_is_judged() -> None:
+    tree = drafted("one", [7, 8, 9, 3], [-1, 0, 0, 1], [0.9, 0.5, 0.2, 0.4])
+    judged = Judged.of(Union.of([tree]), [7, 9])
+    assert judged.right.tolist() == [True, False, True]  # 3 hangs below 8, which the target did not say
+
+
+def test_too_few_questions_are_told() -> None:
+    with pytest.raises(BadInput, match="500 are needed"):
+        fitted(simulated(np.random.default_rng(0), 9, 0.0))
+
+
+def test_weights_are_kept_in_a_file(tmp_path: Path) -> None:
+    mixture = Mixture({"eagle": SourceWeights(0.5, 0.9, -0.1, -2.0)}, 0.25)
+    mixture.save(tmp_path / "mixture.json")
+    assert Mixture.load(tmp_path / "mixture.json") == mixture
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"bias": 0, "sources": {"a": {"wrong": 1}}}', '{"bias": NaN, "sources": {}}']
+)
+def test_a_file_without_weights_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "mixture.json").write_text(content)
+    with pytest.raises(BadCheckpoint, match=r"mixture\.json"):
+        Mixture.load(tmp_path / "mixture.json")
