@@ -116,7 +116,7 @@ def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
 
     optimiser.step(loss)
     found = [SourceWeights(*row) for row in weights.detach().tolist()]
-    return Mixture(dict(zip(names, found, strict=True)), float(bias))
+    return Mixture(dict(zip(names, found, strict=True)), float(bias.detach()))
 
 
 def reliability(predicted: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> dict[str, Any]:
