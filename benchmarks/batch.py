@@ -38,7 +38,7 @@ BLOCK = 20
 
 def sessions(count: int) -> list[LanguageSession]:
     """So many answers about one recording, their prompts read."""
-    target = load_pair("nano", "one").parts.language_target
+    target = load_pair("nano", "one", fit=False).parts.language_target
     context = target.encode(media_of(Recording.open(DATA / "clips/street_scene")), Trace())
     found = []
     for number in range(count):
@@ -115,7 +115,7 @@ def main() -> int:
     if given.repeats < BLOCK:
         options.error(f"--repeats is {given.repeats}: give at least {BLOCK}")
     torch.set_num_threads(1)
-    about = environment(load_pair("nano", "one"), ["real"])
+    about = environment(load_pair("nano", "one", fit=False), ["real"])
     told = {"environment": about, "one thread": measured(given.repeats)}
     print(json.dumps(told, indent=1))
     known = json.loads(given.out.read_text()) if given.out.exists() else {}

@@ -71,7 +71,7 @@ def ask(
     options: argparse.Namespace, arms: Callable[[Pair], list[Arm]], methods: list[str], words: int = 0
 ) -> tuple[dict[str, Any], list[Any]]:
     """Questions whose right answer has at least so many words, in all arms, interleaved: the summary, and every row."""
-    pair = warm_up(load_pair(options.pair, "one"))
+    pair = warm_up(load_pair(options.pair, "one", fit=False))
     with tempfile.TemporaryDirectory() as folder:
         street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
         write_scenes(street, options.scenes, "test", options.seed)
@@ -146,7 +146,7 @@ def ways_to_draft(pair: Pair) -> list[str]:
 
 def identity(options: argparse.Namespace) -> dict[str, Any]:
     """Answers only, no timing: every head in every arm it can draft, against the baseline's token ids."""
-    pair = load_pair(options.pair, "one")
+    pair = load_pair(options.pair, "one", fit=False)
     with tempfile.TemporaryDirectory() as folder:
         write_scenes(Path(folder, "street"), options.scenes, "test", options.seed)
         questions = read_questions(Path(folder, "street/qa.jsonl"), options.limit)
@@ -164,7 +164,7 @@ def answered(name: str, questions: list[Question], worker: int) -> dict[str, dic
     if hasattr(os, "sched_setaffinity"):  # a core each: threads of two workers that wait for each other's cores take ten times
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[worker % len(cores)]})
-    pair = load_pair(name, "one")
+    pair = load_pair(name, "one", fit=False)
     arms = [Arm("autoregressive", "autoregressive", pair)]
     arms += [Arm(spec, "eagle", pair.with_head(spec)) for spec in ways_to_draft(pair)]
     told = {arm.name: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for arm in arms[1:]}
@@ -218,7 +218,7 @@ def trees(options: argparse.Namespace) -> dict[str, Any]:
             told["against_chain"][name] = {"fewer_rounds": ratio_of_sums(*rounds), "ci95": interval}
     told["ranks"] = {
         Path(head).name: load_head(head_folder(known.parts, head), known.parts.language_target.language).rates
-        for known in (load_pair(options.pair, "one"),)
+        for known in (load_pair(options.pair, "one", fit=False),)
         for head in options.heads or ["eagle"]
     }
     return told
@@ -235,7 +235,7 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
     told, rows = ask(options, arms, ["autoregressive"], words=25)
-    curve = verify_curve(load_pair(options.pair, "one"))
+    curve = verify_curve(load_pair(options.pair, "one", fit=False))
     rows = [r for r in rows if r["usage"]["completion_tokens"] >= LONG]
     base = [r for r in rows if r["method"] == "autoregressive"]
     step = sum(r["timing_ms"]["decode"] for r in base) / sum(len(r["token_ids"]) - 1 for r in base)

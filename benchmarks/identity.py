@@ -79,7 +79,7 @@ def main() -> int:
         os.sched_setaffinity(0, {options.core})
     try:
         Sampling(temperature=options.temperature, max_new_tokens=options.length, seed=options.seed)
-        pair, before = load_pair(options.pair, "one"), known(options.out)
+        pair, before = load_pair(options.pair, "one", fit=False), known(options.out)
         if not options.out.parent.is_dir() or options.out.is_dir():
             raise BadInput(f"--out {options.out} is no file in a folder that exists")
         if min(options.tokens, options.ties + 1) < 1:

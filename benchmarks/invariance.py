@@ -151,7 +151,7 @@ def main() -> int:
     if options.out.is_dir() or not options.out.parent.is_dir():
         parser.error(f"--out {options.out} is no file in a folder that exists")
     torch.set_num_threads(1)
-    pair = load_pair("nano", "one")
+    pair = load_pair("nano", "one", fit=False)
     language = pair.target.language  # type: ignore[attr-defined]
 
     def begin() -> TargetSession:

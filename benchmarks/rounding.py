@@ -79,7 +79,7 @@ def alone(session: LanguageSession, path: list[int]) -> torch.Tensor:
 
 @torch.inference_mode()
 def measured(wanted: int, seed: int) -> dict[str, Any]:
-    pair = load_pair("nano", "one")
+    pair = load_pair("nano", "one", fit=False)
     target, rng = pair.parts.language_target, np.random.default_rng(seed)
     apart: list[float] = []
     gaps: list[float] = []

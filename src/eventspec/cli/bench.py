@@ -78,7 +78,7 @@ def compare(
     size = parse_sensor_size(sensor) if sensor is not None else None
     asked = read_questions(questions, limit)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
-    ready = warm_up(load_pair(pair, device_plan))
+    ready = warm_up(load_pair(pair, device_plan, fit=False))
     kind = (events or ["real"])[0]
     others = _others(ready, kind, drafter or [], head or [], compress or [])
     out.parent.mkdir(parents=True, exist_ok=True)

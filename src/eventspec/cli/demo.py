@@ -56,7 +56,7 @@ def demo(
     if not console.is_terminal:
         console = Console(stderr=as_json, width=120)
     out.mkdir(parents=True, exist_ok=True)
-    pair = warm_up(load_pair("embedded", device_plan))
+    pair = warm_up(load_pair("embedded", device_plan, fit=False))
     arms = [Arm(label, method, pair, events) for label, method, events in ARMS if method in pair.methods]
     questions = [Question(name, DATA / "clips" / name, asked, "-") for name, asked in QUESTIONS.items()]
     recordings, runs, strips = Recordings(questions), [], []

@@ -60,7 +60,7 @@ def _pair(folder: Path) -> dict[str, Any]:
     from eventspec.models.session import LanguageTarget
     from eventspec.pairs import load_pair
 
-    pair = load_pair(folder)
+    pair = load_pair(folder, fit=False)
     about: dict[str, Any] = {
         "name": pair.name,
         "methods": list(pair.methods),

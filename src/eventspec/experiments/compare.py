@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from eventspec.engine.policy import NO_TAIL
 from eventspec.experiments.arms import Arm, Opening, Recordings, ask, interleaved
 from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Pair
+from eventspec.pairs.costs import processor
 from eventspec.pairs.warming import session_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
 EVENTS = ("real", "blank", "shuffled")
-SEES_EVENTS = ("cross-modal",)
+SEES_EVENTS = ("cross-modal", "hybrid")
 ALL_CORES = f"{BASE}, all cores"
 
 
@@ -170,14 +171,7 @@ def environment(pair: Pair, events: list[str]) -> dict[str, Any]:
         "device_plan": pair.workers.placement,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "load": [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else None,
     }
-
-
-def _processor() -> str:
-    lines: Iterator[str] = iter(())
-    if Path("/proc/cpuinfo").exists():
-        lines = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
-    return next(lines, platform.processor()).split(":")[-1].strip()

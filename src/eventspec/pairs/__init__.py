@@ -2,8 +2,9 @@
 
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS
 from eventspec.pairs.folders import load_folders
+from eventspec.pairs.loading import load_pair
 from eventspec.pairs.methods import METHODS, check_choices, check_method
-from eventspec.pairs.pair import Pair, load_pair
+from eventspec.pairs.pair import Pair
 from eventspec.pairs.pair_file import PairFile, bundled
 from eventspec.pairs.warming import warm_up
 

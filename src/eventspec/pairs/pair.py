@@ -9,15 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.ask import RecordingContext
-from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
-from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
+from eventspec.core import BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
-from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
-from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.loading import LoadOptions
-from eventspec.models.session import LanguageTarget
-from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.event_drafters import event_method
 from eventspec.pairs.methods import (
     EVENT_METHOD,
@@ -25,15 +20,11 @@ from eventspec.pairs.methods import (
     LOSSY,
     METHODS,
     Parts,
-    built,
     compressed,
-    cross_modal,
     drafted_by,
     remixed,
 )
 from eventspec.pairs.methods import head as head_method
-from eventspec.pairs.packers import Packers
-from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
@@ -168,39 +159,3 @@ class Pair:
         for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
             digest.update(path.relative_to(self.folder).as_posix().encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
-
-
-def load_pair(where: str | Path, device_plan: str = "auto") -> Pair:
-    """A bundled pair by name, or the folder of a pair.toml. Raises BadCheckpoint for a missing or broken file."""
-    file = PairFile.read(folder_of(where))
-    vocabulary = Vocabulary.load(file.place("tokenizer"))
-    target = load_video_llava(file.place("target"))
-    drafter = load_eventgpt(file.place("drafter"))
-    prior = _prior(file.place("prior"))
-    for name, rows in (("target", target.config.language.vocab_size), ("drafter", drafter.config.language.vocab_size)):
-        if rows < vocabulary.size:
-            raise BadCheckpoint(
-                f"{file.folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: "
-                "they do not belong together"
-            )
-    parts = Parts(
-        LanguageTarget(target_encoder(target, vocabulary.encode)),
-        TokenSpace(vocabulary, EOS),
-        prior=prior,
-        heads=file.places("heads"),
-        drafters=file.places("drafters"),
-        packers=Packers(target, vocabulary.encode, file.places("packers")),
-        mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
-    )
-    events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)
-    methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
-    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"))
-
-
-def _prior(path: Path) -> TextPrior:
-    if not path.is_file():
-        raise BadCheckpoint(f"{path} is missing: the pair is incomplete")
-    try:
-        return TextPrior.load(path)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadCheckpoint(f"{path} is not a text prior ({error})") from None

@@ -34,17 +34,17 @@ Costs = dict[Hashable, tuple[VerifyCurve, float]]
 """What verifying behind a drafter costs, and seconds of one more level of its drafts, by the shape of the drafter."""
 
 
-def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None) -> Pair:
+def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, repeats: int = 20) -> Pair:
     """Run everything once on both lanes, and fit the policies to what steps, nodes and levels cost on this machine; those of
     the methods `only`, if any are named.
 
     Heads of one shape are measured once: what is measured twice differs by chance, and with it their trees. `known` carries
-    what was measured from one call to the next. Without all this a pair uses the defaults of `engine.policy`, which were
-    measured on a two-core machine with the bundled pair.
+    what was measured from one call to the next; everything is timed about `repeats` times. Without all this a pair uses the
+    defaults of `engine.policy`, which were measured on a two-core machine with the bundled pair.
     """
 
     def verifying() -> VerifyCurve:
-        return measure_verify(session_of(pair.target, 1))
+        return measure_verify(session_of(pair.target, 1), repeats=repeats)
 
     curve = pair.workers.start("target", verifying).result()
     methods, known = dict(pair.methods), {} if known is None else known
@@ -55,7 +55,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None) 
             if only and name not in only:
                 continue
             shape = drafter.kernel.shape if isinstance(drafter, FeatureDrafter) else name
-            work = partial(_costs, pair, drafter, curve, known.get(shape))
+            work = partial(_costs, pair, drafter, curve, known.get(shape), repeats)
             verified, level = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
             known[shape] = verified, level
             unit = verified.one
@@ -88,18 +88,18 @@ def behind_prompt(pair: Pair, drafter: Drafter) -> tuple[TargetSession, DraftSes
 
 
 def _costs(
-    pair: Pair, drafter: Drafter, curve: VerifyCurve, known: tuple[VerifyCurve, float] | None
+    pair: Pair, drafter: Drafter, curve: VerifyCurve, known: tuple[VerifyCurve, float] | None, repeats: int
 ) -> tuple[VerifyCurve, float]:
     """As `Costs` has it; where it is `known`, the drafter only runs warm."""
     if isinstance(drafter, FeatureDrafter):
         # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
         target, draft = behind_prompt(pair, drafter.with_tree(TreeConfig(2, 24)))
         if known is None:
-            return measure_rounds(target, draft, curve.one)
+            return measure_rounds(target, draft, curve.one, repeats=max(2, repeats // 3))
         for nodes in (4, 16, 16):
             draft.propose(Budget(nodes))
         return known
     session = behind_prompt(pair, drafter)[1] if drafter.needs_target else drafter.open(request(), None, Trace())
     for nodes in (4, 16):
         session.propose(Budget(nodes))
-    return known or (curve, measure_draft(session))
+    return known or (curve, measure_draft(session, max(3, repeats // 2)))

@@ -1,0 +1,60 @@
+"""A bundled pair, or one of the same kind in a folder: its parts from the files of a pair.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eventspec.core import BadCheckpoint
+from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
+from eventspec.engine.workers import Workers
+from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
+from eventspec.models.eventgpt import load_eventgpt
+from eventspec.models.session import LanguageTarget
+from eventspec.models.video_llava import load_video_llava
+from eventspec.pairs.costs import fitted
+from eventspec.pairs.methods import EVENT_METHOD, Parts, built, cross_modal
+from eventspec.pairs.packers import Packers
+from eventspec.pairs.pair import Pair
+from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.text import TokenSpace, Vocabulary
+
+
+def load_pair(where: str | Path, device_plan: str = "auto", fit: bool = True) -> Pair:
+    """A bundled pair by name, or the folder of a pair.toml; BadInput and BadCheckpoint for a missing or broken file.
+
+    fit: policies go by what the pair costs on this machine, see `costs.fitted`: the first time that takes about a second.
+    Without, they go by `DraftPolicy`'s own figures.
+    """
+    file = PairFile.read(folder_of(where))
+    vocabulary = Vocabulary.load(file.place("tokenizer"))
+    target = load_video_llava(file.place("target"))
+    drafter = load_eventgpt(file.place("drafter"))
+    prior = _prior(file.place("prior"))
+    for name, rows in (("target", target.config.language.vocab_size), ("drafter", drafter.config.language.vocab_size)):
+        if rows < vocabulary.size:
+            raise BadCheckpoint(
+                f"{file.folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: "
+                "they do not belong together"
+            )
+    parts = Parts(
+        LanguageTarget(target_encoder(target, vocabulary.encode)),
+        TokenSpace(vocabulary, EOS),
+        prior=prior,
+        heads=file.places("heads"),
+        drafters=file.places("drafters"),
+        packers=Packers(target, vocabulary.encode, file.places("packers")),
+        mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
+    )
+    events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)
+    methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
+    pair = Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"))
+    return fitted(pair) if fit else pair
+
+
+def _prior(path: Path) -> TextPrior:
+    if not path.is_file():
+        raise BadCheckpoint(f"{path} is missing: the pair is incomplete")
+    try:
+        return TextPrior.load(path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadCheckpoint(f"{path} is not a text prior ({error})") from None

@@ -1,0 +1,97 @@
+"""Costs are measured once for a pair and a machine, kept in a file, and measured anew when either changes or the file is
+damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from eventspec.pairs import Pair, costs, load_pair
+from eventspec.pairs.costs import MethodCosts, cache_folder, fitted, place_of, with_costs
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return load_pair("nano", "one")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Every time that costs are measured; a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    times: list[int] = []
+
+    def measure(pair: Pair, repeats: int) -> Pair:
+        times.append(repeats)
+        return with_costs(pair, {"eagle": MethodCosts(0.5, 0.25, 0.002)})
+
+    monkeypatch.setattr(costs, "warm_up", measure)
+    return times
+
+
+def test_costs_are_measured_once(pair: Pair, measured: list[int]) -> None:
+    first, second = fitted(pair), fitted(pair)
+    assert len(measured) == 1
+    policy = first.method("eagle").policy
+    assert (policy.node_cost, policy.level_cost, policy.step_seconds) == (0.5, 0.25, 0.002)
+    assert {name: m.policy for name, m in first.methods.items()} == {name: m.policy for name, m in second.methods.items()}
+    assert policy.max_nodes == pair.method("eagle").policy.max_nodes, "only what is measured changes"
+
+
+def row(step: object) -> bytes:
+    return json.dumps({"eagle": {"node_cost": 0.1, "level_cost": 0.1, "step_seconds": step}}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"[" * 100_000,
+        b"\xff",
+        b'{"eagle": 3}',
+        b'{"eagle": {"node_cost": "NaN", "level_cost": 1, "step_seconds": 1}}',
+    ]
+    + [json.dumps({"eagle": {"node_cost": 0.1, "level_cost": 0.1, "step_seconds": wrong}}).encode() for wrong in (-1, 0, "x")],
+)
+def test_a_damaged_file_is_measured_anew(content: bytes, pair: Pair, measured: list[int]) -> None:
+    fitted(pair)
+    place_of(pair).write_bytes(content)
+    fitted(pair)
+    assert len(measured) == 2
+    assert json.loads(place_of(pair).read_text())["eagle"]["node_cost"] == 0.5
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_place_that_cannot_be_written_is_not_missed(pair: Pair, measured: list[int], tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert fitted(pair).method("eagle").policy.node_cost == 0.5
+
+
+def test_a_cache_that_is_a_file_is_not_missed(pair: Pair, measured: list[int]) -> None:
+    cache_folder().write_text("no folder")
+    assert fitted(pair).method("eagle").policy.node_cost == 0.5
+    assert cache_folder().read_text() == "no folder"
+
+
+def test_another_machine_or_pair_has_other_costs(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_of(pair)
+    assert place_of(pair) == place
+    assert place_of(pair.on("two")) != place
+    assert place_of(pair.with_drafter("mine", pair.drafter("prior"))) != place  # type: ignore[arg-type]
+    monkeypatch.setattr(costs, "machine", lambda: {"processor": "another"})
+    assert place_of(pair) != place
+
+
+@pytest.mark.long
+def test_what_is_measured_are_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pair: Pair) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = fitted(pair)
+    steps = {name: method.policy.step_seconds for name, method in found.methods.items()}
+    assert all(1e-5 < seconds < 1 for seconds in steps.values()), steps
+    assert 0 < found.method("eagle").policy.node_cost < 2
+    assert 0 < found.method("eagle").policy.level_cost < 3
