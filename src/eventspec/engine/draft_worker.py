@@ -37,6 +37,7 @@ class DraftWorker:
         self.taps: tuple[int, ...] = ()
         self.session: DraftSession | None = None
         self.target: TargetPrompt | None = None  # from `attach` on
+        self.awaited = True  # else other drafts will do in later rounds: what is not there at once is left
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
         self._pending_verdicts: list[tuple[Verdict, Scores]] = []
         self._pending: Pending[Proposal] | None = None
@@ -120,10 +121,12 @@ class DraftWorker:
         if self._pending is None:
             return Proposal.empty()
         began = self.trace.now()
-        ready = self._pending.wait(max(0.0, self._credit / 2))
+        ready = self._pending.wait(max(0.0, self._credit / 2) if self.awaited or not self._later else 0.0)
         self._credit -= self.trace.now() - began
         if not ready:
             self._late = True
+            if not self.awaited:
+                return Proposal.empty()
             waits = self.concurrent and self.workers.serving("drafter") not in (None, self.drafter)
             behind = " behind another drafter that is still at work on its lane" if waits else ""
             self.trace.note(f"drafter {self.name} was late{behind}; the target did not wait")

@@ -21,8 +21,9 @@ Show = Callable[[list[int]], None]
 class DraftPolicy:
     """What a method may draft, and how long the target waits for it."""
 
-    tail: int = 1
-    """Prompt rows left pending for the first verification: the head start may arrive until the rest is done."""
+    tail: int = 128
+    """Prompt rows left pending for the first verification: the head start may arrive until the rest is done. So many, that this
+    forward is not a second pass over all weights for the sake of a few rows."""
     head_nodes: int = 32
     """Most nodes of the head start."""
     max_nodes: int = 12
