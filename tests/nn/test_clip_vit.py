@@ -65,3 +65,13 @@ def test_images_are_encoded_each_on_its_own(randomised: Callable[[nn.Module, int
     pixels = torch.randn(3, 3, 28, 28, generator=torch.Generator().manual_seed(2))
     one_by_one = torch.cat([ours(image[None]) for image in pixels])
     torch.testing.assert_close(ours(pixels), one_by_one, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("act", ["quick_gelu", "gelu"])
+@torch.inference_mode()
+def test_blocks_in_one_call_are_the_blocks_one_by_one(act: str, randomised: Callable[[nn.Module, int], None]) -> None:
+    ours, _ = towers(act, randomised)
+    pixels = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(1))
+    first, second, third = ours.outputs(pixels, (0, 1, 3))
+    assert torch.equal(second, ours.blocks[0](first))
+    assert torch.equal(third, ours.blocks[2](ours.blocks[1](second)))

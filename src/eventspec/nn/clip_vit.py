@@ -3,14 +3,17 @@ in fp32."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import cast
+from typing import List, cast  # noqa: UP035
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.nn.linear import Linear
+from eventspec.nn.decode import compiled
+from eventspec.nn.layer_weights import VisionWeights
+from eventspec.nn.linear import Linear, usable_for
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,49 @@ class Block(nn.Module):
         hidden: Tensor = x + self.fc2(inner)
         return hidden
 
+    def weights(self, packed: bool) -> VisionWeights:
+        """For `vision_pass`."""
+        first, second, parts = self.norm1, self.norm2, (self.qkv, self.out, self.fc1, self.fc2)
+        qkv, out, fc1, fc2 = ((part.packed() if packed else part.weight, part.bias) for part in parts)
+        return VisionWeights(first.weight, first.bias, *qkv, *out, second.weight, second.bias, *fc1, *fc2)
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor, packed: bool) -> Tensor:
+    if packed:
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return found
+    return F.linear(x, weight, bias)
+
+
+def vision_pass(
+    x: Tensor,
+    layers: list[VisionWeights],
+    kept: list[int],
+    heads: int,
+    quick: bool,
+    eps: float,
+    packed: bool,
+) -> list[Tensor]:
+    """`Block.forward` of several blocks in turn, as one TorchScript call that does not hold Python's lock: the other lane goes
+    on meanwhile. The outputs [B, T, D] of the blocks `kept`, counted from 1; 0 is what goes into the first."""
+    found: List[Tensor] = [x] if 0 in kept else []  # noqa: UP006
+    width = x.size(2)
+    for number, layer in enumerate(layers):
+        normed = torch.layer_norm(x, [width], layer.norm1, layer.norm1_bias, eps)
+        mixed = _affine(normed, layer.qkv, layer.qkv_bias, packed)
+        parts = mixed.unflatten(-1, [3, heads, width // heads]).permute(2, 0, 3, 1, 4)
+        attended = torch._C._nn.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+        x = x + _affine(attended.transpose(1, 2).flatten(2), layer.out, layer.out_bias, packed)
+        inner = _affine(torch.layer_norm(x, [width], layer.norm2, layer.norm2_bias, eps), layer.fc1, layer.fc1_bias, packed)
+        inner = inner * torch.sigmoid(1.702 * inner) if quick else F.gelu(inner)
+        x = x + _affine(inner, layer.fc2, layer.fc2_bias, packed)
+        if number + 1 in kept:
+            found.append(x)
+    return found
+
+
+_vision_pass = functools.cache(lambda: compiled(vision_pass))
+
 
 class ClipViT(nn.Module):
     """Patches, CLS and positions through pre-norm blocks."""
@@ -93,9 +139,21 @@ class ClipViT(nn.Module):
         x: Tensor = F.linear(patches, self.patch.weight.flatten(1))
         x = torch.cat((self.cls.to(x.dtype).expand(batch, 1, -1), x), 1) + self.positions
         x = self.pre_norm(x)
+        if not self.training and not torch.is_grad_enabled() and not torch.is_autocast_enabled(x.device.type):
+            return self._at_once(x, layers)
         found = [x] if 0 in layers else []
         for number, block in enumerate(self.blocks[: layers[-1]], 1):
             x = cast(Block, block)(x)
             if number in layers:
                 found.append(x)
+        return found
+
+    def _at_once(self, x: Tensor, layers: tuple[int, ...]) -> list[Tensor]:
+        """The blocks' outputs without a gradient."""
+        packed = usable_for(x) and usable_for(self.cls)
+        weights = [cast(Block, block).weights(packed) for block in self.blocks[: layers[-1]]]
+        config = self.config
+        quick = config.hidden_act == "quick_gelu"
+        how = (config.num_attention_heads, quick, config.layer_norm_eps, packed)
+        found: list[Tensor] = _vision_pass()(x, weights, list(layers), *how)
         return found

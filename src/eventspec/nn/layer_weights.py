@@ -16,6 +16,23 @@ class LayerWeights(NamedTuple):
     down: Tensor
 
 
+class VisionWeights(NamedTuple):
+    """One block of a vision tower: norms and biases [D], matrices [O, I]; or the same with matrices in oneDNN's layout."""
+
+    norm1: Tensor
+    norm1_bias: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor
+    out: Tensor
+    out_bias: Tensor
+    norm2: Tensor
+    norm2_bias: Tensor
+    fc1: Tensor
+    fc1_bias: Tensor
+    fc2: Tensor
+    fc2_bias: Tensor
+
+
 class CrossWeights(NamedTuple):
     """What DREAM's crossing has besides the weights of a layer: norms [head_dim], gates [2] (after tanh), the final norm [D];
     the crossing's own rows for queries and those for keys and values, and the last layer's for keys and values."""
