@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+# Tests run side by side: threads that wait for each other by spinning would take the cores from those they wait for. Read once,
+# when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 SPELLED = (
     "▁ t h e ▁t he ▁the a n an ▁an ▁a i s is ▁is c r ▁c ar ▁car o w",

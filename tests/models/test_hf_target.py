@@ -210,7 +210,7 @@ def test_ids_without_a_row_are_refused(proposal: Proposal, checkpoint: Callable[
     limits = load_folder(checkpoint("llava"), LoadOptions(frames=1)).target.limits
     assert (limits.vocabulary, limits.layers, limits.trees) == (ROWS, 2, True)
     with pytest.raises(BadProposal, match=f"is none of the target's {ROWS}"):
-        fit(proposal, limits, 99)
+        fit(proposal, limits)
 
 
 @torch.inference_mode()

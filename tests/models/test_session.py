@@ -12,7 +12,7 @@ from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageSession, LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.pairs.warming import session_of
-from eventspec.tree import BadProposal, fit
+from eventspec.tree import BadProposal, fit, within
 
 PROMPT = [5, 1, 9, 2, 14, 7, 7, 3]
 
@@ -84,14 +84,14 @@ def test_scoring_twice_gives_the_same_scores(target: LanguageTarget) -> None:
 @pytest.mark.parametrize("proposal", [Proposal.chain([20]), Proposal.chain([1, 1 << 40])])
 def test_what_the_target_cannot_read_is_refused_by_its_limits(proposal: Proposal, target: LanguageTarget) -> None:
     with pytest.raises(BadProposal, match="is none of the target's 20"):
-        fit(proposal, target.limits, 99)
+        fit(proposal, target.limits)
 
 
 @torch.inference_mode()
 def test_as_many_nodes_as_there_is_room_for_can_be_read(target: LanguageTarget) -> None:
     session = opened(target, PROMPT)
     before = session.score(TREE).logits
-    wide = fit(Proposal(np.ones(300, np.int64), np.full(300, -1)), target.limits, session.room)
+    wide = within(Proposal(np.ones(300, np.int64), np.full(300, -1)), session.room)
     assert len(wide) == session.room < 300
     assert len(session.score(wide).logits) == session.room + 1
     torch.testing.assert_close(session.score(TREE).logits, before)

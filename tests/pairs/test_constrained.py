@@ -15,7 +15,7 @@ from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
-LOSSLESS = ("cross-modal", "ngram", "prior")
+LOSSLESS = ("cross-modal", "hybrid", "ngram", "prior")
 QUESTION = "Describe the scene."
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -18,7 +18,7 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 
-LOSSLESS = ("cross-modal", "eagle", "specvlm", "ngram", "prior")
+LOSSLESS = ("cross-modal", "eagle", "specvlm", "hybrid", "ngram", "prior")
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_a_table_of_the_wrong_type_is_one_line(tmp_path: Path, table: str, value
 
 
 def test_an_unknown_method_lists_the_valid_ones(pair: Pair, real: Recording) -> None:
-    with pytest.raises(BadInput, match="autoregressive, cross-modal, eagle, specvlm, compressed-target, ngram, prior"):
+    with pytest.raises(BadInput, match="autoregressive, cross-modal, eagle, specvlm, hybrid, compressed-target, ngram, prior"):
         generate(pair, real, "What?", "warp")
 
 
