@@ -91,8 +91,10 @@ def test_several_draft_for_one_place(placement: str, tiny: Any, oracle: Any, dec
     beside = oracle(truth, lambda at, budget: Proposal.chain(truth[at : at + 5], "beside"), name="beside")
     ran = decoded(world, Drafts.by(short, beside, merge=longest), request, EAGER, workers)
     assert ran.outcome.token_ids == truth
-    assert {r.origin for r in ran.trace.rounds if r.accepted} >= {"beside"}
-    assert sum(r.named.get("beside", 0) for r in ran.trace.rounds) > 8
+    assert ran.trace.rounds[0].named == {"beside": 5}
+    # Behind the head start what is drafted beside is left where it is not there at once.
+    assert sum(r.named.get("beside", 0) for r in ran.trace.rounds) > (8 if placement == "one" else 4)
+    assert ran.trace.accepted > 8
     assert short.seen == truth[: len(short.seen)]
     workers.close()
 

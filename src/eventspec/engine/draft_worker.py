@@ -7,12 +7,10 @@ trace says what happened.
 
 from __future__ import annotations
 
-import threading
-
 from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, TargetSession, Verdict
 from eventspec.engine.guard import DrafterFailed, PromptOf, described, usable_taps
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.worker import Pending
+from eventspec.engine.worker import Pending, done_here
 from eventspec.engine.workers import Workers
 from eventspec.trace import Trace
 from eventspec.tree import check, exact_text
@@ -144,7 +142,7 @@ class DraftWorker:
         """Start a draft beside the target, or have it made first."""
         self._late = False
         if not self.concurrent:
-            self._pending = self._made(budget)
+            self._pending = done_here(lambda: self._draft(budget))
             return
         try:
             self._pending = self.workers.start("drafter", lambda: self._told(budget), self.drafter)
@@ -162,17 +160,6 @@ class DraftWorker:
             self.workers.breaker.hung(self.drafter)
             self.workers.abandon("drafter")
             self._give_up(f"did not answer within {self._deadline:g} s")
-
-    def _made(self, budget: Budget) -> Pending[Proposal]:
-        """A draft that was made on this thread."""
-        pending: Pending[Proposal] = Pending()
-        try:
-            pending.set(self._draft(budget), None)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-                raise  # the user's own: signals reach this thread only
-            pending.set(None, error)
-        return pending
 
     def _told(self, budget: Budget) -> Proposal:
         """`_draft`, whose failure is put into words on the drafter's lane: an error's text is the drafter's code too."""

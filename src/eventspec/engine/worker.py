@@ -52,6 +52,18 @@ class Pending(Generic[T]):
         return self.value  # type: ignore[return-value]
 
 
+def done_here(work: Callable[[], T]) -> Pending[T]:
+    """What `work` gives or raises, done on this thread; the user's own interrupt goes on."""
+    pending: Pending[T] = Pending()
+    try:
+        pending.set(work(), None)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # signals reach this thread only
+        pending.set(None, error)
+    return pending
+
+
 class Worker:
     """One worker thread. `core` pins it to a CPU core with a single intra-op thread; `device` gives it a CUDA stream.
 
