@@ -115,8 +115,7 @@ def test_a_fit_is_calibrated_on_what_it_did_not_see() -> None:
     mixture, held_out = fitted(simulated(rng, 4000, 0.3)), simulated(rng, 4000, 0.3)
     predicted, right = [], []
     for row in held_out:
-        weights = np.array([list(vars(mixture.weights[name]).values()) for name in row.names])
-        predicted.append(1 / (1 + np.exp(-(mixture.bias + (row.features * weights).sum((1, 2))))))
+        predicted.append(mixture.fitted_shares(row.names, row.features))
         right.append(row.right.astype(float))
     after = reliability(np.concatenate(predicted), np.concatenate(right))
     assert after["calibration_error"] < 0.03

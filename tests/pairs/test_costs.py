@@ -72,6 +72,14 @@ def test_a_place_that_cannot_be_written_is_not_missed(pair: Pair, measured: list
     assert fitted(pair).method("eagle").policy.node_cost == 0.5
 
 
+def test_another_head_keeps_what_was_measured(pair: Pair, measured: list[int]) -> None:
+    found = fitted(pair)
+    costs_of = {name: method.policy for name, method in found.with_head("eagle3").methods.items()}
+    for name in ("eagle", "hybrid"):
+        policy = found.method(name).policy
+        assert costs_of[name].costing_as(policy) == costs_of[name]
+
+
 def test_a_cache_that_is_a_file_is_not_missed(pair: Pair, measured: list[int]) -> None:
     cache_folder().write_text("no folder")
     assert fitted(pair).method("eagle").policy.node_cost == 0.5
@@ -82,7 +90,7 @@ def test_another_machine_or_pair_has_other_costs(pair: Pair, monkeypatch: pytest
     place = place_of(pair)
     assert place_of(pair) == place
     assert place_of(pair.on("two")) != place
-    assert place_of(pair.with_drafter("mine", pair.drafter("prior"))) != place  # type: ignore[arg-type]
+    assert place_of(pair.with_method("mine", pair.method("prior"))) != place
     monkeypatch.setattr(costs, "machine", lambda: {"processor": "another"})
     assert place_of(pair) != place
 

@@ -119,11 +119,11 @@ def drawn_by(pair: Pair, method: str, sampling: Sampling, first: int) -> Counter
 
 
 def with_drawing(pair: Pair, wanted: dict[tuple[int, ...], float], honest: bool = True) -> Pair:
-    shares = Counter[int]()
+    shares = dict[int, float]()
     for path, chance in wanted.items():
         for token in path:
-            shares[token] += chance  # type: ignore[assignment]
-    often = [token for token, _ in shares.most_common(6)][::-1]
+            shares[token] = shares.get(token, 0.0) + chance
+    often = sorted(shares, key=shares.__getitem__)[-6:]
     return pair.with_drafter("drawn", Drawing(often, honest, vocabulary=pair.target.limits.vocabulary))
 
 

@@ -60,11 +60,15 @@ class Mixture:
         if any(name not in self.weights for name in union.names):
             shares = np.where(union.named, union.own, 0.0).max(1)
         else:
-            found = np.array([[w.named, w.slope, w.depth, w.silent] for w in map(self.weights.get, union.names) if w])
-            odds = self.bias + (union.features() * found).sum((1, 2))
-            shares = 1 / (1 + np.exp(-odds))
+            shares = self.fitted_shares(union.names, union.features())
         together = np.bincount(union.parents + 1, shares, len(shares) + 1)
         return np.asarray(shares / np.maximum(1.0, together[union.parents + 1]))
+
+    def fitted_shares(self, names: Sequence[str], features: Floats) -> Floats:
+        """float64 [U]: what the weights of S drafters say of features float64 [U, S, 4] (see `Union.features`), each token for
+        itself."""
+        found = np.array([[w.named, w.slope, w.depth, w.silent] for w in (self.weights[name] for name in names)])
+        return np.asarray(1 / (1 + np.exp(-(self.bias + (features * found).sum((1, 2))))))
 
     def save(self, path: Path) -> None:
         """Write the weights as JSON."""

@@ -40,16 +40,7 @@ class Drafting:
         for worker in self._after:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
         self._budget: Budget | None = None  # of the latest drafts
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The target's layers that drafters read; a drafter that wants others than the one before it is given up."""
-        found: tuple[int, ...] = ()
-        for worker in self._after:
-            if found and worker.taps and worker.taps != found:
-                worker.failed(ValueError(f"it reads layers {worker.taps}, a drafter before it {found}: mix those that agree"))
-            found = found or worker.taps
-        return found
+        self.taps = self._agreed_taps()
 
     def start(self, answer: Answer) -> bool:
         """Begin the head start, before the target encodes; whether more of it may come meanwhile."""
@@ -96,6 +87,15 @@ class Drafting:
         """The request is over."""
         for worker in self._workers:
             worker.end()
+
+    def _agreed_taps(self) -> tuple[int, ...]:
+        """The target's layers that drafters read; a drafter that wants others than the one before it is given up."""
+        found: tuple[int, ...] = ()
+        for worker in self._after:
+            if found and worker.taps and worker.taps != found:
+                worker.failed(ValueError(f"it reads layers {worker.taps}, a drafter before it {found}: mix those that agree"))
+            found = found or worker.taps
+        return found
 
     def _shown_by(self, worker: DraftWorker, answer: Answer) -> Show:
         return self.display.behind(answer.tokens, answer.state, worker.name)

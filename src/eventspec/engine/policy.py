@@ -8,7 +8,7 @@ makes long drafts where verification is nearly free and short ones where it is n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eventspec.core import Budget, never
 
@@ -55,6 +55,10 @@ class DraftPolicy:
     def wait(self) -> float:
         """Seconds that the target waits for drafts before any was accepted."""
         return self.patience * self.step_seconds
+
+    def costing_as(self, other: DraftPolicy) -> DraftPolicy:
+        """The same with what was measured for another."""
+        return replace(self, node_cost=other.node_cost, level_cost=other.level_cost, step_seconds=other.step_seconds)
 
     def head_start(self, until: Callable[[], bool], show: Show | None, left: int) -> Budget:
         """Drafting is free while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import List, cast  # noqa: UP035
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.nn.decode import compiled
+from eventspec.nn.decode import compiled, product
 from eventspec.nn.layer_weights import VisionWeights
 from eventspec.nn.linear import Linear, usable_for
 
@@ -70,13 +70,6 @@ class Block(nn.Module):
         return VisionWeights(first.weight, first.bias, *qkv, *out, second.weight, second.bias, *fc1, *fc2)
 
 
-def _affine(x: Tensor, weight: Tensor, bias: Tensor, packed: bool) -> Tensor:
-    if packed:
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return found
-    return F.linear(x, weight, bias)
-
-
 def vision_pass(
     x: Tensor,
     layers: list[VisionWeights],
@@ -88,20 +81,19 @@ def vision_pass(
 ) -> list[Tensor]:
     """`Block.forward` of several blocks in turn, as one TorchScript call that does not hold Python's lock: the other lane goes
     on meanwhile. The outputs [B, T, D] of the blocks `kept`, counted from 1; 0 is what goes into the first."""
-    found: List[Tensor] = [x] if 0 in kept else []  # noqa: UP006
-    width = x.size(2)
+    found, width = [x], x.size(2)
     for number, layer in enumerate(layers):
         normed = torch.layer_norm(x, [width], layer.norm1, layer.norm1_bias, eps)
-        mixed = _affine(normed, layer.qkv, layer.qkv_bias, packed)
+        mixed = product(normed, layer.qkv, packed, layer.qkv_bias)
         parts = mixed.unflatten(-1, [3, heads, width // heads]).permute(2, 0, 3, 1, 4)
         attended = torch._C._nn.scaled_dot_product_attention(parts[0], parts[1], parts[2])
-        x = x + _affine(attended.transpose(1, 2).flatten(2), layer.out, layer.out_bias, packed)
-        inner = _affine(torch.layer_norm(x, [width], layer.norm2, layer.norm2_bias, eps), layer.fc1, layer.fc1_bias, packed)
+        x = x + product(attended.transpose(1, 2).flatten(2), layer.out, packed, layer.out_bias)
+        inner = product(torch.layer_norm(x, [width], layer.norm2, layer.norm2_bias, eps), layer.fc1, packed, layer.fc1_bias)
         inner = inner * torch.sigmoid(1.702 * inner) if quick else F.gelu(inner)
-        x = x + _affine(inner, layer.fc2, layer.fc2_bias, packed)
+        x = x + product(inner, layer.fc2, packed, layer.fc2_bias)
         if number + 1 in kept:
             found.append(x)
-    return found
+    return found if 0 in kept else found[1:]
 
 
 _vision_pass = functools.cache(lambda: compiled(vision_pass))

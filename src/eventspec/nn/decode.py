@@ -18,12 +18,12 @@ from torch import Tensor
 from eventspec.nn.layer_weights import LayerWeights
 
 
-def product(x: Tensor, weight: Tensor, packed: bool) -> Tensor:
-    """x [T, I] through a weight [O, I], which may be `packed` in oneDNN's layout -> [T, O]."""
+def product(x: Tensor, weight: Tensor, packed: bool, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+    """x [..., I] through a weight [O, I], which may be `packed` in oneDNN's layout, and a bias [O] -> [..., O]."""
     if packed:
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return found
-    return F.linear(x, weight)
+    return F.linear(x, weight, bias)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -235,7 +235,10 @@ def built(parts: Parts, made: Mapping[str, Method] | None = None) -> dict[str, M
     return {**methods, **made}
 
 
-def remixed(parts: Parts, methods: Mapping[str, Method]) -> dict[str, Method]:
-    """The same methods, with a hybrid of those that are there now."""
-    mixed = hybrid(parts, methods) if HYBRID in methods else None
-    return {**methods, **({} if mixed is None else {HYBRID: mixed})}
+def remade(parts: Parts, before: Mapping[str, Method], made: Mapping[str, Method]) -> dict[str, Method]:
+    """The methods of `before` with others `made` in their place, and a hybrid of what is there now. What a method was measured
+    to cost stays until it is measured anew."""
+    mixed = hybrid(parts, {**before, **made})
+    made = {**made, **({} if mixed is None else {HYBRID: mixed})}
+    costing = {name: replace(m, policy=m.policy.costing_as(before[name].policy)) for name, m in made.items() if name in before}
+    return {**before, **made, **costing}

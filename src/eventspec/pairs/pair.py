@@ -22,7 +22,7 @@ from eventspec.pairs.methods import (
     Parts,
     compressed,
     drafted_by,
-    remixed,
+    remade,
 )
 from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
@@ -98,7 +98,7 @@ class Pair:
     def with_event_drafter(self, which: str, mapping: str = "auto", how: LoadOptions | None = None) -> Pair:
         """With another event drafter for methods cross-modal and hybrid, see `event_drafters.event_method`."""
         made = event_method(self.parts, self.name, DrafterSpec(which, mapping), how)
-        return replace(self, methods=remixed(self.parts, {**self.methods, EVENT_METHOD: made}))
+        return replace(self, methods=remade(self.parts, self.methods, {EVENT_METHOD: made}))
 
     def with_head(self, head: str) -> Pair:
         """With another head, HEAD[:TREE], for the methods that draft on the target's features: a name from the pair's
@@ -106,7 +106,7 @@ class Pair:
         each."""
         spec = HeadSpec.parse(head, self.parts.heads)
         made = {name: head_method(self.parts, name, spec) for name in HEAD_METHODS}
-        return replace(self, methods=remixed(self.parts, {**self.methods, **made}))
+        return replace(self, methods=remade(self.parts, self.methods, made))
 
     def with_compression(self, compression: str) -> Pair:
         """With another KIND:SIZE (see `compress.lossy`), or packer:SCALE (`compress.packer`), for method compressed-target.

@@ -132,15 +132,6 @@ def reliability(predicted: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) ->
     return {"bins": rows, "brier": float(((predicted - right) ** 2).mean()), "calibration_error": apart, "n": len(predicted)}
 
 
-def shares(mixture: Mixture, rows: Sequence[Judged]) -> np.ndarray[Any, Any]:
-    """What a mixture says of judged nodes, siblings not yet brought to 1 together."""
-    found = []
-    for row in rows:
-        weights = np.array([list(vars(mixture.weights[name]).values()) for name in row.names])
-        found.append(1 / (1 + np.exp(-(mixture.bias + (row.features * weights).sum((1, 2))))))
-    return np.concatenate(found)
-
-
 def street(clips: int, seed: int, split: str = "calibration") -> Iterator[tuple[Recording, str]]:
     """Questions about rendered clips of a split, two about each."""
     for index in range(clips):
@@ -180,7 +171,8 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
 
 def report_of(mixture: Mixture, rows: Sequence[Judged]) -> dict[str, Any]:
     """Reliability of every drafter's own probabilities, and of the mixture's."""
-    after, right = shares(mixture, rows), np.concatenate([row.right for row in rows]).astype(float)
+    after = np.concatenate([mixture.fitted_shares(row.names, row.features) for row in rows])
+    right = np.concatenate([row.right for row in rows]).astype(float)
     found = {}
     for name in mixture.weights:
         own, hits = list[Any](), list[Any]()

@@ -48,8 +48,8 @@ class Answers:
         self.known: dict[tuple[str, str], list[int]] = {}
         if not path.exists():
             return
-        whole = [line for line in path.read_text(errors="replace").splitlines(keepends=True) if self._read(line)]
-        write_text(path, "".join(whole))
+        whole = [line for line in path.read_text(errors="replace").splitlines() if self._read(line)]
+        write_text(path, "".join(f"{line}\n" for line in whole))
 
     def _read(self, line: str) -> bool:
         """Whether a line is whole: the last one of a run that was cut off is not."""
@@ -62,7 +62,7 @@ class Answers:
             return False
         if all(row.get(name) == value for name, value in self.of.items()):
             self.known[key] = ids
-        return line.endswith("\n")
+        return True
 
     def get(self, question: Question) -> list[int] | None:
         """What the target said, its end included; None where it was not asked yet."""
@@ -87,13 +87,15 @@ def target_answers(pair: Pair, source: Path, questions: Sequence[Question], out:
     for question in questions:
         if out.get(question) is None:
             asked.setdefault(question.recording, []).append(question)
+    done = len(questions) - sum(map(len, asked.values()))
     for path, several in asked.items():
         try:
             question = several[0]
             context = pair.open(Recording.open(path))  # its pictures are encoded once
             for question in several:
                 out.add(question, context.ask(question.question, "autoregressive", max_new_tokens=out.longest).token_ids)
-                report("answer", len(out.known) / len(questions), {})
+                done += 1
+                report("answer", done / len(questions), {})
         except BadInput as error:
             raise BadInput(f"{source}, line {question.line}: {error}") from None
     pair.workers.drain()
