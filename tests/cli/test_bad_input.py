@@ -106,11 +106,11 @@ def test_a_truncated_aedat4_keeps_what_was_readable(capsys: pytest.CaptureFixtur
 
 
 def test_a_window_outside_the_recording(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "outside the recording" in refused(capsys, *ASK, REAL, "--start-us", 5, "--end-us", 10)
+    assert "outside the recording" in refused(capsys, *ASK, REAL, "--window", "5:10")
 
 
 def test_an_empty_window(capsys: pytest.CaptureFixture[str]) -> None:
-    line = refused(capsys, *ASK, REAL, "--start-us", 10, "--end-us", 5)
+    line = refused(capsys, *ASK, REAL, "--window", "10:5")
     assert "ends before it begins: the recording spans [" in line
 
 

@@ -30,6 +30,7 @@ def row(method: str, total: float, first: float, ids: list[int], vision: list[in
         "method": method,
         "drafter": method,
         "events": "real",
+        "context": "cold",
         "token_ids": ids,
         "text": "yes",
         "answer": "yes",

@@ -2,6 +2,19 @@
 
 from eventspec.ask.context import RecordingContext
 from eventspec.ask.generation import Generation, Methods, generate, generation, stream, stream_text
+from eventspec.ask.live import Live, LiveAnswer, LivePolicy
 from eventspec.ask.result import Result
 
-__all__ = ["Generation", "Methods", "RecordingContext", "Result", "generate", "generation", "stream", "stream_text"]
+__all__ = [
+    "Generation",
+    "Live",
+    "LiveAnswer",
+    "LivePolicy",
+    "Methods",
+    "RecordingContext",
+    "Result",
+    "generate",
+    "generation",
+    "stream",
+    "stream_text",
+]

@@ -11,10 +11,13 @@ import numpy as np
 from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Context, Request, Sampling, Target, Trace, Window
+from eventspec.engine.policy import NO_TAIL
 from eventspec.recordings import Recording
 from eventspec.text import Piece
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
+ANY_QUESTION = "What is ahead?"
+"""Asked for what it leaves behind: everything that a target and drafters keep of a recording, whatever is asked next."""
 
 
 class RecordingContext:
@@ -31,12 +34,17 @@ class RecordingContext:
         self._later: list[Frames] = []
 
     def generation(
-        self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any
+        self,
+        question: str,
+        method: str = DEFAULT_METHOD,
+        sampling: Sampling | None = None,
+        events_may_lack: bool = False,
+        **settings: Any,
     ) -> Generation:
         """A question, ready to run; as `ask.generation`."""
         found = self.pair.method(method)
         check_question(question)
-        check_media(self.name, self.media, method, found, frames_may_lack=bool(self._later))
+        check_media(self.name, self.media, method, found, events_may_lack, frames_may_lack=bool(self._later))
         request = Request(self.media, question, self.pair.tokens.sampling((sampling or Sampling()).but(**settings)))
         return Generation(self.pair, request, method, partial(self._encoded, found.target))
 
@@ -49,6 +57,34 @@ class RecordingContext:
     ) -> Iterator[Piece]:
         """Answer a question as text while it grows; as `stream_text`."""
         return self.generation(question, method, sampling, **settings).pieces()
+
+    def prepare(self, method: str = DEFAULT_METHOD, events_may_lack: bool = False) -> None:
+        """Do what does not depend on a question before there is one: the target and the drafters of a method read the
+        recording. The next question reads its own rows only."""
+        for _ in self.preparing(method, events_may_lack=events_may_lack):
+            pass
+
+    def preparing(self, method: str = DEFAULT_METHOD, rows: int = NO_TAIL, events_may_lack: bool = False) -> Iterator[None]:
+        """`prepare` in parts, of which each step does one: vision encoding, at most `rows` rows of the prompt at a time, and
+        what a method's drafters read. Between two parts the target's lane is free for others; whoever leaves early loses
+        nothing of the parts that are done."""
+        asked = self.generation(ANY_QUESTION, method, None, events_may_lack, max_new_tokens=2, min_new_tokens=2)
+        target, lane = asked.method.target, self.pair.workers
+        taps = next((drafter.taps for drafter in asked.method.drafts.after if drafter.taps), ())
+
+        def left(tail: int) -> int:
+            """Rows of the prompt, of which all but the last `tail` are read now."""
+            trace = Trace()
+            self._encoded(target, trace).open(ANY_QUESTION, asked.request.sampling, tail, trace, taps)
+            return trace.sizes["prompt"]
+
+        total = lane.start("target", partial(left, NO_TAIL)).result()
+        yield
+        for tail in range(total - rows, 0, -rows):
+            lane.start("target", partial(left, tail)).result()
+            yield
+        asked.result()
+        yield
 
     def extend(self, frames: Frames) -> None:
         """More frames uint8 [K, H, W, 3] of the same window, as they arrive; a recording that is to grow begins without any.

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from eventspec import __version__
-from eventspec.cli import bench, dataset, demo, doctor, events, generate, models, scenes, train
+from eventspec.cli import bench, chat, dataset, demo, doctor, events, generate, live, models, scenes, train
 
 app = typer.Typer(
     name="eventspec",
@@ -42,6 +42,8 @@ def _options(version: Annotated[bool, _VERSION] = False) -> None:
 # A group of commands is a typer app, a command on its own a function. In the order of the help page.
 app.command()(demo.demo)
 app.command()(generate.generate)
+app.command()(chat.chat)
+app.command()(live.live)
 app.add_typer(models.models, name="models")
 app.add_typer(events.app, name="events")
 app.add_typer(dataset.app, name="dataset")

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
 
+Contexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="cold; warm: another question about the recording was asked before; live: frames were read as they came, nothing "
+        "was asked. Repeat it for several."
+    ),
+]
 Drafters = Annotated[
     list[str] | None,
     typer.Option(help="One row more: another event drafter, NAME or NAME:MAPPING (see generate --vocabulary). Repeatable."),
@@ -48,6 +55,7 @@ def compare(
     events: Annotated[
         list[str] | None, typer.Option(help="real, or a control: blank, shuffled (another clip's). Repeat it for several.")
     ] = None,
+    context: Contexts = None,
     drafter: Drafters = None,
     head: Heads = None,
     compress: Compressions = None,
@@ -79,8 +87,7 @@ def compare(
     asked = read_questions(questions, limit)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     ready = warm_up(load_pair(pair, device_plan, fit=False))
-    kind = (events or ["real"])[0]
-    others = _others(ready, kind, drafter or [], head or [], compress or [])
+    others = _others(ready, (events or ["real"])[0], drafter or [], head or [], compress or [])
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("comparing", total=len(asked))
@@ -94,6 +101,7 @@ def compare(
             lambda done, total: bar.update(task, completed=done, total=total),
             lambda path: Recording.open(path, size, monotonic),
             others,
+            contexts=list(dict.fromkeys(context or ["cold"])),
         )
     if as_json:
         typer.echo(json.dumps(found))

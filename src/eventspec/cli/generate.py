@@ -52,6 +52,10 @@ Dtype = Annotated[
     str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, auto (as stored); nf4, int8 (CUDA).")
 ]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
+Window = Annotated[
+    str | None,
+    typer.Option(help="START:END, microseconds on the recording's clock; an end left out is the recording's own."),
+]
 Stops = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
 Frequency = Annotated[float, typer.Option(help="Taken off a token's logit for every time it was said.")]
 Presence = Annotated[float, typer.Option(help="Taken off a token's logit once it was said.")]
@@ -96,8 +100,7 @@ def generate(
     min_new_tokens: Least = 0,
     json_schema: Schema = None,
     regex: Pattern = None,
-    start_us: Annotated[int | None, typer.Option(help="Begin of the window, microseconds on the recording's clock.")] = None,
-    end_us: Annotated[int | None, typer.Option(help="End of the window.")] = None,
+    window: Window = None,
     device_plan: DevicePlan = "auto",
     provisional: Annotated[bool, typer.Option(help="Show tokens before they are verified.")] = False,
     trace: Annotated[Path | None, typer.Option(parser=given_path, help="Write a Chrome / Perfetto trace here.")] = None,
@@ -120,7 +123,7 @@ def generate(
     loaded = _load(folders, method, vocabulary, how, device_plan)
     loaded = loaded if compress is None else loaded.with_compression(compress)
     drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
-    asking = generation(loaded, opened, prompt, method, opened.window(start_us, end_us), drawn)
+    asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window)), drawn)
     _tell(asking, opened, provisional, trace, as_json)
 
 
@@ -193,6 +196,19 @@ def _load(
     loaded = load_pair(pair, device_plan)
     loaded = loaded if drafter is None else loaded.with_event_drafter(drafter, vocabulary)
     return loaded if head is None else loaded.with_head(head)
+
+
+def _ends(window: str | None) -> tuple[int | None, int | None]:
+    """What stands before and behind the colon of --window, None for what is left out."""
+    from eventspec.core import BadInput
+
+    start, colon, end = (window if window is not None else ":").partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return int(start) if start else None, int(end) if end else None
+    except ValueError:
+        raise BadInput(f"--window {window} cannot be read: give START:END in microseconds, such as 200000:1200000") from None
 
 
 def _biases(given: list[str]) -> dict[int, float]:

@@ -17,6 +17,9 @@ from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
 Opening = Callable[[Path], Recording]
+CONTEXTS = ("cold", "warm", "live")
+OTHER_QUESTIONS = ("What is ahead?", "Describe the scene.")
+"""The question before the one that is timed, in a warm context: the first that is another."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Arm:
     method: str
     pair: Pair
     events: str = "real"
+    context: str = "cold"
+    """What was done before the question: nothing (cold), another question about the recording (warm), or all that a live stream
+    does before there is any (live)."""
 
 
 class Recordings:
@@ -66,6 +72,19 @@ def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling
     return generation(arm.pair, recording, question.question, arm.method, None, sampling, events_may_lack=True)
 
 
+def ready(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
+    """The same behind the work that the arm's context stands for, which is done by then."""
+    if arm.context == "cold":
+        return ask(arm, recordings, question, sampling)
+    context = arm.pair.open(recordings.get(question.recording, arm.events))
+    if arm.context == "live":
+        context.prepare(arm.method, events_may_lack=True)
+    else:
+        other = next(text for text in OTHER_QUESTIONS if text != question.question)
+        context.generation(other, arm.method, sampling, events_may_lack=True).result()
+    return context.generation(question.question, arm.method, sampling, events_may_lack=True)
+
+
 def interleaved(
     arms: Sequence[Arm], recordings: Recordings, questions: Iterable[Question], sampling: Sampling
 ) -> Iterator[tuple[Question, dict[str, Row]]]:
@@ -85,9 +104,10 @@ def interleaved(
 
 
 def _timed(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Row:
-    asking = ask(arm, recordings, question, sampling)
+    asking = ready(arm, recordings, question, sampling)
     arm.pair.workers.drain()
     result = asking.result()
-    row: Row = {**result.as_json(), "method": arm.name, "drafter": arm.method, "events": arm.events, "question_id": question.id}
-    row.update(recording=question.recording.name, question=question.question, answer=question.answer)
+    row: Row = {**result.as_json(), "method": arm.name, "drafter": arm.method, "events": arm.events, "context": arm.context}
+    row.update(question_id=question.id, recording=question.recording.name, question=question.question)
+    row.update(kind=question.kind, answer=question.answer)
     return row

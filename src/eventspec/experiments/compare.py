@@ -10,6 +10,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
 from eventspec.engine.distribution import allowed
 from eventspec.engine.policy import NO_TAIL
-from eventspec.experiments.arms import Arm, Opening, Recordings, ask, interleaved
+from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, ask, interleaved
 from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Pair
 from eventspec.pairs.costs import processor
@@ -32,9 +33,12 @@ SEES_EVENTS = ("cross-modal", "hybrid")
 ALL_CORES = f"{BASE}, all cores"
 
 
-def arms_of(pair: Pair, methods: list[str], events: list[str]) -> list[Arm]:
-    """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores.
-    BadInput for what does not exist."""
+def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequence[str] = CONTEXTS[:1]) -> list[Arm]:
+    """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores;
+    each in every context. BadInput for what does not exist."""
+    for context in contexts:
+        if context not in CONTEXTS:
+            raise BadInput(f"context '{context}' is unknown: choose {', '.join(CONTEXTS)}")
     for kind in events:
         if kind not in EVENTS:
             raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
@@ -52,7 +56,11 @@ def arms_of(pair: Pair, methods: list[str], events: list[str]) -> list[Arm]:
             arms += [Arm(f"{method}, {kind} events", method, pair, kind) for kind in events[1:]]
     if BASE in methods and pair.workers.concurrent:
         arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
-    return arms
+    return [
+        arm if context == "cold" else replace(arm, name=f"{arm.name}, {context}", context=context)
+        for context in contexts
+        for arm in arms
+    ]
 
 
 def compare(
@@ -66,11 +74,12 @@ def compare(
     opening: Opening = Recording.open,
     others: Sequence[Arm] = (),
     look: bool = True,
+    contexts: Sequence[str] = CONTEXTS[:1],
 ) -> dict[str, Any]:
     """Run every question in every arm, in an order drawn anew for each, and write one row each; returns the summary. `others`
     are further arms, such as the same target with other drafters. `look`: whether to find out, afterwards, what each drafter
     would say where the blind prior is wrong, which takes longer than the answers."""
-    arms, recordings = [*arms_of(pair, methods, events), *others], Recordings(questions, opening)
+    arms, recordings = [*arms_of(pair, methods, events, contexts), *others], Recordings(questions, opening)
     names = [arm.name for arm in arms]
     if twice := {name for name in names if names.count(name) > 1}:
         raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")

@@ -17,14 +17,14 @@ Row = dict[str, Any]
 
 
 def summary(rows: list[Row], names: list[str], where: dict[str, Any]) -> dict[str, Any]:
-    """The figures of every way, against `autoregressive` where that was run."""
+    """The figures of every arm, against `autoregressive` from the same context where that was run."""
     table = {name: [r for r in rows if r["method"] == name] for name in names}
-    base = table.get(BASE)
-    figures = {name: _figures(own, base) for name, own in table.items()}
+    bases = {own[0]["context"]: own for own in reversed(table.values()) if own[0]["drafter"] == BASE}
+    figures = {name: _figures(own, bases.get(own[0]["context"])) for name, own in table.items()}
     for name, own in table.items():
-        drafter, real = own[0]["drafter"], own[0]["events"] == "real"
+        drafter, real, context = own[0]["drafter"], own[0]["events"] == "real", own[0]["context"]
         if drafter not in (BASE, *CONTROLS) and real:
-            rivals = {other: found[0] for other, found in table.items() if other != name}
+            rivals = {n: found[0] for n, found in table.items() if n != name and found[0]["context"] == context}
             controls = [other for other, row in rivals.items() if row["drafter"] in (drafter, *CONTROLS)]
             figures[name]["against"] = {other: _times_as_fast(table[other], own) for other in controls}
     first = next(iter(table.values()))

@@ -91,7 +91,7 @@ def event_images(events: EventSlice, images: int, compat: bool) -> list[Picture]
         raise BadInput(f"{len(events.t)} events in the window: upstream needs {images}; leave out --compat or widen it")
     span = int(events.t.max()) - int(events.t.min())
     if span >= COMPAT_SPAN_US:
-        raise BadInput(f"the events span {span} us: upstream takes less than {COMPAT_SPAN_US}; narrow --start-us and --end-us")
+        raise BadInput(f"the events span {span} us: upstream takes less than {COMPAT_SPAN_US}; narrow the window")
     return red_blue(events, images, compat=True)
 
 

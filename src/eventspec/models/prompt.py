@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadInput, EventSlice, Media, Trace
+from eventspec.models.features import FeatureCache
 from eventspec.nn import Llama
 from eventspec.trace import Lane
 from eventspec.video.sampling import uniform_indices
@@ -57,7 +59,8 @@ class FrameEncoder:
     """`frames` pictures spread over the window, encoded by `see` (uint8 [K, H, W, 3] -> rows [K * T, D] in frame order).
 
     No frame looks at another, so one that comes later has the rows it would have had at once: to the bit where frames are
-    encoded `one_by_one` anyway, else as far as a kernel's sums do not depend on the batch. `name` of the model, for errors.
+    encoded `one_by_one` anyway, else as far as a kernel's sums do not depend on the batch. `kept`: rows of a frame that it has
+    are not computed again. `name` of the model, for errors.
     """
 
     def __init__(
@@ -68,9 +71,14 @@ class FrameEncoder:
         frames: int,
         name: str,
         one_by_one: bool = True,
+        kept: FeatureCache | None = None,
     ) -> None:
         self.language, self.text, self.see, self.frames, self.name = language, text, see, frames, name
-        self.one_by_one = one_by_one
+        self.one_by_one, self.kept = one_by_one, kept
+
+    def keeping(self, kept: FeatureCache) -> FrameEncoder:
+        """The same, but a frame that it has seen is not encoded again; so each is encoded on its own."""
+        return FrameEncoder(self.language, self.text, self.see, self.frames, self.name, True, kept)
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         """As `PromptEncoder.encode`."""
@@ -100,7 +108,10 @@ class FrameEncoder:
     def _rows(self, frames: Frames) -> Tensor:
         if not self.one_by_one:
             return self.see(frames)
-        return torch.cat([self.see(frames[place : place + 1]) for place in range(len(frames))])
+        single = [frames[place : place + 1] for place in range(len(frames))]
+        if self.kept is None:
+            return torch.cat([self.see(frame) for frame in single])
+        return torch.cat([self.kept.rows(frame[0], partial(self.see, frame)) for frame in single])
 
 
 class EventEncoder:

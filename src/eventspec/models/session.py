@@ -9,10 +9,23 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, Limits, Media, Proposal, Sampling, Scores, TappedPrompt, TargetSession, Trace, Verdict
+from eventspec.core import (
+    BadInput,
+    Limits,
+    Media,
+    Proposal,
+    Sampling,
+    Scores,
+    TappedPrompt,
+    Target,
+    TargetSession,
+    Trace,
+    Verdict,
+)
 from eventspec.engine.numerics import measured_rounding
+from eventspec.models.features import FeatureCache
 from eventspec.models.prefix import Prefix, Reading
-from eventspec.models.prompt import Frames, Prompt, PromptEncoder
+from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder
 from eventspec.nn import Llama
 from eventspec.nn.cache import Loan
 from eventspec.nn.runner import Rows
@@ -40,6 +53,16 @@ class LanguageTarget:
     def encode(self, media: Media, trace: Trace) -> LanguageContext:
         """As `core.Target.encode`."""
         return LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
+
+
+def keeping(target: Target, kept: FeatureCache) -> Target:
+    """A target that does not encode a frame again that it has seen, sharing its model with `target`; one that is not ours, or
+    sees no frames, as it is."""
+    if not isinstance(target, LanguageTarget) or not isinstance(target.encoder, FrameEncoder):
+        return target
+    made = LanguageTarget(target.encoder.keeping(kept), target.lossless)
+    made.limits = target.limits  # measured once
+    return made
 
 
 class LanguageContext:

@@ -105,12 +105,9 @@ def video_llava_encoder(
 ) -> FrameEncoder:
     """Frames spread over the window, in the model's prompt; rows of a frame that `cache` has are not computed again."""
 
-    def encoded(frame: Frames) -> Tensor:
+    def rows(frame: Frames) -> Tensor:
         pixels = frame_pixels(frame, model.config.vision.image_size)
         return model.encode(pixels.to(model.projector.linear_1.weight))
 
-    def rows(frame: Frames) -> Tensor:
-        return encoded(frame) if cache is None else cache.rows(frame[0], partial(encoded, frame))
-
     text = partial(prompt_ids, vocabulary, bos=bos)
-    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA")
+    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", kept=cache)

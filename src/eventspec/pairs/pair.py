@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from eventspec.ask import RecordingContext
+from eventspec.ask import Live, LivePolicy, RecordingContext
+from eventspec.ask.generation import DEFAULT_METHOD
 from eventspec.core import BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
+from eventspec.models.features import FeatureCache
 from eventspec.models.loading import LoadOptions
+from eventspec.models.session import keeping
 from eventspec.pairs.event_drafters import event_method
 from eventspec.pairs.methods import (
     EVENT_METHOD,
@@ -128,6 +131,15 @@ class Pair:
     def open(self, recording: Recording, window: Window | None = None) -> RecordingContext:
         """A recording to ask several questions about: it is encoded once, and only the first of them reads its rows."""
         return RecordingContext(self, recording, window)
+
+    def live(self, method: str = DEFAULT_METHOD, feature_bytes: int = 256 << 20, **policy: Any) -> Live:
+        """A stream to push frames and events to, which is read before anybody asks; `method` is what it is read for, `policy`
+        are fields of `LivePolicy`, `feature_bytes` bounds the rows of frames that are kept. BadInput for what there is not."""
+        known = {item.name for item in fields(LivePolicy)}
+        if unknown := sorted(set(policy) - known):
+            raise BadInput(f"live has no setting '{unknown[0]}': choose from {', '.join(sorted(known))}")
+        kept = self.with_target(keeping(self.target, FeatureCache(feature_bytes)))
+        return Live(kept, method, LivePolicy(**policy))
 
     def close(self) -> None:
         """End the workers' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""

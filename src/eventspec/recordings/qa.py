@@ -20,6 +20,8 @@ class Question:
     answer: str
     line: int = 0
     """Where it stands in its file, from 1 on."""
+    kind: str | None = None
+    """What kind of question it is, where its file says so."""
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
@@ -43,7 +45,8 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
             texts = []
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts recording, question and answer")
-        question = Question(f"{number:06d}", path.parent / texts[0], texts[1], texts[2], number)
+        kind = row.get("kind") if isinstance(row.get("kind"), str) else None
+        question = Question(f"{number:06d}", path.parent / texts[0], texts[1], texts[2], number, kind)
         found.setdefault(question.recording, []).append(question)
     if not found:
         raise BadInput(f"{path} holds no questions: `eventspec scenes make` writes some")

@@ -1,0 +1,319 @@
+"""A camera pair as it runs: what it sends is read before anybody asks, so that a question waits for its own words only.
+
+Every frame is encoded when it comes (no frame looks at another, so its rows are those of any window). A thread cuts a window
+now and then and has it read in the background: the target's visual prefix, and what a method's drafters see. A question is
+answered about the latest window that is ready, exactly as `generate` answers it about that window of the recording.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from eventspec.ask.context import RecordingContext
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_question
+from eventspec.ask.incoming import Frame, Incoming
+from eventspec.ask.result import Result
+from eventspec.core import BadInput, EventspecError, Media, Sampling, Trace, Window
+from eventspec.events.stream import EventStream
+from eventspec.video.clip import VideoClip
+
+Windows = Literal["sliding", "growing", "triggered"]
+
+
+@dataclass(frozen=True)
+class LivePolicy:
+    """Which windows are cut, and what reading ahead may cost.
+
+    A prefix is exact, so a window that is not the last one's beginning is read anew: its frames are encoded already, but the
+    prefill of all visual rows is paid once a window, of which `share` and `hop_us` say how many there are.
+    """
+
+    window_us: int = 1_000_000
+    """How long a window is, at most."""
+    windows: Windows = "sliding"
+    """sliding: the latest `window_us`. growing: from where the last one ended, until it is `window_us` long. triggered: as
+    sliding, but cut only when events come `trigger` times as fast as over the window before, and once a window at least."""
+    hop_us: int = 250_000
+    """A window is cut so long after the one before, at the earliest."""
+    trigger: float = 1.5
+    share: float = 0.5
+    """Of the target's time that reading ahead may take while nobody asks."""
+    rows: int = 64
+    """Rows of a prompt that are read in one go: how long a question may have to wait for what is being read."""
+    waiting: int = 4
+    """Frames that may wait to be encoded ahead. When one more comes, the one that has waited longest is dropped: it is encoded
+    when a window needs it, and otherwise never."""
+    event_bytes: int = 256 << 20
+    """Of the events that are held; the oldest packets are dropped beyond."""
+
+    def checked(self) -> LivePolicy:
+        """Itself; BadInput for what cannot be."""
+        if self.windows not in get_args(Windows):
+            raise BadInput(f"windows '{self.windows}' are unknown: choose {', '.join(get_args(Windows))}")
+        for name, least in (("window_us", 1), ("hop_us", 1), ("rows", 1), ("waiting", 1), ("event_bytes", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise BadInput(f"{name} is {value!r}: give a whole number from {least} on")
+        if not 0 < self.share <= 1:
+            raise BadInput(f"share is {self.share!r}: give a part of the target's time above 0, up to 1")
+        if not self.trigger > 0:
+            raise BadInput(f"trigger is {self.trigger!r}: give how many times as fast, above 0")
+        return self
+
+
+@dataclass(frozen=True)
+class LiveAnswer:
+    """An answer about a window of a stream. `seconds` between question and answer; a standing question's answer may have been
+    there before it was asked."""
+
+    window: Window
+    result: Result
+    seconds: float
+    ahead: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.result.text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.result.token_ids
+
+
+@dataclass
+class LiveCounts:
+    """What came and what became of it."""
+
+    frames: int = 0
+    encoded: int = 0
+    dropped: int = 0
+    """Frames that were not encoded ahead because others came too soon behind them."""
+    packets: int = 0
+    dropped_packets: int = 0
+    windows: int = 0
+    """Windows that were read ahead."""
+    notes: list[str] = field(default_factory=list)
+
+
+class Live:
+    """What `pair.live()` gives: push from any thread, ask from one at a time; `close` it, or use it in a `with`."""
+
+    def __init__(self, pair: Methods, method: str = DEFAULT_METHOD, policy: LivePolicy | None = None) -> None:
+        self.pair, self.method, self.policy = pair, method, (policy or LivePolicy()).checked()
+        self._target = pair.method(method).target
+        self._incoming = Incoming(2 * self.policy.window_us, self.policy.event_bytes)
+        self._waiting: deque[tuple[Frame, int]] = deque()
+        self._counts = LiveCounts()
+        self._standing: dict[str, Sampling] = {}
+        self._ready: _Window | None = None
+        self._behind: Generation | None = None  # a standing question that is being answered
+        self._cut_us: int | None = None  # where the latest window ended
+        self._anchor_us: int | None = None  # where a growing one began
+        self._asking, self._closed = 0, False
+        self._changed = threading.Condition()
+        self._one_asks = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="eventspec-live", daemon=True)
+        self._thread.start()
+
+    # --------------------------------------------------------------------------------------------------------------- pushing
+    def push_frame(self, frame: Frame, time_us: int) -> None:
+        """One more frame uint8 [H, W, 3] RGB, later than those before. Copied; BadInput for what is none, or is not later."""
+        self._open()
+        own = self._incoming.push_frame(frame, time_us)
+        with self._changed:
+            self._waiting.append((own, int(time_us)))
+            while len(self._waiting) > self.policy.waiting:
+                self._waiting.popleft()
+                self._counts.dropped += 1
+            self._changed.notify_all()
+
+    def push_events(self, events: EventStream) -> None:
+        """One more packet of events, in order of time. Copied; BadInput for another sensor, or times that go back."""
+        self._open()
+        self._incoming.push_events(events)
+
+    # ---------------------------------------------------------------------------------------------------------------- asking
+    def ask(self, question: str, method: str | None = None, sampling: Sampling | None = None, **settings: Any) -> LiveAnswer:
+        """Answer a question about the latest window that is ready, or about the latest there is when none is; as `generate`.
+        BadInput before the first frame."""
+        self._open()
+        check_question(question)
+        began, wanted = time.perf_counter(), (sampling or Sampling()).but(**settings)
+        with self._one_asks:
+            with self._changed:
+                self._asking += 1
+                ready = self._ready
+                if self._behind is not None and self._standing.get(question) != wanted:
+                    self._behind.cancel()
+                self._changed.wait_for(lambda: self._behind is None)
+            try:
+                return self._answered(ready or self._cut(), question, method or self.method, wanted, began)
+            finally:
+                with self._changed:
+                    self._asking -= 1
+                    self._changed.notify_all()
+
+    def standing(self, question: str, sampling: Sampling | None = None, **settings: Any) -> None:
+        """A question that is answered ahead about every window, in the background: asked with the same settings, its answer is
+        there at once."""
+        self._open()
+        check_question(question)
+        self._standing[question] = (sampling or Sampling()).but(**settings)
+
+    @property
+    def counts(self) -> LiveCounts:
+        """What came so far, and what became of it."""
+        found, incoming = self._counts, self._incoming
+        about = (incoming.frames, found.encoded, found.dropped, incoming.packets, incoming.dropped_packets, found.windows)
+        return LiveCounts(*about, list(found.notes))
+
+    @property
+    def window(self) -> Window | None:
+        """The window that a question is answered about just now, None while none is ready."""
+        return self._ready.window if self._ready else None
+
+    def close(self) -> None:
+        """End reading ahead; nothing can be pushed or asked afterwards."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _answered(self, ready: _Window, question: str, method: str, sampling: Sampling, began: float) -> LiveAnswer:
+        known = ready.answers.get((question, method))
+        if known is not None and self._standing.get(question) == sampling:
+            return LiveAnswer(ready.window, known, time.perf_counter() - began, ahead=True)
+        result = ready.context.generation(question, method, sampling, events_may_lack=True).result()
+        return LiveAnswer(ready.window, result, time.perf_counter() - began)
+
+    def _open(self) -> None:
+        if self._closed:
+            raise BadInput("this stream was closed: begin another one")
+
+    # --------------------------------------------------------------------------------------------------------- reading ahead
+    def _run(self) -> None:
+        """Read the latest window ahead part by part, and the standing questions about it; encode frames as they come between
+        two parts, so that neither keeps the other from its turn."""
+        reading: Iterator[None] | None = None
+        while self._wait(reading is not None):
+            began = time.perf_counter()
+            try:
+                self._encode_one()
+                reading = reading or self._read_ahead()
+                if next(reading, self) is self:
+                    reading = None
+            except Exception as error:  # a question finds it again and is told; a stream goes on
+                reading = None
+                self._note(error)
+            self._rest(time.perf_counter() - began)
+
+    def _wait(self, reading: bool) -> bool:
+        """Until there is something to do and nobody asks; False once this is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (not self._asking and (reading or self._waiting or self._due())))
+            return not self._closed
+
+    def _rest(self, seconds: float) -> None:
+        """As long as the share of the target's time asks for; no longer when somebody closes this."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, min(1.0, seconds * (1 / self.policy.share - 1)))
+
+    def _encode_one(self) -> None:
+        """Encode the frame that has waited longest, if one waits."""
+        with self._changed:
+            if not self._waiting:
+                return
+            frame, time_us = self._waiting.popleft()
+        alone = Media(None, VideoClip(frame[None], np.array([time_us], np.int64)))
+        self.pair.workers.start("target", partial(self._target.encode, alone, Trace())).result()
+        self._counts.encoded += 1
+
+    def _due(self) -> bool:
+        """Whether another window is to be cut."""
+        end, policy = self._incoming.end_us, self.policy
+        if end is None or self._cut_us is None:
+            return end is not None
+        since = end - self._cut_us
+        if since < policy.hop_us or policy.windows != "triggered" or since >= policy.window_us:
+            return since >= policy.hop_us
+        fresh, before = Window(self._cut_us, end), Window(max(0, self._cut_us - policy.window_us), self._cut_us)
+        usual = self._incoming.count(before) / max(1, before.duration_us)
+        return self._incoming.count(fresh) / fresh.duration_us >= policy.trigger * usual
+
+    def _cut(self) -> _Window:
+        """The latest window; BadInput before the first frame."""
+        end, length = self._incoming.end_us, self.policy.window_us
+        if end is None:
+            raise BadInput("no frame has come yet: push frames first, then ask")
+        start = max(0, end - length)
+        if self.policy.windows == "growing":
+            with self._changed:
+                if self._anchor_us is None or end - self._anchor_us > length:
+                    self._anchor_us = start if self._cut_us is None else max(start, self._cut_us)
+                start = self._anchor_us
+        window = Window(min(start, end - 1), end)
+        recording = self._incoming.recording(window)
+        return _Window(window, RecordingContext(self.pair, recording))
+
+    def _read_ahead(self) -> Iterator[None]:
+        """Cut a window and read it, part by part; then the standing questions about it."""
+        if not self._due():
+            return
+        made = self._cut()
+        self._cut_us = made.window.end_us
+        yield from made.context.preparing(
+            self.method, self.policy.rows, events_may_lack=True
+        )  # nothing moved: that is seen too
+        self._ready = made
+        self._counts.windows += 1
+        for question, sampling in list(self._standing.items()):
+            while not self._answer_behind(made, question, sampling):
+                yield
+            yield
+
+    def _answer_behind(self, made: _Window, question: str, sampling: Sampling) -> bool:
+        """Answer a standing question; False when somebody asked another one meanwhile, which comes first."""
+        asked = made.context.generation(question, self.method, sampling, events_may_lack=True)
+        with self._changed:
+            if self._asking:
+                return False
+            self._behind = asked
+        try:
+            result = asked.result()
+            if result.finish_reason == "cancelled":
+                return False
+            made.answers[question, self.method] = result
+            return True
+        finally:
+            with self._changed:
+                self._behind = None
+                self._changed.notify_all()
+
+    def _note(self, error: Exception) -> None:
+        text = str(error) if isinstance(error, EventspecError) else f"{type(error).__name__}: {error}"
+        if text not in self._counts.notes:
+            self._counts.notes.append(text)
+
+
+@dataclass
+class _Window:
+    """A window that was cut, and the answers to standing questions about it."""
+
+    window: Window
+    context: RecordingContext
+    answers: dict[tuple[str, str], Result] = field(default_factory=dict)

@@ -1,0 +1,90 @@
+"""A recording as if it came from the camera just now."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+
+from eventspec.ask.live import Live
+from eventspec.core import BadInput, Window
+from eventspec.recordings import Recording
+
+PACKET_US = 10_000
+"""Of events that are pushed together, as cameras send them."""
+
+
+def packets(window: Window) -> Iterator[Window]:
+    """The window in steps of `PACKET_US`."""
+    for start in range(window.start_us, window.end_us, PACKET_US):
+        yield Window(start, min(start + PACKET_US, window.end_us))
+
+
+class Replay:
+    """Pushes a recording in real time, for so many seconds, on a thread of its own; what it cannot push ends it and is raised
+    by `join`.
+
+    A recording that is shorter is repeated on a clock that goes on, so much later that no window holds the end of one turn and
+    the beginning of the next."""
+
+    def __init__(self, live: Live, recording: Recording, seconds: float) -> None:
+        if recording.video is None or not len(recording.video):
+            raise BadInput(f"{recording.name} has no RGB frames: a stream without frames cannot be asked about")
+        self.live, self.recording, self.seconds = live, recording, seconds
+        self.turn_us = recording.span.duration_us + live.policy.window_us
+        """How much later a turn's times are than those of the turn before."""
+        self.late_us = 0
+        """How far behind the clock a push was, at worst."""
+        self._error: Exception | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="eventspec-replay", daemon=True)
+
+    def start(self) -> None:
+        """Begin to push."""
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether there is more to come."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End with the packet that is being pushed."""
+        self._stopped.set()
+
+    def join(self) -> None:
+        """Wait for the end; raises what ended it early."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def on_recording(self, window: Window) -> Window:
+        """A window of the stream on the recording's own clock."""
+        shift = max(0, (window.end_us - 1 - self.recording.span.start_us) // self.turn_us) * self.turn_us
+        return Window(window.start_us - shift, window.end_us - shift)
+
+    def _run(self) -> None:
+        due, span = time.perf_counter(), self.recording.span
+        end = due + self.seconds
+        try:
+            for turn in count():
+                for step in packets(span):
+                    due += step.duration_us / 1e6
+                    if due > end or self._stopped.wait(max(0.0, due - time.perf_counter())):
+                        return
+                    self.late_us = max(self.late_us, round(1e6 * (time.perf_counter() - due)))
+                    self._push(step, turn * self.turn_us)
+        except Exception as error:
+            self._error = error
+
+    def _push(self, step: Window, shift: int) -> None:
+        """What the recording has of a step, events first."""
+        if self.recording.events is not None:
+            self.live.push_events(self.recording.events.slice(step).shifted(shift))
+        if self.recording.video is not None:
+            clip = self.recording.video.slice(step)
+            for frame, at in zip(clip.frames, clip.times_us.tolist(), strict=True):
+                self.live.push_frame(np.asarray(frame), at + shift)

@@ -1,0 +1,149 @@
+"""``eventspec live``: a recording replayed in real time, and a question asked again and again about the window just past."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eventspec.cli.events import Order, Sensor
+from eventspec.cli.paths import given_path
+
+if TYPE_CHECKING:
+    from eventspec.ask import Live, LiveAnswer
+    from eventspec.ask.replay import Replay
+
+
+def live(
+    recording: Annotated[Path, typer.Option(parser=given_path, help="Event file with frames, DSEC or native folder.")],
+    prompt: Annotated[str, typer.Option(help="The question.")],
+    pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
+    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "cross-modal",
+    seconds: Annotated[float, typer.Option(help="How long to replay; a recording that is shorter is repeated.")] = 10.0,
+    every: Annotated[float, typer.Option(help="Seconds from one question to the next.")] = 1.0,
+    windows: Annotated[str, typer.Option(help="sliding, growing or triggered (by a burst of events).")] = "sliding",
+    window_us: Annotated[int, typer.Option(help="How long a window is, in microseconds.")] = 1_000_000,
+    hop_us: Annotated[int, typer.Option(help="A window is read ahead so often, in microseconds.")] = 250_000,
+    share: Annotated[float, typer.Option(help="Of the target's time that reading ahead may take.")] = 0.5,
+    standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    sensor: Sensor = None,
+    monotonic: Order = "raise",
+    device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
+    from eventspec.ask.generation import check_question
+    from eventspec.ask.replay import Replay
+    from eventspec.core import BadInput
+    from eventspec.events.formats import parse_sensor_size
+    from eventspec.pairs import check_method, load_pair
+    from eventspec.recordings import Recording
+
+    check_method(method)
+    if not (0 < seconds < math.inf and 0 < every < math.inf):
+        raise BadInput("--seconds and --every count seconds, above 0 and not for ever")
+    check_question(prompt)
+    size = parse_sensor_size(sensor) if sensor is not None else None
+    opened = Recording.open(recording, size, monotonic)
+    loaded = load_pair(pair, device_plan)
+    with loaded.live(method, windows=windows, window_us=window_us, hop_us=hop_us, share=share) as stream:
+        if standing:
+            stream.standing(prompt, max_new_tokens=max_new_tokens)
+        replay = Replay(stream, opened, seconds)
+        found = _asked(stream, replay, prompt, every, max_new_tokens, as_json)
+        told = report(stream, replay, found, prompt)
+    told = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **told}
+    if as_json:
+        typer.echo(json.dumps(told))
+    else:
+        _print(told)
+
+
+def _asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, quiet: bool) -> list[LiveAnswer]:
+    """Ask while the replay runs, from the first window that is ready; once behind it if it was too short for that."""
+    found: list[LiveAnswer] = []
+    replay.start()
+    try:
+        while replay.running:
+            began = time.perf_counter()
+            if stream.window is not None:
+                found.append(answer := stream.ask(prompt, max_new_tokens=most))
+                if not quiet:
+                    window = replay.on_recording(answer.window)
+                    typer.echo(f"[{window.start_us}, {window.end_us}) us  {1e3 * answer.seconds:6.1f} ms  {answer.text}")
+            time.sleep(max(0.001, min(every, 0.02 if stream.window is None else every) - (time.perf_counter() - began)))
+    except BaseException:
+        replay.stop()
+        raise
+    replay.join()
+    return found or [stream.ask(prompt, max_new_tokens=most)]
+
+
+def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str) -> dict[str, Any]:
+    """What came, what was dropped, how long answers took."""
+    counts, seen = stream.counts, [replay.on_recording(answer.window) for answer in answers]
+    return {
+        "frames": {"arrived": counts.frames, "encoded": counts.encoded, "dropped": counts.dropped},
+        "events": {"arrived": counts.packets, "dropped": counts.dropped_packets},
+        "windows_read": counts.windows,
+        "latency_ms": {
+            "provisional": _spread([_since(answer, "first_provisional") for answer in answers]),
+            "committed": _spread([_since(answer, "first_committed") for answer in answers]),
+            "answer": _spread([1e3 * answer.seconds for answer in answers]),
+        },
+        "answers": [
+            {
+                "window_us": [window.start_us, window.end_us],
+                "prompt": prompt,
+                "token_ids": answer.token_ids,
+                "text": answer.text,
+                "ahead": answer.ahead,
+                "latency_ms": round(1e3 * answer.seconds, 3),
+            }
+            for answer, window in zip(answers, seen, strict=True)
+        ],
+        "notes": counts.notes,
+    }
+
+
+def _since(answer: LiveAnswer, mark: str) -> float | None:
+    """Milliseconds from the question to a mark of its trace; None where there is none. What was there before took none."""
+    marks = answer.result.trace.marks
+    if mark not in marks:
+        return None
+    if answer.ahead:
+        return 1e3 * answer.seconds
+    return 1e3 * (answer.seconds - marks["end"] + marks[mark])
+
+
+def _spread(values: list[float | None]) -> dict[str, float | int | None]:
+    """n, median and 99th percentile (the largest of fewer than 100)."""
+    import numpy as np
+
+    known = [value for value in values if value is not None]
+    if not known:
+        return {"n": 0, "p50": None, "p99": None}
+    return {"n": len(known), "p50": round(float(np.median(known)), 3), "p99": round(float(np.quantile(known, 0.99)), 3)}
+
+
+def _print(told: dict[str, Any]) -> None:
+    frames, events, latency = told["frames"], told["events"], told["latency_ms"]
+    typer.echo(
+        f"{frames['arrived']} frames came, {frames['encoded']} were encoded ahead, {frames['dropped']} were dropped from that; "
+        f"{events['dropped']} of {events['arrived']} event packets were dropped; {told['windows_read']} windows were read ahead"
+    )
+    for name, label in (
+        ("provisional", "first provisional token"),
+        ("committed", "first committed token"),
+        ("answer", "answer"),
+    ):
+        if latency[name]["n"]:
+            values = latency[name]
+            typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   p99 {values['p99']:7.1f} ms   (n = {values['n']})")
+    for note in told["notes"]:
+        typer.echo(f"note: {note}", err=True)

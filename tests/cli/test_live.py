@@ -1,0 +1,80 @@
+"""`chat` and `live`: several questions, and a recording as if it came just now."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from eventspec.cli import run
+from eventspec.pairs.pair_file import DATA
+
+REAL = DATA / "clips/davis346_traffic_1s"
+QUESTIONS = ("What is ahead?", "How many road users are visible?")
+
+
+def test_chat_answers_line_by_line_what_generate_answers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join((*QUESTIONS, "", "never asked"))))
+    assert run(["chat", str(REAL), "--method", "prior", "--max-new-tokens", "16"]) == 0
+    told = capsys.readouterr()
+    single = []
+    for question in QUESTIONS:
+        assert run(["generate", "--recording", str(REAL), "--prompt", question, "--max-new-tokens", "16"]) == 0
+        single.append(capsys.readouterr().out)
+    assert told.out == "".join(single)
+    assert told.err.count("tokens, the first after") == 2
+
+
+def test_chat_goes_on_behind_a_question_that_cannot_be_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{'What is that thing over there? ' * 200}\n{QUESTIONS[0]}\n"))
+    assert run(["chat", str(REAL), "--method", "prior", "--max-new-tokens", "4"]) == 0
+    told = capsys.readouterr()
+    assert "exceed the context" in told.err
+    assert told.out.count("\n") == 1
+
+
+def test_live_reports_what_came_and_how_long_answers_took(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("live", "--recording", str(REAL), "--prompt", QUESTIONS[1], "--seconds", "4", "--every", "0.5", "--json")
+    assert run([*words, "--max-new-tokens", "8", "--window-us", "400000"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["frames"]["arrived"] > 0
+    assert told["frames"]["encoded"] + told["frames"]["dropped"] <= told["frames"]["arrived"]
+    assert told["events"] == {"arrived": told["events"]["arrived"], "dropped": 0}
+    assert told["latency_ms"]["answer"]["n"] == len(told["answers"]) >= 1
+    assert told["latency_ms"]["answer"]["p50"] <= told["latency_ms"]["answer"]["p99"]
+    start, end = told["answers"][-1]["window_us"]
+    asked = ("generate", "--recording", str(REAL), "--prompt", QUESTIONS[1], "--window", f"{start}:{end}", "--json")
+    assert run([*asked, "--method", "autoregressive", "--max-new-tokens", "8"]) == 0
+    assert json.loads(capsys.readouterr().out)["token_ids"] == told["answers"][-1]["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "0"), "--seconds and --every"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "nan"), "--seconds and --every"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "inf"), "--seconds and --every"),
+        (("live", "--recording", "REAL", "--prompt", " "), "the prompt is empty"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--windows", "round"), "choose sliding, growing, triggered"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--share", "2"), "share is 2.0"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--hop-us", "0"), "hop_us is 0"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--method", "nobody"), "unknown method 'nobody'"),
+        (("live", "--recording", "nowhere", "--prompt", "?"), "nowhere"),
+        (("chat", "nowhere"), "nowhere"),
+        (("chat", "REAL", "--method", "nobody"), "unknown method 'nobody'"),
+        (("chat", "REAL", "--temperature", "-1"), "temperature"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--window", "5"), "give START:END"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--window", "a:b"), "give START:END"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([str(REAL) if word == "REAL" else word for word in words]) == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert told.err.count("\n") == 1
+    assert not told.out
