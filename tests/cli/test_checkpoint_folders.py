@@ -61,17 +61,18 @@ def test_another_event_drafter_changes_no_token_of_a_pair(
 ) -> None:
     plain = told(capsys, *ASK, "--method", "autoregressive")
     drafter = folders.eventgpt if which == "folder" else which
-    drafted = told(capsys, *ASK, "--drafter", drafter, "--vocabulary", way)
+    events = (*ASK, "--method", "cross-modal", "--drafter", drafter, "--vocabulary")
+    drafted = told(capsys, *events, way)
     assert drafted["token_ids"] == plain["token_ids"]
     assert "vocabulary: " in str(drafted["notes"])
-    assert "differ: id" in refused(capsys, *ASK, "--drafter", drafter, "--vocabulary", "same")
+    assert "differ: id" in refused(capsys, *events, "same")
 
 
 def test_what_a_method_passes_over_is_refused(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
     """And so is a target folder without what the method needs, before it is loaded."""
-    eagle, lossy = ("--method", "eagle"), ("--method", "compressed-target")
+    eagle, lossy, events = ("--method", "eagle"), ("--method", "compressed-target"), ("--method", "cross-modal")
     assert "--head is nothing to method cross-modal: it is for --method eagle or specvlm" in refused(
-        capsys, *ASK, "--head", "eagle"
+        capsys, *ASK, *events, "--head", "eagle"
     )
     assert "--drafter is nothing to method eagle: it is for --method cross-modal" in refused(
         capsys, *ASK, *eagle, "--drafter", "fine"

@@ -46,7 +46,7 @@ class RecordingContext:
         check_question(question)
         check_media(self.name, self.media, method, found, events_may_lack, frames_may_lack=bool(self._later))
         request = Request(self.media, question, self.pair.tokens.sampling((sampling or Sampling()).but(**settings)))
-        return Generation(self.pair, request, method, partial(self._encoded, found.target))
+        return Generation(self.pair, request, method, partial(self._encoded, found.target), bool(self._contexts))
 
     def ask(self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any) -> Result:
         """Answer a question; as `generate`."""
@@ -68,7 +68,8 @@ class RecordingContext:
         """`prepare` in parts, of which each step does one: vision encoding, at most `rows` rows of the prompt at a time, and
         what a method's drafters read. Between two parts the target's lane is free for others; whoever leaves early loses
         nothing of the parts that are done."""
-        asked = self.generation(ANY_QUESTION, method, None, events_may_lack, max_new_tokens=2, min_new_tokens=2)
+        widest = self._widest(method)
+        asked = self.generation(ANY_QUESTION, widest, None, events_may_lack, max_new_tokens=2, min_new_tokens=2)
         target, lane = asked.method.target, self.pair.workers
         taps = next((drafter.taps for drafter in asked.method.drafts.after if drafter.taps), ())
 
@@ -85,6 +86,14 @@ class RecordingContext:
             yield
         asked.result()
         yield
+
+    def _widest(self, method: str) -> str:
+        """The method itself; for one that chooses, that of its choice with the most drafters, which read for the others too."""
+        choice = self.pair.method(method).choice
+        if choice is None:
+            return method
+        able = [name for name in choice.methods if self.media.events is not None or name not in choice.needs_events]
+        return max(able, key=lambda name: len(self.pair.method(name).drafts.of_all))
 
     def extend(self, frames: Frames) -> None:
         """More frames uint8 [K, H, W, 3] of the same window, as they arrive; a recording that is to grow begins without any.

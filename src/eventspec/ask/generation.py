@@ -11,14 +11,14 @@ from eventspec.engine.answer import Outcome
 from eventspec.engine.display import Emit, ignore
 from eventspec.engine.generate import Encode, run
 from eventspec.engine.generate import stream as stream_updates
-from eventspec.engine.method import Method
+from eventspec.engine.method import Answered, Asked, Method
 from eventspec.engine.workers import Workers
 from eventspec.recordings import Recording
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, text_of
 from eventspec.trace import Lane
 
 LANES: tuple[Lane, ...] = ("target", "drafter")
-DEFAULT_METHOD = "cross-modal"
+DEFAULT_METHOD = "auto"
 
 
 class Methods(Protocol):
@@ -79,12 +79,19 @@ def check_question(question: str) -> None:
 class Generation:
     """One question being answered: iterate `updates` to see it grow, or take the `result` at once. It runs once.
 
-    `encode` gives the recording as the method's target sees it; None = it is encoded anew.
+    `encode` gives the recording as the method's target sees it; None = it is encoded anew. read_before: whether it was read for
+    another question. chosen: the name of the method that answers, `name` unless that one leaves the choice to what was learnt.
     """
 
-    def __init__(self, pair: Methods, request: Request, name: str, encode: Encode | None = None) -> None:
+    def __init__(
+        self, pair: Methods, request: Request, name: str, encode: Encode | None = None, read_before: bool = False
+    ) -> None:
         self.pair, self.request, self.name = pair, request, name
-        self.method, self.trace, self.encode = pair.method(name), Trace(), encode
+        self.trace, self.encode = Trace(), encode
+        self._asked = Asked(request.question, request.sampling.max_new_tokens, request.media.events is not None, read_before)
+        self._choice = pair.method(name).choice
+        self.chosen = name if self._choice is None else self._choice.choose(self._asked)
+        self.method = pair.method(self.chosen)
         self._outcome: Outcome | None = None
         self._begun = self._cancelled = False
 
@@ -124,7 +131,7 @@ class Generation:
         rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
         text = text_of(outcome.token_ids, self.pair.tokens.vocabulary.decode, request.sampling.stop_strings)
         placement, lossless = self.pair.workers.placement, self.method.target.lossless
-        about = (self.name, lossless, outcome.finish_reason, rows - visual, visual, placement, self.trace)
+        about = (self.name, self.chosen, lossless, outcome.finish_reason, rows - visual, visual, placement, self.trace)
         return Result(text, outcome.token_ids, *about)
 
     def _run(self, emit: Emit = ignore) -> Outcome:
@@ -139,7 +146,16 @@ class Generation:
         self._outcome = run(*how, cancelled=lambda: self._cancelled, encode=self.encode)
         self.trace.mark("end")
         self._note(limits.rounding)
+        self._learn(self._outcome)
         return self._outcome
+
+    def _learn(self, outcome: Outcome) -> None:
+        """Tell who chose the method what came of it; nobody learns from an answer that was not wanted to its end."""
+        marks = self.trace.marks
+        if self._choice is not None and outcome.finish_reason != "cancelled" and "first_committed" in marks:
+            first = marks["first_committed"]
+            took = Answered(first, marks["end"] - first, len(outcome.token_ids))
+            self._choice.learn(self.chosen, self._asked, took)
 
     def _note(self, rounding: float) -> None:
         """Note what the run met: lanes that are not as they should be, decisions as close as rounding."""

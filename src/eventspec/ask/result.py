@@ -16,6 +16,8 @@ class Result:
     text: str
     token_ids: list[int]
     method: str
+    chosen: str
+    """The method that answered, where `method` leaves the choice to what was learnt; else the same."""
     lossless: bool
     """Whether the answer is the target's own."""
     finish_reason: FinishReason
@@ -35,6 +37,7 @@ class Result:
             "text": self.text,
             "token_ids": self.token_ids,
             "method": self.method,
+            "chosen": self.chosen,
             "lossless": self.lossless,
             "finish_reason": self.finish_reason,
             "usage": {

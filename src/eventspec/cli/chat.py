@@ -20,7 +20,7 @@ def chat(
         Path, typer.Argument(parser=given_path, help="Event file, video, image folder, DSEC or native folder.")
     ],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
-    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "cross-modal",
+    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "auto",
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,

@@ -84,7 +84,7 @@ def generate(
     compat: Compat = False,
     dtype: Dtype = "float32",
     device: Device = "cpu",
-    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "cross-modal",
+    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "auto",
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0 switches it off.")] = 0,

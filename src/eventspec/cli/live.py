@@ -22,7 +22,7 @@ def live(
     recording: Annotated[Path, typer.Option(parser=given_path, help="Event file with frames, DSEC or native folder.")],
     prompt: Annotated[str, typer.Option(help="The question.")],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
-    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "cross-modal",
+    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "auto",
     seconds: Annotated[float, typer.Option(help="How long to replay; a recording that is shorter is repeated.")] = 10.0,
     every: Annotated[float, typer.Option(help="Seconds from one question to the next.")] = 1.0,
     windows: Annotated[str, typer.Option(help="sliding, growing or triggered (by a burst of events).")] = "sliding",

@@ -45,6 +45,14 @@ class TextPrior:
                     return [(token, count / total) for token, count in found.most_common(most)]
         return []
 
+    def mean_length(self, question: str) -> float | None:
+        """Mean tokens of the answers to a question, or of all where it is not known; None without any."""
+        for key in (question, ""):
+            tokens, answers = (self.counts.get((key, context)) for context in ((), (-1,)))
+            if tokens and answers:
+                return tokens.total() / answers.total()
+        return None
+
     def sure_of(self, question: str, before: Sequence[int], most: int = 6, least: float = 0.4) -> list[int]:
         """The tokens that follow with at least the probability `least` together, `most` of them at most."""
         found: list[int] = []

@@ -28,6 +28,11 @@ class Drafts:
     after: tuple[Drafter, ...] = ()
     merge: Merge = first_of
 
+    @property
+    def of_all(self) -> tuple[Drafter, ...]:
+        """Everybody who drafts, once."""
+        return tuple({id(drafter): drafter for drafter in (*self.ahead, *self.after)}.values())
+
     @classmethod
     def by(cls, *drafters: Drafter, merge: Merge = first_of) -> Drafts:
         """Each of them from as early as it can."""

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from eventspec.core import Target
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
 
 Modality = Literal["frames", "events"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is known of a question before it is answered: how many tokens its answer may have at `most`, whether the recording
+    has `events`, and whether it was `read_before` for another question."""
+
+    question: str
+    most: int
+    events: bool
+    read_before: bool
+
+
+@dataclass(frozen=True)
+class Answered:
+    """How long an answer took: to its first committed token, and from there to its end."""
+
+    first_seconds: float
+    decode_seconds: float
+    tokens: int
+
+
+class Choose(Protocol):
+    """Picks one of `methods` for each question, and learns from what its answer took."""
+
+    methods: Sequence[str]
+    needs_events: frozenset[str]
+    """Those that are not for a recording without events."""
+
+    def choose(self, asked: Asked) -> str: ...
+    def learn(self, name: str, asked: Asked, answered: Answered) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -25,3 +57,5 @@ class Method:
     """What it must have besides, or the drafter sees nothing."""
     notes: tuple[str, ...] = ()
     """What the trace says of it, one sentence each."""
+    choice: Choose | None = None
+    """Picks another method for each question, which then counts in place of this one."""

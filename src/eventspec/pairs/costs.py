@@ -18,6 +18,8 @@ import torch
 
 from eventspec.core import BadInput
 from eventspec.files import write_text
+from eventspec.pairs.auto import Chooser
+from eventspec.pairs.methods import AUTO
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.warming import warm_up
 
@@ -53,7 +55,15 @@ def fitted(pair: Pair) -> Pair:
         with suppress(BadInput, OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps({name: asdict(costs) for name, costs in known.items()}, indent=1) + "\n")
-    return with_costs(pair, known)
+    return remembering(with_costs(pair, known), cache_folder() / "learnt" / path.name)
+
+
+def remembering(pair: Pair, path: Path) -> Pair:
+    """The pair with what its method `auto` learnt on this machine before, kept in a file from now on."""
+    methods = dict(pair.methods)
+    if AUTO in methods and isinstance(chooser := methods[AUTO].choice, Chooser):
+        methods[AUTO] = replace(methods[AUTO], choice=chooser.remembering(path))
+    return replace(pair, methods=methods)
 
 
 def with_costs(pair: Pair, known: Mapping[str, MethodCosts]) -> Pair:

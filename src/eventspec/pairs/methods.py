@@ -17,6 +17,7 @@ from eventspec.models.hf_session import HfTarget
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.llama import LanguageEnds
+from eventspec.pairs.auto import Chooser
 from eventspec.pairs.heads import head_drafter
 from eventspec.pairs.packers import Packers
 from eventspec.pairs.specs import CompressionSpec, HeadSpec
@@ -28,7 +29,13 @@ HEAD_METHODS = ("eagle", "specvlm")
 """Methods whose drafts come from a head on the target's features."""
 EVENT_METHOD = "cross-modal"
 HYBRID = "hybrid"
-CHOICES = {"head": (*HEAD_METHODS, HYBRID), "drafter": (EVENT_METHOD, HYBRID), "compress": (LOSSY,)}
+BLIND = "hybrid-blind"
+AUTO = "auto"
+CHOICES = {
+    "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
+    "drafter": (EVENT_METHOD, HYBRID, AUTO),
+    "compress": (LOSSY,),
+}
 """What may be chosen beside a method, and the methods that use it."""
 USUAL_COMPRESSION = CompressionSpec("pool", 3)
 
@@ -164,14 +171,14 @@ def usual_compression(parts: Parts) -> Method | None:
     return compressed(parts, USUAL_COMPRESSION) if frames else None
 
 
-def hybrid(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
+def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> Method | None:
     """Every drafter that there is: the event drafter, the prior and n-grams while the target encodes; the head on the target's
-    features, the prior and n-grams behind it. None without any but n-grams.
+    features, the prior and n-grams behind it. None without any but n-grams. `blind`: without the event drafter.
 
     Behind the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
     1.97 rounds an answer with it and without, decoding 2.98x and 3.26x as fast as plainly)."""
     heads = [methods[name] for name in HEAD_METHODS if name in methods][:1]
-    models = [methods[name] for name in (EVENT_METHOD,) if name in methods]
+    models = [methods[name] for name in (EVENT_METHOD,) if name in methods and not blind]
     texts = [made for made in (prior(parts), ngram(parts)) if made is not None]
     if not heads and not models:
         return None
@@ -181,6 +188,17 @@ def hybrid(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     drafts = Drafts(ahead, tuple(drafters), parts.mixture)
     notes = dict.fromkeys(note for method in (*heads, *models) for note in method.notes)
     return replace(first, drafts=drafts, policy=replace(first.policy, patience=2.0), drafter_needs=None, notes=tuple(notes))
+
+
+def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
+    """One of each kind, chosen for each question; None where there is nothing to choose from."""
+    kinds = (HEAD_METHODS, ("prior", "ngram"), (BLIND,), (BASELINE,), (EVENT_METHOD,), (HYBRID,))
+    found = [next((name for name in kind if name in methods), None) for kind in kinds]
+    names = [name for name in found if name is not None]
+    if len(names) < 2:
+        return None
+    chooser = Chooser(names, frozenset({EVENT_METHOD, HYBRID}) & set(names), parts.prior)
+    return replace(autoregressive(parts), choice=chooser)
 
 
 @dataclass(frozen=True)
@@ -212,9 +230,11 @@ METHODS = {
     "hybrid": Shipped(
         "all of these at once: events, head, prior and n-grams draft one tree by their calibrated probabilities", hybrid
     ),
+    "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True)),
     "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
     "ngram": Shipped("control: prompt lookup", _by(ngram)),
     "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
+    "auto": Shipped("for each question one of these, by what was measured on this machine; lossless ones only", auto),
 }
 """What ships; a pair may offer others."""
 
@@ -236,9 +256,10 @@ def built(parts: Parts, made: Mapping[str, Method] | None = None) -> dict[str, M
 
 
 def remade(parts: Parts, before: Mapping[str, Method], made: Mapping[str, Method]) -> dict[str, Method]:
-    """The methods of `before` with others `made` in their place, and a hybrid of what is there now. What a method was measured
-    to cost stays until it is measured anew."""
-    mixed = hybrid(parts, {**before, **made})
-    made = {**made, **({} if mixed is None else {HYBRID: mixed})}
+    """The methods of `before` with others `made` in their place, and those that are made of others anew. What a method was
+    measured to cost stays until it is measured anew."""
+    for name in (HYBRID, BLIND, AUTO):
+        if (method := METHODS[name].build(parts, {**before, **made})) is not None:
+            made = {**made, name: method}
     costing = {name: replace(m, policy=m.policy.costing_as(before[name].policy)) for name, m in made.items() if name in before}
     return {**before, **made, **costing}

@@ -1,0 +1,178 @@
+"""Method `auto`: it learns which method is soonest, tries what is uncertain, and loses little while it finds out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eventspec.ask import generate
+from eventspec.core import BadInput
+from eventspec.drafters import TextPrior
+from eventspec.engine.method import Answered, Asked
+from eventspec.pairs import Pair, load_pair
+from eventspec.pairs.auto import MEMORY, Chooser
+from eventspec.pairs.pair_file import DATA
+from eventspec.recordings import Recording
+
+QUESTION = "How many road users are visible?"
+COSTS = {"head": (1.05, 0.004), "prior": (1.0, 0.008), "events": (1.1, 0.005), "plain": (1.0, 0.03)}
+"""Seconds to the first token and of every further one."""
+
+
+def asked(question: str = QUESTION, read_before: bool = False, events: bool = True, most: int = 64) -> Asked:
+    return Asked(question, most, events, read_before)
+
+
+def spent(
+    chooser: Chooser, costs: dict[str, tuple[float, float]], tokens: list[int], noise: float = 0.1, seed: int = 0
+) -> float:
+    """Seconds of answers of so many tokens each, learnt from one after the other."""
+    rng, total = np.random.default_rng(seed), 0.0
+    for count in tokens:
+        question = asked(f"one of {count} tokens")
+        name = chooser.choose(question)
+        slower = float(np.exp(noise * rng.normal()))
+        first, further = costs[name]
+        total += first + further * (count - 1)
+        chooser.learn(name, question, Answered(first * slower, further * (count - 1) * slower, count))
+    return total
+
+
+def best(costs: dict[str, tuple[float, float]], tokens: list[int]) -> float:
+    return sum(min(first + further * (count - 1) for first, further in costs.values()) for count in tokens)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_costs_little_more_than_the_best_choice_for_each_length(seed: int) -> None:
+    tokens = np.random.default_rng(seed).choice([4, 12, 60], 200).tolist()
+    chooser = Chooser(list(COSTS))
+    assert spent(chooser, COSTS, tokens, seed=seed) < 1.04 * best(COSTS, tokens)
+    assert chooser.choose(asked("one of 4 tokens")) in ("prior", "plain")
+    assert chooser.choose(asked("one of 60 tokens")) in ("head", "events")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_machine_that_changes_is_noticed(seed: int) -> None:
+    chooser, tokens = Chooser(list(COSTS)), [40] * 150
+    spent(chooser, COSTS, tokens, seed=seed)
+    assert chooser.choose(asked("one of 40 tokens")) in ("head", "events")
+    busy = {**COSTS, "head": (2.5, 0.02), "events": (3.0, 0.02)}  # somebody else uses the drafter's core
+    assert spent(chooser, busy, tokens, seed=seed) < 1.1 * best(busy, tokens)
+    assert chooser.choose(asked("one of 40 tokens")) == "prior"
+
+
+def test_a_method_that_is_always_slower_is_left_but_for_a_few_tries() -> None:
+    """The negative control: without learning, a quarter of the answers would go to each."""
+    chooser, chosen = Chooser(["slow", "quick"]), []
+    for _ in range(200):
+        name = chooser.choose(asked())
+        chosen.append(name)
+        chooser.learn(name, asked(), Answered(2.0 if name == "slow" else 1.0, 0.1, 10))
+    assert chosen.count("slow") <= 4
+
+
+def test_recordings_that_were_read_before_are_learnt_apart() -> None:
+    chooser = Chooser(["a", "b"])
+    for name, new, again in (("a", 1.0, 0.4), ("b", 2.0, 0.1)) * 5:
+        chooser.learn(name, asked(), Answered(new, 0.0, 1))
+        chooser.learn(name, asked(read_before=True), Answered(again, 0.0, 1))
+    assert chooser.choose(asked(most=1)) == "a"
+    assert chooser.choose(asked(read_before=True, most=1)) == "b"
+
+
+def test_a_recording_without_events_is_not_given_to_a_method_that_needs_them() -> None:
+    chooser = Chooser(["events", "plain"], frozenset({"events"}))
+    chooser.learn("plain", asked(), Answered(9.0, 0.0, 1))
+    chooser.learn("events", asked(), Answered(1.0, 0.0, 1))
+    assert chooser.choose(asked(most=1)) == "events"
+    assert chooser.choose(asked(most=1, events=False)) == "plain"
+
+
+def test_the_length_of_an_answer_is_expected_from_the_prior_and_then_from_what_was_said() -> None:
+    prior = TextPrior.of([("how?", [5, 6, 7, 2])] * 8 + [("what?", [5, 2])] * 8)
+    chooser = Chooser(["a"], prior=prior)
+    assert chooser.expected("how?") == pytest.approx(4)
+    assert chooser.expected("what?") == pytest.approx(2)
+    assert chooser.expected("never asked") == pytest.approx(3)
+    for _ in range(30):
+        chooser.learn("a", asked("what?"), Answered(1.0, 1.0, 50))
+    assert chooser.expected("what?") == pytest.approx(50, rel=0.01)
+
+
+def test_what_was_learnt_is_remembered_and_counts_for_less(tmp_path: Path) -> None:
+    path = tmp_path / "learnt/pair.json"
+    chooser = Chooser(["a", "b"]).remembering(path)
+    for _ in range(30):
+        chooser.learn("a", asked(), Answered(2.0, 1.0, 11))
+        chooser.learn("b", asked(), Answered(1.0, 1.0, 11))
+        chooser._written = -9.0
+    again = Chooser(["a", "b"]).remembering(path)
+    assert again.choose(asked()) == "b"
+    assert chooser.seen["new"]["b"].answers > MEMORY / 2 > again.seen["new"]["b"].answers
+    assert again.seen["new"]["b"].first == pytest.approx(1.0)
+    assert "a" not in Chooser(["b"]).remembering(path).seen["new"], "a method that is gone"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"new": 5}', '{"new": {"a": {}}}', '{"new": {"a": {"answers": -1}}}', "[" * 100_000]
+)
+def test_a_damaged_memory_is_forgotten(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pair.json"
+    path.write_text(text)
+    chooser = Chooser(["a", "b"]).remembering(path)
+    assert chooser.choose(asked()) == "a"
+    chooser.learn("a", asked(), Answered(1.0, 1.0, 2))
+    assert json.loads(path.read_text())["new"]["a"]["first"] == 1.0
+
+
+def test_a_memory_that_cannot_be_kept_is_not_missed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    chooser = Chooser(["a"]).remembering(tmp_path / "file/pair.json")
+    chooser.learn("a", asked(), Answered(1.0, 1.0, 2))
+
+
+# ------------------------------------------------------------------------------------------------------ with the bundled pair
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return load_pair("nano", "one")
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 4}], ids=["greedy", "sampled"])
+def test_the_answer_is_the_targets_whatever_is_chosen(pair: Pair, settings: dict[str, float]) -> None:
+    recording, chosen = Recording.open(DATA / "clips/street_scene"), set()
+    pair = pair.with_head("eagle")  # nothing learnt yet
+    plain = generate(pair, recording, QUESTION, "autoregressive", max_new_tokens=20, **settings)
+    for _ in range(8):
+        found = generate(pair, recording, QUESTION, max_new_tokens=20, **settings)
+        assert found.token_ids == plain.token_ids
+        assert (found.method, found.lossless) == ("auto", True)
+        chosen.add(found.chosen)
+    assert chosen <= set(pair.methods) - {"auto", "compressed-target"}
+    assert len(chosen) >= 3, "each is tried"
+
+
+def test_another_head_begins_anew(pair: Pair) -> None:
+    other = pair.with_head("eagle3")
+    assert other.methods["auto"].choice is not pair.methods["auto"].choice
+    assert [*other.methods] == [*pair.methods]
+
+
+def test_a_context_is_prepared_for_all_that_may_be_chosen(pair: Pair) -> None:
+    recording = Recording.open(DATA / "clips/street_scene")
+    context = pair.open(recording)
+    context.prepare()
+    for name in ("eagle", "cross-modal", "hybrid", "autoregressive"):
+        trace = context.ask(QUESTION, name, max_new_tokens=8).trace
+        assert not [span for span in trace.spans if span.stage == "vision"], name
+
+
+def test_a_recording_without_events_is_answered(pair: Pair) -> None:
+    blind = replace(Recording.open(DATA / "clips/street_scene"), events=None)
+    for _ in range(8):
+        assert generate(pair, blind, QUESTION, max_new_tokens=4).chosen not in ("cross-modal", "hybrid")
+    with pytest.raises(BadInput, match="has no events"):
+        generate(pair, blind, QUESTION, "cross-modal")
