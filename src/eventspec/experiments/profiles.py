@@ -46,7 +46,7 @@ _H200 = StageTimes(
 PROFILES: Mapping[str, Machine] = {
     "rtx4090-nf4-7b": Machine(
         "EventGPT 7B drafts for Video-LLaVA 7B, both in NF4, 8 frames",
-        "measured on one RTX 4090 (n = 1,100 clips of 1 s): stage times alone, V(k) over 500 runs; vision is part of the prefill",
+        "measured on one RTX 4090: stage times alone (1,100 clips of 1 s), V(k) over 500 runs; vision is part of the prefill",
         StageTimes(
             vision=None,
             prefill=315.0,
