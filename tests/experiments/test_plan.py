@@ -187,4 +187,4 @@ def test_every_lossless_method_of_the_bundled_pair_is_predicted() -> None:
     assert all(ms > 0 for ms in found["stages_ms"].values())
     assert all(row["total_ms"] > 0 and "2 answers" in row["acceptance_source"] for row in found["methods"].values())
     assert found["methods"][BASE]["speedup"] == 1.0
-    assert found["answers"] == 2
+    assert (found["answers"], found["recordings"]) == (2, ["street_scene"])

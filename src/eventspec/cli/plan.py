@@ -64,7 +64,9 @@ def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dic
         task = bar.add_task("measuring")
         measured = measure(ready, asked, lambda done, total: bar.update(task, completed=done, total=total))
         about = f"pair {ready.name}, {ready.workers.placement} device(s)"
-    source = f"measured here: means over {measured.answers} answers"
+    names = measured.recordings
+    told = names[0] if len(names) == 1 else f"{len(names)} recordings"
+    source = f"measured here: means over {measured.answers} answers about {told}"
     return {"pair": where, "about": about, "stages_source": source, **measured.outlook(tokens)}
 
 
@@ -93,6 +95,7 @@ def _print(found: dict[str, Any]) -> None:
     page.print(made)
     if errors:
         page.print("error: of the predicted time, the median over answers that the prediction was not made of")
+        page.print("acceptance depends on what is seen and asked: give --questions of your own for yours")
     for source in dict.fromkeys(row["acceptance_source"] for row in found["methods"].values() if row["acceptance"] is not None):
         page.print(f"acceptance and tau: {source}")
     rule = found["rule_of_thumb"]

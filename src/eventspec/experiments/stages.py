@@ -49,6 +49,8 @@ class Measured:
     errors: Mapping[str, float | None]
     """By how much answers are mispredicted that the profile was not made of: the median share of the measured time."""
     answers: int
+    recordings: tuple[str, ...]
+    """What the questions were about: acceptance is theirs, and another scene's may be higher or lower."""
     environment: Mapping[str, Any]
 
     def outlook(self, tokens: int) -> dict[str, Any]:
@@ -56,7 +58,8 @@ class Measured:
         found = outlook(self.stages, self.methods, tokens)
         for name, row in found["methods"].items():
             row["error"] = self.errors[name]
-        return {**found, "answers": self.answers, "environment": dict(self.environment)}
+        made_of = {"answers": self.answers, "recordings": list(self.recordings), "environment": dict(self.environment)}
+        return {**found, **made_of}
 
 
 def bundled_questions() -> list[Question]:
@@ -83,7 +86,8 @@ def measure(
     names, plan = [arm.name for arm in arms], pair.workers.placement
     methods = {name: profile_of(rows, name, plan) for name in names}
     errors = {name: held_out_error(rows, name) for name in names}
-    return Measured(stages, methods, errors, len(rows), environment(pair, ["real"]))
+    recordings = tuple(dict.fromkeys(question.recording.name for question in questions))
+    return Measured(stages, methods, errors, len(rows), recordings, environment(pair, ["real"]))
 
 
 def stages_of(rows: Sequence[Mapping[str, Row]]) -> StageTimes:
