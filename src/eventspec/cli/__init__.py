@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from eventspec import __version__
-from eventspec.cli import bench, chat, dataset, demo, doctor, events, generate, live, models, scenes, train
+from eventspec.cli import bench, chat, dataset, demo, doctor, events, generate, live, models, plan, scenes, train
 
 app = typer.Typer(
     name="eventspec",
@@ -50,6 +50,7 @@ app.add_typer(dataset.app, name="dataset")
 app.add_typer(scenes.scenes, name="scenes")
 app.add_typer(train.train, name="train")
 app.add_typer(bench.bench, name="bench")
+app.command()(plan.plan)
 app.command()(doctor.doctor)
 
 

@@ -1,0 +1,202 @@
+"""What an answer of N tokens will take with each method: arithmetic on stage times and on what a method's rounds yield.
+
+It knows no model, no clock and no file. A target's own vision encoding and prefill are paid by every lossless method, so their
+share of plain decoding bounds every speedup: the ceiling. What a method adds is a head start and cheaper rounds behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eventspec.errors import BadInput
+
+BASE = "autoregressive"
+RULE = (0.2, 0.4)
+"""Prefill shares of the rule of thumb: above the second cross-modal drafting wins, below the first same-modality drafting."""
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Milliseconds of a target's stages and of its event drafter's; None for what nobody measured."""
+
+    vision: float | None
+    """None: part of the prefill."""
+    prefill: float
+    step: float
+    """One token of plain decoding."""
+    drafter_vision: float | None = None
+    drafter_prefill: float | None = None
+    drafter_step: float | None = None
+    verify_curve: tuple[tuple[int, float], ...] = ((1, 1.0),)
+    """(k, V(k)): a forward over k new tokens, in steps; lengths in rising order."""
+
+    @property
+    def first_token(self) -> float:
+        """Until plain decoding has its first token."""
+        return (self.vision or 0.0) + self.prefill
+
+    @property
+    def free_draft_tokens(self) -> float | None:
+        """How many tokens the event drafter drafts while a target on another device encodes and prefills."""
+        if self.drafter_prefill is None or not self.drafter_step:
+            return None
+        begins = (self.drafter_vision or 0.0) + self.drafter_prefill
+        return max(0.0, (self.first_token - begins) / self.drafter_step)
+
+    def autoregressive(self, tokens: int) -> float:
+        """A whole answer of plain decoding."""
+        return self.first_token + (tokens - 1) * self.step
+
+    def prefill_share(self, tokens: int) -> float:
+        """The share of plain decoding that no lossless method can avoid."""
+        return self.first_token / self.autoregressive(tokens)
+
+    def ceiling(self, tokens: int) -> float:
+        """The best speedup of any lossless method."""
+        return 1 / self.prefill_share(tokens)
+
+    def verify(self, count: float) -> float:
+        """A forward over so many new tokens: between lengths of the curve linear, outside them as at its ends."""
+        lengths, costs = zip(*self.verify_curve, strict=True)
+        if count <= lengths[0] or count >= lengths[-1]:
+            return float(costs[0] if count <= lengths[0] else costs[-1]) * self.step
+        above = next(i for i, length in enumerate(lengths) if length >= count)
+        share = (count - lengths[above - 1]) / (lengths[above] - lengths[above - 1])
+        return float(costs[above - 1] + share * (costs[above] - costs[above - 1])) * self.step
+
+
+@dataclass(frozen=True)
+class MethodProfile:
+    """What a method adds to vision and prefill, and what its rounds cost and yield."""
+
+    head_start: tuple[tuple[float, float], ...]
+    """(share of the answers, tokens committed once the head start is verified); the target's own token counts."""
+    begin: float
+    """Milliseconds from the first token of plain decoding to that moment."""
+    tau: float
+    """Tokens of a later round."""
+    round: float
+    """Milliseconds of a later round: drafting that the target waits for, verifying, committing."""
+    acceptance: float | None
+    """Accepted / drafted, by prefix; None where nothing is drafted."""
+    source: str
+    """Where acceptance and tau come from."""
+    first_rounds: int = 1
+    """Forwards up to the verified head start: 1 where the prefill's own verifies it."""
+    device_plan: str = "two"
+    best_case: bool = False
+    """Whether it bounds what is possible, and was not seen."""
+
+    def rounds(self, tokens: int) -> float:
+        """Rounds behind the head start, in the mean."""
+        return sum(share * max(0.0, tokens - committed) for share, committed in self.head_start) / self.tau
+
+    def total(self, stages: StageTimes, tokens: int) -> float:
+        """Milliseconds of an answer."""
+        return stages.first_token + self.begin + self.rounds(tokens) * self.round
+
+
+def plain(stages: StageTimes, device_plan: str = "two") -> MethodProfile:
+    """The baseline: a token a step."""
+    return MethodProfile(((1.0, 1.0),), 0.0, 1.0, stages.step, None, "nothing is drafted", device_plan=device_plan)
+
+
+def chain_ahead(
+    stages: StageTimes,
+    accepted: tuple[tuple[float, float], ...],
+    tokens: int,
+    device_plan: str,
+    source: str,
+    best_case: bool = False,
+) -> MethodProfile:
+    """An event drafter's chain as a head start only: drafted while the target encodes and prefills, verified by one forward
+    behind the prefill, and plain decoding afterwards. `accepted`: (share of the answers, length of the prefix that would be
+    accepted of a draft without end).
+
+    The first draft stands where the prefill names a token itself, so it saves nothing. On one device nothing is hidden: the
+    target waits until the drafter is done."""
+    free = stages.free_draft_tokens or 0.0
+    drafted = min(free, tokens - 1) - 1  # a round's own token ends the answer
+    if drafted <= 0:
+        return plain(stages, device_plan)
+    kept = [(share, min(length, drafted)) for share, length in accepted]
+    begin = stages.verify(1 + drafted)
+    if device_plan == "one":
+        begin += (stages.drafter_vision or 0.0) + (stages.drafter_prefill or 0.0)
+        begin += (1 + drafted) * (stages.drafter_step or 0.0)
+    # Behind the prefill's token come the accepted ones and the bonus token.
+    head_start = tuple((share, 2 + length) for share, length in kept)
+    acceptance = sum(share * length for share, length in kept) / drafted
+    return MethodProfile(head_start, begin, 1.0, stages.step, acceptance, source, 2, device_plan, best_case)
+
+
+def outlook(stages: StageTimes, methods: Mapping[str, MethodProfile], tokens: int) -> dict[str, Any]:
+    """The object of `plan --json`: everything in it is predicted from `stages` and `methods`."""
+    if tokens < 1:
+        raise BadInput(f"{tokens} tokens are no answer: give at least 1")
+    predicted = {name: _prediction(stages, method, tokens) for name, method in methods.items()}
+    drafting = {name: row["speedup"] for name, row in predicted.items() if name != BASE and not row["best_case"]}
+    fastest = max(drafting, key=drafting.__getitem__, default=None)
+    free = stages.free_draft_tokens
+    return {
+        "tokens": tokens,
+        "predicted": True,
+        "stages_ms": {
+            "target_vision": _short(stages.vision),
+            "target_prefill": _short(stages.prefill),
+            "target_step": _short(stages.step),
+            "drafter_vision": _short(stages.drafter_vision),
+            "drafter_prefill": _short(stages.drafter_prefill),
+            "drafter_step": _short(stages.drafter_step),
+        },
+        "verify_curve": {str(length): _short(cost) for length, cost in stages.verify_curve},
+        "free_draft_tokens": _short(free),
+        "prefill_share": _short(stages.prefill_share(tokens)),
+        "ceiling": _short(stages.ceiling(tokens)),
+        "rule_of_thumb": rule_of_thumb(stages.prefill_share(tokens), fastest, drafting.get(fastest or "", 0.0)),
+        "methods": predicted,
+    }
+
+
+def rule_of_thumb(share: float, fastest: str | None, speedup: float) -> dict[str, Any]:
+    """What the rule of the early notes says of a prefill share, and what the ceiling and the prediction say of it. Nobody has
+    tested the rule: it knows neither acceptance nor what drafting and verifying cost."""
+    low, high = RULE
+    says = "depends on the acceptance rate"
+    if not low <= share <= high:
+        says = "cross-modal drafting wins" if share > high else "same-modality drafting wins"
+    ceiling = f"no lossless method can be faster than {1 / share:.2f}x at a prefill share of {share:.0%}"
+    if share > high:
+        ceiling += ": a high share means much to hide behind and little to gain"
+    predicted = "no method is predicted to be faster than plain decoding"
+    if fastest is not None and speedup > 1:
+        predicted = f"{fastest} is predicted to be the fastest, {speedup:.2f}x"
+    return {"thresholds": list(RULE), "says": says, "ceiling_says": ceiling, "prediction_says": predicted}
+
+
+def _prediction(stages: StageTimes, method: MethodProfile, tokens: int) -> dict[str, Any]:
+    total, rounds = method.total(stages, tokens), method.rounds(tokens)
+    speedup = stages.autoregressive(tokens) / total
+    return {
+        "predicted": True,
+        "total_ms": _short(total),
+        "speedup": _short(speedup),
+        "share_of_ceiling": _short(speedup / stages.ceiling(tokens)),
+        "tau": _short(tokens / (method.first_rounds + rounds)),
+        "acceptance": _short(method.acceptance),
+        "acceptance_source": method.source,
+        "head_start_tokens": _short(sum(share * min(tokens, committed) for share, committed in method.head_start)),
+        "head_start_ms": _short(method.begin),
+        "later_rounds": _short(rounds),
+        "round_ms": _short(method.round),
+        "round_tokens": _short(method.tau),
+        "device_plan": method.device_plan,
+        "best_case": method.best_case,
+    }
+
+
+def _short(value: float | None) -> float | None:
+    """Four decimals are more than was measured."""
+    return None if value is None else round(value, 4)

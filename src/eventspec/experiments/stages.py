@@ -1,0 +1,160 @@
+"""What a pair's stages and rounds take on this machine: a few answers of every lossless method, for `plan` to go by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from eventspec.core import Budget, Sampling, Trace
+from eventspec.engine.cost import measure_draft, measure_verify
+from eventspec.experiments.arms import Arm, Recordings, interleaved
+from eventspec.experiments.compare import environment
+from eventspec.experiments.figures import Row
+from eventspec.experiments.plan import BASE, MethodProfile, StageTimes, outlook
+from eventspec.experiments.statistics import ratio_of_sums
+from eventspec.pairs import Pair
+from eventspec.pairs.methods import EVENT_METHOD
+from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.warming import request, session_of
+from eventspec.recordings.qa import Question
+
+CLIP = "street_scene"
+"""What the bundled pair was trained for. On a recording of another world drafters are right less often."""
+ASKED = (
+    "Describe the scene.",
+    "How many road users are visible?",
+    "Where is the nearest road user?",
+    "Explain what to do and why.",
+    "Is anybody crossing the road?",
+    "How are we moving?",
+    "Who is on which side?",
+    "Can we drive on?",
+    "Give a full report.",
+    "What should the driver do?",
+)
+"""Long and short answers of many kinds: how much a method's rounds yield hangs on the question."""
+CURVE = (2, 4, 8, 16, 32)
+"""Lengths at which V(k) is measured."""
+SOURCE = "{answers} answers measured here, {tokens:.0f} tokens in the mean"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Stage times of a pair and what its methods do, from `answers` questions asked with every one of them."""
+
+    stages: StageTimes
+    methods: Mapping[str, MethodProfile]
+    errors: Mapping[str, float | None]
+    """By how much answers are mispredicted that the profile was not made of: the median share of the measured time."""
+    answers: int
+    recordings: tuple[str, ...]
+    """What the questions were about: acceptance is theirs, and another scene's may be higher or lower."""
+    environment: Mapping[str, Any]
+
+    def outlook(self, tokens: int) -> dict[str, Any]:
+        """As `plan.outlook`, and what it was made of."""
+        found = outlook(self.stages, self.methods, tokens)
+        for name, row in found["methods"].items():
+            row["error"] = self.errors[name]
+        made_of = {"answers": self.answers, "recordings": list(self.recordings), "environment": dict(self.environment)}
+        return {**found, **made_of}
+
+
+def bundled_questions() -> list[Question]:
+    """Questions of many kinds about the bundled scene."""
+    return [Question(asked, DATA / "clips" / CLIP, asked, "-") for asked in ASKED]
+
+
+def measure(
+    pair: Pair,
+    questions: Sequence[Question] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Measured:
+    """Ask every question with every lossless method, interleaved, and time V(k) and a step of the event drafter."""
+    questions = list(bundled_questions() if questions is None else questions)
+    arms = [Arm(name, name, pair) for name, method in pair.methods.items() if method.target.lossless]
+    rows: list[dict[str, Row]] = []
+    for _, found in interleaved(arms, Recordings(questions), questions, Sampling(max_new_tokens=128)):
+        rows.append(found)
+        progress(len(rows), len(questions))
+    step = pair.workers.start("drafter", lambda: _drafter_step(pair)).result()
+    curve = pair.workers.start("target", lambda: measure_verify(session_of(pair.target, 1), CURVE, 6)).result()
+    verify = tuple((count, seconds / curve.one) for count, seconds in zip(curve.counts, curve.seconds, strict=True))
+    stages = replace(stages_of(rows), drafter_step=step, verify_curve=((1, 1.0), *verify))
+    names, plan = [arm.name for arm in arms], pair.workers.placement
+    methods = {name: profile_of(rows, name, plan) for name in names}
+    errors = {name: held_out_error(rows, name) for name in names}
+    recordings = tuple(dict.fromkeys(question.recording.name for question in questions))
+    return Measured(stages, methods, errors, len(rows), recordings, environment(pair, ["real"]))
+
+
+def stages_of(rows: Sequence[Mapping[str, Row]]) -> StageTimes:
+    """Means over the answers of the baseline, and of the event drafter's lane; drafting steps are not in the rows."""
+    base = [found[BASE] for found in rows]
+    vision = _mean(base, "target_vision") or 0.0
+    first, step = _mean(base, "first_committed"), _round(base, 1.0)
+    assert first is not None  # every answer has a first token
+    drafted = [found[EVENT_METHOD] for found in rows if EVENT_METHOD in found]
+    # What lies between the stages is the prefill's: the baseline's first token is there when both are done.
+    return StageTimes(
+        vision or None,
+        first - vision,
+        step,
+        _mean(drafted, "drafter_vision"),
+        _mean(drafted, "drafter_prefill"),
+    )
+
+
+def profile_of(rows: Sequence[Mapping[str, Row]], method: str, device_plan: str = "two") -> MethodProfile:
+    """What a method's rounds cost and yield: sums over all answers, the head start apart from what follows it."""
+    own, base = [found[method] for found in rows], [found[BASE] for found in rows]
+    spoken = [row["speculation"] for row in own]
+    lengths = [len(row["token_ids"]) for row in own]
+    # The verdict on the head start commits what it accepted and the target's own token, unless the answer ends before.
+    firsts = [min(length, 1 + s["head_start_accepted"]) for length, s in zip(lengths, spoken, strict=True)]
+    tau = ratio_of_sums([sum(lengths) - sum(firsts)], [sum(s["rounds"] - 1 for s in spoken)])
+    begin = (_mean(own, "first_committed") or 0.0) - (_mean(base, "first_committed") or 0.0)
+    source = SOURCE.format(answers=len(own), tokens=sum(lengths) / len(own))
+    return MethodProfile(
+        head_start=tuple((1 / len(firsts), float(first)) for first in firsts),
+        begin=begin,
+        tau=tau or 1.0,  # every answer was over with the head start: what would follow is taken to be plain decoding
+        round=_round(own, stages_of(rows).step),
+        acceptance=ratio_of_sums([s["accepted"] for s in spoken], [s["drafted_levels"] for s in spoken]),
+        source=source,
+        device_plan=device_plan,
+    )
+
+
+def held_out_error(rows: Sequence[Mapping[str, Row]], method: str) -> float | None:
+    """The median share by which an answer's time is mispredicted from all answers but that one; None for a single answer."""
+    errors = []
+    for place, found in enumerate(rows if len(rows) > 1 else ()):
+        others, own = [*rows[:place], *rows[place + 1 :]], found[method]
+        total = profile_of(others, method).total(stages_of(others), len(own["token_ids"]))
+        errors.append(abs(total / own["timing_ms"]["total"] - 1))
+    return round(median(errors), 4) if errors else None
+
+
+def _round(rows: Sequence[Row], otherwise: float) -> float:
+    """Milliseconds of a round behind the first; `otherwise` where there was none."""
+    rounds = sum(row["speculation"]["rounds"] - 1 for row in rows)
+    return sum(row["timing_ms"]["decode"] for row in rows) / rounds if rounds else otherwise
+
+
+def _mean(rows: Sequence[Row], stage: str) -> float | None:
+    """Mean milliseconds of a stage, over the rows that have it."""
+    found = [row["timing_ms"][stage] for row in rows if row["timing_ms"][stage] is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _drafter_step(pair: Pair) -> float | None:
+    """Milliseconds in which the event drafter reads a token and drafts one; None without such a drafter."""
+    drafter = pair.drafter(EVENT_METHOD) if EVENT_METHOD in pair.methods else None
+    if drafter is None:
+        return None
+    session = drafter.open(request(), None, Trace())
+    session.propose(Budget(4))
+    return 1e3 * measure_draft(session, 6)

@@ -1,0 +1,56 @@
+"""``eventspec plan``: one JSON object, a table that fits, and one line for what cannot be planned."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eventspec.cli import run
+
+
+@pytest.mark.parametrize("name", ["rtx4090-nf4-7b", "h200-7b", "h200-7b-16-frames", "h200-7b-64-frames"])
+def test_a_profile_is_predicted_and_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--profile", name, "--tokens", "30", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["profile"], found["tokens"], found["predicted"]) == (name, 30, True)
+    assert {"stages_ms", "prefill_share", "ceiling", "rule_of_thumb", "stages_source"} <= set(found)
+    assert {"autoregressive", "cross-modal", "cross-modal, one device"} <= set(found["methods"])
+    assert {"total_ms", "speedup", "tau", "share_of_ceiling", "acceptance_source"} <= set(found["methods"]["cross-modal"])
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_page_fits_and_names_the_ceiling(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert run(["plan", "--profile", "h200-7b", "--tokens", "20"]) == 0
+    page = capsys.readouterr().out
+    words = " ".join(page.split())
+    assert "ceiling 2.71x" in words
+    assert "predicted for 20 tokens" in words
+    assert "87.6" in words
+    assert "roofline" in words
+    assert max(len(line.rstrip()) for line in page.splitlines()) <= width
+    assert "\N{HORIZONTAL ELLIPSIS}" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--tokens", "30", "--profile", "h100"], "choose one of rtx4090-nf4-7b, h200-7b"),
+        (["--tokens", "30", "--profile", "h200-7b", "--pair", "embedded"], "--pair"),
+        (["--tokens", "30", "--profile", "h200-7b", "--questions", "qa.jsonl"], "--questions"),
+        (["--tokens", "0", "--profile", "h200-7b"], "--tokens"),
+        (["--profile", "h200-7b"], "--tokens"),
+        (["--tokens", "30", "--pair", "nowhere"], "no pair 'nowhere'"),
+        (["--tokens", "30", "--pair", ""], "no pair ''"),
+        (["--tokens", "30", "--questions", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", *words]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert says in told.err
+    assert told.err.count("\n") == 1

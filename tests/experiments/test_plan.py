@@ -1,0 +1,190 @@
+"""`plan`: its arithmetic is that of physics on paper, agrees with what others recorded, and recovers a law from answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from eventspec.core import BadInput
+from eventspec.experiments.figures import Row
+from eventspec.experiments.plan import BASE, StageTimes, chain_ahead, outlook, plain, rule_of_thumb
+from eventspec.experiments.profiles import BEST_CASE, PROFILES, RECORDED, methods_of, profile
+from eventspec.experiments.stages import bundled_questions, held_out_error, measure, profile_of, stages_of
+from eventspec.pairs import load_pair
+
+FAST = StageTimes(vision=10.0, prefill=30.0, step=2.0)
+
+
+def predicted(name: str, method: str, tokens: int) -> dict[str, float]:
+    found = outlook(PROFILES[name].stages, methods_of(PROFILES[name], tokens), tokens)["methods"][method]
+    return {key: found[key] for key in ("total_ms", "speedup", "share_of_ceiling")}
+
+
+# ------------------------------------------------------------------------------------------------------------ the ceiling
+@pytest.mark.parametrize(("share", "ceiling"), [(0.806, 1.24), (0.6, 1.67), (0.4, 2.5), (0.25, 4.0), (0.15, 6.7)])
+def test_the_ceiling_is_one_over_the_prefill_share(share: float, ceiling: float) -> None:
+    stages = StageTimes(vision=None, prefill=100 * share, step=100 * (1 - share) / 10)
+    assert stages.prefill_share(11) == pytest.approx(share)
+    assert stages.ceiling(11) == pytest.approx(ceiling, rel=0.01)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8, 9, 30, 100, 1000])
+def test_no_method_passes_the_ceiling(name: str, tokens: int) -> None:
+    found = outlook(PROFILES[name].stages, methods_of(PROFILES[name], tokens), tokens)
+    assert all(row["speedup"] <= found["ceiling"] for row in found["methods"].values())
+    assert found["methods"][BASE]["speedup"] == 1.0
+    if tokens == 1:  # the prefill names it: nothing can be gained
+        assert {row["total_ms"] for row in found["methods"].values()} == {round(PROFILES[name].stages.first_token, 4)}
+
+
+def test_verifying_costs_what_the_curve_says() -> None:
+    stages = replace(FAST, verify_curve=((1, 1.0), (5, 3.0), (9, 4.0)))
+    assert [stages.verify(count) for count in (1, 3, 5, 7, 9, 100)] == [2.0, 4.0, 6.0, 7.0, 8.0, 8.0]
+    assert FAST.verify(50) == FAST.step
+
+
+# ------------------------------------------------------------------------------------------------- figures that are known
+@pytest.mark.parametrize(("name", "free"), [("h200-7b", 7.6), ("h200-7b-16-frames", 20), ("h200-7b-64-frames", 114)])
+def test_free_draft_tokens_of_the_roofline(name: str, free: float) -> None:
+    assert PROFILES[name].stages.free_draft_tokens == pytest.approx(free, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "speedup"), [("h200-7b", 5, 1.25), ("h200-7b", 20, 1.28), ("h200-7b-64-frames", 100, 2.3)]
+)
+def test_the_best_case_of_the_head_start_alone(name: str, tokens: int, speedup: float) -> None:
+    found = predicted(name, "cross-modal, every draft accepted", tokens)
+    assert found["speedup"] == pytest.approx(speedup, rel=0.01)
+    alone = predicted(name, "cross-modal, every draft accepted, one device", tokens)
+    assert alone["total_ms"] > found["total_ms"]
+
+
+@pytest.mark.parametrize(("tokens", "base", "with_head_start"), [(30, 736, 721), (76, 1401, 1378)])
+def test_the_recorded_pair_is_predicted_as_it_was_recorded(tokens: int, base: float, with_head_start: float) -> None:
+    """10,970 runs of the 7B pair on one RTX 4090; the second row is to the end of the sentence, 76 tokens in the mean."""
+    name = "rtx4090-nf4-7b"
+    assert predicted(name, BASE, tokens)["total_ms"] == pytest.approx(base, rel=0.002)
+    assert predicted(name, "cross-modal", tokens)["total_ms"] == pytest.approx(with_head_start, rel=0.01)
+
+
+def test_on_one_device_the_recorded_pair_is_slower_than_its_target() -> None:
+    assert predicted("rtx4090-nf4-7b", "cross-modal, one device", 46)["speedup"] == pytest.approx(0.76, abs=0.01)
+
+
+def test_the_recorded_prefixes_are_those_of_the_record() -> None:
+    assert sum(share for share, _ in RECORDED) == pytest.approx(1.0)
+    assert sum(share * length for share, length in RECORDED) == pytest.approx(4.4, abs=0.06)
+
+
+def test_a_drafter_that_is_slower_than_the_prefill_drafts_nothing() -> None:
+    late = replace(FAST, drafter_prefill=50.0, drafter_step=1.0)
+    assert chain_ahead(late, BEST_CASE, 20, "two", "") == plain(late)
+    assert chain_ahead(FAST, BEST_CASE, 20, "two", "") == plain(FAST)
+
+
+def test_everything_predicted_says_so_and_names_its_source() -> None:
+    found = outlook(PROFILES["h200-7b"].stages, methods_of(PROFILES["h200-7b"], 20), 20)
+    assert found["predicted"] is True
+    for name, row in found["methods"].items():
+        assert row["predicted"] is True
+        assert row["device_plan"] == ("one" if "one device" in name else "two")
+        assert "assumed" in row["acceptance_source"] or name == BASE
+
+
+def test_an_unknown_profile_and_an_empty_answer_are_refused() -> None:
+    with pytest.raises(BadInput, match="rtx4090-nf4-7b, h200-7b, h200-7b-16-frames, h200-7b-64-frames"):
+        profile("h100")
+    with pytest.raises(BadInput, match="at least 1"):
+        outlook(FAST, {BASE: plain(FAST)}, 0)
+
+
+@pytest.mark.parametrize(("share", "says"), [(0.8, "cross-modal"), (0.3, "depends on"), (0.1, "same-modality")])
+def test_the_rule_of_thumb_stands_beside_the_ceiling(share: float, says: str) -> None:
+    found = rule_of_thumb(share, "eagle", 1.1)
+    assert says in found["says"]
+    assert f"{1 / share:.2f}x" in found["ceiling_says"]
+    assert "eagle" in found["prediction_says"]
+    assert "no method" in rule_of_thumb(share, "ngram", 0.98)["prediction_says"]
+
+
+# ---------------------------------------------------------------------------------------------------- from answers to plan
+def answer(tokens: int, rounds: int, accepted_first: int, first: float, each: float) -> Row:
+    """A row as `generate --json` has it, of a machine without noise."""
+    timing = {
+        "target_vision": 10.0,
+        "first_committed": first,
+        "decode": (rounds - 1) * each,
+        "total": first + (rounds - 1) * each,
+    }
+    spoken = {
+        "rounds": rounds,
+        "head_start_accepted": accepted_first,
+        "accepted": tokens - rounds,
+        "drafted_levels": 2 * tokens,
+    }
+    drafter = {"drafter_vision": 3.0, "drafter_prefill": None}
+    return {"token_ids": [0] * tokens, "timing_ms": {**timing, **drafter}, "speculation": spoken}
+
+
+def answers(lengths: Sequence[int]) -> list[dict[str, Row]]:
+    """Plain decoding takes 40 ms and 2 a token; eagle 41 ms, and 5 a round of 4 tokens; cross-modal has 6 tokens after 45 ms,
+    then 3 a round of 2."""
+    return [
+        {
+            BASE: answer(n, n, 0, 40.0, 2.0),
+            "eagle": answer(n, 1 + (n - 1) // 4, 0, 41.0, 5.0),
+            "cross-modal": answer(n, 1 + (n - 6) // 2, 5, 45.0, 3.0),
+        }
+        for n in lengths
+    ]
+
+
+def test_a_law_is_recovered_and_holds_for_other_lengths() -> None:
+    rows = answers([9, 17, 25])
+    stages = stages_of(rows)
+    assert (stages.vision, stages.prefill, stages.step, stages.drafter_vision) == (10.0, 30.0, 2.0, 3.0)
+    eagle = profile_of(rows, "eagle")
+    assert (eagle.tau, eagle.round, eagle.begin) == (4.0, 5.0, 1.0)
+    assert eagle.total(stages, 201) == pytest.approx(41 + 50 * 5)
+    found = outlook(stages, {name: profile_of(rows, name) for name in rows[0]}, 201)
+    assert found["methods"][BASE]["total_ms"] == 40 + 200 * 2
+    assert found["methods"]["eagle"]["tau"] == pytest.approx(201 / 51, abs=1e-3)
+    assert held_out_error(rows, "eagle") == held_out_error(rows, BASE) == 0.0
+
+
+def test_the_head_start_is_kept_apart_from_the_rounds_behind_it() -> None:
+    rows = answers([8, 16, 24])
+    found = profile_of(rows, "cross-modal")
+    assert (found.tau, found.round, found.begin) == (2.0, 3.0, 5.0)
+    assert {committed for _, committed in found.head_start} == {6.0}
+    assert found.total(stages_of(rows), 106) == pytest.approx(45 + 50 * 3)
+    assert found.total(stages_of(rows), 3) == pytest.approx(45), "an answer may end inside its head start"
+
+
+def test_answers_that_end_with_the_head_start_say_nothing_of_later_rounds() -> None:
+    rows = [{**row, "prior": answer(9, 1, 9, 42.0, 0.0)} for row in answers([9, 9])]
+    found = profile_of(rows, "prior")
+    assert {committed for _, committed in found.head_start} == {9.0}, "the target's own token would be one too many"
+    assert (found.tau, found.round) == (1.0, stages_of(rows).step), "plain decoding, as far as is known"
+
+
+def test_an_answer_unlike_the_others_is_mispredicted() -> None:
+    """Negative control of the error."""
+    rows = answers([9, 17, 25, 33])
+    odd = [{**row, "eagle": answer(len(row[BASE]["token_ids"]), 3 + i * 7, 0, 41.0, 5.0)} for i, row in enumerate(rows)]
+    assert (held_out_error(odd, "eagle") or 0.0) > 0.05
+    assert held_out_error(rows[:1], "eagle") is None
+
+
+def test_every_lossless_method_of_the_bundled_pair_is_predicted() -> None:
+    with load_pair("nano", fit=False) as pair:
+        found = measure(pair, bundled_questions()[1:3]).outlook(40)
+    assert set(found["methods"]) == {name for name, method in pair.methods.items() if method.target.lossless}
+    assert {BASE, "hybrid", "cross-modal"} <= set(found["methods"])
+    assert all(ms > 0 for ms in found["stages_ms"].values())
+    assert all(row["total_ms"] > 0 and "2 answers" in row["acceptance_source"] for row in found["methods"].values())
+    assert found["methods"][BASE]["speedup"] == 1.0
+    assert (found["answers"], found["recordings"]) == (2, ["street_scene"])
