@@ -117,8 +117,11 @@ def test_demo_compares_every_method_on_both_recordings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    runs = told(capsys, "demo", "--json")["runs"]  # as `make demo` calls it: everything by default
-    assert len(runs) == 18
+    found = told(capsys, "demo", "--json")  # as `make demo` calls it: everything by default
+    runs = found["runs"]
+    assert len(runs) == 26
+    assert found["live"]["frames"]["arrived"] > 50
+    assert found["live"]["events"]["dropped"] == 0
     assert {run["method"] for run in runs if not run["lossless"]} == {"compressed-target"}
     assert {run["recording"] for run in runs} == {"street_scene", "davis346_traffic_1s"}
     for recording in ("street_scene", "davis346_traffic_1s"):

@@ -55,16 +55,16 @@ def live(
         if standing:
             stream.standing(prompt, max_new_tokens=max_new_tokens)
         replay = Replay(stream, opened, seconds)
-        found = _asked(stream, replay, prompt, every, max_new_tokens, as_json)
+        found = asked(stream, replay, prompt, every, max_new_tokens, as_json)
         told = report(stream, replay, found, prompt)
     told = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **told}
     if as_json:
         typer.echo(json.dumps(told))
     else:
-        _print(told)
+        show(told)
 
 
-def _asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, quiet: bool) -> list[LiveAnswer]:
+def asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, quiet: bool) -> list[LiveAnswer]:
     """Ask while the replay runs, from the first window that is ready; once behind it if it was too short for that."""
     found: list[LiveAnswer] = []
     replay.start()
@@ -131,7 +131,8 @@ def _spread(values: list[float | None]) -> dict[str, float | int | None]:
     return {"n": len(known), "p50": round(float(np.median(known)), 3), "p99": round(float(np.quantile(known, 0.99)), 3)}
 
 
-def _print(told: dict[str, Any]) -> None:
+def show(told: dict[str, Any]) -> None:
+    """Print a report for a person."""
     frames, events, latency = told["frames"], told["events"], told["latency_ms"]
     typer.echo(
         f"{frames['arrived']} frames came, {frames['encoded']} were encoded ahead, {frames['dropped']} were dropped from that; "

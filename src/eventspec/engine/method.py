@@ -42,6 +42,8 @@ class Choose(Protocol):
 
     def choose(self, asked: Asked) -> str: ...
     def learn(self, name: str, asked: Asked, answered: Answered) -> None: ...
+    def anew(self) -> Choose:
+        """The same before it learnt anything."""
 
 
 @dataclass(frozen=True)

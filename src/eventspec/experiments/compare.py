@@ -20,7 +20,7 @@ import torch
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
 from eventspec.engine.distribution import allowed
 from eventspec.engine.policy import NO_TAIL
-from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, ask, interleaved
+from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, anew, ask, interleaved
 from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Pair
 from eventspec.pairs.costs import processor
@@ -35,7 +35,7 @@ ALL_CORES = f"{BASE}, all cores"
 
 def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequence[str] = CONTEXTS[:1]) -> list[Arm]:
     """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores;
-    each in every context. BadInput for what does not exist."""
+    each in every context. A method that chooses learns in each arm apart. BadInput for what does not exist."""
     for context in contexts:
         if context not in CONTEXTS:
             raise BadInput(f"context '{context}' is unknown: choose {', '.join(CONTEXTS)}")
@@ -56,8 +56,9 @@ def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequenc
             arms += [Arm(f"{method}, {kind} events", method, pair, kind) for kind in events[1:]]
     if BASE in methods and pair.workers.concurrent:
         arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
+    named = {context: "" if context == CONTEXTS[0] else f", {context}" for context in contexts}
     return [
-        arm if context == "cold" else replace(arm, name=f"{arm.name}, {context}", context=context)
+        replace(arm, name=f"{arm.name}{named[context]}", pair=anew(arm.pair, arm.method), context=context)
         for context in contexts
         for arm in arms
     ]
@@ -108,7 +109,7 @@ def compare(
     part.rename(out)
     earlier.unlink(missing_ok=True)
     for arm in arms:
-        if arm.pair is not pair:
+        if arm.pair.workers is not pair.workers:
             arm.pair.workers.close()
     return summary([row for found in table for row in found.values()], names, environment(pair, events))
 

@@ -121,6 +121,10 @@ class Chooser:
             if self.path is not None and time.monotonic() - self._written > 1.0:
                 self._write(self.path)
 
+    def anew(self) -> Chooser:
+        """The same before it learnt anything, which nobody keeps."""
+        return Chooser(self.methods, self.needs_events, self.prior)
+
     def remembering(self, path: Path) -> Chooser:
         """Another one with what a file remembers, if it can be read, which keeps it there. What is old is worth less."""
         found = Chooser(self.methods, self.needs_events, self.prior, path=path)
