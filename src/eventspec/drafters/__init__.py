@@ -1,6 +1,7 @@
 """Who proposes tokens: the prompt's own n-grams, a text prior, an independent language model, one with another
-tokenizer, one cut to chains, a head on the target's features."""
+tokenizer, one behind a qualifier, a head on the target's features."""
 
+from eventspec.drafters.cascade import Cascade
 from eventspec.drafters.heads import (
     Eagle3Config,
     Eagle3Head,
@@ -20,6 +21,7 @@ from eventspec.drafters.prior import PriorDrafter, TextPrior
 from eventspec.drafters.retokenized import Retokenized
 
 __all__ = [
+    "Cascade",
     "Eagle3Config",
     "Eagle3Head",
     "EagleConfig",

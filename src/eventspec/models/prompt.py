@@ -80,6 +80,10 @@ class FrameEncoder:
         """The same, but a frame that it has seen is not encoded again; so each is encoded on its own."""
         return FrameEncoder(self.language, self.text, self.see, self.frames, self.name, True, kept)
 
+    def of_one(self) -> FrameEncoder:
+        """The same model on a single frame."""
+        return FrameEncoder(self.language, self.text, self.see, 1, self.name, True, self.kept)
+
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         """As `PromptEncoder.encode`."""
         if media.video is None or len(media.video.frames) == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -60,9 +61,7 @@ def keeping(target: Target, kept: FeatureCache) -> Target:
     sees no frames, as it is."""
     if not isinstance(target, LanguageTarget) or not isinstance(target.encoder, FrameEncoder):
         return target
-    made = LanguageTarget(target.encoder.keeping(kept), target.lossless)
-    made.limits = target.limits  # measured once
-    return made
+    return LanguageTarget(target.encoder.keeping(kept), target.lossless)
 
 
 class LanguageContext:
@@ -91,8 +90,18 @@ class LanguageContext:
         return session
 
 
+_ROUNDING: WeakKeyDictionary[Llama, float] = WeakKeyDictionary()
+
+
 def rounding_of(language: Llama) -> float:
-    """How far apart logits may lie and yet change places when a row is scored among others, measured behind a random prompt."""
+    """How far apart logits may lie and yet change places when a row is scored among others: measured behind a random prompt,
+    once for each model."""
+    if language not in _ROUNDING:
+        _ROUNDING[language] = _measured_rounding(language)
+    return _ROUNDING[language]
+
+
+def _measured_rounding(language: Llama) -> float:
     config = language.config
     length = min(_PROBE, config.max_position_embeddings // 2)
     device = language.embed.weight.device

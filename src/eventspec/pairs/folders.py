@@ -14,7 +14,7 @@ from eventspec.engine.workers import Workers
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS, in_target_ids
-from eventspec.pairs.methods import AUTO, EVENT_METHOD, HYBRID, Parts, built, check_method, cross_modal
+from eventspec.pairs.methods import AUTO, CHOICES, EVENT_METHOD, Parts, built, check_method, cross_modal
 from eventspec.pairs.pair import Pair
 
 WEIGHT_BYTES_PER_SECOND = {"cpu": 1e10, "cuda": 2e12}
@@ -44,7 +44,7 @@ def load_folders(
     made: dict[str, Method] = {}
     if method == EVENT_METHOD and drafter is None:
         raise BadInput(f"method {method} needs a drafter: give --drafter FOLDER, or --method autoregressive")
-    if method in (EVENT_METHOD, HYBRID, AUTO) and drafter is not None:
+    if method in CHOICES["drafter"] and drafter is not None:
         drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False, quantized=None))
         made[EVENT_METHOD] = cross_modal(parts, *in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}")))
     return Pair(target.resolve().name, parts, built(parts, made), workers, checkpoint=target)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eventspec.compress import CompressedEncoder
 from eventspec.core import BadInput, Drafter, Target
-from eventspec.drafters import Mixture, NgramDrafter, PriorDrafter, TextPrior
+from eventspec.drafters import Cascade, Mixture, NgramDrafter, PriorDrafter, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method, Modality
@@ -30,10 +30,11 @@ HEAD_METHODS = ("eagle", "specvlm")
 EVENT_METHOD = "cross-modal"
 HYBRID = "hybrid"
 BLIND = "hybrid-blind"
+CASCADE = "cascade"
 AUTO = "auto"
 CHOICES = {
     "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
-    "drafter": (EVENT_METHOD, HYBRID, AUTO),
+    "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),
     "compress": (LOSSY,),
 }
 """What may be chosen beside a method, and the methods that use it."""
@@ -190,6 +191,18 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
     return replace(first, drafts=drafts, policy=replace(first.policy, patience=2.0), drafter_needs=None, notes=tuple(notes))
 
 
+def cascade(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
+    """The event drafter, whose drafts the target on a single frame looks through first. None without an event drafter, and for
+    a target that is not ours."""
+    events, target = methods.get(EVENT_METHOD), parts.target
+    if events is None or not isinstance(target, LanguageTarget) or not isinstance(target.encoder, FrameEncoder):
+        return None
+    qualifier = LanguageTarget(target.encoder.of_one(), lossless=False)
+    drafter = Cascade(CASCADE, events.drafts.after[0], qualifier, parts.tokens.eos_id)
+    # A level of its draft costs what the drafter's costs, and its look at all of them a target's forward.
+    return replace(events, drafts=Drafts.by(drafter))
+
+
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     """One of each kind, chosen for each question; None where there is nothing to choose from."""
     kinds = (HEAD_METHODS, ("prior", "ngram"), (BLIND,), (BASELINE,), (EVENT_METHOD,), (HYBRID,))
@@ -231,6 +244,9 @@ METHODS = {
         "all of these at once: events, head, prior and n-grams draft one tree by their calibrated probabilities", hybrid
     ),
     "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True)),
+    "cascade": Shipped(
+        "the event VLM's drafts, looked through by the target on a single frame before the target sees them", cascade
+    ),
     "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
     "ngram": Shipped("control: prompt lookup", _by(ngram)),
     "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
@@ -258,7 +274,7 @@ def built(parts: Parts, made: Mapping[str, Method] | None = None) -> dict[str, M
 def remade(parts: Parts, before: Mapping[str, Method], made: Mapping[str, Method]) -> dict[str, Method]:
     """The methods of `before` with others `made` in their place, and those that are made of others anew. What a method was
     measured to cost stays until it is measured anew."""
-    for name in (HYBRID, BLIND, AUTO):
+    for name in (CASCADE, HYBRID, BLIND, AUTO):
         if (method := METHODS[name].build(parts, {**before, **made})) is not None:
             made = {**made, name: method}
     costing = {name: replace(m, policy=m.policy.costing_as(before[name].policy)) for name, m in made.items() if name in before}

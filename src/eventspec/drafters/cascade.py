@@ -1,0 +1,129 @@
+"""A drafter behind a qualifier: a model between the two in size and in what it sees looks through the drafts first.
+
+After PyramidSD (arXiv 2510.12966), whose qualifier accepts a drafted token while it diverges little from the drafter. A draft
+tree carries tokens, not distributions, so ours keeps a token that it finds at least `threshold` times as likely as its own
+first choice, and adds that choice where the drafter has others. What reaches the target is a proposal like any other: the
+threshold decides how much is proposed, never what is said, so unlike PyramidSD's the answer stays the target's.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from torch import Tensor
+
+from eventspec.core import (
+    Budget,
+    Context,
+    Drafter,
+    DraftSession,
+    Media,
+    Proposal,
+    Request,
+    Sampling,
+    Scores,
+    Target,
+    TargetPrompt,
+    TargetSession,
+    Trace,
+    Verdict,
+)
+from eventspec.tree import DraftTree, check, fit, within
+from eventspec.video.clip import VideoClip
+
+
+class Cascade:
+    """`drafter` drafts, `qualifier` reads its drafts in one forward; `eos_id` is the token after which nothing follows. The
+    qualifier sees the window's last frame alone, or what it sees anyway where it sees no frames."""
+
+    taps: tuple[int, ...] = ()
+    needs_target = False
+    concurrent = True
+
+    def __init__(self, name: str, drafter: Drafter, qualifier: Target, eos_id: int, threshold: float = 0.3) -> None:
+        self.name, self.drafter, self.qualifier = name, drafter, qualifier
+        self.eos_id, self.threshold = eos_id, threshold
+        self._seen: WeakKeyDictionary[Media, Context] = WeakKeyDictionary()
+
+    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
+        """Vision encoding and prefill of both, as far as no question about the same recording came before."""
+        draft = self.drafter.open(request, None, trace)
+        own = trace.beside()  # its stages are the drafter's, not the target's
+        began = trace.now()
+        if request.media not in self._seen:
+            self._seen[request.media] = self.qualifier.encode(last_frame(request.media), own)
+        sampling = Sampling(max_new_tokens=request.sampling.max_new_tokens)
+        session = self._seen[request.media].open(request.question, sampling, 1, own)
+        trace.span("prefill", "drafter", began)
+        return CascadeDraft(self, draft, session, trace)
+
+
+def last_frame(media: Media) -> Media:
+    """What there is of the last frame alone."""
+    if media.video is None or not len(media.video.frames):
+        return media
+    last = np.array([len(media.video.frames) - 1])
+    return Media(None, VideoClip(media.video.frames[last], media.video.times_us[last]))
+
+
+class CascadeDraft:
+    """The drafter's session, the qualifier's, and the committed tokens that the qualifier has not read yet."""
+
+    def __init__(self, cascade: Cascade, draft: DraftSession, session: TargetSession, trace: Trace) -> None:
+        self.cascade, self.draft, self.session, self.trace = cascade, draft, session, trace
+        self.unread: list[int] = []
+
+    def propose(self, budget: Budget) -> Proposal:
+        """What the qualifier keeps of the drafter's tree, and its own first choices, by its own probabilities."""
+        room = self.session.room - len(self.unread)
+        drafted = within(fit(check(self.draft.propose(budget), budget), self.cascade.qualifier.limits), room)
+        began = self.trace.now()
+        logits = self._read(drafted)
+        self.trace.forward("drafter", self.trace.now() - began)
+        tree = self._qualified(drafted, logits)
+        if budget.show is not None:
+            budget.show(tree.best_chain())
+        return tree.proposal(budget, budget.min_path_prob, self.cascade.name)
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        """Both go on behind what was committed."""
+        self.draft.observe(verdict, scores)
+        self.unread += verdict.tokens.tolist()
+
+    def _read(self, drafted: Proposal) -> Tensor:
+        """Logits [N + 1, V] behind what is committed and behind every drafted node; what was unread is read now."""
+        unread = self.unread
+        behind = len(unread)
+        parents = np.concatenate(
+            (np.arange(-1, behind - 1), np.where(drafted.parents < 0, behind - 1, drafted.parents + behind))
+        )
+        tokens = np.concatenate((np.array(unread, np.int64), drafted.tokens))
+        scores = self.session.score(Proposal(tokens, parents))
+        if unread:
+            self.session.commit(Verdict(np.arange(behind - 1), np.array(unread, np.int64)))
+            self.unread = []
+        return scores.logits[behind:]
+
+    def _qualified(self, drafted: Proposal, logits: Tensor) -> DraftTree:
+        shares = logits.float().softmax(-1)
+        best, first = (column.tolist() for column in shares.max(-1))
+        threshold, end = self.cascade.threshold, self.cascade.eos_id
+        children: dict[int, list[int]] = {}
+        for node, parent in enumerate(drafted.parents.tolist()):
+            children.setdefault(parent, []).append(node)
+        tree, place = DraftTree(), {-1: -1}
+        for parent in range(-1, len(drafted)):  # parents come before children
+            if parent not in place or (parent >= 0 and drafted.tokens[parent] == end):
+                continue
+            row = parent + 1
+            named = {int(drafted.tokens[node]): node for node in children.get(parent, [])}
+            ranked = [(token, float(shares[row, token])) for token in named]
+            kept = [(token, share) for token, share in ranked if share >= threshold * best[row]]
+            if first[row] not in named:
+                kept.append((first[row], best[row]))
+            tree.grow(place[parent], sorted(kept, key=lambda pair: -pair[1]), 0.0, end)
+            for token, _ in kept:
+                if token in named and (child := tree.child(place[parent], token)) is not None:
+                    place[named[token]] = child
+        return tree
