@@ -36,7 +36,7 @@ from eventspec.scenes.writer import as_recording
 pytestmark = pytest.mark.long
 LENGTH, DRAWS, ALPHA = 3, 1200, 1e-4
 QUESTION = "What is ahead?"
-METHODS = ("autoregressive", "cross-modal", "eagle", "specvlm", "hybrid", "ngram", "prior", "drawn")
+METHODS = ("autoregressive", "cross-modal", "eagle", "specvlm", "hybrid", "ngram", "prior", "drawn", "cascade", "auto")
 PENALISED = Sampling(temperature=3.0, top_k=12, top_p=0.95, repetition_penalty=1.2, presence_penalty=0.4, max_new_tokens=LENGTH)
 
 

@@ -247,7 +247,7 @@ def test_what_is_no_checkpoint_is_refused(folders: Folders, tmp_path: Path) -> N
     with pytest.raises(BadCheckpoint, match=r"model_type is 'qwen9': .* EventChat_llama, video_llava"):
         load_folder(tmp_path)
     with pytest.raises(BadInput, match="needs a drafter"):
-        load_folders(folders.video_llava)
+        load_folders(folders.video_llava, method="cross-modal")
     with pytest.raises(BadInput, match="vocabulary 'other' is unknown"):
         load_folders(folders.video_llava, vocabulary="other")
 

@@ -306,7 +306,7 @@ class Live:
 
     def _note(self, error: Exception) -> None:
         text = str(error) if isinstance(error, EventspecError) else f"{type(error).__name__}: {error}"
-        if text not in self._counts.notes:
+        if text not in self._counts.notes and len(self._counts.notes) < 16:
             self._counts.notes.append(text)
 
 

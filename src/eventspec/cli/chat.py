@@ -24,6 +24,9 @@ def chat(
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    store: Annotated[
+        Path | None, typer.Option(parser=given_path, help="A folder that keeps the target's features of every frame.")
+    ] = None,
     sensor: Sensor = None,
     monotonic: Order = "raise",
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
@@ -38,7 +41,7 @@ def chat(
     size = parse_sensor_size(sensor) if sensor is not None else None
     opened = Recording.open(recording, size, monotonic)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
-    context = load_pair(pair, device_plan).open(opened)
+    context = load_pair(pair, device_plan).open(opened, store=store)
     asking_person = sys.stdin.isatty()
     if asking_person:
         context.prepare(method)

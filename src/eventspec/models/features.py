@@ -1,15 +1,22 @@
-"""Visual rows of frames, kept by the frames' content: a frame that was encoded before is not encoded again."""
+"""Visual rows of frames, kept by the frames' content: a frame that was encoded before is not encoded again. In memory, and
+where a folder is named on disk, with checksums."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from eventspec.core import BadInput
 from eventspec.engine.process_lock import ProcessLock
 
 
@@ -20,13 +27,76 @@ def content_key(frame: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
     return digest.hexdigest()
 
 
-class FeatureCache:
-    """The latest rows of one model's tower and projector, at most `limit` bytes of them. Several lanes may use it."""
+class FeatureFolder:
+    """Rows of frames on disk, a safetensors file a frame with the SHA-256 of its rows. What was cut or tampered with is found
+    and computed anew; a disk without space costs what would have been kept. `notes` say so, one sentence each.
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.used, self.hits = limit, 0, 0
+    `encode` makes rows of frames uint8 [1, H, W, 3]. A model is told by what it makes of a test picture: whatever changes its
+    rows, weights or pixels, gives the folder of another model.
+    """
+
+    def __init__(self, folder: Path, encode: Callable[[np.ndarray[Any, np.dtype[np.uint8]]], Tensor]) -> None:
+        picture = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), np.uint8)
+        probe = encode(picture)
+        self.device, self.shape, self.dtype = probe.device, probe.shape, probe.dtype
+        self.folder, self.notes = folder / _digest(probe.to(torch.bfloat16))[:16], list[str]()
+        self._full = False
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{folder} cannot hold features ({error.strerror}): name another folder") from None
+
+    def load(self, key: str) -> Tensor | None:
+        """The rows of a frame; None where there are none that can be relied on."""
+        path = self.folder / f"{key}.safetensors"
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, "pt") as file:
+                wanted = (file.metadata() or {}).get("sha256")
+                rows: Tensor = file.get_tensor("rows")
+        except (OSError, SafetensorError, ValueError, KeyError):
+            rows, wanted = torch.empty(0), None
+        if wanted is None or rows.shape != self.shape or rows.dtype != self.dtype or _digest(rows) != wanted:
+            self.notes.append(f"{path.name} is damaged: the frame was encoded again")
+            return None
+        return rows.to(self.device)
+
+    def save(self, key: str, rows: Tensor) -> None:
+        """Keep the rows of a frame: the whole file or none."""
+        if self._full:
+            return
+        path = self.folder / f"{key}.safetensors"
+        part = path.with_suffix(".part")
+        kept = rows.cpu().contiguous()
+        try:
+            save_file({"rows": kept}, part, {"sha256": _digest(kept)})
+            part.rename(path)
+        except (OSError, SafetensorError) as error:
+            self._full = True
+            self.notes.append(f"{self.folder} takes no more ({getattr(error, 'strerror', None) or error}): kept in memory only")
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _digest(rows: Tensor) -> str:
+    raw = rows.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return hashlib.sha256(f"{tuple(rows.shape)} {rows.dtype}".encode() + raw.numpy().tobytes()).hexdigest()
+
+
+class FeatureCache:
+    """The latest rows of one model's tower and projector, at most `limit` bytes of them, and those of a `folder`. Several lanes
+    may use it."""
+
+    def __init__(self, limit: int, folder: FeatureFolder | None = None) -> None:
+        self.limit, self.used, self.hits, self.folder = limit, 0, 0, folder
         self._kept: OrderedDict[str, Tensor] = OrderedDict()
         self._lock = ProcessLock()
+
+    @property
+    def notes(self) -> list[str]:
+        """What went wrong on disk."""
+        return [] if self.folder is None else self.folder.notes
 
     def rows(self, frame: np.ndarray[Any, np.dtype[np.uint8]], encode: Callable[[], Tensor]) -> Tensor:
         """The rows [tokens, D] of a frame, from the cache or from `encode`."""
@@ -37,7 +107,11 @@ class FeatureCache:
                 self._kept.move_to_end(key)
                 self.hits += 1
                 return found
-        rows = encode()  # outside the lock: it is long, and two lanes may well encode the same frame twice
+        # Outside the lock: it is long, and two lanes may well encode the same frame twice.
+        stored = None if self.folder is None else self.folder.load(key)
+        rows = encode() if stored is None else stored
+        if self.folder is not None and stored is None:
+            self.folder.save(key, rows)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = rows

@@ -91,6 +91,8 @@ class FrameEncoder:
         began = trace.now()
         visual = self._rows(media.video.frames[uniform_indices(len(media.video.frames), self.frames)])
         trace.span("vision", lane, began)
+        for note in self.kept.notes if self.kept is not None else ():
+            trace.note(note)
         return visual
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,7 +25,7 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.engine.numerics import measured_rounding
-from eventspec.models.features import FeatureCache
+from eventspec.models.features import FeatureCache, FeatureFolder
 from eventspec.models.prefix import Prefix, Reading
 from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder
 from eventspec.nn import Llama
@@ -56,11 +57,14 @@ class LanguageTarget:
         return LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
 
 
-def keeping(target: Target, kept: FeatureCache) -> Target:
-    """A target that does not encode a frame again that it has seen, sharing its model with `target`; one that is not ours, or
-    sees no frames, as it is."""
+def keeping(target: Target, limit: int, folder: Path | None = None) -> Target:
+    """A target that does not encode a frame again that it has seen, sharing its model with `target`: it keeps at most `limit`
+    bytes of rows, and all of them in a `folder`. One that is not ours, or sees no frames, as it is. BadInput for a folder that
+    cannot be written."""
     if not isinstance(target, LanguageTarget) or not isinstance(target.encoder, FrameEncoder):
         return target
+    with torch.inference_mode():
+        kept = FeatureCache(limit, None if folder is None else FeatureFolder(folder, target.encoder.see))
     return LanguageTarget(target.encoder.keeping(kept), target.lossless)
 
 

@@ -13,7 +13,6 @@ from eventspec.ask.generation import DEFAULT_METHOD
 from eventspec.core import BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
-from eventspec.models.features import FeatureCache
 from eventspec.models.loading import LoadOptions
 from eventspec.models.session import keeping
 from eventspec.pairs.event_drafters import event_method
@@ -31,6 +30,9 @@ from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
+
+FEATURE_BYTES = 256 << 20
+"""Rows of frames that a stream, or a recording with a store, keeps in memory."""
 
 
 @dataclass(frozen=True)
@@ -128,18 +130,20 @@ class Pair:
         return replace(self, workers=self.workers.on(placement))
 
     # --------------------------------------------------------------------------------------------------------------- asking
-    def open(self, recording: Recording, window: Window | None = None) -> RecordingContext:
-        """A recording to ask several questions about: it is encoded once, and only the first of them reads its rows."""
-        return RecordingContext(self, recording, window)
+    def open(self, recording: Recording, window: Window | None = None, store: Path | None = None) -> RecordingContext:
+        """A recording to ask several questions about: it is encoded once, and only the first of them reads its rows. With a
+        folder `store` the target's features of every frame are kept there, by content, for whoever opens it later."""
+        if store is None:
+            return RecordingContext(self, recording, window)
+        return RecordingContext(self.with_target(keeping(self.target, FEATURE_BYTES, store)), recording, window)
 
-    def live(self, method: str = DEFAULT_METHOD, feature_bytes: int = 256 << 20, **policy: Any) -> Live:
+    def live(self, method: str = DEFAULT_METHOD, feature_bytes: int = FEATURE_BYTES, **policy: Any) -> Live:
         """A stream to push frames and events to, which is read before anybody asks; `method` is what it is read for, `policy`
         are fields of `LivePolicy`, `feature_bytes` bounds the rows of frames that are kept. BadInput for what there is not."""
         known = {item.name for item in fields(LivePolicy)}
         if unknown := sorted(set(policy) - known):
             raise BadInput(f"live has no setting '{unknown[0]}': choose from {', '.join(sorted(known))}")
-        kept = self.with_target(keeping(self.target, FeatureCache(feature_bytes)))
-        return Live(kept, method, LivePolicy(**policy))
+        return Live(self.with_target(keeping(self.target, feature_bytes)), method, LivePolicy(**policy))
 
     def close(self) -> None:
         """End the workers' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""
