@@ -66,6 +66,20 @@ def test_events_beyond_the_bound_are_dropped_by_the_packet_and_counted() -> None
     assert incoming.count(Window(0, 100)) == 200
 
 
+def test_frames_beyond_the_bound_leave_the_later_ones() -> None:
+    incoming = Incoming(1 << 40, 1 << 20, 5 * 48)
+    for time in range(20):
+        incoming.push_frame(frame(time), time)
+    found = incoming.recording(Window(0, 20)).video
+    assert found is not None
+    assert found.times_us.tolist() == [15, 16, 17, 18, 19]
+    assert incoming.dropped_frames == 15
+    assert found.slice(Window(17, 19)).times_us.tolist() == [17, 18]
+    assert np.asarray(found.frames[np.array([0, 4])])[:, 0, 0, 0].tolist() == [15, 19]
+    assert int(found.frames[1][0, 0, 0]) == 16
+    assert np.asarray(found.frames).shape == (5, 4, 4, 3)
+
+
 def test_a_camera_may_use_its_buffers_again() -> None:
     incoming, events, picture = Incoming(1000, 1 << 20), packet(1, 2), frame(7)
     incoming.push_events(events)
@@ -91,6 +105,9 @@ def test_a_camera_may_use_its_buffers_again() -> None:
         ((("frame", [[0]], 5),), r"a frame is list"),
         ((("frame", frame(), -1),), r"a frame's time is -1"),
         ((("frame", frame(), 1.5),), r"a frame's time is 1.5"),
+        ((("frame", frame(), 2**70),), r"a frame's time is 1180591620717411303424"),
+        ((("frame", frame(0, 0, 0), 5),), r"uint8 \[0, 0, 3\]: push uint8"),
+        ((("events", packet(-5)),), r"events from -5 to -5 us: give microseconds from 0 on"),
         ((("events", packet(5)), ("events", packet(4))), r"events from 4 us on after those up to 5 us"),
         ((("events", packet(5)), ("events", packet(6, width=9))), r"a sensor of 9x6 after those of 8x6"),
         ((("events", [1, 2]),), r"events are a list: push an EventStream"),

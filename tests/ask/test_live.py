@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -123,6 +124,78 @@ def test_a_standing_question_is_answered_ahead(pair: Pair, recording: Recording)
         assert not live.ask("What is ahead?", max_new_tokens=4).ahead
 
 
+def test_a_standing_question_with_other_settings_is_another_answer(pair: Pair, recording: Recording) -> None:
+    with stream(pair) as live:
+        live.standing(QUESTION, max_new_tokens=3)
+        push(live, recording)
+        wait(lambda: live.ask(QUESTION, max_new_tokens=3).ahead)
+        live.standing(QUESTION, max_new_tokens=12)
+        answer = live.ask(QUESTION, max_new_tokens=12)
+        assert answer.token_ids == generate(pair, recording, QUESTION, "prior", answer.window, max_new_tokens=12).token_ids
+        live.withdraw(QUESTION)
+        live.withdraw("never asked")
+
+
+def test_an_interrupt_while_asking_does_not_stop_the_reading(
+    pair: Pair, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stream(pair, "autoregressive") as live:
+        push(live, recording, 0, 0.4)
+        wait(lambda: live.window)
+        before = live.window
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(live, "_answered", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                live.ask(QUESTION)
+        push(live, recording, 0.4)
+        wait(lambda: live.window != before)
+
+
+def test_a_stream_that_nobody_holds_ends(pair: Pair, recording: Recording) -> None:
+    live = pair.live("autoregressive", window_us=400_000)
+    push(live, recording, 0, 0.2)
+    gone, thread = weakref.ref(live), live._thread
+    del live
+    wait(lambda: gone() is None and not thread.is_alive())
+
+
+def test_closing_does_not_wait_for_a_standing_answer(pair: Pair, recording: Recording) -> None:
+    live = pair.live("autoregressive", window_us=400_000, share=1.0)
+    live.standing(QUESTION, max_new_tokens=400, banned_ids=(pair.eos_id,))
+    push(live, recording)
+    wait(lambda: live._behind is not None)
+    began = time.monotonic()
+    live.close()
+    took = time.monotonic() - began
+    whole = generate(pair, recording, QUESTION, "autoregressive", max_new_tokens=400, banned_ids=(pair.eos_id,))
+    assert took < 0.5 * whole.trace.marks["end"]
+
+
+def test_a_target_that_encodes_again_anyway_is_not_asked_to_ahead(pair: Pair, recording: Recording) -> None:
+    with stream(pair, "compressed-target") as live:
+        push(live, recording)
+        wait(lambda: live.window)
+        assert (live.counts.encoded, live.counts.dropped) == (0, 0)
+        answer = live.ask(QUESTION, max_new_tokens=8)
+        plain = generate(pair, recording, QUESTION, "compressed-target", answer.window, max_new_tokens=8)
+        assert answer.token_ids == plain.token_ids
+
+
+def test_a_still_scene_is_read_once_a_window_where_events_trigger(pair: Pair, recording: Recording) -> None:
+    assert recording.video is not None
+    with stream(pair, "autoregressive", windows="triggered", window_us=10_000_000, hop_us=10_000) as live:
+        live.push_events(EventStream.empty(346, 260))
+        for frame, at in zip(recording.video.frames, recording.video.times_us.tolist(), strict=True):
+            live.push_frame(frame, at)
+            time.sleep(0.01)
+        wait(lambda: live.window)
+        assert live.counts.windows == 1
+
+
 def test_several_threads_may_ask_while_frames_come(pair: Pair, recording: Recording) -> None:
     found = []
     with stream(pair) as live:
@@ -174,6 +247,9 @@ def test_what_cannot_be_is_refused(pair: Pair) -> None:
         ({"hop_us": 1.5}, "hop_us is 1.5"),
         ({"share": 0.0}, "share is 0.0"),
         ({"trigger": 0}, "trigger is 0"),
+        ({"trigger": None}, "trigger is None: give a number"),
+        ({"share": "x"}, "share is 'x': give a number"),
+        ({"feature_bytes": -1}, "feature_bytes is -1"),
         ({"widnow_us": 5}, "live has no setting 'widnow_us': choose from"),
     ):
         with pytest.raises(BadInput, match=message):

@@ -193,3 +193,24 @@ def test_question_files_name_the_line_that_is_wrong(tmp_path: Path) -> None:
     path.write_text('{"recording": "a", "question": "b", "answer": "c"}\nnonsense\n')
     with pytest.raises(BadInput, match="line 2"):
         read_questions(path, None)
+
+
+@pytest.mark.parametrize("contexts", [["warm"], ["cold", "live"]])
+def test_a_lossy_answer_is_told_in_every_context(contexts: list[str], tmp_path: Path) -> None:
+    """What is compared is the baseline of the same question, whatever its arm is called."""
+    pair, out = load_pair("nano", "one", fit=False), tmp_path / "rows.jsonl"
+    texts = ("Describe the scene.", "What did you see?")
+    questions = [Question(str(number), CLIPS / "street_scene", text, "-") for number, text in enumerate(texts)]
+    methods, sampling = ["autoregressive", "prior", "compressed-target", "auto"], Sampling(max_new_tokens=24)
+    found = compare(pair, questions, methods, sampling, ["real"], out, look=False, contexts=contexts)["methods"]
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["context"] for row in rows} == set(contexts)
+    last = contexts[-1]
+    assert found[f"prior, {last}"]["identical"] == found[f"auto, {last}"]["identical"] == 2
+    assert found[f"compressed-target, {last}"]["identical"] < 2
+    kept = [row for row in rows if row["context"] != "cold" and row["drafter"] == "autoregressive"]
+    assert all(row["timing_ms"]["target_vision"] is None for row in kept), "read before the clock ran"
+    if "cold" in contexts:
+        first = {row["context"]: row["timing_ms"]["first_committed"] for row in rows if row["drafter"] == "autoregressive"}
+        assert first["live"] < first["cold"]
+        assert found["autoregressive, live"]["speedup"] == pytest.approx(1.0), "against its own context"

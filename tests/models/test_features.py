@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,34 @@ def test_a_file_that_was_tampered_with_is_found_and_computed_anew(damage: str, t
         assert torch.equal(rows(cache, tower, 7), wanted)
         assert " ".join(cache.notes).endswith(note)
         assert bool(cache.notes) == bool(note), "it was mended"
+
+
+def test_the_file_of_another_frame_is_told_apart(tmp_path: Path) -> None:
+    tower = Tower()
+    cache = FeatureCache(1 << 20, FeatureFolder(tmp_path, tower))
+    wanted = [rows(cache, tower, value) for value in (1, 2)]
+    one, two = (next(tmp_path.rglob(f"{content_key(frame(value))}.safetensors")) for value in (1, 2))
+    one.write_bytes(two.read_bytes())
+    cache = FeatureCache(1 << 20, FeatureFolder(tmp_path, tower))
+    assert torch.equal(rows(cache, tower, 1), wanted[0])
+    assert len(cache.notes) == 1
+
+
+def test_several_may_keep_the_same_frame(tmp_path: Path) -> None:
+    tower = Tower()
+    caches = [FeatureCache(1 << 20, FeatureFolder(tmp_path, tower)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for value in range(20):
+            found = list(pool.map(lambda cache, value=value: rows(cache, tower, value), caches))  # type: ignore[misc]
+            assert all(torch.equal(one, found[0]) for one in found)
+    assert not [note for cache in caches for note in cache.notes]
+
+
+def test_rows_larger_than_the_limit_are_not_kept() -> None:
+    cache, tower = FeatureCache(1), Tower()
+    first = rows(cache, tower, 3)
+    assert torch.equal(rows(cache, tower, 3), first)
+    assert tower.asked == 2
 
 
 def test_a_disk_without_space_costs_what_would_have_been_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

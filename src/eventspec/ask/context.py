@@ -46,7 +46,8 @@ class RecordingContext:
         check_question(question)
         check_media(self.name, self.media, method, found, events_may_lack, frames_may_lack=bool(self._later))
         request = Request(self.media, question, self.pair.tokens.sampling((sampling or Sampling()).but(**settings)))
-        return Generation(self.pair, request, method, partial(self._encoded, found.target), bool(self._contexts))
+        before = any(target is found.target for target, _ in self._contexts)
+        return Generation(self.pair, request, method, partial(self._encoded, found.target), before)
 
     def ask(self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any) -> Result:
         """Answer a question; as `generate`."""
@@ -77,7 +78,7 @@ class RecordingContext:
             """Rows of the prompt, of which all but the last `tail` are read now."""
             trace = Trace()
             self._encoded(target, trace).open(ANY_QUESTION, asked.request.sampling, tail, trace, taps)
-            return trace.sizes["prompt"]
+            return trace.sizes.get("prompt", 0)  # a target of one's own may not say
 
         total = lane.start("target", partial(left, NO_TAIL)).result()
         yield

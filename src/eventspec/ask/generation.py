@@ -154,7 +154,8 @@ class Generation:
         marks = self.trace.marks
         if self._choice is not None and outcome.finish_reason != "cancelled" and "first_committed" in marks:
             first = marks["first_committed"]
-            took = Answered(first, marks["end"] - first, len(outcome.token_ids))
+            complete = outcome.finish_reason == "stop"
+            took = Answered(first, marks["end"] - first, len(outcome.token_ids), complete)
             self._choice.learn(self.chosen, self._asked, took)
 
     def _note(self, rounding: float) -> None:

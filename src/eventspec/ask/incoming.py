@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from eventspec.core import BadInput, Window
+from eventspec.engine.process_lock import ProcessLock
 from eventspec.events.stream import EventStream
 from eventspec.recordings import Recording
 from eventspec.video.clip import VideoClip
 from eventspec.views import read_only
 
 Frame = np.ndarray[Any, np.dtype[np.uint8]]
+LATEST_US = 1 << 62
+"""No clock runs so long."""
+
+
+class HeldFrames:
+    """Frames uint8 [K, H, W, 3] that lie apart in memory, as `core.FrameRows`: joined when they are asked for."""
+
+    dtype: np.dtype[np.uint8] = np.dtype(np.uint8)
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self.frames, self.shape = frames, (len(frames), *frames[0].shape) if frames else (0, 0, 0, 3)
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return iter(self.frames)
+
+    def __getitem__(self, places: Any, /) -> Any:
+        if isinstance(places, slice):
+            return HeldFrames(self.frames[places])
+        if isinstance(places, int | np.integer):
+            return self.frames[places]
+        return np.stack([self.frames[place] for place in np.asarray(places).tolist()])
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Frame:
+        return np.stack(self.frames)
 
 
 class Incoming:
-    """The latest `keep_us` microseconds, copied; `event_bytes` bounds the events, of which the oldest packets go first and are
-    counted. Any thread may push."""
+    """The latest `keep_us` microseconds, copied. `event_bytes` and `frame_bytes` bound them: the oldest packets and frames go
+    first, and packets are counted. Any thread may push."""
 
-    def __init__(self, keep_us: int, event_bytes: int) -> None:
-        self.keep_us, self.event_bytes = keep_us, event_bytes
-        self.frames, self.packets, self.dropped_packets, self.events = 0, 0, 0, 0
+    def __init__(self, keep_us: int, event_bytes: int, frame_bytes: int = 1 << 30) -> None:
+        self.keep_us, self.event_bytes, self.frame_bytes = keep_us, event_bytes, frame_bytes
+        self.frames, self.packets, self.dropped_packets, self.events, self.dropped_frames = 0, 0, 0, 0, 0
         self._frames: deque[tuple[int, Frame]] = deque()
         self._events: deque[EventStream] = deque()
         self._held = 0
         self._latest_event = 0
         self._sensor: tuple[int, int] | None = None
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     @property
     def end_us(self) -> int | None:
@@ -40,10 +68,11 @@ class Incoming:
     def push_frame(self, frame: Frame, time_us: int) -> Frame:
         """One more frame uint8 [H, W, 3] RGB; the copy that is kept. BadInput for another shape than before, or a time that is
         not later."""
-        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
+        shaped = isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[-1] == 3 and frame.size > 0
+        if not shaped or frame.dtype != np.uint8:
             got = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
             raise BadInput(f"a frame is {got}: push uint8 [H, W, 3], one at a time")
-        if isinstance(time_us, bool) or not isinstance(time_us, int | np.integer) or time_us < 0:
+        if isinstance(time_us, bool) or not isinstance(time_us, int | np.integer) or not 0 <= time_us < LATEST_US:
             raise BadInput(f"a frame's time is {time_us!r}: give whole microseconds from 0 on")
         with self._lock:
             if self._frames and frame.shape != self._frames[-1][1].shape:
@@ -54,6 +83,9 @@ class Incoming:
             own = read_only(frame.copy())
             self._frames.append((int(time_us), own))
             self.frames += 1
+            while len(self._frames) > 1 and len(self._frames) * own.nbytes > self.frame_bytes:
+                self._frames.popleft()
+                self.dropped_frames += 1
             self._forget(int(time_us) - self.keep_us)
         return own
 
@@ -69,6 +101,8 @@ class Incoming:
                 raise BadInput(f"events of a sensor of {now} after those of {before}: begin another stream")
             if not events.ordered:
                 raise BadInput("events of a packet go back in time: sort them")
+            if first is not None and (first < 0 or int(events.t[-1]) >= LATEST_US):
+                raise BadInput(f"events from {first} to {events.t[-1]} us: give microseconds from 0 on")
             if first is not None and first < self._latest_event:
                 raise BadInput(
                     f"events from {first} us on after those up to {self._latest_event} us: push them in order of time"
@@ -97,7 +131,7 @@ class Incoming:
         video = None
         if frames:
             times = np.array([time for time, _ in frames], np.int64)
-            video = VideoClip(np.stack([frame for _, frame in frames]), times)
+            video = VideoClip(HeldFrames([frame for _, frame in frames]), times)
         return Recording(f"[{window.start_us}, {window.end_us}) us", events, video)
 
     def count(self, window: Window) -> int:

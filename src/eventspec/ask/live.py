@@ -2,13 +2,16 @@
 
 Every frame is encoded when it comes (no frame looks at another, so its rows are those of any window). A thread cuts a window
 now and then and has it read in the background: the target's visual prefix, and what a method's drafters see. A question is
-answered about the latest window that is ready, exactly as `generate` answers it about that window of the recording.
+answered about the latest window that is ready, as `generate` answers it about that window of the recording: token by token,
+where a frame's rows do not depend on which others are encoded with it (on the CPU they do not).
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ from eventspec.ask.incoming import Frame, Incoming
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, EventspecError, Media, Sampling, Trace, Window
 from eventspec.events.stream import EventStream
+from eventspec.models.prompt import FrameEncoder
 from eventspec.video.clip import VideoClip
 
 Windows = Literal["sliding", "growing", "triggered"]
@@ -48,21 +52,28 @@ class LivePolicy:
     share: float = 0.5
     """Of the target's time that reading ahead may take while nobody asks."""
     rows: int = 64
-    """Rows of a prompt that are read in one go: how long a question may have to wait for what is being read."""
+    """Rows of a prompt that are read in one go. A question waits for what is being read just now: so many rows, a frame, or the
+    last part of a window, in which drafters read their own prompt."""
     waiting: int = 4
     """Frames that may wait to be encoded ahead. When one more comes, the one that has waited longest is dropped: it is encoded
     when a window needs it, and otherwise never."""
     event_bytes: int = 256 << 20
     """Of the events that are held; the oldest packets are dropped beyond."""
+    frame_bytes: int = 1 << 30
+    """Of the frames that are held; beyond, a window has the later ones only."""
 
     def checked(self) -> LivePolicy:
         """Itself; BadInput for what cannot be."""
         if self.windows not in get_args(Windows):
             raise BadInput(f"windows '{self.windows}' are unknown: choose {', '.join(get_args(Windows))}")
-        for name, least in (("window_us", 1), ("hop_us", 1), ("rows", 1), ("waiting", 1), ("event_bytes", 1)):
+        for name in ("window_us", "hop_us", "rows", "waiting", "event_bytes", "frame_bytes"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise BadInput(f"{name} is {value!r}: give a whole number from {least} on")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BadInput(f"{name} is {value!r}: give a whole number from 1 on")
+        for name in ("share", "trigger"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise BadInput(f"{name} is {value!r}: give a number")
         if not 0 < self.share <= 1:
             raise BadInput(f"share is {self.share!r}: give a part of the target's time above 0, up to 1")
         if not self.trigger > 0:
@@ -105,12 +116,20 @@ class LiveCounts:
 
 
 class Live:
-    """What `pair.live()` gives: push from any thread, ask from one at a time; `close` it, or use it in a `with`."""
+    """What `pair.live()` gives: push from any thread, ask from one at a time; `close` it, or use it in a `with`. `encoder`
+    encodes a frame ahead, for a target that will not encode it again; None: frames wait for their window."""
 
-    def __init__(self, pair: Methods, method: str = DEFAULT_METHOD, policy: LivePolicy | None = None) -> None:
+    def __init__(
+        self,
+        pair: Methods,
+        method: str = DEFAULT_METHOD,
+        policy: LivePolicy | None = None,
+        encoder: FrameEncoder | None = None,
+    ) -> None:
         self.pair, self.method, self.policy = pair, method, (policy or LivePolicy()).checked()
-        self._target = pair.method(method).target
-        self._incoming = Incoming(2 * self.policy.window_us, self.policy.event_bytes)
+        self._encoder, self._process = encoder, os.getpid()
+        pair.method(method)
+        self._incoming = Incoming(2 * self.policy.window_us, self.policy.event_bytes, self.policy.frame_bytes)
         self._waiting: deque[tuple[Frame, int]] = deque()
         self._counts = LiveCounts()
         self._standing: dict[str, Sampling] = {}
@@ -118,10 +137,15 @@ class Live:
         self._behind: Generation | None = None  # a standing question that is being answered
         self._cut_us: int | None = None  # where the latest window ended
         self._anchor_us: int | None = None  # where a growing one began
-        self._asking, self._closed = 0, False
+        self._asking, self._closed = False, False
         self._changed = threading.Condition()
         self._one_asks = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="eventspec-live", daemon=True)
+        self._reading: Iterator[None] | None = None  # a window, part by part
+        self._rest_until = 0.0
+        # The thread must not keep alive what nobody else holds.
+        self._thread = threading.Thread(
+            target=_read_on, args=(weakref.ref(self), self._changed), name="eventspec-live", daemon=True
+        )
         self._thread.start()
 
     # --------------------------------------------------------------------------------------------------------------- pushing
@@ -130,7 +154,8 @@ class Live:
         self._open()
         own = self._incoming.push_frame(frame, time_us)
         with self._changed:
-            self._waiting.append((own, int(time_us)))
+            if self._encoder is not None:
+                self._waiting.append((own, int(time_us)))
             while len(self._waiting) > self.policy.waiting:
                 self._waiting.popleft()
                 self._counts.dropped += 1
@@ -149,17 +174,17 @@ class Live:
         check_question(question)
         began, wanted = time.perf_counter(), (sampling or Sampling()).but(**settings)
         with self._one_asks:
-            with self._changed:
-                self._asking += 1
-                ready = self._ready
-                if self._behind is not None and self._standing.get(question) != wanted:
-                    self._behind.cancel()
-                self._changed.wait_for(lambda: self._behind is None)
             try:
+                with self._changed:
+                    self._asking = True
+                    if self._behind is not None and self._standing.get(question) != wanted:
+                        self._behind.cancel()
+                    self._changed.wait_for(lambda: self._behind is None)
+                    ready = self._ready
                 return self._answered(ready or self._cut(), question, method or self.method, wanted, began)
             finally:
                 with self._changed:
-                    self._asking -= 1
+                    self._asking = False
                     self._changed.notify_all()
 
     def standing(self, question: str, sampling: Sampling | None = None, **settings: Any) -> None:
@@ -168,6 +193,10 @@ class Live:
         self._open()
         check_question(question)
         self._standing[question] = (sampling or Sampling()).but(**settings)
+
+    def withdraw(self, question: str) -> None:
+        """A question that stands no more; nothing for one that did not."""
+        self._standing.pop(question, None)
 
     @property
     def counts(self) -> LiveCounts:
@@ -185,8 +214,11 @@ class Live:
         """End reading ahead; nothing can be pushed or asked afterwards."""
         with self._changed:
             self._closed = True
+            if self._behind is not None:
+                self._behind.cancel()
             self._changed.notify_all()
-        self._thread.join()
+        if self._process == os.getpid():
+            self._thread.join(10.0)  # a target that hangs is not waited for
 
     def __enter__(self) -> Live:
         return self
@@ -195,43 +227,45 @@ class Live:
         self.close()
 
     def _answered(self, ready: _Window, question: str, method: str, sampling: Sampling, began: float) -> LiveAnswer:
-        known = ready.answers.get((question, method))
-        if known is not None and self._standing.get(question) == sampling:
+        asked_for, known = ready.answers.get((question, method), (None, None))
+        if known is not None and asked_for == sampling:
             return LiveAnswer(ready.window, known, time.perf_counter() - began, ahead=True)
         result = ready.context.generation(question, method, sampling, events_may_lack=True).result()
         return LiveAnswer(ready.window, result, time.perf_counter() - began)
 
     def _open(self) -> None:
+        if self._process != os.getpid():
+            raise RuntimeError("this stream was begun before a fork, and its thread stayed behind: begin another in the child")
         if self._closed:
             raise BadInput("this stream was closed: begin another one")
 
     # --------------------------------------------------------------------------------------------------------- reading ahead
-    def _run(self) -> None:
-        """Read the latest window ahead part by part, and the standing questions about it; encode frames as they come between
-        two parts, so that neither keeps the other from its turn."""
-        reading: Iterator[None] | None = None
-        while self._wait(reading is not None):
-            began = time.perf_counter()
-            try:
-                self._encode_one()
-                reading = reading or self._read_ahead()
-                if next(reading, self) is self:
-                    reading = None
-            except Exception as error:  # a question finds it again and is told; a stream goes on
-                reading = None
-                self._note(error)
-            self._rest(time.perf_counter() - began)
+    def idle(self) -> float:
+        """Seconds to wait, while there is nothing to read, somebody asks, or it is time to rest; 0: there is work. Under
+        `_changed`."""
+        if self._closed:
+            return 0.0
+        if (rest := self._rest_until - time.monotonic()) > 0:
+            return min(rest, _LOOK)
+        return _LOOK if self._asking or not (self._reading is not None or self._waiting or self._due()) else 0.0
 
-    def _wait(self, reading: bool) -> bool:
-        """Until there is something to do and nobody asks; False once this is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or (not self._asking and (reading or self._waiting or self._due())))
-            return not self._closed
-
-    def _rest(self, seconds: float) -> None:
-        """As long as the share of the target's time asks for; no longer when somebody closes this."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, min(1.0, seconds * (1 / self.policy.share - 1)))
+    def turn(self) -> bool:
+        """Encode a frame that waits, and read a part of the latest window or answer what stands about it, so that neither keeps
+        the other from its turn; False once this is closed."""
+        if self._closed:
+            return False
+        began = time.monotonic()
+        try:
+            self._encode_one()
+            self._reading = self._reading or self._read_ahead()
+            if next(self._reading, self) is self:
+                self._reading = None
+        except Exception as error:  # a question finds it again and is told; a stream goes on
+            self._reading = None
+            self._note(error)
+        ended = time.monotonic()
+        self._rest_until = ended + (ended - began) * (1 / self.policy.share - 1)
+        return True
 
     def _encode_one(self) -> None:
         """Encode the frame that has waited longest, if one waits."""
@@ -239,8 +273,9 @@ class Live:
             if not self._waiting:
                 return
             frame, time_us = self._waiting.popleft()
+        assert self._encoder is not None  # else none waits
         alone = Media(None, VideoClip(frame[None], np.array([time_us], np.int64)))
-        self.pair.workers.start("target", partial(self._target.encode, alone, Trace())).result()
+        self.pair.workers.start("target", partial(self._encoder.encode, alone, Trace(), "target")).result()
         self._counts.encoded += 1
 
     def _due(self) -> bool:
@@ -253,7 +288,7 @@ class Live:
             return since >= policy.hop_us
         fresh, before = Window(self._cut_us, end), Window(max(0, self._cut_us - policy.window_us), self._cut_us)
         usual = self._incoming.count(before) / max(1, before.duration_us)
-        return self._incoming.count(fresh) / fresh.duration_us >= policy.trigger * usual
+        return self._incoming.count(fresh) / fresh.duration_us > policy.trigger * usual
 
     def _cut(self) -> _Window:
         """The latest window; BadInput before the first frame."""
@@ -274,11 +309,10 @@ class Live:
         """Cut a window and read it, part by part; then the standing questions about it."""
         if not self._due():
             return
+        self._cut_us = self._incoming.end_us  # first: what fails is not tried again before the next hop
         made = self._cut()
-        self._cut_us = made.window.end_us
-        yield from made.context.preparing(
-            self.method, self.policy.rows, events_may_lack=True
-        )  # nothing moved: that is seen too
+        # Without events nothing moved, which is seen too.
+        yield from made.context.preparing(self.method, self.policy.rows, events_may_lack=True)
         self._ready = made
         self._counts.windows += 1
         for question, sampling in list(self._standing.items()):
@@ -290,14 +324,14 @@ class Live:
         """Answer a standing question; False when somebody asked another one meanwhile, which comes first."""
         asked = made.context.generation(question, self.method, sampling, events_may_lack=True)
         with self._changed:
-            if self._asking:
-                return False
+            if self._asking or self._closed:
+                return self._closed
             self._behind = asked
         try:
             result = asked.result()
             if result.finish_reason == "cancelled":
                 return False
-            made.answers[question, self.method] = result
+            made.answers[question, self.method] = sampling, result
             return True
         finally:
             with self._changed:
@@ -316,4 +350,24 @@ class _Window:
 
     window: Window
     context: RecordingContext
-    answers: dict[tuple[str, str], Result] = field(default_factory=dict)
+    answers: dict[tuple[str, str], tuple[Sampling, Result]] = field(default_factory=dict)
+
+
+_LOOK = 0.05
+"""Seconds after which the thread looks whether its stream is still held."""
+
+
+def _read_on(stream: weakref.ref[Live], changed: threading.Condition) -> None:
+    """What a stream's thread does, for as long as somebody else holds the stream."""
+    while True:
+        with changed:
+            live = stream()
+            if live is None:
+                return
+            if seconds := live.idle():
+                del live
+                changed.wait(seconds)
+                continue
+        if not live.turn():
+            return
+        del live

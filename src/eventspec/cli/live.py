@@ -128,7 +128,11 @@ def _spread(values: list[float | None]) -> dict[str, float | int | None]:
     known = [value for value in values if value is not None]
     if not known:
         return {"n": 0, "p50": None, "p99": None}
-    return {"n": len(known), "p50": round(float(np.median(known)), 3), "p99": round(float(np.quantile(known, 0.99)), 3)}
+    return {
+        "n": len(known),
+        "p50": round(float(np.median(known)), 3),
+        "p99": round(float(np.quantile(known, 0.99, method="higher")), 3),
+    }
 
 
 def show(told: dict[str, Any]) -> None:

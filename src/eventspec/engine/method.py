@@ -31,6 +31,8 @@ class Answered:
     first_seconds: float
     decode_seconds: float
     tokens: int
+    complete: bool = True
+    """Whether it ended by itself, and not at the most tokens it might have."""
 
 
 class Choose(Protocol):

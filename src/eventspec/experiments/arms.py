@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from eventspec.ask import Generation, generation
+from eventspec.ask.context import ANY_QUESTION
 from eventspec.core import BadInput, Sampling
 from eventspec.events.disturb import blank
 from eventspec.experiments.figures import Row
@@ -18,7 +19,7 @@ from eventspec.recordings.qa import Question
 
 Opening = Callable[[Path], Recording]
 CONTEXTS = ("cold", "warm", "live")
-OTHER_QUESTIONS = ("What is ahead?", "Describe the scene.")
+OTHER_QUESTIONS = (ANY_QUESTION, "Describe the scene.")
 """The question before the one that is timed, in a warm context: the first that is another."""
 
 

@@ -56,12 +56,23 @@ def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequenc
             arms += [Arm(f"{method}, {kind} events", method, pair, kind) for kind in events[1:]]
     if BASE in methods and pair.workers.concurrent:
         arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
+    return in_contexts(arms, contexts)
+
+
+def in_contexts(arms: Sequence[Arm], contexts: Sequence[str]) -> list[Arm]:
+    """Every arm in every context, named by it where it is not cold."""
     named = {context: "" if context == CONTEXTS[0] else f", {context}" for context in contexts}
     return [
         replace(arm, name=f"{arm.name}{named[context]}", pair=anew(arm.pair, arm.method), context=context)
         for context in contexts
         for arm in arms
     ]
+
+
+def base_of(found: dict[str, Row]) -> Row | None:
+    """The baseline's row of a question, of a cold context where there is one; None where the baseline was not run."""
+    rows = [row for row in found.values() if row["drafter"] == BASE]
+    return min(rows, key=lambda row: row["context"] != CONTEXTS[0], default=None)
 
 
 def compare(
@@ -80,7 +91,8 @@ def compare(
     """Run every question in every arm, in an order drawn anew for each, and write one row each; returns the summary. `others`
     are further arms, such as the same target with other drafters. `look`: whether to find out, afterwards, what each drafter
     would say where the blind prior is wrong, which takes longer than the answers."""
-    arms, recordings = [*arms_of(pair, methods, events, contexts), *others], Recordings(questions, opening)
+    arms = [*arms_of(pair, methods, events, contexts), *in_contexts(others, contexts)]
+    recordings = Recordings(questions, opening)
     names = [arm.name for arm in arms]
     if twice := {name for name in names if names.count(name) > 1}:
         raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
@@ -103,7 +115,7 @@ def compare(
                 except Exception as error:  # a drafter that fails: its rows say so, and all others stay
                     row["vision"] = None
                     row["notes"] = [*row["notes"], f"{arm.name} failed afterwards: {type(error).__name__}"]
-                row["first_difference"] = _difference(arm, recordings, question, sampling, found.get(BASE), row)
+                row["first_difference"] = _difference(arm, recordings, question, sampling, base_of(found), row)
                 file.write(json.dumps(row) + "\n")
             progress(len(questions) + number + 1, total)
     part.rename(out)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from eventspec.errors import BadInput
+from eventspec.experiments.figures import BASE
 
-BASE = "autoregressive"
 RULE = (0.2, 0.4)
 """Prefill shares of the rule of thumb: above the second cross-modal drafting wins, below the first same-modality drafting."""
 

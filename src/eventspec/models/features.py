@@ -4,6 +4,8 @@ where a folder is named on disk, with checksums."""
 from __future__ import annotations
 
 import hashlib
+import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,15 +33,15 @@ class FeatureFolder:
     """Rows of frames on disk, a safetensors file a frame with the SHA-256 of its rows. What was cut or tampered with is found
     and computed anew; a disk without space costs what would have been kept. `notes` say so, one sentence each.
 
-    `encode` makes rows of frames uint8 [1, H, W, 3]. A model is told by what it makes of a test picture: whatever changes its
-    rows, weights or pixels, gives the folder of another model.
+    `encode` makes rows of frames uint8 [1, H, W, 3]. A model is told by what it makes of a test picture, to the bit: other
+    weights, pixels or kernels that show there have a folder of their own.
     """
 
     def __init__(self, folder: Path, encode: Callable[[np.ndarray[Any, np.dtype[np.uint8]]], Tensor]) -> None:
-        picture = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), np.uint8)
+        picture = np.random.default_rng(0).integers(0, 256, (1, 240, 346, 3), np.uint8)
         probe = encode(picture)
         self.device, self.shape, self.dtype = probe.device, probe.shape, probe.dtype
-        self.folder, self.notes = folder / _digest(probe.to(torch.bfloat16))[:16], list[str]()
+        self.folder, self.notes = folder / _digest("", probe)[:16], list[str]()
         self._full = False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -57,21 +59,25 @@ class FeatureFolder:
                 rows: Tensor = file.get_tensor("rows")
         except (OSError, SafetensorError, ValueError, KeyError):
             rows, wanted = torch.empty(0), None
-        if wanted is None or rows.shape != self.shape or rows.dtype != self.dtype or _digest(rows) != wanted:
+        if wanted is None or rows.shape != self.shape or rows.dtype != self.dtype or self._sum(key, rows) != wanted:
             self.notes.append(f"{path.name} is damaged: the frame was encoded again")
             return None
         return rows.to(self.device)
+
+    def _sum(self, key: str, rows: Tensor) -> str:
+        """The checksum of a frame's rows: neither another frame's file nor another model's has it."""
+        return _digest(f"{self.folder.name} {key}", rows)
 
     def save(self, key: str, rows: Tensor) -> None:
         """Keep the rows of a frame: the whole file or none."""
         if self._full:
             return
         path = self.folder / f"{key}.safetensors"
-        part = path.with_suffix(".part")
+        part = path.with_name(f".{key}.{os.getpid()}.{threading.get_ident()}.part")  # others may keep the same frame
         kept = rows.cpu().contiguous()
         try:
-            save_file({"rows": kept}, part, {"sha256": _digest(kept)})
-            part.rename(path)
+            save_file({"rows": kept}, part, {"sha256": self._sum(key, kept)})
+            part.replace(path)
         except (OSError, SafetensorError) as error:
             self._full = True
             self.notes.append(f"{self.folder} takes no more ({getattr(error, 'strerror', None) or error}): kept in memory only")
@@ -79,9 +85,9 @@ class FeatureFolder:
                 part.unlink(missing_ok=True)
 
 
-def _digest(rows: Tensor) -> str:
+def _digest(name: str, rows: Tensor) -> str:
     raw = rows.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return hashlib.sha256(f"{tuple(rows.shape)} {rows.dtype}".encode() + raw.numpy().tobytes()).hexdigest()
+    return hashlib.sha256(f"{name} {tuple(rows.shape)} {rows.dtype}".encode() + raw.numpy().tobytes()).hexdigest()
 
 
 class FeatureCache:
@@ -116,7 +122,7 @@ class FeatureCache:
             if key not in self._kept:
                 self._kept[key] = rows
                 self.used += rows.nbytes
-            while self.used > self.limit:
+            while self.used > self.limit and self._kept:
                 _, oldest = self._kept.popitem(last=False)
                 self.used -= oldest.nbytes
         return rows

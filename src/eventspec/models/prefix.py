@@ -52,8 +52,17 @@ class Prefix:
             else:
                 cache, loan = self._lent.lend(sum(map(len, known[0])), capacity)
                 reading = Reading(prompt, cache, capacity, taps, *known)
-            self._latest = reading if cache is self._lent.cache else self._latest
+            if self._latest is not None and self._covers(self._latest, prompt, reading):
+                self._latest.cache = self._lent.cache  # the same rows, in a larger cache maybe
+            elif cache is self._lent.cache:
+                self._latest = reading
         return reading, loan
+
+    @staticmethod
+    def _covers(latest: Reading, prompt: Prompt, reading: Reading) -> bool:
+        """Whether the latest reading has all that a new one will leave behind, and features that the new one will not."""
+        whole = reading.rows >= prompt.visual[1] == latest.prompt.visual[1]
+        return whole and bool(latest.taps) and not reading.taps
 
     def _known(self, prompt: Prompt, taps: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]] | None:
         """Outputs and features of the rows that the latest reading shares with a prompt, where `taps` can be had."""

@@ -94,15 +94,17 @@ class LanguageContext:
         return session
 
 
-_ROUNDING: WeakKeyDictionary[Llama, float] = WeakKeyDictionary()
+_ROUNDING: WeakKeyDictionary[Llama, tuple[object, float]] = WeakKeyDictionary()
 
 
 def rounding_of(language: Llama) -> float:
     """How far apart logits may lie and yet change places when a row is scored among others: measured behind a random prompt,
-    once for each model."""
-    if language not in _ROUNDING:
-        _ROUNDING[language] = _measured_rounding(language)
-    return _ROUNDING[language]
+    once for each model, and again when its weights lie elsewhere or have another precision."""
+    weight = language.embed.weight
+    state, known = (weight.data_ptr(), weight.dtype, weight.device), _ROUNDING.get(language)
+    if known is None or known[0] != state:
+        known = _ROUNDING[language] = state, _measured_rounding(language)
+    return known[1]
 
 
 def _measured_rounding(language: Llama) -> float:

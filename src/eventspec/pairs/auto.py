@@ -4,68 +4,73 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
 from eventspec.engine.method import Answered, Asked
+from eventspec.engine.process_lock import ProcessLock
 from eventspec.files import write_text
 
 NOISE = 0.15
-"""How far one answer's time is from its mean, as a share of it: how soon a method counts as known."""
-MEMORY = 20.0
-"""Answers that a mean remembers: machines drift, and become busy."""
+"""How far one answer's time is from what is expected of it, as a share: how soon a method counts as known."""
+MEMORY = 24
+"""Answers of a method that are remembered: machines drift, and become busy."""
+OCTAVE = 0.25
+"""What an answer twice or half as long counts for."""
+FAR = 0.05
+"""What any answer counts for."""
 FADING = 0.995
 """Of what is known of a method, behind every answer of another one."""
+OLD = 8
+"""Answers that count of those that a file remembers."""
 USUAL_TOKENS = 32.0
-"""Of an answer about which nothing is known."""
+"""Of the first answer, where nothing is known about it."""
 KNOWN_QUESTIONS = 4096
 
 
 @dataclass
 class Seen:
-    """Means over a method's latest answers: seconds to the first committed token, and of every further one; `answers` counts
-    them, at most `MEMORY`, and fades."""
+    """A method's latest answers, each (seconds to the first committed token, seconds from there on, tokens), and how much what
+    is known of them has faded."""
 
-    answers: float = 0.0
-    first: float = 0.0
-    further_answers: float = 0.0
-    further: float = 0.0
+    answers: list[tuple[float, float, int]] = field(default_factory=list)
+    faded: float = 1.0
 
     def add(self, first: float, decode: float, tokens: int) -> None:
-        """One more answer. One of a single token says nothing of further ones."""
-        self.answers = min(self.answers, MEMORY - 1) + 1
-        self.first += (first - self.first) / self.answers
-        if tokens > 1:
-            self.further_answers = min(self.further_answers, MEMORY - 1) + 1
-            self.further += (decode / (tokens - 1) - self.further) / self.further_answers
-
-    def fade(self) -> None:
-        self.answers *= FADING
-        self.further_answers *= FADING
+        """One more answer."""
+        self.answers = [*self.answers[1 - MEMORY :], (first, decode, tokens)]
+        self.faded = min(1.0, self.faded + 1 / len(self.answers))
 
     def hoped(self, tokens: float) -> float:
-        """The least time that an answer of so many tokens may well take: the mean less what is uncertain about it; 0 where
-        nothing is known."""
-        if not self.answers or (tokens > 1 and not self.further_answers):
+        """The least time that an answer of so many tokens may well take: what is expected less what is uncertain about it; 0
+        where nothing is known.
+
+        The first token comes at the median of what was seen. The others take what answers of about that length took: a head
+        start makes short answers free and long ones not, so a price a token would mislead."""
+        if not self.answers:
             return 0.0
-        known = min(self.answers, self.further_answers) if tokens > 1 else self.answers
-        return (self.first + self.further * max(0.0, tokens - 1)) * (1 - NOISE / math.sqrt(known))
+        near = [max(FAR, OCTAVE ** abs(math.log2(max(1.0, tokens) / count))) for _, _, count in self.answers]
+        spent = sum(weight * decode for weight, (_, decode, _) in zip(near, self.answers, strict=True))
+        said = sum(weight * (count - 1) for weight, (_, _, count) in zip(near, self.answers, strict=True))
+        further = max(0.0, tokens - 1) * spent / said if said else 0.0
+        known = self.faded * sum(near)
+        return (median(first for first, _, _ in self.answers) + further) * max(0.0, 1 - NOISE / math.sqrt(known))
 
     @classmethod
-    def read(cls, row: Any) -> Seen:
-        """Of a file's row; ValueError, KeyError or TypeError for what is none."""
-        found = cls(**{name: float(row[name]) for name in cls.__dataclass_fields__})
-        if not all(math.isfinite(value) and value >= 0 for value in vars(found).values()):
-            raise ValueError("a mean is no time")
-        return found
+    def read(cls, rows: Any) -> Seen:
+        """Of a file's rows; ValueError, OverflowError or TypeError for what are none."""
+        found = [(float(first), float(decode), int(tokens)) for first, decode, tokens in rows[-OLD:]]
+        if not all(0 <= value < math.inf for row in found for value in row) or not all(count > 0 for _, _, count in found):
+            raise ValueError("an answer took no time")
+        return cls(found)
 
 
 @dataclass
@@ -85,10 +90,14 @@ class Chooser:
     """Says how long answers to a question usually are, until they are known."""
     seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    usual: float = USUAL_TOKENS
+    """Tokens of the latest answers, whatever was asked."""
     path: Path | None = None
     """Where what was learnt is kept."""
+    cold: set[str] = field(default_factory=set)
+    """Methods that did not run in this process yet, and whose first answer here teaches nothing but that."""
     _written: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: ProcessLock = field(default_factory=ProcessLock)
 
     def choose(self, asked: Asked) -> str:
         """The method for a question."""
@@ -104,45 +113,46 @@ class Chooser:
             if question in self.lengths:
                 return self.lengths[question]
         known = None if self.prior is None else self.prior.mean_length(question)
-        return USUAL_TOKENS if known is None else known
+        return self.usual if known is None else known
 
     def learn(self, name: str, asked: Asked, answered: Answered) -> None:
         """What an answer by a method took."""
         with self._lock:
+            if answered.complete:
+                before = self.lengths.pop(asked.question, float(answered.tokens))
+                self.lengths[asked.question] = before + (answered.tokens - before) / 4
+                self.usual += (answered.tokens - self.usual) / 4
+                while len(self.lengths) > KNOWN_QUESTIONS:
+                    self.lengths.popitem(last=False)
+            if name in self.cold:
+                self.cold.discard(name)
+                return
             seen = self.seen.setdefault(_state(asked), {})
             for other, own in seen.items():
-                if other != name:
-                    own.fade()
-            seen.setdefault(name, Seen()).add(answered.first_seconds, answered.decode_seconds, answered.tokens)
-            before = self.lengths.pop(asked.question, float(answered.tokens))
-            self.lengths[asked.question] = before + (answered.tokens - before) / 4
-            while len(self.lengths) > KNOWN_QUESTIONS:
-                self.lengths.popitem(last=False)
-            if self.path is not None and time.monotonic() - self._written > 1.0:
-                self._write(self.path)
+                own.faded *= 1.0 if other == name else FADING
+            seen.setdefault(name, Seen()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
+            due = self.path is not None and time.monotonic() - self._written > 1.0
+            table = {state: {n: own.answers for n, own in rows.items()} for state, rows in self.seen.items()} if due else None
+            self._written = time.monotonic() if due else self._written
+        if self.path is not None and table is not None:
+            with suppress(BadInput, OSError):  # a folder that cannot be written is not missed
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(self.path, json.dumps(table) + "\n")
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
         return Chooser(self.methods, self.needs_events, self.prior)
 
-    def remembering(self, path: Path) -> Chooser:
-        """Another one with what a file remembers, if it can be read, which keeps it there. What is old is worth less."""
-        found = Chooser(self.methods, self.needs_events, self.prior, path=path)
-        with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-            for state, rows in json.loads(path.read_text()).items():
-                found.seen[str(state)] = {name: Seen.read(row) for name, row in rows.items() if name in self.methods}
-        for rows in found.seen.values():
-            for own in rows.values():
-                own.answers, own.further_answers = min(own.answers, 4.0), min(own.further_answers, 4.0)
+    def remembering(self, path: Path, warm: bool = True) -> Chooser:
+        """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no
+        method ran yet."""
+        found = Chooser(self.methods, self.needs_events, self.prior, path=path, cold=set() if warm else set(self.methods))
+        with suppress(OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):
+            read = json.loads(path.read_text()).items()
+            found.seen = {
+                str(state): {name: Seen.read(rows) for name, rows in own.items() if name in self.methods} for state, own in read
+            }
         return found
-
-    def _write(self, path: Path) -> None:
-        """Keep it; a folder that cannot be written is not missed."""
-        self._written = time.monotonic()
-        table: Mapping[str, Any] = {state: {n: vars(own) for n, own in rows.items()} for state, rows in self.seen.items()}
-        with suppress(BadInput, OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps(table, indent=1) + "\n")
 
 
 def _state(asked: Asked) -> str:

@@ -49,20 +49,22 @@ def fitted(pair: Pair) -> Pair:
     measured anew, one that cannot be written is not missed."""
     path = place_of(pair)
     known = read(path)
+    measured = known is None
     if known is None:
         pair = warm_up(pair, repeats=QUICK)
         known = {name: costs_of(pair, name) for name in pair.methods}
         with suppress(BadInput, OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps({name: asdict(costs) for name, costs in known.items()}, indent=1) + "\n")
-    return remembering(with_costs(pair, known), cache_folder() / "learnt" / path.name)
+    return remembering(with_costs(pair, known), cache_folder() / "learnt" / path.name, measured)
 
 
-def remembering(pair: Pair, path: Path) -> Pair:
-    """The pair with what its method `auto` learnt on this machine before, kept in a file from now on."""
+def remembering(pair: Pair, path: Path, warm: bool) -> Pair:
+    """The pair with what its method `auto` learnt on this machine before, kept in a file from now on; `warm`: its methods ran
+    in this process already."""
     methods = dict(pair.methods)
     if AUTO in methods and isinstance(chooser := methods[AUTO].choice, Chooser):
-        methods[AUTO] = replace(methods[AUTO], choice=chooser.remembering(path))
+        methods[AUTO] = replace(methods[AUTO], choice=chooser.remembering(path, warm))
     return replace(pair, methods=methods)
 
 
@@ -85,7 +87,7 @@ def read(path: Path) -> dict[str, MethodCosts] | None:
     """The costs of a file, None where there are none that can be read."""
     try:
         return {str(name): MethodCosts.read(row) for name, row in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 
 

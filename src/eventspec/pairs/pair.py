@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from eventspec.core import BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
 from eventspec.models.loading import LoadOptions
-from eventspec.models.session import keeping
+from eventspec.models.prompt import FrameEncoder
+from eventspec.models.session import LanguageTarget, keeping
 from eventspec.pairs.event_drafters import event_method
 from eventspec.pairs.methods import (
     EVENT_METHOD,
@@ -84,8 +86,10 @@ class Pair:
 
     # -------------------------------------------------------------------------------------------------------- another pair
     def with_method(self, name: str, method: Method) -> Pair:
-        """With one more method, or another one of that name."""
-        return replace(self, methods={**self.methods, name: method})
+        """With one more method, or another one of that name; a method that chooses it forgets what it learnt."""
+        made = replace(self, methods={**self.methods, name: method})
+        chooses = [own.choice for own in self.methods.values() if own.choice is not None and name in own.choice.methods]
+        return made._forgetful() if chooses else made
 
     def with_drafter(self, name: str, drafter: Drafter, **changes: Any) -> Pair:
         """With a drafter of your own as method `name`; `changes` are fields of its `DraftPolicy`."""
@@ -121,13 +125,22 @@ class Pair:
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
         reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
+        return self._with_same(target)._forgetful()
+
+    def _with_same(self, target: Target) -> Pair:
+        """With another target object that is as fast."""
         old = self.parts.target
         made = {n: replace(m, target=target) for n, m in self.methods.items() if m.target is old}
         return replace(self, parts=replace(self.parts, target=target), methods={**self.methods, **made})
 
+    def _forgetful(self) -> Pair:
+        """With methods that choose and have learnt nothing yet: what is there now takes other times."""
+        made = {n: replace(m, choice=m.choice.anew()) for n, m in self.methods.items() if m.choice is not None}
+        return replace(self, methods={**self.methods, **made})
+
     def on(self, placement: str) -> Pair:
         """On another placement (auto, one, two) of the same devices, with workers of its own; close them when done."""
-        return replace(self, workers=self.workers.on(placement))
+        return replace(self, workers=self.workers.on(placement))._forgetful()
 
     # --------------------------------------------------------------------------------------------------------------- asking
     def open(self, recording: Recording, window: Window | None = None, store: Path | None = None) -> RecordingContext:
@@ -135,7 +148,8 @@ class Pair:
         folder `store` the target's features of every frame are kept there, by content, for whoever opens it later."""
         if store is None:
             return RecordingContext(self, recording, window)
-        return RecordingContext(self.with_target(keeping(self.target, FEATURE_BYTES, store)), recording, window)
+        kept = self.workers.start("target", partial(keeping, self.target, FEATURE_BYTES, store)).result()
+        return RecordingContext(self._with_same(kept), recording, window)
 
     def live(self, method: str = DEFAULT_METHOD, feature_bytes: int = FEATURE_BYTES, **policy: Any) -> Live:
         """A stream to push frames and events to, which is read before anybody asks; `method` is what it is read for, `policy`
@@ -143,7 +157,12 @@ class Pair:
         known = {item.name for item in fields(LivePolicy)}
         if unknown := sorted(set(policy) - known):
             raise BadInput(f"live has no setting '{unknown[0]}': choose from {', '.join(sorted(known))}")
-        return Live(self.with_target(keeping(self.target, feature_bytes)), method, LivePolicy(**policy))
+        if isinstance(feature_bytes, bool) or not isinstance(feature_bytes, int) or feature_bytes < 1:
+            raise BadInput(f"feature_bytes is {feature_bytes!r}: give a whole number from 1 on")
+        kept = keeping(self.target, feature_bytes)
+        ahead = kept.encoder.of_one() if isinstance(kept, LanguageTarget) and isinstance(kept.encoder, FrameEncoder) else None
+        reads = self.method(method).target is self.target
+        return Live(self._with_same(kept), method, LivePolicy(**policy), ahead if reads else None)
 
     def close(self) -> None:
         """End the workers' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""
