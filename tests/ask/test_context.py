@@ -10,6 +10,8 @@ import pytest
 
 from eventspec.ask import generate
 from eventspec.core import BadInput
+from eventspec.models.prefix import Prefix, Reading
+from eventspec.nn.cache import Loan
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -56,6 +58,28 @@ def test_heads_keep_what_they_read(head: str, pair: Pair, recording: Recording) 
         assert not kept.trace.given_up
         # Rounding may move a node across a threshold; what the head sees is the same.
         assert abs(kept.trace.accepted - fresh.trace.accepted) <= 1
+
+
+def test_a_plain_answer_between_two_of_a_head_loses_nothing_that_the_head_read(
+    pair: Pair, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that taps inner layers needs their outputs for the whole prefix, which plain decoding does not ask for."""
+    other, known, begin = pair.with_head("eagle3"), list[int](), Prefix.begin
+    context = other.open(recording)
+
+    def watched(self: Prefix, *asked: Any) -> tuple[Reading, Loan]:
+        reading, loan = begin(self, *asked)
+        if self.language is pair.parts.language_target.language:
+            known.append(reading.rows)
+        return reading, loan
+
+    monkeypatch.setattr(Prefix, "begin", watched)
+    for method in ("eagle", "autoregressive", "eagle", "autoregressive"):
+        kept = context.ask(QUESTIONS[0], method, max_new_tokens=16)
+        assert kept.token_ids == generate(other, recording, QUESTIONS[0], method, max_new_tokens=16).token_ids
+    assert known[0] == 0
+    assert min(known[2], known[4], known[6]) > 500, known
+    assert known[1] == known[3] == 0, "fresh questions"
 
 
 def test_constraints_and_streams_work_from_a_context(pair: Pair, recording: Recording) -> None:
