@@ -81,7 +81,7 @@ def demo(
         console.rule(f"{question.id}: {question.question}")
         show_growing(console, arms["auto"], recordings, question)
         console.print(table(rows))
-        console.print(*told_about(rows), sep="\n", highlight=False)
+        console.print(*words_about(rows), sep="\n", highlight=False)
         if question.id == SCENE:
             picture = [(name, ask(arms[name], recordings, question, Sampling())) for name in STRIPS if name in arms]
             for _, asking in picture:
@@ -133,7 +133,7 @@ def width(rows: list[dict[str, Row]]) -> float:
     return (high - low) / max(high, 1e-9)
 
 
-def told_about(rows: list[dict[str, Row]]) -> list[str]:
+def words_about(rows: list[dict[str, Row]]) -> list[str]:
     """How the table was measured, and whether its times can be relied on."""
     found = [f"{len(rows)} interleaved repeats; times are means in ms; every answer but the lossy one is the target's own."]
     chosen = [row["auto"]["chosen"] for row in rows]

@@ -55,13 +55,13 @@ def live(
         if standing:
             stream.standing(prompt, max_new_tokens=max_new_tokens)
         replay = Replay(stream, opened, seconds)
-        found = asked(stream, replay, prompt, every, max_new_tokens, as_json)
-        told = report(stream, replay, found, prompt)
-    told = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **told}
+        answers = asked(stream, replay, prompt, every, max_new_tokens, as_json)
+        found = report(stream, replay, answers, prompt)
+    found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(found))
     else:
-        show(told)
+        show(found)
 
 
 def asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, quiet: bool) -> list[LiveAnswer]:
@@ -135,12 +135,12 @@ def _spread(values: list[float | None]) -> dict[str, float | int | None]:
     }
 
 
-def show(told: dict[str, Any]) -> None:
+def show(found: dict[str, Any]) -> None:
     """Print a report for a person."""
-    frames, events, latency = told["frames"], told["events"], told["latency_ms"]
+    frames, events, latency = found["frames"], found["events"], found["latency_ms"]
     typer.echo(
         f"{frames['arrived']} frames came, {frames['encoded']} were encoded ahead, {frames['dropped']} were dropped from that; "
-        f"{events['dropped']} of {events['arrived']} event packets were dropped; {told['windows_read']} windows were read ahead"
+        f"{events['dropped']} of {events['arrived']} event packets were dropped; {found['windows_read']} windows read ahead"
     )
     for name, label in (
         ("provisional", "first provisional token"),
@@ -150,5 +150,5 @@ def show(told: dict[str, Any]) -> None:
         if latency[name]["n"]:
             values = latency[name]
             typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   p99 {values['p99']:7.1f} ms   (n = {values['n']})")
-    for note in told["notes"]:
+    for note in found["notes"]:
         typer.echo(f"note: {note}", err=True)

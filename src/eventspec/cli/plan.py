@@ -65,8 +65,8 @@ def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dic
         measured = measure(ready, asked, lambda done, total: bar.update(task, completed=done, total=total))
         about = f"pair {ready.name}, {ready.workers.placement} device(s)"
     names = measured.recordings
-    told = names[0] if len(names) == 1 else f"{len(names)} recordings"
-    source = f"measured here: means over {measured.answers} answers about {told}"
+    about_what = names[0] if len(names) == 1 else f"{len(names)} recordings"
+    source = f"measured here: means over {measured.answers} answers about {about_what}"
     return {"pair": where, "about": about, "stages_source": source, **measured.outlook(tokens)}
 
 

@@ -37,7 +37,7 @@ KNOWN_QUESTIONS = 4096
 
 
 @dataclass
-class Seen:
+class Record:
     """A method's latest answers, each (seconds to the first committed token, seconds from there on, tokens), and how much what
     is known of them has faded."""
 
@@ -65,7 +65,7 @@ class Seen:
         return (median(first for first, _, _ in self.answers) + further) * max(0.0, 1 - NOISE / math.sqrt(known))
 
     @classmethod
-    def read(cls, rows: Any) -> Seen:
+    def read(cls, rows: Any) -> Record:
         """Of a file's rows; ValueError, OverflowError or TypeError for what are none."""
         found = [(float(first), float(decode), int(tokens)) for first, decode, tokens in rows[-OLD:]]
         if not all(0 <= value < math.inf for row in found for value in row) or not all(count > 0 for _, _, count in found):
@@ -88,7 +88,7 @@ class Chooser:
     """Those that are not for a recording without events."""
     prior: TextPrior | None = None
     """Says how long answers to a question usually are, until they are known."""
-    seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
+    seen: dict[str, dict[str, Record]] = field(default_factory=dict)
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
     usual: float = USUAL_TOKENS
     """Tokens of the latest answers, whatever was asked."""
@@ -105,7 +105,7 @@ class Chooser:
         open_to = [name for name in self.methods if asked.events or name not in self.needs_events]
         with self._lock:
             seen = self.seen.get(_state(asked), {})
-            return min(open_to, key=lambda name: seen.get(name, Seen()).hoped(tokens))
+            return min(open_to, key=lambda name: seen.get(name, Record()).hoped(tokens))
 
     def expected(self, question: str) -> float:
         """How many tokens an answer to a question has."""
@@ -130,7 +130,7 @@ class Chooser:
             seen = self.seen.setdefault(_state(asked), {})
             for other, own in seen.items():
                 own.faded *= 1.0 if other == name else FADING
-            seen.setdefault(name, Seen()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
+            seen.setdefault(name, Record()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
             due = self.path is not None and time.monotonic() - self._written > 1.0
             table = {state: {n: own.answers for n, own in rows.items()} for state, rows in self.seen.items()} if due else None
             self._written = time.monotonic() if due else self._written
@@ -148,10 +148,8 @@ class Chooser:
         method ran yet."""
         found = Chooser(self.methods, self.needs_events, self.prior, path=path, cold=set() if warm else set(self.methods))
         with suppress(OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):
-            read = json.loads(path.read_text()).items()
-            found.seen = {
-                str(state): {name: Seen.read(rows) for name, rows in own.items() if name in self.methods} for state, own in read
-            }
+            for state, own in json.loads(path.read_text()).items():
+                found.seen[str(state)] = {name: Record.read(rows) for name, rows in own.items() if name in self.methods}
         return found
 
 
