@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
-from eventspec.core import Budget, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.core import Budget, Drafter, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
 from eventspec.drafters import Cascade, PriorDrafter
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs import Pair, load_pair
@@ -52,9 +53,9 @@ def still(pair: Pair) -> Recording:
     return replace(recording, video=video)
 
 
-def cascade(pair: Pair, drafter: object, threshold: float = 0.3) -> Cascade:
+def cascade(pair: Pair, drafter: Drafter, threshold: float = 0.3) -> Cascade:
     assert isinstance(pair.target, LanguageTarget)
-    return Cascade("cascade", drafter, LanguageTarget(pair.target.encoder), pair.eos_id, threshold)  # type: ignore[arg-type]
+    return Cascade("cascade", drafter, LanguageTarget(pair.target.encoder), pair.eos_id, threshold)
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 2}], ids=["greedy", "sampled"])
@@ -102,15 +103,16 @@ def test_asked_again_without_a_verdict_it_drafts_for_the_same_place(pair: Pair, 
     first, again = session.propose(Budget(16)), session.propose(Budget(16))
     assert first.tokens.tolist() == again.tokens.tolist()
     token = int(first.tokens[0])
-    session.observe(Verdict(np.empty(0, np.int64), np.array([token, 7, 8], np.int64)), Scores(None))  # type: ignore[arg-type]
+    session.observe(Verdict(np.empty(0, np.int64), np.array([token, 7, 8], np.int64)), Scores(torch.empty(0)))
     behind = session.propose(Budget(16))
     assert behind.tokens.tolist() != first.tokens.tolist()
     fresh = cascade(pair, Saying([7, 8], [-1, 0]), 0.0).open(request, None, Trace())
     for one in (token, 7, 8):  # told one by one it knows the same
-        fresh.observe(Verdict(np.empty(0, np.int64), np.array([one], np.int64)), Scores(None))  # type: ignore[arg-type]
+        fresh.observe(Verdict(np.empty(0, np.int64), np.array([one], np.int64)), Scores(torch.empty(0)))
         found = fresh.propose(Budget(16))
     assert found.tokens.tolist() == behind.tokens.tolist()
-    np.testing.assert_allclose(found.values, behind.values, atol=1e-4)  # type: ignore[arg-type]
+    assert found.values is not None and behind.values is not None
+    np.testing.assert_allclose(found.values, behind.values, atol=1e-4)
 
 
 @pytest.mark.parametrize("tree", [([99999], [-1]), ([-3], [-1]), ([1, 2], [1, 0]), ([1] * 500, [*range(-1, 499)])])

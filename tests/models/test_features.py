@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_several_may_keep_the_same_frame(tmp_path: Path) -> None:
     caches = [FeatureCache(1 << 20, FeatureFolder(tmp_path, tower)) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for value in range(20):
-            found = list(pool.map(lambda cache, value=value: rows(cache, tower, value), caches))  # type: ignore[misc]
+            found = list(pool.map(partial(rows, tower=tower, value=value), caches))
             assert all(torch.equal(one, found[0]) for one in found)
     assert not [note for cache in caches for note in cache.notes]
 

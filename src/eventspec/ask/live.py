@@ -3,7 +3,7 @@
 Every frame is encoded when it comes (no frame looks at another, so its rows are those of any window). A thread cuts a window
 now and then and has it read in the background: the target's visual prefix, and what a method's drafters see. A question is
 answered about the latest window that is ready, as `generate` answers it about that window of the recording: token by token,
-where a frame's rows do not depend on which others are encoded with it (on the CPU they do not).
+where a frame's rows do not depend on which others are encoded with it.
 """
 
 from __future__ import annotations
