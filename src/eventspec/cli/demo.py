@@ -60,7 +60,7 @@ def demo(
     from eventspec.cli.live import show
     from eventspec.cli.timeline import draw
     from eventspec.core import Sampling
-    from eventspec.experiments.arms import Arm, Recordings, anew, ask
+    from eventspec.experiments.arms import Arm, Recordings, ask
     from eventspec.pairs import load_pair, warm_up
     from eventspec.pairs.pair_file import DATA
     from eventspec.recordings.qa import Question
@@ -70,7 +70,7 @@ def demo(
         console = Console(stderr=as_json, width=120)
     out.mkdir(parents=True, exist_ok=True)
     pair = warm_up(load_pair("embedded", device_plan, fit=False))
-    own = {(name, before): anew(pair, name) for _, name, _, before in ARMS if name in pair.methods}
+    own = {(name, before): pair.forgetful() for _, name, _, before in ARMS if name in pair.methods}
     arms = {row[0]: Arm(row[0], row[1], own[row[1], row[3]], *row[2:]) for row in ARMS if row[1] in pair.methods}
     questions = [Question(name, DATA / "clips" / name, asked, "-") for name, asked in QUESTIONS.items()]
     recordings, runs, picture = Recordings(questions), [], []

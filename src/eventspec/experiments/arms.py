@@ -36,12 +36,6 @@ class Arm:
     does before there is any (live)."""
 
 
-def anew(pair: Pair, method: str) -> Pair:
-    """The pair with nothing learnt yet by a method that chooses; itself for any other."""
-    found = pair.method(method)
-    return pair if found.choice is None else pair.with_method(method, replace(found, choice=found.choice.anew()))
-
-
 class Recordings:
     """Opened recordings by path, and what a control makes of their events."""
 

@@ -20,7 +20,7 @@ import torch
 from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
 from eventspec.engine.distribution import allowed
 from eventspec.engine.policy import NO_TAIL
-from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, anew, ask, interleaved
+from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, ask, interleaved
 from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.pairs import Pair
 from eventspec.pairs.costs import processor
@@ -63,7 +63,7 @@ def in_contexts(arms: Sequence[Arm], contexts: Sequence[str]) -> list[Arm]:
     """Every arm in every context, named by it where it is not cold."""
     named = {context: "" if context == CONTEXTS[0] else f", {context}" for context in contexts}
     return [
-        replace(arm, name=f"{arm.name}{named[context]}", pair=anew(arm.pair, arm.method), context=context)
+        replace(arm, name=f"{arm.name}{named[context]}", pair=arm.pair.forgetful(), context=context)
         for context in contexts
         for arm in arms
     ]

@@ -89,7 +89,7 @@ class Pair:
         """With one more method, or another one of that name; a method that chooses it forgets what it learnt."""
         made = replace(self, methods={**self.methods, name: method})
         chooses = [own.choice for own in self.methods.values() if own.choice is not None and name in own.choice.methods]
-        return made._forgetful() if chooses else made
+        return made.forgetful() if chooses else made
 
     def with_drafter(self, name: str, drafter: Drafter, **changes: Any) -> Pair:
         """With a drafter of your own as method `name`; `changes` are fields of its `DraftPolicy`."""
@@ -125,7 +125,7 @@ class Pair:
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
         reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
-        return self._with_same(target)._forgetful()
+        return self._with_same(target).forgetful()
 
     def _with_same(self, target: Target) -> Pair:
         """With another target object that is as fast."""
@@ -133,14 +133,14 @@ class Pair:
         made = {n: replace(m, target=target) for n, m in self.methods.items() if m.target is old}
         return replace(self, parts=replace(self.parts, target=target), methods={**self.methods, **made})
 
-    def _forgetful(self) -> Pair:
+    def forgetful(self) -> Pair:
         """With methods that choose and have learnt nothing yet: what is there now takes other times."""
         made = {n: replace(m, choice=m.choice.anew()) for n, m in self.methods.items() if m.choice is not None}
         return replace(self, methods={**self.methods, **made})
 
     def on(self, placement: str) -> Pair:
         """On another placement (auto, one, two) of the same devices, with workers of its own; close them when done."""
-        return replace(self, workers=self.workers.on(placement))._forgetful()
+        return replace(self, workers=self.workers.on(placement)).forgetful()
 
     # --------------------------------------------------------------------------------------------------------------- asking
     def open(self, recording: Recording, window: Window | None = None, store: Path | None = None) -> RecordingContext:
