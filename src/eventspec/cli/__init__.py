@@ -15,8 +15,9 @@ import typer
 
 from eventspec import __version__
 from eventspec.cli import bench, chat, dataset, demo, doctor, events, generate, live, models, plan, scenes, train
+from eventspec.cli.help import App
 
-app = typer.Typer(
+app = App(
     name="eventspec",
     help="Ask a question about a recording and get the video model's exact answer sooner.",
     add_completion=False,
@@ -40,18 +41,27 @@ def _options(version: Annotated[bool, _VERSION] = False) -> None:
 
 
 # A group of commands is a typer app, a command on its own a function. In the order of the help page.
-app.command()(demo.demo)
-app.command()(generate.generate)
-app.command()(chat.chat)
-app.command()(live.live)
-app.add_typer(models.models, name="models")
-app.add_typer(events.app, name="events")
-app.add_typer(dataset.app, name="dataset")
-app.add_typer(scenes.scenes, name="scenes")
-app.add_typer(train.train, name="train")
-app.add_typer(bench.bench, name="bench")
-app.command()(plan.plan)
-app.command()(doctor.doctor)
+app.command(short_help="Compare every method on a bundled scene and a real recording.")(demo.demo)
+app.command(
+    short_help="Ask one question about one recording.",
+    examples="""
+    eventspec generate --recording example:street --prompt "Describe the scene."
+    eventspec generate --recording drive.aedat4 --prompt "What is ahead?" --json
+    eventspec generate --video drive.mp4 --events drive.raw --prompt "..."
+    eventspec generate --target Video-LLaVA-7B-hf --drafter EventGPT-7b \\
+      --dtype bfloat16 --recording drive.aedat4 --prompt "..."
+    """,
+)(generate.generate)
+app.command(short_help="Ask several questions about one recording.")(chat.chat)
+app.command(short_help="Replay a recording in real time and ask about it meanwhile.")(live.live)
+app.add_typer(models.models, name="models", short_help="Bundled pairs and checkpoint folders.")
+app.add_typer(events.app, name="events", short_help="Look into event recordings, convert, draw, simulate them.")
+app.add_typer(dataset.app, name="dataset", short_help="Data sets on disk: DSEC, MVSEC, ActivityNet-QA, EventGPT.")
+app.add_typer(scenes.scenes, name="scenes", short_help="The seeded synthetic street, with questions and answers.")
+app.add_typer(train.train, name="train", short_help="Train the models that ship with eventspec, or your own.")
+app.add_typer(bench.bench, name="bench", short_help="Compare methods, with their controls and ceilings.")
+app.command(short_help="Predict what every method would take for an answer.")(plan.plan)
+app.command(short_help="What this machine can run, and what to install for the rest.")(doctor.doctor)
 
 
 def main() -> None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eventspec.cli.events import Order, Sensor
+from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
     from eventspec.experiments.arms import Arm
     from eventspec.pairs import Pair
 
-bench = typer.Typer(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
+bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
 
 Contexts = Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ WRITABLE = "a folder's name without suffix, .npz, .h5 (DSEC layout), .aedat4 or 
 # As files are named: no folder of such a name is made by mistake. ``drive.2`` is none.
 FILE_SUFFIX = re.compile(r"\.[a-z][a-z0-9]*")
 
-app = typer.Typer(help="Look into event recordings, convert them, draw them; make events from video.", no_args_is_help=True)
+app = App(help="Look into event recordings, convert them, draw them; make events from video.", no_args_is_help=True)
 
 Source = Annotated[
     Path,

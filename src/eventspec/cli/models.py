@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from eventspec.cli.folders import described
+from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
     from eventspec.drafters import TrainedHead
 
-models = typer.Typer(help="Bundled pairs and checkpoints.", no_args_is_help=True)
+models = App(help="Bundled pairs and checkpoints.", no_args_is_help=True)
 
 
 @models.callback()

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
-scenes = typer.Typer(help="The seeded synthetic street: frames, events, questions and answers.", no_args_is_help=True)
+scenes = App(help="The seeded synthetic street: frames, events, questions and answers.", no_args_is_help=True)
 
 
 @scenes.callback()

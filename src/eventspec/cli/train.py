@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
+from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
-train = typer.Typer(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
+train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
 
 
 @train.callback()
