@@ -131,6 +131,26 @@ def test_demo_compares_every_method_on_both_recordings(
     assert json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
 
 
+def test_demo_is_for_people_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "demo.html"
+    assert run(["demo", "--out", str(tmp_path), "--html", str(page)]) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "Identical to the target's own answer: 12 of 12 lossless rows." in shown.out
+    head = next(line for line in lines if line.startswith("method"))
+    assert head.split() == ["method", "guess", "token", "answer", "speedup", "ceiling", "tau", "same"]
+    lossy = next(line for line in lines if line.startswith("compressed-target"))
+    assert lossy.split()[5] == "-", "no ceiling holds for a lossy row"
+    assert "loading" in shown.err, "something is said before the first measurement ends"
+    written = page.read_text()
+    assert written.count("data:image/png") == 4 and "<svg" in written
+    assert "http" not in written.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("https://matplotlib.org", ""), "the page loads nothing"
+    assert run(["demo", "--out", str(tmp_path), "--html", str(tmp_path / "no/demo.html")]) == 2
+
+
 def test_models_and_doctor_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nano" in json.dumps(told(capsys, "models", "list", "--json"))
     assert told(capsys, "models", "check", "nano", "--json")

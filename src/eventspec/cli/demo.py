@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from eventspec.cli.paths import given_path
+from eventspec.cli.paths import check_writable, given_path
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from eventspec.core import Trace
     from eventspec.experiments.arms import Arm, Recordings
     from eventspec.experiments.figures import Row
     from eventspec.pairs import Pair
@@ -29,28 +33,47 @@ NARROW = 0.15
 LIVE_SECONDS = 6.0
 
 
+CONTROLS = "controls: drafts that see nothing of the recording"
+SECOND = "a second question about the same recording"
+LOSSY = "lossy: not the target's answer, no ceiling holds for it"
+
+
+class Shown(NamedTuple):
+    """A row of the table: label, method, whose events its drafter sees, what was done before the question, and the heading that
+    it stands under."""
+
+    label: str
+    method: str
+    events: str = "real"
+    context: str = "cold"
+    heading: str = ""
+
+
 ARMS = (
-    ("autoregressive", "autoregressive", "real", "cold"),
-    ("auto", "auto", "real", "cold"),
-    ("cross-modal", "cross-modal", "real", "cold"),
-    ("eagle", "eagle", "real", "cold"),
-    ("specvlm", "specvlm", "real", "cold"),
-    ("hybrid", "hybrid", "real", "cold"),
-    ("ngram", "ngram", "real", "cold"),
-    ("prior", "prior", "real", "cold"),
-    ("cross-modal, blank events", "cross-modal", "blank", "cold"),
-    ("cross-modal, other clip's events", "cross-modal", "shuffled", "cold"),
-    ("second question, autoregressive", "autoregressive", "real", "warm"),
-    ("second question, auto", "auto", "real", "warm"),
-    ("compressed-target (lossy)", "compressed-target", "real", "cold"),
+    Shown("autoregressive", "autoregressive"),
+    Shown("auto", "auto"),
+    Shown("cross-modal", "cross-modal"),
+    Shown("eagle", "eagle"),
+    Shown("specvlm", "specvlm"),
+    Shown("hybrid", "hybrid"),
+    Shown("prior", "prior", heading=CONTROLS),
+    Shown("ngram", "ngram", heading=CONTROLS),
+    Shown("cross-modal, no events", "cross-modal", "blank", heading=CONTROLS),
+    Shown("cross-modal, other events", "cross-modal", "shuffled", heading=CONTROLS),
+    Shown("autoregressive, again", "autoregressive", context="warm", heading=SECOND),
+    Shown("auto, again", "auto", context="warm", heading=SECOND),
+    Shown("compressed-target", "compressed-target", heading=LOSSY),
 )
-"""Rows of the table: label, method, whose events its drafter sees, and what was done before the question."""
 STRIPS = ("autoregressive", "auto", "cross-modal", "eagle")
 """Of the picture."""
+COLUMNS = 80
 
 
 def demo(
     out: Annotated[Path, typer.Option(parser=given_path, help="Where timeline.png and trace.json go.")] = Path("out"),
+    html: Annotated[
+        Path | None, typer.Option(parser=given_path, help="Write a page with the clips, the growing answers and the tables.")
+    ] = None,
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -58,46 +81,88 @@ def demo(
     from rich.console import Console
 
     from eventspec.cli.live import show
+    from eventspec.cli.page import Clip, write_page
     from eventspec.cli.timeline import draw
-    from eventspec.core import Sampling
-    from eventspec.experiments.arms import Arm, Recordings, ask
-    from eventspec.pairs import load_pair, warm_up
-    from eventspec.pairs.pair_file import DATA
-    from eventspec.recordings.qa import Question
 
     console = Console(stderr=as_json)
     if not console.is_terminal:
-        console = Console(stderr=as_json, width=120)
+        console = Console(stderr=as_json, width=COLUMNS)
     out.mkdir(parents=True, exist_ok=True)
-    pair = warm_up(load_pair("embedded", device_plan, fit=False))
-    own = {(name, before): pair.forgetful() for _, name, _, before in ARMS if name in pair.methods}
-    arms = {row[0]: Arm(row[0], row[1], own[row[1], row[3]], *row[2:]) for row in ARMS if row[1] in pair.methods}
-    questions = [Question(name, DATA / "clips" / name, asked, "-") for name, asked in QUESTIONS.items()]
-    recordings, runs, picture = Recordings(questions), [], []
-    for question in questions:
-        rehearse(arms, recordings, question)
-        rows = measured(list(arms.values()), recordings, question)
+    if html is not None:
+        check_writable(html, "--html")
+    with progress(console, "loading the bundled pair, and measuring what its steps cost here"):
+        shown = Bench.loaded(device_plan)
+    runs, clips = [], list[Clip]()
+    for question in shown.questions:
+        with progress(console, f"{question.id}: {len(shown.arms)} ways to answer, {REPEATS} to {MOST_REPEATS} times each"):
+            rehearse(shown.arms, shown.recordings, question)
+            rows = measured(list(shown.arms.values()), shown.recordings, question)
         runs += [{**row, "label": label, "method": row["drafter"]} for label, row in rows[-1].items()]
         console.rule(f"{question.id}: {question.question}")
-        show_growing(console, arms["auto"], recordings, question)
-        console.print(table(rows))
-        console.print(*words_about(rows), sep="\n", highlight=False)
-        if question.id == SCENE:
-            picture = [(name, ask(arms[name], recordings, question, Sampling())) for name in STRIPS if name in arms]
-            for _, asking in picture:
-                asking.result()
-    where = f"pair {pair.name}, {pair.workers.placement} device(s)"
+        growth = show_growing(console, shown.arms["auto"], shown.recordings, question)
+        says = verdict(rows)
+        console.print(*says, table(rows), words_about(rows), sep="\n", highlight=False, markup=False)
+        clips.append(Clip(question, shown.recordings.real(question.recording), growth, says, table_rows(rows)))
+    pictures = shown.traced(shown.questions[0])
+    where = f"pair {shown.pair.name}, {shown.pair.workers.placement} device(s)"
     title = f'{SCENE}: "{QUESTIONS[SCENE]}"\n{where}; one run each, so times and speeds vary'
-    draw([(label, asking.trace) for label, asking in picture], out / "timeline.png", title)
-    picture[1][1].trace.save(out / "trace.json")
+    draw(pictures, out / "timeline.png", title)
+    pictures[1][1].save(out / "trace.json")
+    if html is not None:
+        draw(pictures, out / "timeline.svg", title)
+        write_page(html, clips, (out / "timeline.svg").read_text(), where)
     console.rule(f"live: {REAL}, replayed in real time")
-    streamed = replayed(arms["auto"].pair, recordings.real(questions[1].recording), QUESTIONS[REAL])
+    streamed = replayed(shown.pair, shown.recordings.real(shown.questions[1].recording), QUESTIONS[REAL])
     if as_json:
         typer.echo(json.dumps({"runs": runs, "live": streamed}))
         return
     show(streamed)
-    console.print("The real clip is outside the pair's training world: its answer is worth little, but it is the target's own.")
-    console.print(f"{where}. Wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)")
+    told = f"{where}. Wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)"
+    console.print(told if html is None else f"{told}, and {html}", highlight=False)
+
+
+@contextmanager
+def progress(console: Console, doing: str) -> Iterator[None]:
+    """Say what takes a while: with a spinner on a terminal, else in a line."""
+    if console.is_terminal:
+        with console.status(doing):
+            yield
+    else:
+        typer.echo(f"{doing} ...", err=True)
+        yield
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is compared: the pair, the rows of the table by label, the clips and a question about each."""
+
+    pair: Pair
+    arms: dict[str, Arm]
+    questions: list[Question]
+    recordings: Recordings
+
+    @classmethod
+    def loaded(cls, device_plan: str) -> Bench:
+        """The embedded pair, warm, with methods that choose and have learnt nothing yet, apart for every context."""
+        from eventspec.experiments.arms import Arm, Recordings
+        from eventspec.pairs import load_pair, warm_up
+        from eventspec.pairs.pair_file import DATA
+        from eventspec.recordings.qa import Question
+
+        pair = warm_up(load_pair("embedded", device_plan, fit=False))
+        wanted = [one for one in ARMS if one.method in pair.methods]
+        own = {(one.method, one.context): pair.forgetful() for one in wanted}
+        arms = {one.label: Arm(one.label, one.method, own[one.method, one.context], one.events, one.context) for one in wanted}
+        questions = [Question(name, DATA / "clips" / name, asked, "-") for name, asked in QUESTIONS.items()]
+        return cls(pair, arms, questions, Recordings(questions))
+
+    def traced(self, question: Question) -> list[tuple[str, Trace]]:
+        """One more run of each of `STRIPS`."""
+        from eventspec.core import Sampling
+        from eventspec.experiments.arms import ask
+
+        asked = [(name, ask(self.arms[name], self.recordings, question, Sampling())) for name in STRIPS if name in self.arms]
+        return [(name, asking.result().trace) for name, asking in asked]
 
 
 def rehearse(arms: dict[str, Arm], recordings: Recordings, question: Question) -> None:
@@ -133,15 +198,39 @@ def width(rows: list[dict[str, Row]]) -> float:
     return (high - low) / max(high, 1e-9)
 
 
-def words_about(rows: list[dict[str, Row]]) -> list[str]:
-    """How the table was measured, and whether its times can be relied on."""
-    found = [f"{len(rows)} interleaved repeats; times are means in ms; every answer but the lossy one is the target's own."]
-    chosen = [row["auto"]["chosen"] for row in rows]
-    found.append(f"auto chose {', '.join(sorted(set(chosen)))}; it had some answers before to find out what is fast here.")
+def verdict(rows: list[dict[str, Row]]) -> list[str]:
+    """What the table says, in a few sentences; rows by arm, one dict a repeat, the baseline first."""
+    from eventspec.experiments.statistics import ratio_interval
+
+    base, own = ([row[name]["timing_ms"] for row in rows] for name in ("autoregressive", "auto"))
+    lossless = [label for label, row in rows[-1].items() if row["lossless"]]
+    wanted = rows[0]["autoregressive"]["token_ids"]
+    same = sum(all(row[label]["token_ids"] == wanted for row in rows) for label in lossless)
+    plain, drafted = ([timing["total"] for timing in timings] for timings in (base, own))
+    speed, most = sum(plain) / sum(drafted), sum(plain) / sum(timing["first_committed"] for timing in base)
+    low, high = ratio_interval(plain, drafted, range(len(rows))) or (speed, speed)
+    faster = f"{speed:.2f}x ({low:.2f} to {high:.2f}, n = {len(rows)})"
+    chosen = ", ".join(sorted({row["auto"]["chosen"] for row in rows}))
+    found = [f"Identical to the target's own answer: {same} of {len(lossless)} lossless rows."]
+    found.append(
+        f"auto: {faster}, of {most:.2f}x possible, because the target's own vision and prefill are {1 / most:.0%} of its time. "
+        f"It chose {chosen}."
+    )
+    if low < 1:
+        found.append("So auto is not reliably faster than the target alone here.")
     if (share := width(rows)) > NARROW:
-        load = f", load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores" if hasattr(os, "getloadavg") else ""
-        found.append(f"Times vary: the speedup of auto is known to {share:.0%} only{load}. Something else runs here.")
+        load = f" (load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
+        found.append(f"Something else runs on this machine{load}: that speedup is known to {share:.0%} only.")
     return found
+
+
+def words_about(rows: list[dict[str, Row]]) -> str:
+    """How the table was measured."""
+    return (
+        f"Times are means in ms over {len(rows)} interleaved repeats; speedup and ceiling are ratios of sums. ceiling: what a "
+        "lossless method can gain at most; tau: tokens a round; same: the target's own answer. auto learnt from some answers "
+        "before what is fast here."
+    )
 
 
 def replayed(pair: Pair, recording: Recording, question: str) -> dict[str, Any]:
@@ -154,59 +243,68 @@ def replayed(pair: Pair, recording: Recording, question: str) -> dict[str, Any]:
         return report(stream, replay, asked(stream, replay, question, 0.5, 64, quiet=True), question)
 
 
-def show_growing(console: Console, arm: Arm, recordings: Recordings, question: Question) -> None:
-    """The answer as it grew, slowed down so that an eye can follow."""
-    from eventspec.cli.show import joined, record, replay
+def show_growing(console: Console, arm: Arm, recordings: Recordings, question: Question) -> list[tuple[float, str, str]]:
+    """Show the answer as it grew, slowed down so that an eye can follow; see `show.grown`."""
+    from eventspec.cli.show import grown, joined, record, replay
     from eventspec.core import Sampling
     from eventspec.experiments.arms import ask
 
     asking = ask(arm, recordings, question, Sampling())
-    updates = record(asking)
+    updates, decode = record(asking), arm.pair.vocabulary.decode
     if not console.is_terminal:
         console.print(f"how {arm.name}'s answer grew:")
     if console.is_terminal:
         console.print("[dim]replayed 40 times slower; underlined = provisional, bold = committed, struck = retracted[/dim]")
-    replay(console, updates if console.is_terminal else joined(updates), arm.pair.vocabulary.decode, slower=40.0)
+    replay(console, updates if console.is_terminal else joined(updates), decode, slower=40.0)
     console.print(f"answer: {asking.result().text}", highlight=False, markup=False)
+    return grown(joined(updates), decode)
 
 
-def table(rows: list[dict[str, Row]]) -> Any:
-    """The comparison of rows by arm, the baseline first: milliseconds are means, speedup and ceiling ratios of sums."""
-    from rich.table import Table
+HEADS = (
+    ("", "first", "first", "whole", "", "", "", ""),
+    ("method", "guess", "token", "answer", "speedup", "ceiling", "tau", "same"),
+)
+WIDTHS = (27, 7, 7, 8, 9, 9, 7, 5)
+
+
+def table(rows: list[dict[str, Row]]) -> str:
+    """The comparison of rows by arm, the baseline first, under the headings of `ARMS`: lines of at most `COLUMNS`."""
+
+    def line(cells: Sequence[str]) -> str:
+        return cells[0].ljust(WIDTHS[0]) + "".join(cell.rjust(width) for cell, width in zip(cells[1:], WIDTHS[1:], strict=True))
+
+    lines, heading = ["", *map(line, HEADS)], ""
+    for cells in table_rows(rows):
+        if cells[0] != heading:
+            heading = cells[0]
+            lines += ["", f"{heading}:"]
+        lines.append(line(cells[1:]))
+    return "\n".join([*lines, ""])
+
+
+def table_rows(rows: list[dict[str, Row]]) -> list[tuple[str, ...]]:
+    """Cells of every row behind its heading: milliseconds are means, speedup and ceiling ratios of sums."""
 
     def summed(found: list[dict[str, Any]], stage: str) -> float:
         return float(sum(row["timing_ms"][stage] or 0.0 for row in found))
 
-    made = Table(box=None, header_style="bold", pad_edge=False)
-    heads = (
-        "method",
-        "first provisional",
-        "first committed",
-        "total ms",
-        "speedup",
-        "ceiling",
-        "tau",
-        "accepted/nodes",
-        "identical",
-    )
-    for number, head in enumerate(heads):
-        made.add_column(head, justify="left" if number == 0 else "right", overflow="fold")
+    made, headings = list[tuple[str, ...]](), {one.label: one.heading for one in ARMS}
     arms = {label: [found[label] for found in rows] for label in rows[0]}
     base = next(iter(arms.values()))
     bases = {found[0]["context"]: found for found in reversed(arms.values()) if found[0]["drafter"] == "autoregressive"}
     for label, found in arms.items():
-        early, spoken = found[0]["timing_ms"]["first_provisional"], found[0]["speculation"]
+        early, exact = found[0]["timing_ms"]["first_provisional"], found[0]["lossless"]
         own = bases[found[0]["context"]]  # a second question's baseline is asked behind another one too
         same = all(row["token_ids"] == base[0]["token_ids"] for row in found)
-        made.add_row(
+        cells = (
             label,
             "-" if early is None else f"{summed(found, 'first_provisional') / len(found):.1f}",
             f"{summed(found, 'first_committed') / len(found):.1f}",
             f"{summed(found, 'total') / len(found):.1f}",
             f"{summed(own, 'total') / summed(found, 'total'):.2f}x",
-            f"{summed(own, 'total') / summed(own, 'first_committed'):.2f}x",
-            f"{spoken['tau']:.2f}",
-            f"{spoken['accepted']}/{spoken['drafted']}",
+            f"{summed(own, 'total') / summed(own, 'first_committed'):.2f}x" if exact else "-",
+            f"{found[0]['speculation']['tau']:.2f}",
             "yes" if same else "NO",
         )
+        made.append((headings[label], *cells))
     return made

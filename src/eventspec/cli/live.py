@@ -139,9 +139,9 @@ def show(found: dict[str, Any]) -> None:
     """Print a report for a person."""
     frames, events, latency = found["frames"], found["events"], found["latency_ms"]
     typer.echo(
-        f"{frames['arrived']} frames came, {frames['encoded']} were encoded ahead, {frames['dropped']} were dropped from that; "
-        f"{events['dropped']} of {events['arrived']} event packets were dropped; {found['windows_read']} windows read ahead"
+        f"{frames['arrived']} frames came; {frames['encoded']} were encoded ahead, {frames['dropped']} dropped from that"
     )
+    typer.echo(f"{events['dropped']} of {events['arrived']} event packets dropped; {found['windows_read']} windows read ahead")
     for name, label in (
         ("provisional", "first provisional token"),
         ("committed", "first committed token"),

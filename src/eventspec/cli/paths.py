@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import typer
@@ -16,3 +17,11 @@ def given_path(given: str | Path) -> Path:
     if isinstance(given, str) and not given.strip():
         raise typer.BadParameter("the path is empty: name a file or a folder")
     return Path(given)
+
+
+def check_writable(path: Path, option: str) -> None:
+    """BadInput for a file that could not be written at the end of long work: its folder is missing or closed, or it is one."""
+    from eventspec.core import BadInput
+
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise BadInput(f"{option} {path} cannot be written, it is no file in a folder that exists: choose another place")

@@ -71,6 +71,16 @@ def joined(updates: Iterable[tuple[float, Update]]) -> list[tuple[float, Update]
     return found
 
 
+def grown(updates: Iterable[tuple[float, Update]], decode: Decode) -> list[tuple[float, str, str]]:
+    """(seconds, committed text, provisional text) behind every update."""
+    page, found = Page([], [], []), []
+    for at, update in updates:
+        page.take(update)
+        committed = decode(page.committed)
+        found.append((at, committed, decode([*page.committed, *page.provisional])[len(committed) :]))
+    return found
+
+
 def show_live(asking: Generation) -> None:
     """Print an answer while it comes, for `generate --provisional`."""
     from rich.console import Console
