@@ -12,16 +12,31 @@ __version__ = "0.1.0"
 # Public name -> the room it lives in. Each also stands below, where type checkers look.
 _HOMES = {
     "BadInput": "core",
+    "Budget": "core",
     "Committed": "core",
+    "Context": "core",
+    "Drafter": "core",
+    "DraftSession": "core",
     "EventspecError": "core",
+    "Limits": "core",
+    "Media": "core",
+    "Proposal": "core",
     "Provisional": "core",
     "Request": "core",
     "Retracted": "core",
     "Sampling": "core",
+    "Scores": "core",
+    "Target": "core",
+    "TargetPrompt": "core",
+    "TargetSession": "core",
+    "Trace": "core",
+    "Verdict": "core",
     "Window": "core",
     "Piece": "text",
+    "EventStream": "events",
     "Recording": "recordings",
     "Pair": "pairs",
+    "Result": "ask",
     "generate": "ask",
     "load_pair": "pairs",
     "stream": "ask",
@@ -29,17 +44,32 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from eventspec.ask import Result as Result
     from eventspec.ask import generate as generate
     from eventspec.ask import stream as stream
     from eventspec.ask import stream_text as stream_text
     from eventspec.core import BadInput as BadInput
+    from eventspec.core import Budget as Budget
     from eventspec.core import Committed as Committed
+    from eventspec.core import Context as Context
+    from eventspec.core import Drafter as Drafter
+    from eventspec.core import DraftSession as DraftSession
     from eventspec.core import EventspecError as EventspecError
+    from eventspec.core import Limits as Limits
+    from eventspec.core import Media as Media
+    from eventspec.core import Proposal as Proposal
     from eventspec.core import Provisional as Provisional
     from eventspec.core import Request as Request
     from eventspec.core import Retracted as Retracted
     from eventspec.core import Sampling as Sampling
+    from eventspec.core import Scores as Scores
+    from eventspec.core import Target as Target
+    from eventspec.core import TargetPrompt as TargetPrompt
+    from eventspec.core import TargetSession as TargetSession
+    from eventspec.core import Trace as Trace
+    from eventspec.core import Verdict as Verdict
     from eventspec.core import Window as Window
+    from eventspec.events import EventStream as EventStream
     from eventspec.pairs import Pair as Pair
     from eventspec.pairs import load_pair as load_pair
     from eventspec.recordings import Recording as Recording

@@ -118,7 +118,7 @@ def generate(
     drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
     drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
     opened = _opened(recording, video, events, sensor, monotonic)
-    how = _precision(LoadOptions(None, device, frames, allow_extrapolation, compat), dtype)
+    how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=allow_extrapolation, compat=compat)
     folders = (pair, target, drafter, head)
     loaded = _load(folders, method, vocabulary, how, device_plan)
     loaded = loaded if compress is None else loaded.with_compression(compress)
@@ -244,17 +244,3 @@ def _constraint(pair: LoadedPair, schema: Path | None, pattern: str | None) -> C
         return pair.json_schema(text)
     except BadInput as error:
         raise BadInput(f"{schema}: {error}") from None
-
-
-def _precision(how: LoadOptions, name: str) -> LoadOptions:
-    """The same with the precision of this name; for a quantized target, the drafter's is bfloat16."""
-    import torch
-
-    from eventspec.core import BadInput
-
-    known = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name in ("nf4", "int8"):
-        return replace(how, dtype=torch.bfloat16, quantized="nf4" if name == "nf4" else "int8")
-    if name not in known:
-        raise BadInput(f"dtype '{name}' is unknown: choose one of {', '.join([*known, 'nf4', 'int8'])}")
-    return replace(how, dtype=known[name])

@@ -46,7 +46,8 @@ figcaption, .how { font-size: .9rem; }
 .timeline svg { width: 100%; height: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid var(--line); }
-th[scope=row], th[scope=rowgroup] { text-align: left; font-weight: normal; }
+th[scope=row], th[scope=rowgroup] { text-align: left; font-weight: normal; white-space: nowrap; }
+thead th:first-child { text-align: left; }
 th[scope=rowgroup] { font-style: italic; padding-top: .8rem; }
 button { font: inherit; padding: .3rem .8rem; }
 """

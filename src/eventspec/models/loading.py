@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import torch
 
@@ -12,6 +12,8 @@ from eventspec.engine.method import Modality
 from eventspec.models.prompt import PromptEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.text import TokenSpace
+
+PRECISIONS = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,19 @@ class LoadOptions:
     compat: bool = False
     feature_bytes: int = 0
     quantized: Literal["nf4", "int8"] | None = None
+
+    @classmethod
+    def named(cls, dtype: str = "float32", **others: Any) -> LoadOptions:
+        """With a precision by name: float32, bfloat16, float16, auto (as stored), nf4, int8 (of the target; the drafter's is
+        bfloat16 then). BadInput for another name, or for an option that there is not."""
+        known = {item.name for item in fields(cls)} - {"quantized"}
+        if unknown := sorted(set(others) - known):
+            raise BadInput(f"there is no option '{unknown[0]}' for checkpoints: choose from {', '.join(sorted(known))}")
+        if dtype in ("nf4", "int8"):
+            return cls(torch.bfloat16, quantized="nf4" if dtype == "nf4" else "int8", **others)
+        if dtype not in PRECISIONS:
+            raise BadInput(f"dtype '{dtype}' is unknown: choose one of {', '.join([*PRECISIONS, 'nf4', 'int8'])}")
+        return cls(PRECISIONS[dtype], **others)
 
     def __post_init__(self) -> None:
         try:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from eventspec.core import BadCheckpoint
+from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
 from eventspec.engine.workers import Workers
 from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
 from eventspec.models.eventgpt import load_eventgpt
+from eventspec.models.loading import LoadOptions
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.costs import fitted
+from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import EVENT_METHOD, Parts, built, cross_modal
 from eventspec.pairs.packers import Packers
 from eventspec.pairs.pair import Pair
@@ -19,13 +22,35 @@ from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.text import TokenSpace, Vocabulary
 
 
-def load_pair(where: str | Path, device_plan: str = "auto", fit: bool = True) -> Pair:
-    """A bundled pair by name, or the folder of a pair.toml; BadInput and BadCheckpoint for a missing or broken file.
+def load_pair(
+    where: str | Path = "embedded",
+    device_plan: str = "auto",
+    fit: bool = True,
+    *,
+    target: str | Path | None = None,
+    drafter: str | Path | None = None,
+    vocabulary: str = "auto",
+    **options: Any,
+) -> Pair:
+    """A bundled pair by name, or the folder of a pair.toml; with `target` the pair of two checkpoint folders instead, see
+    `load_folders` (`vocabulary`) and `LoadOptions` (`options`: dtype by its name, device, frames, ...). BadInput and
+    BadCheckpoint for a missing or broken file.
 
-    fit: policies go by what the pair costs on this machine, see `costs.fitted`: the first time that takes about a second.
-    Without, they go by `DraftPolicy`'s own figures.
+    device_plan: auto, one or two devices (on a CPU: cores). fit: policies go by what the pair costs on this machine, see
+    `costs.fitted`: the first time that takes about a second. Without, they go by `DraftPolicy`'s own figures.
     """
-    file = PairFile.read(folder_of(where))
+    if target is not None:
+        how = LoadOptions.named(**options)
+        drafting = None if drafter is None else Path(drafter)
+        return load_folders(Path(target), drafting, vocabulary=vocabulary, how=how, device_plan=device_plan)
+    if drafter is not None or vocabulary != "auto" or options:
+        given = [*(["drafter"] if drafter is not None else []), *(["vocabulary"] if vocabulary != "auto" else []), *options]
+        raise BadInput(f"{', '.join(given)}: only for checkpoint folders, give target=FOLDER as well")
+    pair = _opened(PairFile.read(folder_of(where)), device_plan)
+    return fitted(pair) if fit else pair
+
+
+def _opened(file: PairFile, device_plan: str) -> Pair:
     vocabulary = Vocabulary.load(file.place("tokenizer"))
     target = load_video_llava(file.place("target"))
     drafter = load_eventgpt(file.place("drafter"))
@@ -47,8 +72,7 @@ def load_pair(where: str | Path, device_plan: str = "auto", fit: bool = True) ->
     )
     events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)
     methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
-    pair = Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"))
-    return fitted(pair) if fit else pair
+    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"))
 
 
 def _prior(path: Path) -> TextPrior:

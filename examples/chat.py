@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import eventspec as es
 
 pair = es.load_pair("embedded")
-recording = es.Recording.open(Path(es.__file__).parent / "data/clips/street_scene")
-context = pair.open(recording)
+context = pair.open(es.Recording.open("example:street"))
 for question in ("What is ahead?", "How many road users are visible?", "Is anybody crossing the road?"):
-    result = context.ask(question, method="eagle")
+    result = context.ask(question)
     print(f"{1e3 * result.trace.marks['first_committed']:6.1f} ms to the first token: {result.text}")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import eventspec as es
 
 pair = es.load_pair("embedded")
-recording = es.Recording.open(Path(es.__file__).parent / "data/clips/davis346_traffic_1s")
+recording = es.Recording.open("example:davis")
 question, before = "How many road users are visible?", recording.span.start_us
 with pair.live(window_us=500_000) as live:
     for frame, at in zip(recording.video.frames, recording.video.times_us.tolist(), strict=True):

@@ -1,0 +1,40 @@
+"""A target of your own: here a bigram model that has read one answer. Any drafter may draft for it; the answer is its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import eventspec as es
+
+
+class Bigram:
+    """`score` gives the logits behind the last committed token, and behind every node of the proposal."""
+
+    lossless, chunked, room = True, False, 1000
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self.table, self.last = table, 0
+        self.limits = es.Limits(vocabulary=len(table), layers=0, trees=True, rounding=0.0)
+
+    def encode(self, media: es.Media, trace: es.Trace) -> Bigram:
+        return self  # it does not look at the recording, so it is its own context ...
+
+    def open(self, question: str, sampling: es.Sampling, tail: int, trace: es.Trace, taps: tuple[int, ...] = ()) -> Bigram:
+        return Bigram(self.table)  # ... and a fresh copy is a session
+
+    def score(self, proposal: es.Proposal) -> es.Scores:
+        return es.Scores(self.table[[self.last, *proposal.tokens.tolist()]])
+
+    def commit(self, verdict: es.Verdict) -> None:
+        self.last = int(verdict.tokens[-1])
+
+
+pair, recording = es.load_pair("embedded"), es.Recording.open("example:street")
+read = [0, *es.generate(pair, recording, "Is anybody crossing the road?").token_ids]
+table = torch.zeros(pair.vocabulary.size, pair.vocabulary.size)
+np.add.at(table.numpy(), (read[:-1], read[1:]), 1.0)
+mine = pair.with_target(Bigram(table))
+plain, drafted = (es.generate(mine, recording, "Well?", method, max_new_tokens=12) for method in ("autoregressive", "ngram"))
+assert drafted.token_ids == plain.token_ids
+print(plain.text)
