@@ -48,7 +48,7 @@ test-all: $(READY_TEST) $(SPECULATORS)/ready  ## the long tests too, and those a
 	EVENTSPEC_SPECULATORS_PYTHON=$(abspath $(SPECULATORS)/bin/python) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 docs: $(READY_DOCS)  ## build the documentation into site/: a broken link or a warning is an error
-	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --clean
+	@NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --clean
 	@echo "the documentation is in site/index.html"
 
 lint: $(READY_TEST)  ## ruff, mypy and the layers alone

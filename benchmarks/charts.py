@@ -33,7 +33,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str = "", lines: Mapping[str, fl
     tops = [max(row.value, (row.interval or (0, 0))[1], row.mark or 0.0) for row in rows]
     most = 1.04 * max([*tops, *lines.values()])
     height = TOP + ROW * len(rows) + 34
-    plot = WIDTH - LABELS - 70
+    plot = WIDTH - LABELS - 110
 
     def x(value: float) -> float:
         return LABELS + plot * value / most
@@ -56,7 +56,8 @@ def bars(title: str, rows: Sequence[Bar], unit: str = "", lines: Mapping[str, fl
         if row.mark is not None:
             parts.append(line(x(row.mark), middle - 10, x(row.mark), middle + 10, "0.9", 2.4))
             end = max(end, row.mark)
-        parts.append(text(x(end) + 6, middle + 4, f"{row.value:.2f}{unit}", "start"))
+        beside = "" if row.mark is None else f" of {row.mark:.2f}{unit}"
+        parts.append(text(x(end) + 6, middle + 4, f"{row.value:.2f}{unit}{beside}", "start"))
     for name, value in lines.items():
         parts.append(line(x(value), TOP - 4, x(value), height - 30, "0.8", 1.2, "4 3"))
         parts.append(text(x(value), TOP - 9, name, "middle"))

@@ -38,6 +38,7 @@ WHAT = {
     "massv": "MASSV (2505.10526): a small model of its own on the target's visual rows",
     "massv:pruned": "video-SpecVLM (2508.16201): the same, 90 % of its visual rows pruned by the target's attention",
 }
+LEVELS = (1, 2, 4, 8, 16)
 AS_PUBLISHED = "as {}; every prompt row through the whole layer, as published"
 
 
@@ -173,10 +174,10 @@ def identity(told: dict[str, Any]) -> list[str]:
     return ["## Losslessness", "", f"{text} by token. {combined} {' '.join(others)}".strip(), ""]
 
 
-def first_choices(rates: list[list[float]]) -> str:
+def first_choices(rates: list[list[float]]) -> list[str]:
     """How often a head's first two choices are right at some levels."""
-    two = {level: [*rates[level - 1], 0.0, 0.0][:2] for level in (1, 2, 4, 8, 16) if level <= len(rates)}
-    return ", ".join(f"{first:.3f} and {second:.3f} at level {level}" for level, (first, second) in two.items())
+    two = [[*rates[level - 1], 0.0, 0.0][:2] if level <= len(rates) else None for level in LEVELS]
+    return ["-" if found is None else f"{found[0]:.3f}, {found[1]:.3f}" for found in two]
 
 
 def trees(told: dict[str, Any]) -> list[str]:
@@ -187,16 +188,19 @@ def trees(told: dict[str, Any]) -> list[str]:
             low, high = against["ci95"]
             times = f"{against['fewer_rounds']:.3f} ({low:.3f} to {high:.3f})"
             rows.append([head, nodes.split()[0], kind, spread(found, "tau"), times, str(found["identical"])])
-    shares = "; ".join(f"{head} {first_choices(ranks)}" for head, ranks in told["ranks"].items())
-    text = "Equal nodes, whatever they cost. `static` is the best fixed tree for how often a head's choices are right, by level"
-    rest = "`published` is EAGLE-1's own of 25."
+    shares = [[head, *first_choices(ranks)] for head, ranks in told["ranks"].items()]
+    text = "Trees of equal size, whatever they cost. `static` is the best fixed tree for how often a head's choices are right;"
+    rest = "`published` is EAGLE-1's own of 25 nodes."
     heads = ["head", "nodes", "tree", "tau", "rounds of a chain / own", "identical"]
     return [
         "![tau of the head eagle by the number of nodes.](../figures/trees.svg)",
         "",
-        f"{run(told)}. {text} behind right ones; the first and second: {shares}. {rest}",
+        f"{run(told)}. {text} {rest}",
         "",
         *lines(heads, rows),
+        "How often a head's first and second choice are right, behind right ones:",
+        "",
+        *lines(["head", *(f"level {level}" for level in LEVELS)], shares),
     ]
 
 

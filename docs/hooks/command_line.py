@@ -49,7 +49,7 @@ def section(command: Any, words: tuple[str, ...]) -> str:
     lines = ["", f"{'#' * min(4, 1 + len(words))} {' '.join(words)}" if len(words) > 1 else "## eventspec", ""]
     lines += [escaped(paragraph) for paragraph in (command.help or "").splitlines()]
     if rows := [row(parameter) for parameter in command.params]:
-        lines += ["", "| | default | |", "|---|---|---|", *rows]
+        lines += ["", "| option | default | meaning |", "|---|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 

@@ -50,22 +50,31 @@ def function(name: str, found: Any, heading: str, owner: str = "") -> str:
 
 def signature(name: str, found: Any) -> str:
     """As one would write the definition, a parameter a line where it is long."""
-    try:
-        known = inspect.signature(found)
-    except (TypeError, ValueError):
-        return ""
-    kept = [item for item in known.parameters.values() if item.name not in ("self", "cls")]
+    known = inspect.signature(found)
+    words = parameters([item for item in known.parameters.values() if item.name not in ("self", "cls")])
     returns = known.return_annotation
     behind = "" if returns in (inspect.Signature.empty, None, "None") else f" -> {returns}"
-    known = known.replace(parameters=kept, return_annotation=inspect.Signature.empty)
-    line = f"{name}{known}".replace("'", "") + behind
-    if len(line) > 100:
-        starred = [item.kind is inspect.Parameter.KEYWORD_ONLY for item in kept]
-        words = [str(item).replace("'", "") for item in kept]
-        if any(starred) and not any(item.kind is inspect.Parameter.VAR_POSITIONAL for item in kept):
-            words.insert(starred.index(True), "*")
+    line = f"{name}({', '.join(words)}){behind}"
+    if len(line) > 88:
         line = f"{name}(\n    " + ",\n    ".join(words) + f",\n){behind}"
     return f"```python\n{line}\n```\n"
+
+
+def parameters(known: list[inspect.Parameter]) -> list[str]:
+    """Each parameter as it is written, with the star that stands before those given by name."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    words, by_name = [], False
+    for item in known:
+        if item.kind is inspect.Parameter.KEYWORD_ONLY and not by_name:
+            words.append("*")
+        by_name = by_name or item.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL)
+        word = f"{stars.get(item.kind, '')}{item.name}"
+        word += "" if item.annotation is inspect.Parameter.empty else f": {item.annotation}"
+        if item.default is not inspect.Parameter.empty:
+            default = "..." if " object at " in repr(item.default) or "<" in repr(item.default) else repr(item.default)
+            word += f" = {default}"
+        words.append(word)
+    return words
 
 
 def docstring(found: Any) -> str:
