@@ -55,7 +55,7 @@ def written(results: dict[str, Any]) -> dict[Path, str]:
         "heads.md": ("Heads compared", HOW, [*table(results["table"]), *identity(results["identity"])]),
         "results/trees.md": ("Trees", "The same heads with other trees of the same number of nodes.", trees(results["trees"])),
         "results/bound.md": (
-            "What drafting could give",
+            "What tau allows",
             "How near decoding comes to what tau allows.",
             bound(results["bound"]),
         ),

@@ -39,5 +39,6 @@ def settle(files: Mapping[Path, str], check: bool) -> int:
 
 
 def table(heads: list[str], rows: list[list[str]]) -> list[str]:
-    """A Markdown table with an empty line behind it."""
-    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    """A Markdown table with an empty line behind it; intervals, `(0.9 to 1.1)`, are not broken over lines."""
+    cells = [[re.sub(r"\((\S+) to (\S+)\)", "(\\1\u00a0to\u00a0\\2)", cell) for cell in row] for row in rows]
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in cells), ""]

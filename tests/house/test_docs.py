@@ -187,3 +187,8 @@ def test_the_figures_of_the_pages_are_what_the_results_say(script: str) -> None:
         [sys.executable, ROOT / "benchmarks" / script, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.stderr}: run python benchmarks/{script}"
+
+
+def test_the_architecture_is_read_in_one_sitting() -> None:
+    lines = len((ROOT / "docs/architecture.md").read_text().splitlines())
+    assert lines <= 150, f"docs/architecture.md has {lines} lines, more than 150"
