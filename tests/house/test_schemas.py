@@ -88,11 +88,13 @@ def test_live(printed: Any) -> None:
     assert problems("live", found) == []
 
 
-@pytest.mark.parametrize(
-    "words", [("--profile", "h200-7b"), ("--pair", "embedded", "--limit", "2")], ids=lambda words: words[0]
-)
-def test_plan(printed: Any, words: tuple[str, ...]) -> None:
-    assert problems("plan", printed("plan", "--tokens", "20", *words, "--json")) == []
+def test_plan_of_a_profile(printed: Any) -> None:
+    assert problems("plan", printed("plan", "--tokens", "20", "--profile", "h200-7b", "--json")) == []
+
+
+@pytest.mark.long
+def test_plan_of_a_pair(printed: Any) -> None:
+    assert problems("plan", printed("plan", "--tokens", "20", "--pair", "embedded", "--limit", "2", "--json")) == []
 
 
 def test_fields_too_many_too_few_and_of_another_type_are_found(printed: Any) -> None:
