@@ -36,10 +36,15 @@ def page() -> str:
     public = {name: getattr(eventspec, name) for name in sorted(eventspec._HOMES, key=str.lower)}
     functions = {name: found for name, found in public.items() if inspect.isfunction(found)}
     classes = {name: found for name, found in public.items() if inspect.isclass(found)}
-    if rest := public.keys() - functions.keys() - classes.keys():
-        raise TypeError(f"neither functions nor classes, so the page cannot show them: {sorted(rest)}")
+    others = {name: found for name, found in public.items() if name not in functions and name not in classes}
     parts = [INTRODUCTION, "\n## Functions\n", *(function(name, found, "###") for name, found in functions.items())]
-    return "".join([*parts, "\n## Classes\n", *(of_class(name, found) for name, found in classes.items())])
+    parts += ["\n## Classes\n", *(of_class(name, found) for name, found in classes.items())]
+    if others:
+        parts += [
+            "\n## Other names\n",
+            *(f"\n### {name}\n\n```python\n{name} = {found!r}\n```\n" for name, found in others.items()),
+        ]
+    return "".join(parts)
 
 
 def function(name: str, found: Any, heading: str, owner: str = "") -> str:
