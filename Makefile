@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY_DEMO := $(VENV)/ready-demo
 READY_TEST := $(VENV)/ready-test
+READY_DOCS := $(VENV)/ready-docs
 # The package `speculators`, whose reading of our heads the long tests check, wants other versions: it has an environment of its own.
 SPECULATORS := $(VENV)/speculators
 
@@ -25,7 +26,7 @@ PYTEST_ARGS ?= -n $(JOBS)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-all lint format clean
+.PHONY: help demo test test-long test-all docs lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -46,6 +47,10 @@ test-long: $(READY_TEST)  ## the long tests alone
 test-all: $(READY_TEST) $(SPECULATORS)/ready  ## the long tests too, and those against the package speculators (some GB)
 	EVENTSPEC_SPECULATORS_PYTHON=$(abspath $(SPECULATORS)/bin/python) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
+docs: $(READY_DOCS)  ## build the documentation into site/: a broken link or a warning is an error
+	@NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --clean
+	@echo "the documentation is in site/index.html"
+
 lint: $(READY_TEST)  ## ruff, mypy and the layers alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,7 +62,7 @@ format: $(READY_TEST)  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 clean:  ## remove caches and build output; .venv stays
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip is the last thing that venv writes, so an interrupted set-up is started again.
@@ -79,6 +84,13 @@ $(READY_TEST): pyproject.toml | $(BIN)/pip
 	$(if $(TORCH_INDEX),$(PIP) --index-url "$(TORCH_INDEX)" "$$($(BIN)/python -c '$(TORCH_WANTED)')")
 	$(PIP) --editable '.[dev]'
 	@touch $(READY_DEMO) $@
+
+# Pip's own warnings (a place of its configuration that is not there) are none of the documentation's: a second --quiet.
+$(READY_DOCS): pyproject.toml | $(BIN)/pip
+	@echo "installing eventspec and its documentation's tools into $(VENV); the first time takes some minutes"
+	$(if $(TORCH_INDEX),$(PIP) --quiet --index-url "$(TORCH_INDEX)" "$$($(BIN)/python -c '$(TORCH_WANTED)')")
+	$(PIP) --quiet --editable '.[docs]'
+	@touch $@
 
 $(SPECULATORS)/ready: | $(BIN)/pip
 	@echo "installing speculators into $(SPECULATORS); the first time takes some minutes"

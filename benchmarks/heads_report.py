@@ -1,7 +1,7 @@
-"""Writes docs/heads.md from benchmarks/results/heads.json, so that no number in it is typed by hand.
+"""Writes docs/heads.md, trees, bound and training in docs/results and a chart for each from benchmarks/results/heads.json.
 
-python benchmarks/heads_report.py            # write it
-python benchmarks/heads_report.py --check    # exit 1 when it is not what the results say
+python benchmarks/heads_report.py            # write them
+python benchmarks/heads_report.py --check    # exit 1 when one is not what the results say
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-RESULTS, PAGE = ROOT / "benchmarks/results/heads.json", ROOT / "docs/heads.md"
+from charts import Bar, bars, curves
+from pages import ROOT, settle
+from pages import table as lines
+
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "benchmarks/results/heads.json"
 WHAT = {
     "autoregressive": "baseline",
     "prior": "control: a text prior, blind",
@@ -21,12 +25,12 @@ WHAT = {
     "eagle1": "EAGLE-1 (2401.15077), trained one step ahead",
     "eagle3": "EAGLE-3 (2503.01840): three layers fused, own head",
     "specvlm": "SpecVLM (2509.11815), select: the question chooses how visual rows are compressed",
-    "frugal": "SpecVLM, select, pooling over frames too, and what a way costs is a loss of its gate",
+    "frugal": "SpecVLM, select, with pooling over frames too; the cost of a branch is part of its gate's loss",
     "weighted": "SpecVLM, weighted: prune, pool and convolution by 3, added up",
-    "concat": "SpecVLM, concat: all ways side by side",
+    "concat": "SpecVLM, concat: the rows of all branches side by side",
     "hivis": "HiViS (2509.23928): no visual row",
     "msd": "MSD (2505.14260): visual rows bypass the fusion",
-    "vispec": "ViSpec (2509.15235): eight vectors, and one told to every feature",
+    "vispec": "ViSpec (2509.15235): eight vectors for all visual rows, and one added to every feature",
     "dream": "DREAM (2505.19201): cross-attention to features, three blocks",
     "eagle:static": "the best fixed tree of 25 nodes for this head",
     "eagle:published": "EAGLE-1's fixed tree of 25 nodes",
@@ -34,27 +38,60 @@ WHAT = {
     "massv": "MASSV (2505.10526): a small model of its own on the target's visual rows",
     "massv:pruned": "video-SpecVLM (2508.16201): the same, 90 % of its visual rows pruned by the target's attention",
 }
-AS_PUBLISHED = "as {}; the prompt read as published, every row through the whole layer"
+LEVELS = (1, 2, 4, 8, 16)
+AS_PUBLISHED = "as {}; every prompt row through the whole layer, as published"
 
 
-def page(results: dict[str, Any]) -> str:
-    return "\n".join(
-        (
-            "# Heads on the target's features, compared",
-            "",
-            "Written by `benchmarks/heads_report.py` from `benchmarks/results/heads.json`; `benchmarks/heads.py` measures.",
-            "Ratios of sums of one interleaved run each, 95 % bootstrap intervals over recordings, one CPU core, fp32, greedy.",
-            "tau: answer tokens a verification, the bonus token included. Target, questions and recipe are the same for all;",
-            "how long a head was trained is not, and is said below. Budgets are fitted to what heads of a shape cost; a fixed",
-            "tree is drawn to its end, whatever it costs. Answers have up to 96 tokens (the README's: 64, of other scenes).",
-            "",
-            *table(results["table"]),
-            *identity(results["identity"]),
-            *trees(results["trees"]),
-            *bound(results["bound"]),
-            *scaling(results["scaling"]),
-        )
-    )
+WRITTEN = "Written by `benchmarks/heads_report.py` from `benchmarks/results/heads.json`; `benchmarks/heads.py` measures."
+HOW = """Ratios of sums of one interleaved run each, 95 % bootstrap intervals over recordings, one CPU core, fp32, greedy.
+tau: mean tokens per round, the bonus token included. Target, questions and recipe are the same for all heads; how long a head
+was trained is not, and is said below. Budgets are fitted to what heads of a shape cost; a fixed tree is drafted to its end,
+whatever it costs. Answers have up to 96 tokens (in the main comparison: 64, about other scenes)."""
+
+
+def written(results: dict[str, Any]) -> dict[Path, str]:
+    """Every file and its text."""
+    pages = {
+        "heads.md": ("Heads compared", HOW, [*table(results["table"]), *identity(results["identity"])]),
+        "results/trees.md": ("Trees", "The same heads with other trees of the same number of nodes.", trees(results["trees"])),
+        "results/bound.md": (
+            "What tau allows",
+            "How near decoding comes to what tau allows.",
+            bound(results["bound"]),
+        ),
+        "results/training.md": ("Longer training", "One head at several ages.", scaling(results["scaling"])),
+    }
+    texts = {name: "\n".join((f"# {title}", "", WRITTEN, how, "", *body)) for name, (title, how, body) in pages.items()}
+    drawings = {f"figures/{name}.svg": drawing for name, drawing in charts(results).items()}
+    return {DOCS / name: text.rstrip() + "\n" for name, text in {**texts, **drawings}.items()}
+
+
+def charts(results: dict[str, Any]) -> dict[str, str]:
+    """A drawing for each page."""
+    measured, tried, limits = results["table"]["methods"], results["trees"]["methods"], results["bound"]["bound"]
+    decoding = [
+        Bar(name, found["decode_speedup"], tuple(found["decode_speedup_ci95"]), colour=int(name in ("prior", "ngram")))
+        for name, found in measured.items()
+        if name != "autoregressive"
+    ]
+    series: dict[str, list[tuple[float, float]]] = {}
+    for name, found in tried.items():
+        if name != "autoregressive":
+            head, nodes, kind = name.split(", ")
+            series.setdefault(f"{head}, {kind}", []).append((float(nodes.split()[0]), found["tau"]))
+    own = {name: points for name, points in series.items() if name.startswith("eagle")}
+    reached = [Bar(name, row["decode_speedup"], mark=row["allowed"]) for name, row in limits.items() if isinstance(row, dict)]
+    ages = [
+        Bar(name.replace("_", " "), found["tau"], tuple(found["tau_ci95"]))
+        for name, found in results["scaling"]["methods"].items()
+        if name != "autoregressive"
+    ]
+    return {
+        "heads": bars("Decode-only speedup of every head, with 95 % intervals", decoding, "x", {"plain decoding": 1.0}),
+        "trees": curves("tau by nodes and kind of tree", own, "nodes of the tree", "tau"),
+        "bound": bars("Decode-only speedup, and what tau allows", reached, "x", {"plain decoding": 1.0}),
+        "training": bars("tau by age of the head, with 95 % intervals", ages),
+    }
 
 
 def spread(found: dict[str, Any], name: str) -> str:
@@ -67,10 +104,6 @@ def spread(found: dict[str, Any], name: str) -> str:
 def run(told: dict[str, Any]) -> str:
     where = told["environment"]
     return f"n = {told['n']} questions, {told['recordings']} recordings, {where['processor']}, load {where['load'][0]}"
-
-
-def lines(heads: list[str], rows: list[list[str]]) -> list[str]:
-    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
 def table(told: dict[str, Any]) -> list[str]:
@@ -100,27 +133,29 @@ def table(told: dict[str, Any]) -> list[str]:
         "right where the prior is wrong",
         "identical",
     ]
-    ceilings = f"No lossless method can be more than {ceiling:.2f} times as fast as the baseline on the whole answer."
+    ceilings = f"No lossless method can answer these more than {ceiling:.2f} times as fast as the baseline."
     blind = told["methods"]["prior"]
     share = (
         f"{blind['vision_share']:.0%} of the answer tokens ({blind['vision_tokens']}) are ones that the blind prior gets wrong."
     )
     text = f"{run(told)}. {ceilings} {share}"
-    return ["## All of them", "", text, "", *lines(heads, rows), *reading(told["methods"]), *trained(told["trained"])]
+    drawing = "![Decode-only speedup with 95 % intervals; the controls in orange.](figures/heads.svg)"
+    rest = [*reading(told["methods"]), *trained(told["trained"])]
+    return ["## All of them", "", text, "", drawing, "", *lines(heads, rows), *rest]
 
 
 def reading(methods: dict[str, Any]) -> list[str]:
     """What compressing the visual rows saves of reading the prompt."""
-    names = {"specvlm": "SpecVLM", "frugal": "Frugal (SpecVLM that pools over frames too, with a gate that hears of costs)"}
+    names = {"specvlm": "SpecVLM", "frugal": "Frugal (SpecVLM that pools over frames too, with costs in its gate's loss)"}
     took = {name: found["drafter_prefill_ms"] for name, found in methods.items()}
     text = []
     for name, what in names.items():
         published, here = took["eagle:whole"] / took[f"{name}:whole"], took["eagle"] / took[name]
         kept = methods[name]["tau"] / methods["eagle"]["tau"]
-        how = f"{published:.1f} times as fast as EagleVLM where both read as published, {here:.1f} times as they read here"
+        how = f"{published:.1f} times as fast as EagleVLM when both run as published, {here:.1f} times as they run here"
         text.append(f"{what} reads the prompt {how}, and keeps {kept:.1%} of its tau.")
-    why = "Here only keys and values are computed of all rows but the last, of which a head looks at nothing else"
-    floor = f"with no visual row at all (HiViS) it is {took['eagle'] / took['hivis']:.1f} times: one row has to pass the layer."
+    why = "Here only keys and values are computed for all rows but the last, because a head uses nothing else of them"
+    floor = f"with no visual row at all (HiViS) it is {took['eagle'] / took['hivis']:.1f} times: one row must pass the layer."
     return [*text, f"{why}; {floor}", ""]
 
 
@@ -132,17 +167,17 @@ def identity(told: dict[str, Any]) -> list[str]:
     ways = {name: found for name, found in told["methods"].items() if name != "autoregressive"}
     same = [name for name, found in ways.items() if found["identical"] == told["n"] and not found["failed"]]
     least = min(found["drafted"] for found in ways.values())
-    text = f"{len(same)} of {len(ways)} heads and ways to draft gave all {told['n']} answers of the target, token"
+    text = f"{len(same)} of {len(ways)} heads and kinds of tree gave all {told['n']} answers of the target, token"
     others = [f"{name}: {found['identical']}" for name, found in ways.items() if name not in same]
     often = "each of them" if least == told["n"] else f"at least {least} of them"
     combined = f"All drafted in {often}, none failed: {', '.join(ways)}."
     return ["## Losslessness", "", f"{text} by token. {combined} {' '.join(others)}".strip(), ""]
 
 
-def first_choices(rates: list[list[float]]) -> str:
+def first_choices(rates: list[list[float]]) -> list[str]:
     """How often a head's first two choices are right at some levels."""
-    two = {level: [*rates[level - 1], 0.0, 0.0][:2] for level in (1, 2, 4, 8, 16) if level <= len(rates)}
-    return ", ".join(f"{first:.3f} and {second:.3f} at level {level}" for level, (first, second) in two.items())
+    two = [[*rates[level - 1], 0.0, 0.0][:2] if level <= len(rates) else None for level in LEVELS]
+    return ["-" if found is None else f"{found[0]:.3f}, {found[1]:.3f}" for found in two]
 
 
 def trees(told: dict[str, Any]) -> list[str]:
@@ -153,16 +188,19 @@ def trees(told: dict[str, Any]) -> list[str]:
             low, high = against["ci95"]
             times = f"{against['fewer_rounds']:.3f} ({low:.3f} to {high:.3f})"
             rows.append([head, nodes.split()[0], kind, spread(found, "tau"), times, str(found["identical"])])
-    shares = "; ".join(f"{head} {first_choices(ranks)}" for head, ranks in told["ranks"].items())
-    text = "Equal nodes, whatever they cost. `static` is the best fixed tree for how often a head's choices are right, by level"
-    rest = "`published` is EAGLE-1's own of 25."
+    shares = [[head, *first_choices(ranks)] for head, ranks in told["ranks"].items()]
+    text = "Trees of equal size, whatever they cost. `static` is the best fixed tree for how often a head's choices are right;"
+    rest = "`published` is EAGLE-1's own of 25 nodes."
     heads = ["head", "nodes", "tree", "tau", "rounds of a chain / own", "identical"]
     return [
-        "## Trees",
+        "![tau of the head eagle by the number of nodes.](../figures/trees.svg)",
         "",
-        f"{run(told)}. {text} behind right ones; the first and second: {shares}. {rest}",
+        f"{run(told)}. {text} {rest}",
         "",
         *lines(heads, rows),
+        "How often a head's first and second choice are right, behind right ones:",
+        "",
+        *lines(["head", *(f"level {level}" for level in LEVELS)], shares),
     ]
 
 
@@ -197,12 +235,15 @@ def bound(told: dict[str, Any]) -> list[str]:
         "by V in the run",
     ]
     text = (
-        "Allowed is tau / (V(k) + c / t): t a step of the baseline, c what drafting takes a round, both from the run, and V(k)"
+        "Allowed is tau / (V(k) + c / t): t is a step of the baseline and c what drafting takes per round, both from the run;"
     )
-    text += " steps to verify k rows, from a curve of its own (trees, in turns with drafts), and in the run itself."
-    rest = f"What is missing is reading the prompt, and what is no forward. A step of the baseline: {found['step_ms']:.2f} ms."
+    text += (
+        " V(k) is what verifying k rows takes, in steps, from a curve measured apart (trees, in turns with drafts) and in the"
+    )
+    text += " run itself."
+    rest = f"The rest is reading the prompt, and work outside forwards. A step of the baseline: {found['step_ms']:.2f} ms."
     return [
-        "## What drafting could give",
+        "![Bars: decode-only speedup. Thick line: what tau allows.](../figures/bound.svg)",
         "",
         f"{run(told)}, of them {found['n']} with answers of 40 tokens and more, which are counted. {text} {rest}",
         "",
@@ -223,7 +264,7 @@ def scaling(told: dict[str, Any]) -> list[str]:
     ages = "EagleVLM's head at several ages: the first two of one training from nothing, the others of another."
     text = f"{ages} Rounds before / after: {'; '.join(steps)}."
     return [
-        "## Longer training",
+        "![tau of the head at several ages, with 95 % intervals.](../figures/training.svg)",
         "",
         f"{run(told)}. {text}",
         "",
@@ -232,12 +273,7 @@ def scaling(told: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    fresh = page(json.loads(RESULTS.read_text())).rstrip() + "\n"
-    if "--check" in sys.argv:
-        return int(not PAGE.exists() or PAGE.read_text() != fresh)
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(fresh)
-    return 0
+    return settle(written(json.loads(RESULTS.read_text())), "--check" in sys.argv)
 
 
 if __name__ == "__main__":

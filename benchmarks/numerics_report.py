@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
-from pathlib import Path
 from typing import Any
 
-from eventspec.files import write_text
+from pages import ROOT, settle, with_blocks
 
-ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/numerics.md"
 KINDS = {
     "temperature 2": "sampled at temperature 2, 400 tokens an answer",
@@ -79,19 +76,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    written = page = PAGE.read_text()
-    for name, block in (("rounding", rounding()), ("identity", identity()), ("invariance", invariance())):
-        begin, end = f"<!-- {name}: benchmarks/numerics_report.py -->", f"<!-- end of {name} -->"
-        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-        if not pattern.search(written):
-            sys.exit(f"{PAGE} has no place for {name}: it stands between {begin} and {end}")
-        written = pattern.sub(lambda match, text=f"{begin}\n{block}\n{end}": text, written)  # type: ignore[misc]
-    if options.check:
-        if written != page:
-            print(f"{PAGE} is not what the results say: run this without --check", file=sys.stderr)
-        return int(written != page)
-    write_text(PAGE, written)
-    return 0
+    blocks = {"rounding": rounding(), "identity": identity(), "invariance": invariance()}
+    return settle({PAGE: with_blocks(PAGE, "numerics_report.py", blocks)}, options.check)
 
 
 if __name__ == "__main__":
