@@ -1,4 +1,4 @@
-"""The README's file tree names the rooms that exist, all of them and no others.
+"""The file tree in CONTRIBUTING.md names the rooms that exist, all of them and no others; figures are what was measured.
 
 The tree is the fenced block with a line `src/eventspec/`; below it, one indented line a room: `engine/  what it does`.
 """
@@ -45,13 +45,11 @@ def rooms_of(package: Path) -> set[str]:
 
 
 def test_the_file_tree_lists_the_rooms_that_exist(root: Path) -> None:
-    readme = root / "README.md"
-    if not readme.exists():
-        pytest.fail("README.md is missing: it must show the file tree of src/eventspec/, one room a line")
-    listed, present = rooms_in(readme.read_text()), rooms_of(root / "src/eventspec")
-    assert listed, "README.md has no fenced block with a line `src/eventspec/` and the rooms indented below it, one a line"
-    assert not listed - present, f"README.md lists rooms that do not exist: {sorted(listed - present)}"
-    assert not present - listed, f"README.md's tree misses rooms: {sorted(present - listed)}"
+    page = root / "CONTRIBUTING.md"
+    listed, present = rooms_in(page.read_text()), rooms_of(root / "src/eventspec")
+    assert listed, f"{page.name} has no fenced block with a line `src/eventspec/` and the rooms indented below it, one a line"
+    assert not listed - present, f"{page.name} lists rooms that do not exist: {sorted(listed - present)}"
+    assert not present - listed, f"{page.name}'s tree misses rooms: {sorted(present - listed)}"
 
 
 @pytest.mark.parametrize("tree", [PLAIN, DRAWN], ids=["plain", "drawn"])
