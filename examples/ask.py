@@ -13,7 +13,7 @@ result = es.generate(pair, recording, "Describe the scene.")
 print(f"{result.text}\n{result.chosen} drafted, {result.trace.tau:.1f} tokens a round")
 
 for piece in es.stream_text(pair, recording, "Describe the scene.", method="cross-modal"):
-    print(piece.text, end="|", flush=True)  # verified text; `piece.provisional` is what may still change
+    print(piece.text, end="|" if piece.text else "", flush=True)  # verified; `piece.provisional` may still change
 print()
 
 schema = {"type": "object", "properties": {"cars": {"type": "integer"}}, "required": ["cars"], "additionalProperties": False}

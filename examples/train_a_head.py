@@ -1,25 +1,29 @@
-"""Train an EAGLE head for a target, and draft with it. The preset `smoke` takes seconds and learns nothing much; see
-`eventspec train heads --help` for real ones, and for heads of your own target on your own questions."""
+"""Train an EAGLE head for a target on questions of your own, and draft with it. The preset `smoke` takes seconds and learns little;
+`eventspec train heads --target ... --questions ...` is the same as a command."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
 import eventspec as es
-from eventspec.train.heads import train
+from eventspec.train.own import train
 
 
 def tell(stage: str, progress: float, figures: dict[str, float]) -> None:
     """Called while it runs."""
-    print(f"\r{stage} {progress:4.0%}", end="", flush=True)
 
 
-if __name__ == "__main__":  # rendering and answering start processes of their own
-    with tempfile.TemporaryDirectory() as folder:
-        trained = train("nano", "smoke", ["eagle"], Path(folder), tell)
-        pair, recording = es.load_pair(trained, fit=False), es.Recording.open("example:street")
-        plain = es.generate(pair, recording, "Describe the scene.", "autoregressive")
-        drafted = es.generate(pair, recording, "Describe the scene.", "eagle")
-        assert drafted.token_ids == plain.token_ids
-        print(f"\n{drafted.text}\n{drafted.trace.tau:.2f} tokens a round, after seconds of training")
+asked = ("Describe the scene.", "How many road users are visible?", "What is around us?", "What should the driver do?")
+pair, recording = es.load_pair("embedded", fit=False), es.Recording.open("example:street")
+with tempfile.TemporaryDirectory() as folder:
+    questions = Path(folder) / "qa.jsonl"
+    rows = [{"recording": "example:street", "question": question, "answer": "-"} for question in asked]
+    questions.write_text("\n".join(map(json.dumps, rows)))
+    heads = train(pair.checkpoint, questions, "smoke", ["eagle"], Path(folder) / "out", tell)
+    trained = pair.with_head(str(heads / "eagle"))
+    plain, drafted = (es.generate(trained, recording, asked[0], method) for method in ("autoregressive", "eagle"))
+assert drafted.token_ids == plain.token_ids  # whatever a head drafts
+print(f"{drafted.trace.tau:.2f} tokens a round after seconds of training; the bundled head has")
+print(f"{es.generate(pair, recording, asked[0], 'eagle').trace.tau:.2f}")
