@@ -15,7 +15,7 @@ from eventspec.pairs.costs import fitted
 from eventspec.pairs.methods import EVENT_METHOD, Parts, built, cross_modal
 from eventspec.pairs.packers import Packers
 from eventspec.pairs.pair import Pair
-from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.pairs.pair_file import PairFile, folder_of, two_meanings
 from eventspec.text import TokenSpace, Vocabulary
 
 
@@ -39,6 +39,7 @@ def load_pair(where: str | Path, device_plan: str = "auto", fit: bool = True) ->
     parts = Parts(
         LanguageTarget(target_encoder(target, vocabulary.encode)),
         TokenSpace(vocabulary, EOS),
+        notes=two_meanings(where),
         prior=prior,
         heads=file.places("heads"),
         drafters=file.places("drafters"),
