@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BadInput": "core",
     "Committed": "core",
+    "EventStream": "events",
     "EventspecError": "core",
     "Provisional": "core",
     "Request": "core",
@@ -22,10 +23,15 @@ _HOMES = {
     "Piece": "text",
     "Recording": "recordings",
     "Pair": "pairs",
+    "count_image": "events",
     "generate": "ask",
+    "histogram": "events",
     "load_pair": "pairs",
+    "sliding_windows": "recordings",
     "stream": "ask",
     "stream_text": "ask",
+    "time_surface": "events",
+    "voxel_grid": "events",
 }
 
 if TYPE_CHECKING:
@@ -40,9 +46,15 @@ if TYPE_CHECKING:
     from eventspec.core import Retracted as Retracted
     from eventspec.core import Sampling as Sampling
     from eventspec.core import Window as Window
+    from eventspec.events import EventStream as EventStream
+    from eventspec.events import count_image as count_image
+    from eventspec.events import histogram as histogram
+    from eventspec.events import time_surface as time_surface
+    from eventspec.events import voxel_grid as voxel_grid
     from eventspec.pairs import Pair as Pair
     from eventspec.pairs import load_pair as load_pair
     from eventspec.recordings import Recording as Recording
+    from eventspec.recordings import sliding_windows as sliding_windows
     from eventspec.text import Piece as Piece
 else:  # hidden from type checkers, so that they still refuse a misspelt name
 

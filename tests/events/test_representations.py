@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,35 @@ def test_red_blue_on_real_driving_equals_eventgpts_loop_and_is_50_times_faster()
         seconds.append(time.perf_counter() - began)
     assert all(np.array_equal(image, want) for image, want in zip(images, wanted, strict=True))
     assert loop_seconds / min(seconds) > 50
+
+
+@pytest.mark.parametrize("draw", [count_image, histogram, voxel_grid, time_surface, red_blue])
+@pytest.mark.parametrize(("x", "y", "told"), [([0, 6], [0, 0], r"x\[1\] is 6"), ([0, 0], [5, 0], r"y\[0\] is 5")])
+def test_an_event_outside_the_sensor_is_refused_and_not_drawn_elsewhere(
+    draw: Callable[[EventStream], object], x: list[int], y: list[int], told: str
+) -> None:
+    stream = EventStream(np.array(x, np.uint16), np.array(y, np.uint16), np.arange(2), np.zeros(2, np.uint8), 6, 5)
+    with pytest.raises(BadInput, match=f"{told}, outside the sensor \\(6x5\\)"):
+        draw(stream)
+    with pytest.raises(BadInput, match=r"x\[0\] is -1"):
+        draw(EventStream(np.array([-1]), np.array([0]), np.arange(1), np.zeros(1, np.uint8), 6, 5))  # type: ignore[arg-type]
+
+
+def test_a_normalised_voxel_grid_has_mean_0_and_deviation_1_where_events_are() -> None:
+    stream = stream_of([(0, 0, 0, 1), (1, 0, 3, 1), (1, 0, 10, 1), (4, 4, 10, 0)])
+    plain, grid = voxel_grid(stream, 3), voxel_grid(stream, 3, normalised=True)
+    cells = grid[plain != 0]
+    assert abs(cells.mean()) < 1e-6 and cells.std() == pytest.approx(1, abs=1e-6) and not grid[plain == 0].any()
+    assert not voxel_grid(stream_of([(2, 2, 5, 1)]), 3, normalised=True).any()  # one cell is its own mean
+    assert not voxel_grid(EventStream.empty(6, 5), 3, normalised=True).any()
+
+
+def test_a_time_surface_of_times_that_go_back_shows_the_latest_event() -> None:
+    column = np.zeros(2, np.int64)
+    stream = EventStream.checked(column, column, [40, 10], column, 2, 1, monotonic="keep")
+    assert time_surface(stream, 40, 30.0)[0, 0, 0] == 1.0
+    with pytest.raises(BadInput, match="tau_us is nan"):
+        time_surface(stream, tau_us=math.nan)
 
 
 def test_bool_polarity_draws_as_numbers_do() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised
 from eventspec.events.formats.family import settled_size
 from eventspec.events.stream import EventStream, Monotonic
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
+from eventspec.recordings.arrays import Events, clip_of, stream_of
 from eventspec.recordings.parts import meeting_notes, words
 from eventspec.video.clip import VideoClip
 from eventspec.video.decode import LONG_NOTE, VideoFile, looks_like_video, open_video
@@ -89,6 +93,35 @@ class Recording:
         stream, clip, notes = _on_one_clock(first.events, second.video, f"{events} and {video}")
         formats = f"{first.source_format}+{second.source_format}"
         return cls(first.name, stream, clip, (*first.notes, *second.notes, *notes), formats)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        events: Events | None = None,
+        frames: Any = None,
+        times_us: ArrayLike | None = None,
+        sensor: SensorSize | None = None,
+        monotonic: Monotonic = "raise",
+        name: str = "arrays",
+    ) -> Recording:
+        """A recording of what a program holds: events, frames, or both on one clock.
+
+        events: columns (x, y, t, p) of numbers [E], a structured array or a mapping with fields of these names (or the usual
+        longer ones: timestamp, polarity), or an `EventStream`; t int microseconds, p bool, {0, 1} or {-1, 1}; with them
+        sensor=(width, height) in pixels. frames: uint8 [K, H, W, 3] RGB or [K, H, W] grey, with times_us int [K].
+
+        Raises BadInput, one line, for neither of them, for what is missing or does not fit, and when they never meet in time.
+        """
+        given = {"times_us": (times_us, frames, "frames"), "sensor": (sensor, events, "events")}
+        for what, (value, of, whose) in given.items():
+            if value is not None and of is None:
+                raise BadInput(f"{name}: {what} is for {whose}, and there are none: give both or leave it out")
+        if events is None and frames is None:
+            raise BadInput(f"{name}: neither events nor frames: give events=(x, y, t, p), or frames and times_us")
+        stream = None if events is None else stream_of(events, sensor, monotonic, name)
+        clip = None if frames is None else clip_of(frames, times_us, name)
+        return cls(name, stream, clip, meeting_notes(stream, clip, name))
 
     @property
     def span(self) -> Window:
