@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised
+from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised, ros_bag
 from eventspec.events.formats.family import settled_size
 from eventspec.events.stream import EventStream, Monotonic
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
@@ -175,6 +175,10 @@ def _of_folder(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic,
     plain = image_paths(path)
     if (path / native.TOML_NAME).is_file():
         kind, found = "native", native.read_native(path, monotonic)
+    elif ros_bag.is_folder(path):
+        if fps is not None:
+            raise _unwanted(path, "a ROS bag", "fps")
+        return _of_events(path, ros_bag.read(path, sensor_size, monotonic))
     elif dsec.is_sequence(path):
         kind, found = "dsec", dsec.read_sequence(path, sensor_size, monotonic)
     elif rpg.is_sequence(path):
