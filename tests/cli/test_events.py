@@ -250,9 +250,15 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
     assert done.exit_code == 0
     assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["000.png", "001.png"]
     first = np.asarray(Image.open(tmp_path / "images/000.png"))
-    assert first.shape == (8, 16, 3) and first[1, 1, 0] == 255 and first[1, 1, 1:].max() < 10  # the ON event is red
-    assert run("render", clip, "--out", tmp_path / "sheet.png", "--windows", "3").exit_code == 0
-    assert Image.open(tmp_path / "sheet.png").size == (3 * 16 + 2 * 4, 8)
+    assert first.shape == (8, 16, 3) and first[1, 1, 0] == 255 and first[1, 1, 1:].max() < 250  # the ON event is red
+    sheet = run("render", clip, "--out", tmp_path / "sheet.png", "--windows", "3", "--representation", representation, "--json")
+    assert json.loads(sheet.stdout) == {
+        "out": str(tmp_path / "sheet.png"),
+        "representation": representation,
+        "windows": 3,
+        "events": 10,
+    }
+    assert Image.open(tmp_path / "sheet.png").format == "PNG"
 
 
 @pytest.mark.parametrize(
@@ -278,6 +284,7 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
         (("convert", "CLIP/frames", "TMP/new.npz"), "holds no event stream"),
         (("render", "CLIP/frames", "--out", "TMP/new.png"), "holds no event stream"),
         (("render", "CLIP", "--out", "TMP/new", "--windows", "99999999"), "99999999 pictures of 16x8 are too many"),
+        (("render", "CLIP", "--out", "TMP/new.png", "--windows", "61"), "61 windows do not fit on one picture: at most 60"),
         (("convert", "CLIP", "CLIP/events.h5/new.npz"), "cannot be written"),
         (("convert", "CLIP", "TMP/new.raw"), ".raw files are not written: choose a folder's name without suffix, .npz, .h5"),
         (("convert", "CLIP", "TMP/new.zzz"), ".zzz files are not written: choose a folder's name without suffix, .npz, .h5"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from eventspec.core import BadInput
 from eventspec.events import EventStream
 from eventspec.events.formats import read_events
-from eventspec.events.pictures import montage, pictures, tinted
+from eventspec.events.pictures import coarser, pictures, tinted
 from eventspec.events.representations import (
     PALETTE,
     Image,
@@ -156,12 +156,28 @@ def test_wrong_options_are_refused() -> None:
 @pytest.mark.parametrize("representation", ["red-blue", "count", "time-surface"])
 def test_pictures_are_red_for_on_blue_for_off_white_for_nothing(representation: str) -> None:
     stream = EventStream.checked([0, 5], [0, 4], [7, 7], [0, 1], 6, 5)
-    images = pictures(stream, representation, 1)  # type: ignore[arg-type]
+    images = pictures(stream, representation, 1).images  # type: ignore[arg-type]
     assert images.shape == (1, 5, 6, 3)
     assert [images[0, y, x].tolist() for y, x in ((0, 0), (4, 5), (2, 2))] == [[0, 0, 255], [255, 0, 0], [255, 255, 255]]
-    assert pictures(EventStream.empty(6, 5), representation, 2).min() == 255  # type: ignore[arg-type]
-    assert montage(np.concatenate([images, images])).shape == (5, 16, 3)
-    assert tinted(np.zeros((2, 5, 6))).min() == 255
+    assert pictures(EventStream.empty(6, 5), representation, 2).images.min() == 255  # type: ignore[arg-type]
+    assert tinted(np.zeros((2, 5, 6)), 1.0).min() == 255
+
+
+def test_counts_have_one_scale_over_all_slices_that_a_hot_pixel_does_not_spoil() -> None:
+    usual = [(x, y, t, 1) for t in range(4) for x in range(5) for y in range(5)]
+    drawn = pictures(stream_of([*usual, *[(5, 4, 9, 0)] * 60]), "count", 2)
+    assert drawn.full == 4.0
+    assert drawn.images[1, 4, 5].tolist() == [0, 0, 255]
+    assert pictures(stream_of([(0, 0, 0, 1)]), "count", 1).full == 1.0
+    both = tinted(np.ones((2, 1, 1)), 1.0)
+    assert both.tolist() == [[[0, 0, 0]]] and tinted(np.full((2, 1, 1), 9.0), 1.0).tolist() == both.tolist()
+
+
+def test_coarser_pixels_hold_the_events_of_several() -> None:
+    stream = stream_of([(0, 0, 0, 1), (1, 1, 1, 0), (5, 4, 2, 1)])
+    small = coarser(stream, 2)
+    assert (small.width, small.height) == (3, 3) and small.x.tolist() == [0, 0, 2] and small.y.tolist() == [0, 0, 2]
+    assert len(coarser(EventStream.empty(6, 5), 4)) == 0
 
 
 @pytest.mark.skipif(not DSEC.exists(), reason="shared recordings are not here")

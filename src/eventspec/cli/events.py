@@ -96,7 +96,9 @@ def render(
     out: Annotated[
         Path,
         typer.Option(
-            parser=given_path, help="Folder for one image a slice, or one .png with all side by side.", show_default=False
+            parser=given_path,
+            help="Folder for one image a slice, or one .png with all of them and their frames.",
+            show_default=False,
         ),
     ],
     representation: Annotated[
@@ -111,20 +113,27 @@ def render(
     monotonic: Order = "raise",
     as_json: AsJson = False,
 ) -> None:
-    """Draw the events: red got brighter, blue got darker."""
+    """Draw the events: red got brighter, blue got darker. A .png shows the slices side by side, with the frame of each moment
+    below, a legend and the rate over time; a folder gets one bare image a slice, pixel for pixel."""
+    from eventspec.cli import strip
     from eventspec.core import BadInput
-    from eventspec.events.pictures import montage, pictures
+    from eventspec.events.pictures import pictures
 
     single = outputs.picture_of(out)
     outputs.must_be_new(out)
-    recording = _cut(_opened(file, sensor, monotonic), (start, end), (start_us, end_us))
+    whole = _opened(file, sensor, monotonic)
+    recording = _cut(whole, (start, end), (start_us, end_us))
     if recording.events is None:
         raise BadInput(f"{file}: holds no event stream: give a recording with events")
-    images = pictures(recording.events, representation, windows)
-    outputs.write_images(out, [montage(images)] if single else list(images))
+    if single:
+        origin_us = whole.span.start_us
+        outputs.whole(out, lambda partial: strip.draw(recording, origin_us, representation, windows, partial))
+    else:
+        outputs.write_images(out, list(pictures(recording.events, representation, windows).images))
     about = {"out": str(out), "representation": representation, "windows": windows, "events": len(recording.events)}
-    said = f"{out}: {windows} {'image' if windows == 1 else 'images'} of {len(recording.events)} events"
-    typer.echo(json.dumps(about) if as_json else said)
+    drawn = "a strip of 1 window" if windows == 1 else f"a strip of {windows} windows"
+    drawn = drawn if single else "1 image" if windows == 1 else f"{windows} images"
+    typer.echo(json.dumps(about) if as_json else f"{out}: {drawn}, {len(recording.events)} events")
 
 
 @app.command()

@@ -85,7 +85,7 @@ def _write_file(out: Path, kind: Kind, recording: Recording) -> None:
 
 
 def write_images(out: Path, images: list[Any]) -> None:
-    """Images uint8 [H, W, 3]: one to the file `out`, if that is a .png, or every one into the new folder `out`."""
+    """Images uint8 [H, W, 3], every one into the new folder `out`."""
     from PIL import Image
 
     def into_folder(partial: Path) -> None:
@@ -93,10 +93,7 @@ def write_images(out: Path, images: list[Any]) -> None:
         for index, image in enumerate(images):
             Image.fromarray(image).save(partial / f"{index:03d}.png")
 
-    if out.suffix.lower() == ".png":
-        whole(out, lambda partial: Image.fromarray(images[0]).save(partial, format="PNG"))
-    else:
-        whole(out, into_folder)
+    whole(out, into_folder)
 
 
 def whole(out: Path, write: Callable[[Path], object]) -> None:
