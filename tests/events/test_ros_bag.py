@@ -204,6 +204,29 @@ def test_a_damaged_bag_is_refused_in_one_line(tmp_path: Path, kind: str) -> None
             assert str(path) in str(error) and "\n" not in str(error)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_wrong_byte_is_read_over_or_refused(tmp_path: Path, kind: str) -> None:
+    def fill(writer: Writer) -> None:
+        writer.image(np.zeros((5, 7), np.uint8), "mono8", START_NS)
+        writer.events(ROWS)
+
+    path = written(tmp_path, kind, fill)
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        file = files[rng.integers(len(files))]
+        whole = file.read_bytes()
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= int(rng.integers(1, 256))
+        file.write_bytes(damaged)
+        try:
+            recording = Recording.open(path)
+            assert len(recording.events or ()) <= len(ROWS)
+        except BadInput as error:
+            assert "\n" not in str(error)
+        file.write_bytes(whole)
+
+
 def test_a_bag_without_cameras_names_what_it_holds(tmp_path: Path) -> None:
     store = get_typestore(Stores.ROS1_NOETIC)
     with rosbag1.Writer(tmp_path / "a.bag") as bag:

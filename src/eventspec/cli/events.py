@@ -22,7 +22,9 @@ app = typer.Typer(help="Look into event recordings, convert them, draw them; mak
 Source = Annotated[
     Path,
     typer.Argument(
-        parser=given_path, help="Event file, video, image folder, DSEC sequence or native recording folder.", show_default=False
+        parser=given_path,
+        help="Event file, ROS bag, video, image folder, DSEC or RPG sequence, native folder; or example:street, example:davis.",
+        show_default=False,
     ),
 ]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
