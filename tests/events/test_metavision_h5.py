@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -50,10 +52,9 @@ def test_a_long_file_stays_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
     assert np.array_equal(cut.t, rows["t"][20:30])
 
 
-def test_ecf_without_its_plugin_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
-    if h5py.h5z.filter_avail(ECF):
-        pytest.skip("the plugin is installed here")
-    with h5py.File(tmp_path / "e.hdf5", "w") as file:
+def ecf(path: Path) -> Path:
+    """Sixteen events that no plugin unpacks."""
+    with h5py.File(path, "w") as file:
         plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         plan.set_chunk((16,))
         plan.set_filter(ECF, h5py.h5z.FLAG_OPTIONAL, ())
@@ -61,9 +62,58 @@ def test_ecf_without_its_plugin_is_one_line_that_says_what_to_do(tmp_path: Path)
         made = h5py.h5d.create(file.create_group("CD").id, b"events", h5py.h5t.py_create(RECORD), space, plan)
         made.write_direct_chunk((0,), b"packed by the camera")
         file.attrs["geometry"] = "1280x720"
-    with pytest.raises(BadInput, match=r"Prophesee's ECF .* HDF5_PLUGIN_PATH .* metavision_file_to_csv") as refusal:
-        open_events(tmp_path / "e.hdf5")
+    return path
+
+
+without_plugin = pytest.mark.skipif(h5py.h5z.filter_avail(ECF), reason="Prophesee's plugin is installed here")
+
+
+class Column:
+    """As much of a polars column as is used."""
+
+    def __init__(self, values: Any) -> None:
+        self.values, self.dt = values, self
+
+    def to_numpy(self) -> Any:
+        return self.values
+
+    def total_microseconds(self) -> Column:
+        return self
+
+
+def evlib_of(rows: Any) -> Any:
+    """A module that decodes any file to these rows, as evlib does: polarity -1 or 1."""
+    columns = {"x": rows["x"], "y": rows["y"], "t": rows["t"], "polarity": rows["p"] * 2 - 1}
+    frame = {name: Column(values.copy()) for name, values in columns.items()}
+    return SimpleNamespace(load_events=lambda path: SimpleNamespace(collect=lambda: frame))
+
+
+@without_plugin
+def test_ecf_without_any_decoder_is_one_line_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "evlib", None)
+    with pytest.raises(BadInput, match=r"Prophesee's ECF .* 'eventspec\[ecf\]', or set HDF5_PLUGIN_PATH") as refusal:
+        open_events(ecf(tmp_path / "e.hdf5"))
     assert "\n" not in str(refusal.value)
+
+
+@without_plugin
+def test_ecf_is_decoded_by_evlib_and_checked_like_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = records(16)
+    monkeypatch.setitem(sys.modules, "evlib", evlib_of(rows))
+    found = open_events(ecf(tmp_path / "e.hdf5"))
+    assert found.events is not None and found.notes == ("the events are decoded by evlib, all of them at once",)
+    for name in "xytp":
+        assert np.array_equal(getattr(found.events, name), rows[name])
+    monkeypatch.setitem(sys.modules, "evlib", evlib_of(rows[:15]))
+    with pytest.raises(BadInput, match="evlib decodes 15 of 16 events"):
+        open_events(tmp_path / "e.hdf5")
+    rows["x"][3] = 2000
+    monkeypatch.setitem(sys.modules, "evlib", evlib_of(rows))
+    with pytest.raises(BadInput, match=r"x\[3\] is 2000: outside the sensor"):
+        open_events(tmp_path / "e.hdf5")
+    monkeypatch.setitem(sys.modules, "evlib", SimpleNamespace())
+    with pytest.raises(BadInput, match="evlib cannot decode the events"):
+        open_events(tmp_path / "e.hdf5")
 
 
 def test_the_size_comes_from_the_attributes_or_the_caller(tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ PLUGIN_FILTERS = {32001: "Blosc", 32004: "LZ4", 32008: "Bitshuffle", 32015: "Zst
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+class EcfMissing(BadInput):
+    """Prophesee's filter is not there."""
+
+
 @contextmanager
 def opened_h5(path: Path) -> Iterator[Any]:
     """The h5py file, open for reading; whatever h5py says about damage inside becomes one BadInput."""
@@ -128,10 +132,9 @@ def _need_filters(place: Any, name: str, path: Path) -> None:
             importlib.import_module("hdf5plugin")  # registers its filters
         if not h5py.h5z.filter_avail(code):
             if code == ECF:
-                raise BadInput(
-                    f"{path}: {name} is compressed with Prophesee's ECF (filter {ECF}), which no Python package brings: set "
-                    "HDF5_PLUGIN_PATH to the folder of libhdf5_ecf_plugin.so (Metavision SDK, OpenEB), or convert the file to "
-                    "DAT or CSV there (metavision_file_to_dat, metavision_file_to_csv)"
+                raise EcfMissing(
+                    f"{path}: {name} is compressed with Prophesee's ECF (filter {ECF}): pip install 'eventspec[ecf]', or set "
+                    "HDF5_PLUGIN_PATH to the folder of libhdf5_ecf_plugin.so (Metavision SDK, OpenEB)"
                 )
             words = f"{PLUGIN_FILTERS.get(code, 'a filter')} (filter {code})"
             raise BadInput(f"{path}: {name} is compressed with {words}: install hdf5plugin (pip install 'eventspec[dsec]')")

@@ -1,7 +1,7 @@
 """Metavision's HDF5: CD/events, records of x, y, p and t in us; the root's attributes say what a RAW header would.
 
-The SDK packs them with ECF, a filter of its own, which h5py only reads with Prophesee's plugin; files without it, or packed
-with deflate, need nothing.
+The SDK packs them with ECF, a filter of its own. h5py reads it with Prophesee's plugin; without that, the package evlib decodes
+the file as a whole. Files without ECF, or packed with deflate, need nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize
-from eventspec.events.formats.hdf5 import MAGIC, H5Source, dataset, h5_file, holds, opened_h5
+from eventspec.events.formats.family import EventFile, Format, SensorSize, policy_notes
+from eventspec.events.formats.hdf5 import MAGIC, EcfMissing, H5Source, dataset, h5_file, holds, opened_h5
 from eventspec.events.formats.prophesee import Header
 from eventspec.events.formats.sequential import Columns
-from eventspec.events.stream import BLOCK, Monotonic
+from eventspec.events.stream import BLOCK, EventStream, Monotonic
 
 NAME = "metavision-h5"
 EVENTS, TRIGGERS = "CD/events", "EXT_TRIGGER/events"
@@ -35,11 +35,46 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
     notes: list[str] = []
     with opened_h5(path) as file:
-        records = table(file)
-        if TRIGGERS in file and len(dataset(file, TRIGGERS, path, fields=("p", "t"))):
+        if _has_triggers(file, path):
             notes.append("external trigger events are not read")
-        size = Header(_attributes(file, path), 0).size(path, sensor_size, notes)
-        return h5_file(NAME, H5Source(path, size, monotonic, table, records.count), records, path, tuple(notes))
+        attributes = Header(_attributes(file, path), 0)
+        try:
+            records = table(file)
+        except EcfMissing as missing:
+            count, refusal = len(file[EVENTS]), missing
+        else:
+            source = H5Source(path, attributes.size(path, sensor_size, notes), monotonic, table, records.count)
+            return h5_file(NAME, source, records, path, tuple(notes))
+    columns = _through_evlib(path, count, refusal)
+    notes.append("the events are decoded by evlib, all of them at once")
+    width, height = attributes.size(path, sensor_size, notes)
+    stream = EventStream.checked(*columns, width, height, source=str(path), monotonic=monotonic)
+    return EventFile(NAME, stream, (*notes, *policy_notes(columns.t, monotonic)))
+
+
+def _through_evlib(path: Path, count: int, refusal: BadInput) -> Columns:
+    """The columns of a file packed with ECF; the refusal where evlib is not installed."""
+    try:
+        import evlib
+    except ImportError:
+        raise refusal from None
+    try:
+        rows = evlib.load_events(str(path)).collect()
+        x, y, p = (rows[name].to_numpy() for name in ("x", "y", "polarity"))
+        t = rows["t"].dt.total_microseconds().to_numpy()
+    except Exception as error:  # from its Rust and from polars, without a class in common
+        reason = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path}: evlib cannot decode the events ({reason}): convert the file to RAW or DAT") from None
+    if len(t) != count:
+        raise BadInput(f"{path}: evlib decodes {len(t)} of {count} events: convert the file to RAW or DAT")
+    return Columns(x, y, t, p)
+
+
+def _has_triggers(file: Any, path: Path) -> bool:
+    try:
+        return TRIGGERS in file and len(dataset(file, TRIGGERS, path, fields=("p", "t"))) > 0
+    except EcfMissing:  # nobody packs nothing
+        return True
 
 
 def _attributes(file: Any, path: Path) -> dict[str, str]:
