@@ -152,6 +152,17 @@ def mvsec(x: Numbers, y: Numbers, t: Numbers, p: Numbers, frames: int = 0) -> by
     return _h5(fill)
 
 
+def metavision(x: Numbers, y: Numbers, t: Numbers, p: Numbers) -> bytes:
+    def fill(file: Any) -> None:
+        records = np.zeros(len(t), [("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")])
+        for name, values in (("x", x), ("y", y), ("p", p), ("t", t)):
+            records[name] = values
+        file.create_dataset("CD/events", data=records, chunks=(max(1, min(len(t) // 20, 1 << 16)),), compression="gzip")
+        file.attrs["geometry"] = "640x480"
+
+    return _h5(fill)
+
+
 def native(x: Numbers, y: Numbers, t: Numbers, p: Numbers) -> bytes:
     def fill(file: Any) -> None:
         for name, values, dtype in (("x", x, "u2"), ("y", y, "u2"), ("t", t, "i8"), ("p", p, "u1")):
@@ -174,6 +185,7 @@ ENCODERS: dict[str, Callable[..., bytes]] = {
     "eventgpt-npy": eventgpt_npy,
     "dsec-h5": dsec,
     "mvsec-hdf5": mvsec,
+    "metavision-h5": metavision,
     "native-h5": native,
 }
 

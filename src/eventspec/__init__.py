@@ -37,10 +37,15 @@ _HOMES = {
     "Recording": "recordings",
     "Pair": "pairs",
     "Result": "ask",
+    "count_image": "events",
     "generate": "ask",
+    "histogram": "events",
     "load_pair": "pairs",
+    "sliding_windows": "recordings",
     "stream": "ask",
     "stream_text": "ask",
+    "time_surface": "events",
+    "voxel_grid": "events",
 }
 
 if TYPE_CHECKING:
@@ -70,9 +75,14 @@ if TYPE_CHECKING:
     from eventspec.core import Verdict as Verdict
     from eventspec.core import Window as Window
     from eventspec.events import EventStream as EventStream
+    from eventspec.events import count_image as count_image
+    from eventspec.events import histogram as histogram
+    from eventspec.events import time_surface as time_surface
+    from eventspec.events import voxel_grid as voxel_grid
     from eventspec.pairs import Pair as Pair
     from eventspec.pairs import load_pair as load_pair
     from eventspec.recordings import Recording as Recording
+    from eventspec.recordings import sliding_windows as sliding_windows
     from eventspec.text import Piece as Piece
 else:  # hidden from type checkers, so that they still refuse a misspelt name
 

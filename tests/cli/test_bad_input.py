@@ -49,13 +49,21 @@ def test_an_empty_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 
 
 def test_events_without_frames(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "no RGB frames" in refused(capsys, *ASK, npz(tmp_path / "events.npz"), "--method", "cross-modal")
+    line = refused(capsys, *ASK, npz(tmp_path / "events.npz"), "--method", "cross-modal")
+    assert "no RGB frames" in line and "--video FILE" in line and "EventGPT" in line
+
+
+def test_a_compression_by_more_rows_than_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in ("pool", "prune", "attention"):
+        line = refused(capsys, *ASK, REAL, "--method", "compressed-target", "--compress", f"{kind}:9999")
+        assert f"{kind}:9999 is more than there is: the prompt has" in line
 
 
 def test_frames_without_events(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     video = VideoClip(np.zeros((8, 32, 32, 3), np.uint8), np.arange(8, dtype=np.int64) * 1000)
     write_native(tmp_path / "deaf", Recording("deaf", None, video))
-    assert "no events" in refused(capsys, *ASK, tmp_path / "deaf", "--method", "cross-modal")
+    line = refused(capsys, *ASK, tmp_path / "deaf", "--method", "cross-modal")
+    assert "no events" in line and "--method eagle" in line and "--events FILE" in line
     write_native(tmp_path / "quiet", Recording("quiet", EventStream.empty(32, 32), video))
     assert "no events" in refused(capsys, *ASK, tmp_path / "quiet", "--method", "cross-modal")
 

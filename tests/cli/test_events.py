@@ -11,9 +11,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from eventspec.cli.events import app, summary
+from eventspec.cli.events import app
+from eventspec.cli.facts import summary, table
 from eventspec.core import BadInput
 from eventspec.events import EventStream
+from eventspec.events.formats import SizeUnknown
 from eventspec.recordings import Recording, write_native
 from eventspec.video import VideoClip
 
@@ -62,9 +64,66 @@ def test_info_tells_of_a_torn_file_what_is_left_and_what_is_lost(tmp_path: Path)
     assert "bytes of packets (84.5%) are lost" in done.stderr
 
 
-def test_info_for_people_is_one_line_a_fact(clip: Path) -> None:
+def test_info_for_people_is_one_line_a_fact_without_checksums(clip: Path) -> None:
     lines = run("info", clip).stdout.splitlines()
-    assert lines[0].split() == ["format", "native"] and lines[3].split() == ["events", "10"] and len(lines) == 10
+    assert dict(line.split(maxsplit=1) for line in lines) == {
+        "format": "native",
+        "sensor": "16x8",
+        "events": "10",
+        "ON": "10.0%",
+        "duration": "0.0009 s",
+        "rate": "11.1 kev/s",
+        "from": "1000 us",
+        "to": "1900 us",
+        "frames": "4 of 16x8, 3.33e+03 a second",
+    }
+
+
+def test_info_of_bare_text_needs_no_sensor_size(tmp_path: Path) -> None:
+    (tmp_path / "events.txt").write_text("".join(f"{i / 1e5:.6f} {i % 240} {i % 180} {i % 2}\n" for i in range(1000)))
+    done = run("info", tmp_path / "events.txt")
+    assert "at least 240x180, by the coordinates" in done.stdout and "99.9" not in done.stdout
+    facts = json.loads(run("info", tmp_path / "events.txt", "--json").stdout)
+    assert (facts["width"], facts["height"], facts["events"], facts["on"], facts["last_us"]) == (240, 180, 1000, 500, 9990)
+    named = json.loads(run("info", tmp_path / "events.txt", "--json", "--sensor", "DAVIS346").stdout)
+    assert (named["width"], named["height"]) == (346, 260)
+    small = run("info", tmp_path / "events.txt", "--sensor", "100x100")
+    assert isinstance(small.exception, BadInput) and "outside the sensor" in str(small.exception)
+    assert isinstance(run("render", tmp_path / "events.txt", "--out", tmp_path / "a.png").exception, SizeUnknown)
+
+
+def test_facts_by_coordinates_of_no_events_are_unknown() -> None:
+    facts = summary(Recording("r", EventStream.empty(65536, 65536), None), by_coordinates=True)
+    assert (facts["width"], facts["height"]) == (None, None)
+    assert dict(table(Recording("r", EventStream.empty(4, 3), None), facts, True))["sensor"] == "-"
+
+
+def test_examples_are_recordings_wherever_one_is_named(tmp_path: Path) -> None:
+    assert json.loads(run("info", "example:street", "--json").stdout)["frames"] == 8
+    done = run("convert", "example:davis", tmp_path / "cut.npz", "--start", "0.5", "--json")
+    told = json.loads(done.stdout)
+    assert told == {"out": str(tmp_path / "cut.npz"), "kind": "npz", "events": told["events"], "frames": 0}
+    unknown = run("info", "example:moon")
+    assert isinstance(unknown.exception, BadInput)
+    assert str(unknown.exception) == "there is no example:moon: choose one of example:street, example:davis"
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "last"),
+    [
+        (("--start", "0.0002"), 1200, 1900),
+        (("--end", "0.0005"), 1000, 1400),
+        (("--start", "0.0002", "--end", "0.0005"), 1200, 1400),
+        (("--start", "0.0002", "--end-us", "1500"), 1200, 1400),
+        (("--start", "0", "--end", "99"), 1000, 1900),
+    ],
+)
+def test_a_cut_may_be_said_in_seconds_from_the_beginning(
+    clip: Path, tmp_path: Path, words: tuple[str, ...], first: int, last: int
+) -> None:
+    assert run("convert", clip, tmp_path / "cut.npz", *words).exit_code == 0
+    facts = summary(Recording.open(tmp_path / "cut.npz", (16, 8)))
+    assert (facts["first_us"], facts["last_us"]) == (first, last)
 
 
 def test_a_recording_without_events_has_no_times_and_counts_of_zero() -> None:
@@ -180,8 +239,9 @@ def test_the_policy_for_time_is_an_option_of_every_command(tmp_path: Path) -> No
 def test_convert_to_names_the_kind_whatever_the_suffix(clip: Path, tmp_path: Path) -> None:
     assert run("convert", clip, tmp_path / "e.dat", "--to", "npz").exit_code == 0
     assert summary(Recording.open(tmp_path / "e.dat"))["format"] == "npz"
-    assert run("convert", tmp_path / "e.dat", tmp_path / "x.npz", "--to", "native").exit_code == 0
-    assert Recording.open(tmp_path / "x.npz").name == "x.npz"
+    assert run("convert", tmp_path / "e.dat", tmp_path / "x.raw", "--to", "native").exit_code == 0
+    assert Recording.open(tmp_path / "x.raw").name == "x.raw"
+    assert run("convert", clip, tmp_path / "e.txt", "--to", "csv").exit_code == 0
 
 
 @pytest.mark.parametrize("representation", ["red-blue", "count", "time-surface"])
@@ -190,9 +250,15 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
     assert done.exit_code == 0
     assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["000.png", "001.png"]
     first = np.asarray(Image.open(tmp_path / "images/000.png"))
-    assert first.shape == (8, 16, 3) and first[1, 1, 0] == 255 and first[1, 1, 1:].max() < 10  # the ON event is red
-    assert run("render", clip, "--out", tmp_path / "sheet.png", "--windows", "3").exit_code == 0
-    assert Image.open(tmp_path / "sheet.png").size == (3 * 16 + 2 * 4, 8)
+    assert first.shape == (8, 16, 3) and first[1, 1, 0] == 255 and first[1, 1, 1:].max() < 250  # the ON event is red
+    sheet = run("render", clip, "--out", tmp_path / "sheet.png", "--windows", "3", "--representation", representation, "--json")
+    assert json.loads(sheet.stdout) == {
+        "out": str(tmp_path / "sheet.png"),
+        "representation": representation,
+        "windows": 3,
+        "events": 10,
+    }
+    assert Image.open(tmp_path / "sheet.png").format == "PNG"
 
 
 @pytest.mark.parametrize(
@@ -203,11 +269,22 @@ def test_render_draws_one_image_a_slice_or_one_sheet(clip: Path, tmp_path: Path,
         (("info", "CLIP", "--sensor", ""), "sensor '' is unknown: write WIDTHxHEIGHT"),
         (("convert", "CLIP", "CLIP"), "exists already"),
         (("render", "CLIP", "--out", "CLIP"), "exists already"),
+        (("info", "CLIP", "--sensor", "0x0"), "sensor '0x0' is none"),
+        (("info", "CLIP", "--sensor", "640x480"), "the file says 16x8 pixels but sensor_size is 640x480"),
+        (("info", "CLIP/frames", "--sensor", "16x8"), "is a folder of images, and sensor_size is for events"),
+        (("convert", "CLIP", "TMP/x.npz", "--to", "csv"), ".npz is npz, and --to says csv: leave --to out"),
+        (("convert", "CLIP", "TMP/x.h5", "--to", "native"), ".h5 is dsec, and --to says native"),
+        (("convert", "CLIP", "TMP/new", "--start", "0.0009011"), "--start 0.0009011 is no part of clip: the recording lasts"),
+        (("convert", "CLIP", "TMP/new", "--end", "-1"), "--end -1 is no part of clip"),
+        (("convert", "CLIP", "TMP/new", "--end", "nan"), "--end nan is no part of clip"),
+        (("convert", "CLIP", "TMP/new", "--start", "0.0005", "--end", "0.0002"), "ends before it begins"),
+        (("convert", "CLIP", "TMP/new", "--start", "0", "--start-us", "1000"), "--start and --start-us both say where to cut"),
         (("convert", "CLIP", "TMP/new", "--start-us", "9000"), "spans [1000, 1901) us"),
         (("convert", "CLIP", "TMP/new", "--start-us", "9000", "--end-us", "9001"), "outside the recording"),
         (("convert", "CLIP/frames", "TMP/new.npz"), "holds no event stream"),
         (("render", "CLIP/frames", "--out", "TMP/new.png"), "holds no event stream"),
         (("render", "CLIP", "--out", "TMP/new", "--windows", "99999999"), "99999999 pictures of 16x8 are too many"),
+        (("render", "CLIP", "--out", "TMP/new.png", "--windows", "61"), "61 windows do not fit on one picture: at most 60"),
         (("convert", "CLIP", "CLIP/events.h5/new.npz"), "cannot be written"),
         (("convert", "CLIP", "TMP/new.raw"), ".raw files are not written: choose a folder's name without suffix, .npz, .h5"),
         (("convert", "CLIP", "TMP/new.zzz"), ".zzz files are not written: choose a folder's name without suffix, .npz, .h5"),
@@ -272,6 +349,12 @@ def test_simulate_replaces_the_events_of_a_recording_and_may_cut_it(clip: Path, 
         (("CLIP", "--out", "TMP/new", "--end-us", "1001"), "1 frames with times of their own: events need at least two"),
         (("CLIP", "--out", "TMP/new", "--threshold", "0"), "threshold is 0.0: it must be 0.05 to 10.0"),
         (("none.mp4", "--out", "TMP/new"), "none.mp4: no such file"),
+        (
+            ("CLIP", "--out", "TMP/new", "--fps", "-3"),
+            "is a native folder with times of its own, and fps is for folders of images",
+        ),
+        (("CLIP/events.h5", "--out", "TMP/new", "--fps", "20"), "is a file, and fps is for folders of images"),
+        (("CLIP/frames", "--out", "TMP/new", "--fps", "-3"), "fps is -3.0: give frames a second, above 0"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(

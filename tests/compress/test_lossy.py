@@ -31,7 +31,7 @@ def test_attention_keeps_the_rows_that_the_last_row_looks_at() -> None:
     assert kept.tolist() == sorted(shares[3:15].topk(4).indices.tolist())
 
 
-@pytest.mark.parametrize("spec", ["pool:1", "pool:3", "prune:5", "attention:2", "pool:1000"])
+@pytest.mark.parametrize("spec", ["pool:1", "pool:3", "prune:5", "attention:2", "pool:520"])
 def test_a_compressed_target_says_that_it_is_lossy(spec: str) -> None:
     pair = load_pair("nano", "one").with_compression(spec)
     recording = Recording.open(DATA / "clips/street_scene")

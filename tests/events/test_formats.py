@@ -265,7 +265,14 @@ def test_an_h5_must_hold_its_data_itself(tmp_path: Path) -> None:
 def test_sensor_sizes_are_known_by_name_or_written_out() -> None:
     assert parse_sensor_size("DAVIS346") == SENSORS["davis346"] == (346, 260)
     assert parse_sensor_size("1280x720") == (1280, 720)
-    for wrong in ("640", "640x", "axb", "", "640x480x3"):
+    for name in ("DAVIS240C", "davis 240", "Davis240b"):
+        assert parse_sensor_size(name) == (240, 180)
+    assert parse_sensor_size("Gen4.1") == parse_sensor_size("IMX636") == (1280, 720)
+    assert parse_sensor_size("DVXplorer Lite") == (320, 240)
+    for none in ("0x0", "640x0", "0x480", "99999x1"):
+        with pytest.raises(BadInput, match="give both sides in pixels, 1 to 65536"):
+            parse_sensor_size(none)
+    for wrong in ("640", "640x", "axb", "", "640x480x3", "davis346z"):
         with pytest.raises(BadInput, match="write WIDTHxHEIGHT or one of"):
             parse_sensor_size(wrong)
 

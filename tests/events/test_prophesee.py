@@ -184,6 +184,27 @@ def test_times_that_go_back_follow_the_policy_over_block_borders(
         open_events(tmp_path / "e")
 
 
+METAVISION = b"% Height 720\n% Version 2\n% Width 1280\n% date 2024-01-01 00:00:00\n"
+
+
+@pytest.mark.parametrize("head", [METAVISION, METAVISION.replace(b"% Version 2\n", b""), METAVISION + b"% end\n"])
+def test_a_dat_header_of_metavisions_fields_alone_is_enough(tmp_path: Path, head: bytes) -> None:
+    columns = np.arange(500), np.full(500, 7), 1000 + np.arange(500), np.arange(500) & 1
+    data = encoders.dat(*columns)
+    (tmp_path / "e.dat").write_bytes(head + data[data.index(b"\x0c\x08") :])
+    found = open_events(tmp_path / "e.dat")
+    assert found.events is not None and (found.format, found.events.width, found.events.height) == ("dat", 1280, 720)
+    for name, values in zip("xytp", columns, strict=True):
+        assert np.array_equal(getattr(found.events, name), values)
+
+
+@pytest.mark.parametrize("kind", [b"\x0c\x10", b"\x07\x08", b""])
+def test_a_header_without_the_event_types_bytes_is_no_dat(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "e.dat").write_bytes(METAVISION + kind)
+    with pytest.raises(BadInput, match="looks like a Prophesee RAW or DAT file"):
+        open_events(tmp_path / "e.dat")
+
+
 def test_both_versions_of_dat_are_read(tmp_path: Path) -> None:
     columns = ([300, 1], [239, 2], [5, 6], [1, 0])
     (tmp_path / "e").write_bytes(encoders.dat(*columns, version=1, size=""))

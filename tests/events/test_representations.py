@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from eventspec.core import BadInput
 from eventspec.events import EventStream
 from eventspec.events.formats import read_events
-from eventspec.events.pictures import montage, pictures, tinted
+from eventspec.events.pictures import coarser, pictures, tinted
 from eventspec.events.representations import (
     PALETTE,
     Image,
@@ -155,12 +156,28 @@ def test_wrong_options_are_refused() -> None:
 @pytest.mark.parametrize("representation", ["red-blue", "count", "time-surface"])
 def test_pictures_are_red_for_on_blue_for_off_white_for_nothing(representation: str) -> None:
     stream = EventStream.checked([0, 5], [0, 4], [7, 7], [0, 1], 6, 5)
-    images = pictures(stream, representation, 1)  # type: ignore[arg-type]
+    images = pictures(stream, representation, 1).images  # type: ignore[arg-type]
     assert images.shape == (1, 5, 6, 3)
     assert [images[0, y, x].tolist() for y, x in ((0, 0), (4, 5), (2, 2))] == [[0, 0, 255], [255, 0, 0], [255, 255, 255]]
-    assert pictures(EventStream.empty(6, 5), representation, 2).min() == 255  # type: ignore[arg-type]
-    assert montage(np.concatenate([images, images])).shape == (5, 16, 3)
-    assert tinted(np.zeros((2, 5, 6))).min() == 255
+    assert pictures(EventStream.empty(6, 5), representation, 2).images.min() == 255  # type: ignore[arg-type]
+    assert tinted(np.zeros((2, 5, 6)), 1.0).min() == 255
+
+
+def test_counts_have_one_scale_over_all_slices_that_a_hot_pixel_does_not_spoil() -> None:
+    usual = [(x, y, t, 1) for t in range(4) for x in range(5) for y in range(5)]
+    drawn = pictures(stream_of([*usual, *[(5, 4, 9, 0)] * 60]), "count", 2)
+    assert drawn.full == 4.0
+    assert drawn.images[1, 4, 5].tolist() == [0, 0, 255]
+    assert pictures(stream_of([(0, 0, 0, 1)]), "count", 1).full == 1.0
+    both = tinted(np.ones((2, 1, 1)), 1.0)
+    assert both.tolist() == [[[0, 0, 0]]] and tinted(np.full((2, 1, 1), 9.0), 1.0).tolist() == both.tolist()
+
+
+def test_coarser_pixels_hold_the_events_of_several() -> None:
+    stream = stream_of([(0, 0, 0, 1), (1, 1, 1, 0), (5, 4, 2, 1)])
+    small = coarser(stream, 2)
+    assert (small.width, small.height) == (3, 3) and small.x.tolist() == [0, 0, 2] and small.y.tolist() == [0, 0, 2]
+    assert len(coarser(EventStream.empty(6, 5), 4)) == 0
 
 
 @pytest.mark.skipif(not DSEC.exists(), reason="shared recordings are not here")
@@ -179,6 +196,35 @@ def test_red_blue_on_real_driving_equals_eventgpts_loop_and_is_50_times_faster()
         seconds.append(time.perf_counter() - began)
     assert all(np.array_equal(image, want) for image, want in zip(images, wanted, strict=True))
     assert loop_seconds / min(seconds) > 50
+
+
+@pytest.mark.parametrize("draw", [count_image, histogram, voxel_grid, time_surface, red_blue])
+@pytest.mark.parametrize(("x", "y", "told"), [([0, 6], [0, 0], r"x\[1\] is 6"), ([0, 0], [5, 0], r"y\[0\] is 5")])
+def test_an_event_outside_the_sensor_is_refused_and_not_drawn_elsewhere(
+    draw: Callable[[EventStream], object], x: list[int], y: list[int], told: str
+) -> None:
+    stream = EventStream(np.array(x, np.uint16), np.array(y, np.uint16), np.arange(2), np.zeros(2, np.uint8), 6, 5)
+    with pytest.raises(BadInput, match=f"{told}, outside the sensor \\(6x5\\)"):
+        draw(stream)
+    with pytest.raises(BadInput, match=r"x\[0\] is -1"):
+        draw(EventStream(np.array([-1]), np.array([0]), np.arange(1), np.zeros(1, np.uint8), 6, 5))  # type: ignore[arg-type]
+
+
+def test_a_normalised_voxel_grid_has_mean_0_and_deviation_1_where_events_are() -> None:
+    stream = stream_of([(0, 0, 0, 1), (1, 0, 3, 1), (1, 0, 10, 1), (4, 4, 10, 0)])
+    plain, grid = voxel_grid(stream, 3), voxel_grid(stream, 3, normalised=True)
+    cells = grid[plain != 0]
+    assert abs(cells.mean()) < 1e-6 and cells.std() == pytest.approx(1, abs=1e-6) and not grid[plain == 0].any()
+    assert not voxel_grid(stream_of([(2, 2, 5, 1)]), 3, normalised=True).any()  # one cell is its own mean
+    assert not voxel_grid(EventStream.empty(6, 5), 3, normalised=True).any()
+
+
+def test_a_time_surface_of_times_that_go_back_shows_the_latest_event() -> None:
+    column = np.zeros(2, np.int64)
+    stream = EventStream.checked(column, column, [40, 10], column, 2, 1, monotonic="keep")
+    assert time_surface(stream, 40, 30.0)[0, 0, 0] == 1.0
+    with pytest.raises(BadInput, match="tau_us is nan"):
+        time_surface(stream, tau_us=math.nan)
 
 
 def test_bool_polarity_draws_as_numbers_do() -> None:

@@ -56,12 +56,21 @@ def check_media(
     """BadInput when the recording of that name lacks what the method of that name needs. `events_may_lack` is for the
     blank-events control only, `frames_may_lack` for recordings that grow."""
     if method.target_needs == "frames" and not frames_may_lack and (media.video is None or len(media.video.frames) == 0):
-        raise BadInput(f"{recording} has no RGB frames: method {name} needs them for the target (see `eventspec events info`)")
+        raise BadInput(
+            f"{recording} has no RGB frames: method {name} needs them for the target; add them with --video FILE beside "
+            "--events, or let an EventGPT checkpoint answer from events alone (--target FOLDER)"
+        )
     eventless = media.events is None or (len(media.events.t) == 0 and not events_may_lack)
     if method.target_needs == "events" and eventless:
-        raise BadInput(f"{recording} has no events: the target is an event model and sees nothing else")
+        raise BadInput(
+            f"{recording} has no events: the target is an event model and sees nothing else; add them with --events FILE "
+            "beside --video, make some with `eventspec events simulate`, or choose another --target"
+        )
     if method.drafter_needs == "events" and eventless:
-        raise BadInput(f"{recording} has no events: method {name} needs them for the drafter; use another method")
+        raise BadInput(
+            f"{recording} has no events: method {name} needs them for the drafter; use --method eagle, which reads frames "
+            "only, or add them with --events FILE beside --video"
+        )
 
 
 def check_question(question: str) -> None:

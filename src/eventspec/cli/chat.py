@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def chat(
     recording: Annotated[
-        Path, typer.Argument(parser=given_path, help="Event file, video, image folder, DSEC or native folder.")
+        Path,
+        typer.Argument(parser=given_path, help="Event file, video, image folder, DSEC or native folder; or example:street."),
     ],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
     method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "auto",

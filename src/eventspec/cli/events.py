@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from eventspec.cli import outputs
+from eventspec.cli.facts import summary, table
 from eventspec.cli.help import App
+from eventspec.cli.outputs import Kind
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
-
-Kind = Literal["native", "npz", "dsec", "aedat4", "csv"]
-KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat4": "aedat4", ".csv": "csv", ".txt": "csv"}
-WRITABLE = "a folder's name without suffix, .npz, .h5 (DSEC layout), .aedat4 or .csv"
-# As files are named: no folder of such a name is made by mistake. ``drive.2`` is none.
-FILE_SUFFIX = re.compile(r"\.[a-z][a-z0-9]*")
 
 app = App(help="Look into event recordings, convert them, draw them; make events from video.", no_args_is_help=True)
 
 Source = Annotated[
     Path,
     typer.Argument(
-        parser=given_path, help="Event file, video, image folder, DSEC sequence or native recording folder.", show_default=False
+        parser=given_path,
+        help="Event file, ROS bag, video, image folder, DSEC or RPG sequence, native folder; or example:street, example:davis.",
+        show_default=False,
     ),
 ]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
@@ -38,25 +35,36 @@ Order = Annotated[
         "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
     ),
 ]
-Start = Annotated[int | None, typer.Option("--start-us", help="Cut: first microsecond, on the recording's clock.")]
-End = Annotated[int | None, typer.Option("--end-us", help="Cut: the microsecond after the last one.")]
+Start = Annotated[float | None, typer.Option("--start", help="Cut: seconds from the recording's beginning.")]
+End = Annotated[float | None, typer.Option("--end", help="Cut: up to so many seconds from the recording's beginning.")]
+StartUs = Annotated[int | None, typer.Option("--start-us", help="Cut: first microsecond, on the recording's clock.")]
+EndUs = Annotated[int | None, typer.Option("--end-us", help="Cut: the microsecond after the last one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
 def info(
     file: Source,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     sensor: Sensor = None,
     monotonic: Order = "raise",
 ) -> None:
-    """Say what a recording holds: sensor, events, times, checksums, frames."""
-    recording = _opened(file, sensor, monotonic)
-    facts = summary(recording)
+    """Say what a recording holds: sensor, events, times, frames; with --json also sums of the coordinates, as checksums."""
+    from eventspec.events.formats import SizeUnknown
+    from eventspec.events.stream import LARGEST_SIDE
+
+    unsized = False
+    try:
+        recording = _opened(file, sensor, monotonic)
+    except SizeUnknown:  # the facts need none
+        recording, unsized = _opened(file, f"{LARGEST_SIDE}x{LARGEST_SIDE}", monotonic), True
+        _tell(("the sensor size is not in the file: width and height are the least that hold every event",))
+    facts = summary(recording, unsized)
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    for name, value in facts.items():
-        typer.echo(f"{name:9} {'-' if value is None else value}")
+    for name, words in table(recording, facts, unsized):
+        typer.echo(f"{name:9} {words}")
 
 
 @app.command()
@@ -69,17 +77,20 @@ def convert(
         ),
     ],
     to: Annotated[Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
-    start_us: Start = None,
-    end_us: End = None,
+    start: Start = None,
+    end: End = None,
+    start_us: StartUs = None,
+    end_us: EndUs = None,
     sensor: Sensor = None,
     monotonic: Order = "raise",
     source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, others with events only."""
-    kind = to or _kind(out)
-    _must_be_new(out)
-    recording = _opened(file, sensor, monotonic)
-    _write(out, kind, recording.slice(recording.window(start_us, end_us)), source or file.name)
+    kind = outputs.kind_of(out, to)
+    outputs.must_be_new(out)
+    recording = _cut(_opened(file, sensor, monotonic), (start, end), (start_us, end_us))
+    _say(outputs.write(out, kind, recording, source or file.name), as_json)
 
 
 @app.command()
@@ -88,35 +99,44 @@ def render(
     out: Annotated[
         Path,
         typer.Option(
-            parser=given_path, help="Folder for one image a slice, or one .png with all side by side.", show_default=False
+            parser=given_path,
+            help="Folder for one image a slice, or one .png with all of them and their frames.",
+            show_default=False,
         ),
     ],
     representation: Annotated[
         Literal["red-blue", "count", "time-surface"], typer.Option(help="How events become colours.")
     ] = "red-blue",
     windows: Annotated[int, typer.Option(min=1, help="Slices with equal counts of events.")] = 5,
-    start_us: Start = None,
-    end_us: End = None,
+    start: Start = None,
+    end: End = None,
+    start_us: StartUs = None,
+    end_us: EndUs = None,
     sensor: Sensor = None,
     monotonic: Order = "raise",
+    as_json: AsJson = False,
 ) -> None:
-    """Draw the events: red got brighter, blue got darker."""
+    """Draw the events: red got brighter, blue got darker. A .png shows the slices side by side, with the frame of each moment
+    below, a legend and the rate over time; a folder gets one bare image a slice, pixel for pixel."""
+    from eventspec.cli import strip
     from eventspec.core import BadInput
-    from eventspec.events.pictures import montage, pictures
+    from eventspec.events.pictures import pictures
 
-    if (suffix := out.suffix.lower()) != ".png" and FILE_SUFFIX.fullmatch(suffix):
-        raise BadInput(f"{out}: {suffix} files are not drawn: choose a folder's name without suffix, or one .png")
-    _must_be_new(out)
-    recording = _opened(file, sensor, monotonic)
-    recording = recording.slice(recording.window(start_us, end_us))
+    single = outputs.picture_of(out)
+    outputs.must_be_new(out)
+    whole = _opened(file, sensor, monotonic)
+    recording = _cut(whole, (start, end), (start_us, end_us))
     if recording.events is None:
         raise BadInput(f"{file}: holds no event stream: give a recording with events")
-    images = pictures(recording.events, representation, windows)
-    if out.suffix.lower() == ".png":
-        _write_images(out, [montage(images)])
+    if single:
+        origin_us = whole.span.start_us
+        outputs.whole(out, lambda partial: strip.draw(recording, origin_us, representation, windows, partial))
     else:
-        _write_images(out, list(images))
-    typer.echo(f"{out}: {windows} {'image' if windows == 1 else 'images'} of {len(recording.events)} events")
+        outputs.write_images(out, list(pictures(recording.events, representation, windows).images))
+    about = {"out": str(out), "representation": representation, "windows": windows, "events": len(recording.events)}
+    drawn = "a strip of 1 window" if windows == 1 else f"a strip of {windows} windows"
+    drawn = drawn if single else "1 image" if windows == 1 else f"{windows} images"
+    typer.echo(json.dumps(about) if as_json else f"{out}: {drawn}, {len(recording.events)} events")
 
 
 @app.command()
@@ -134,8 +154,11 @@ def simulate(
     subframes: Annotated[int, typer.Option(help="Blend frames linearly in so many steps (coarse videos); 1 = not.")] = 1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 0,
     fps: Annotated[float | None, typer.Option(help="Frames a second of image folders without timestamps.txt.")] = None,
-    start_us: Start = None,
-    end_us: End = None,
+    start: Start = None,
+    end: End = None,
+    start_us: StartUs = None,
+    end_us: EndUs = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make events from frames, as an event camera in their place might have seen them; frames and events go into OUT."""
     from rich.console import Console
@@ -144,11 +167,10 @@ def simulate(
     from eventspec.core import BadInput
     from eventspec.events import simulate as model
 
-    kind = _kind(out)
-    _must_be_new(out)
+    kind = outputs.kind_of(out)
+    outputs.must_be_new(out)
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
-    recording = _opened(video, None, "raise", fps)
-    recording = recording.slice(recording.window(start_us, end_us))
+    recording = _cut(_opened(video, None, "raise", fps), (start, end), (start_us, end_us))
     clip = recording.video
     if clip is None or not len(clip):
         raise BadInput(f"{video}: holds no frames: give a video, a folder of images or a recording with frames")
@@ -166,54 +188,10 @@ def simulate(
         notes=(*recording.notes, *notes),
         source_format=f"{recording.source_format}+simulated",
     )
-    _write(out, kind, made, video.name)
-
-
-def summary(recording: Recording) -> dict[str, str | int | None]:
-    """The facts of ``events info``, block by block, so that a long file is never whole in memory.
-
-    Sums are independent of the order of events; times are None without events.
-    """
-    events, video = recording.events, recording.video
-    sized = events if events is not None else video
-    facts = {"events": 0, "sum_x": 0, "sum_y": 0, "on": 0}
-    for block in events.blocks() if events is not None else ():
-        facts["events"] += len(block)
-        for name, column in (("sum_x", block.x), ("sum_y", block.y), ("on", block.p)):
-            facts[name] += int(column.sum(dtype="int64"))
-    span = events.span if events is not None else None
-    return {
-        "format": recording.source_format,
-        "width": sized.width if sized is not None else None,
-        "height": sized.height if sized is not None else None,
-        "events": facts["events"],
-        "first_us": span.start_us if span is not None else None,
-        "last_us": span.end_us - 1 if span is not None else None,
-        "sum_x": facts["sum_x"],
-        "sum_y": facts["sum_y"],
-        "on": facts["on"],
-        "frames": len(video) if video is not None else 0,
-    }
+    _say(outputs.write(out, kind, made, video.name), as_json)
 
 
 # ------------------------------------------------------------------------------------------------------------------ parts
-def _kind(out: Path) -> Kind:
-    """The kind of output that a name asks for; BadInput for the suffix of a file that is not written."""
-    from eventspec.core import BadInput
-
-    suffix = out.suffix.lower()
-    if suffix not in KINDS and FILE_SUFFIX.fullmatch(suffix):
-        raise BadInput(f"{out}: {suffix} files are not written: choose {WRITABLE}")
-    return KINDS.get(suffix, "native")
-
-
-def _must_be_new(out: Path) -> None:
-    from eventspec.core import BadInput
-
-    if out.exists():
-        raise BadInput(f"{out}: exists already: choose another name, or remove it first")
-
-
 def _opened(
     file: Path, sensor: str | None, monotonic: Literal["raise", "clamp", "keep"], fps: float | None = None
 ) -> Recording:
@@ -226,72 +204,32 @@ def _opened(
     return recording
 
 
+def _cut(recording: Recording, seconds: tuple[float | None, float | None], us: tuple[int | None, int | None]) -> Recording:
+    """The part between a start and an end, in seconds from the recording's beginning or in us on its clock; BadInput for
+    both at once, and for what is no part of it."""
+    from eventspec.core import BadInput
+
+    ends: list[int | None] = []
+    for name, after, time in zip(("--start", "--end"), seconds, us, strict=True):
+        if after is not None and time is not None:
+            raise BadInput(f"{name} and {name}-us both say where to cut: give one of them")
+        if after is None:
+            ends.append(time)
+            continue
+        span = recording.span
+        if not 0 <= after < 1e12 or (name == "--start" and after * 1e6 >= span.duration_us):
+            lasts = f"the recording lasts {span.duration_us / 1e6:.6g} s"
+            raise BadInput(f"{name} {after:g} is no part of {recording.name}: {lasts}, give seconds from its beginning")
+        ends.append(span.start_us + round(after * 1e6))
+    return recording.slice(recording.window(*ends))
+
+
+def _say(written: dict[str, Any], as_json: bool) -> None:
+    """What was written, for programs or for people."""
+    frames = f" and {written['frames']} frames" if written["kind"] in ("native", "aedat4") else ""
+    typer.echo(json.dumps(written) if as_json else f"{written['out']}: {written['events']} events{frames}")
+
+
 def _tell(notes: tuple[str, ...]) -> None:
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-
-
-def _write(out: Path, kind: Kind, recording: Recording, source: str) -> None:
-    """Write the recording and say what is in it now."""
-    from eventspec.recordings import write_native
-
-    if kind == "native":
-        write_native(out, replace(recording, name=out.name), source)
-    else:
-        _write_file(out, kind, recording)
-    counts = f"{len(recording.events if recording.events is not None else ())} events and {len(recording.video or ())} frames"
-    typer.echo(f"{out}: {counts if kind in ('native', 'aedat4') else counts.split(' and ')[0]}")
-
-
-def _write_file(out: Path, kind: Kind, recording: Recording) -> None:
-    from eventspec.core import BadInput
-    from eventspec.events.formats import aedat4_writer, dsec_h5, npz, text
-
-    events, video = recording.events, recording.video
-    if kind == "aedat4" and (events is not None or video is not None):
-        frames = (video.frames, video.times_us) if video is not None else (None, None)
-        _whole(out, lambda partial: aedat4_writer.write(partial, events, *frames))
-        return
-    if events is None:
-        raise BadInput(f"{recording.name}: holds no event stream, and {out.name} keeps only events: convert to a native folder")
-    write = {"npz": npz.write, "csv": text.write}.get(kind, dsec_h5.write)
-    _whole(out, lambda partial: write(partial, events))
-
-
-def _write_images(out: Path, images: list[Any]) -> None:
-    """One image to the file `out`, or every image into the new folder `out`."""
-    from PIL import Image
-
-    def into_folder(partial: Path) -> None:
-        partial.mkdir()
-        for index, image in enumerate(images):
-            Image.fromarray(image).save(partial / f"{index:03d}.png")
-
-    if out.suffix.lower() == ".png":
-        _whole(out, lambda partial: Image.fromarray(images[0]).save(partial, format="PNG"))
-    else:
-        _whole(out, into_folder)
-
-
-def _whole(out: Path, write: Callable[[Path], object]) -> None:
-    """Call ``write(temporary name)`` beside `out` and rename: nothing half-written is left behind."""
-    import contextlib
-    import os
-    import shutil
-
-    from eventspec.core import BadInput
-
-    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write(partial)
-        partial.rename(out)
-    except (OSError, BadInput) as error:
-        reason = str(getattr(error, "strerror", None) or error).replace(str(partial), str(out))  # the only name that was given
-        if isinstance(error, OSError):
-            reason = f"{out}: cannot be written ({reason}): choose a place with room and rights"
-        raise BadInput(reason) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # one of the two does nothing, both when it was renamed
-        with contextlib.suppress(OSError):
-            partial.unlink()

@@ -1,20 +1,27 @@
-"""What a folder holds, for `eventspec models check`: a pair, a head, a packer, or a checkpoint."""
+"""What a folder holds, for `eventspec models check`: a pair, a head, a packer, or a checkpoint; and what ships with a pair."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from eventspec.cli.paths import given_path
 from eventspec.errors import BadCheckpoint, BadInput
 
 
-def described(folder: Path) -> dict[str, Any]:
-    """Key `head` or `packer` says that it is one; BadInput or BadCheckpoint, one line, for the first thing that is wrong."""
+def described(given: str) -> dict[str, Any]:
+    """What a folder is, or the bundled pair of a bare name. Key `head` or `packer` says that it is one; BadInput or
+    BadCheckpoint, one line, for the first thing that is wrong."""
     from eventspec.models import configuration as fields
     from eventspec.models.folder import describe, is_checkpoint
+    from eventspec.pairs.pair_file import bundled, by_name
 
-    if (folder / "pair.toml").is_file() or not folder.exists():
-        return _pair(folder)
+    folder = given_path(given)
+    if by_name(given) is not None or (folder / "pair.toml").is_file():
+        return _pair(given)
+    if not folder.exists():
+        names = ", ".join(["embedded", *bundled()])
+        raise BadInput(f"{given}: no such folder: check the path, or name a bundled pair: {names}")
     if not is_checkpoint(folder):
         raise BadInput(f"{folder} has neither config.json nor pair.toml: give the folder of a checkpoint or of a pair")
     path = folder / "config.json"
@@ -54,16 +61,42 @@ def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 
-def _pair(folder: Path) -> dict[str, Any]:
+def parts_of(folder: Path) -> dict[str, list[str]]:
+    """Names of what a pair has beside its target and its drafter: heads, packers, further event drafters."""
+    from eventspec.pairs import PairFile
+
+    file = PairFile.read(folder)
+    return {"heads": sorted(file.heads), "packers": sorted(file.packers), "drafters": sorted(file.drafters)}
+
+
+def rows(about: dict[str, Any]) -> list[tuple[str, str]]:
+    """The same for people: a name and its words a line. Of tables in tables only the names are told."""
+
+    def words(value: Any) -> str:
+        if isinstance(value, dict):
+            return ", ".join(
+                f"{key} {', '.join(map(str, inner)) if isinstance(inner, dict) else inner}" for key, inner in value.items()
+            )
+        if isinstance(value, list | tuple):
+            return ", ".join(map(str, value)) or "-"
+        return {True: "yes", False: "no", None: "-"}[value] if value is None or isinstance(value, bool) else str(value)
+
+    return [(name.replace("_", " "), words(value)) for name, value in about.items()]
+
+
+def _pair(given: str) -> dict[str, Any]:
     from eventspec.models import configuration as fields
     from eventspec.models.fingerprint import fingerprint
     from eventspec.models.session import LanguageTarget
     from eventspec.pairs import load_pair
 
-    pair = load_pair(folder, fit=False)
+    pair = load_pair(given, fit=False)
+    assert pair.folder is not None  # it comes from the file of one
     about: dict[str, Any] = {
         "name": pair.name,
+        "folder": str(pair.folder),
         "methods": list(pair.methods),
+        **parts_of(pair.folder),
         "vocabulary": pair.vocabulary.size,
         "vocabulary_fingerprint": pair.vocabulary.fingerprint(),
         "lossless": pair.target.lossless,
@@ -73,7 +106,7 @@ def _pair(folder: Path) -> dict[str, Any]:
             packers.load(packer, scale)
     if isinstance(pair.target, LanguageTarget):
         about["target"] = fingerprint(pair.target.language)
-    provenance = folder / "provenance.json"
+    provenance = pair.folder / "provenance.json"
     if provenance.is_file():
         about["provenance"] = fields.read_json(provenance)
     return about

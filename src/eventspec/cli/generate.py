@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from eventspec.recordings import Recording
 
 Whole = Annotated[
-    Path | None, typer.Option("--recording", parser=given_path, help="Event file, video, image folder, DSEC or native folder.")
+    Path | None,
+    typer.Option(
+        "--recording",
+        parser=given_path,
+        help="Event file, video, folder of images, DSEC, RPG or native folder; or example:street.",
+    ),
 ]
 Video = Annotated[
     Path | None, typer.Option(parser=given_path, help="With --events, instead of --recording: a video or image folder.")

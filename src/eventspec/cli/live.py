@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def live(
-    recording: Annotated[Path, typer.Option(parser=given_path, help="Event file with frames, DSEC or native folder.")],
+    recording: Annotated[
+        Path, typer.Option(parser=given_path, help="Event file with frames, DSEC or native folder; or example:street.")
+    ],
     prompt: Annotated[str, typer.Option(help="The question.")],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
     method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "auto",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eventspec.cli.folders import described
+from eventspec.cli.folders import described, parts_of, rows
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
@@ -31,24 +31,34 @@ def list_pairs(as_json: Annotated[bool, typer.Option("--json", help="Print one J
     methods = {name: shipped.about for name, shipped in METHODS.items()}
     found: dict[str, dict[str, Any]] = {}
     for name, path in bundled().items():
-        found[name] = {"path": str(path), "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file())}
+        size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+        found[name] = {"path": str(path), "bytes": size, **parts_of(path)}
     chosen = next((name for name in ("base", "nano") if name in found), None)
     if as_json:
         typer.echo(json.dumps({"pairs": found, "embedded": chosen, "methods": methods}))
         return
     for name, facts in found.items():
-        typer.echo(f"{name:<8} {facts['bytes'] / 1e6:6.1f} MB  {'= embedded' if name == chosen else ''}")
-    for name, what in methods.items():
-        typer.echo(f"  --method {name:<15} {what}")
+        typer.echo(f"{name}  {facts['bytes'] / 1e6:.1f} MB{', which is also called embedded' if name == chosen else ''}")
+        options = {"--head": facts["heads"], "--drafter": facts["drafters"]}
+        options["--compress"] = [f"packer:{scale}" for scale in facts["packers"]]
+        _print([(f"  {option}", ", ".join(names)) for option, names in options.items() if names])
+    typer.echo("methods")
+    _print([(f"  --method {name}", what) for name, what in methods.items()])
 
 
 @models.command()
 def check(
-    folder: Annotated[Path, typer.Argument(parser=given_path, help="Of a checkpoint, a head, a packer or a pair.toml.")],
+    folder: Annotated[
+        str, typer.Argument(help="Of a checkpoint, a head, a packer or a pair.toml; or the name of a bundled pair.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a folder is; exit 2 names the first thing it lacks."""
+    from eventspec.pairs.pair_file import two_meanings
+
     about = described(folder)
+    for note in two_meanings(folder):
+        typer.echo(f"note: {note}", err=True)
     if as_json:
         typer.echo(json.dumps(about))
         return
@@ -61,9 +71,7 @@ def check(
         kind = f"{about['head']}, {about['mode']}" if "mode" in about else about["head"]
         typer.echo(f"{folder}: a head ({kind}) of width {about['hidden_size']} for {fits}: generate --head takes it")
         return
-    for name, value in about.items():
-        shown = ", ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, dict) else value
-        typer.echo(f"{name:<14} {shown}")
+    _print(rows(about))
 
 
 @models.command()
@@ -128,6 +136,19 @@ def export_head(
     about = {"folder": str(out), "layout": layout, "head": type(trained.head).__name__, "taps": list(trained.head.taps)}
     about["dtype"] = str(dtype).removeprefix("torch.")
     typer.echo(json.dumps(about) if as_json else f"{about['head']} in {about['dtype']}, layout {layout}: {out}")
+
+
+def _print(lines: list[tuple[str, str]]) -> None:
+    """Two columns, the second one wrapped where the terminal ends."""
+    from rich.console import Console
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, words in lines:
+        made.add_row(name, words)
+    Console(highlight=False, markup=False).print(made)
 
 
 def _check_layout(trained: TrainedHead, layout: str) -> None:

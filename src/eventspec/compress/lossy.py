@@ -42,10 +42,14 @@ class CompressedEncoder:
         return self.inner.extend(visual, frames)
 
     def prompt(self, question: str, visual: Tensor) -> Prompt:
-        """As `PromptEncoder.prompt`, with fewer visual rows."""
+        """As `PromptEncoder.prompt`, with fewer visual rows; BadInput when there are fewer than `size` to begin with."""
         prompt = self.inner.prompt(question, visual)
         begin, end = prompt.visual
         rows = prompt.rows[begin:end]
+        if self.size > len(rows):
+            raise BadInput(
+                f"{self.kind}:{self.size} is more than there is: the prompt has {len(rows)} visual rows, choose fewer"
+            )
         if self.kind == "attention":
             kept = rows[most_attended(self.language, prompt, -(-len(rows) // self.size))]
         else:

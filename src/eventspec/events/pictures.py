@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -12,10 +12,22 @@ from eventspec.events.stream import EventStream
 
 Representation = Literal["red-blue", "count", "time-surface"]
 MOST_BYTES = 1 << 29  # of pictures that are drawn together: 194 of 1280x720, 1989 of 346x260
+CLIPPED = 95.0
+"""Percentile of the counts above 0 that is full colour: a hot pixel would leave everything else pale."""
+FADING = 3
+"""A time surface decays by this many time constants in a slice of mean length."""
 
 
-def pictures(stream: EventStream, representation: Representation = "red-blue", n: int = 5) -> Image:
-    """uint8 [n, H, W, 3] RGB: one picture for each of n equal-count slices; red is ON, blue is OFF, white is nothing.
+class Pictures(NamedTuple):
+    """images: uint8 [n, H, W, 3] RGB. full: what full colour stands for in all of them, None where there are no shades:
+    a count of events, or of a time surface its time constant in us, and full colour is the latest moment."""
+
+    images: Image
+    full: float | None
+
+
+def pictures(stream: EventStream, representation: Representation = "red-blue", n: int = 5) -> Pictures:
+    """One picture for each of n equal-count slices; red is ON, blue is OFF, white is nothing.
 
     BadInput for an unknown representation, n below 1, or more than `MOST_BYTES` in all.
     """
@@ -28,25 +40,27 @@ def pictures(stream: EventStream, representation: Representation = "red-blue", n
             f"{problem}: at most {most} fit into {MOST_BYTES >> 20} MB, choose fewer windows or a part of the recording"
         )
     if representation == "red-blue":
-        return red_blue(stream, n)
-    planes_of = count_image if representation == "count" else time_surface
+        return Pictures(red_blue(stream, n), None)
     slices = [stream.take(slice(first, last)) for first, last in equal_counts(len(stream), n)]
-    return np.stack([tinted(planes_of(part)) for part in slices])
+    if representation == "count":
+        planes = [count_image(part) for part in slices]
+        counts = np.concatenate([plane[plane > 0] for plane in planes])
+        full = max(1.0, float(np.ceil(np.percentile(counts, CLIPPED)))) if len(counts) else 1.0
+        return Pictures(np.stack([tinted(plane, full) for plane in planes]), full)
+    tau_us = max(1.0, (stream.span.duration_us if stream.span is not None else 0) / n / FADING)
+    return Pictures(np.stack([tinted(time_surface(part, tau_us=tau_us), 1.0) for part in slices]), tau_us)
 
 
-def tinted(planes: np.ndarray[Any, Any]) -> Image:
-    """OFF and ON planes [2, H, W] of numbers from 0 up as RGB uint8 [H, W, 3]: the largest is full blue or red."""
-    largest = float(planes.max()) if planes.size else 0.0
-    off, on = (planes / (largest or 1.0)).astype(np.float64)
+def tinted(planes: np.ndarray[Any, Any], full: float) -> Image:
+    """OFF and ON planes [2, H, W] of numbers from 0 up as RGB uint8 [H, W, 3]: `full` and more is full blue or red, where both
+    are it is black."""
+    off, on = np.minimum(planes / full, 1.0).astype(np.float64)
     image = np.stack([1 - off, 1 - np.maximum(off, on), 1 - on], axis=-1)
     return np.round(image * 255).astype(np.uint8)
 
 
-def montage(images: Image, gap: int = 4) -> Image:
-    """Images [n, H, W, 3] side by side with a grey gap: uint8 [H, n * W + (n - 1) * gap, 3]."""
-    n, height, width, _ = images.shape
-    sheet = np.full((height, n * width + (n - 1) * gap, 3), 128, np.uint8)
-    for index, image in enumerate(images):
-        left = index * (width + gap)
-        sheet[:, left : left + width] = image
-    return sheet
+def coarser(stream: EventStream, step: int) -> EventStream:
+    """The same events on a sensor of which step x step pixels are one."""
+    width, height = -(-stream.width // step), -(-stream.height // step)
+    x, y = ((column // np.uint16(step)).astype(np.uint16) for column in (stream.x, stream.y))
+    return EventStream(x, y, stream.t, stream.p, width, height, stream.ordered)

@@ -1,6 +1,7 @@
 """Pictures of an event stream: pure functions from columns [E] to dense arrays, without a loop over events.
 
-Axis letters: E events, C or B channels or time bins, H W sensor. Polarity channels are 0 = OFF, 1 = ON.
+Axis letters: E events, C or B channels or time bins, H W sensor. Polarity channels are 0 = OFF, 1 = ON. Streams that were not
+checked may hold events outside their sensor: every function refuses those with BadInput.
 """
 
 from __future__ import annotations
@@ -85,11 +86,12 @@ def histogram(stream: EventStream, bins: int = 5, clamp: int | None = None) -> n
     return counts if clamp is None else np.minimum(counts, np.int64(clamp))
 
 
-def voxel_grid(stream: EventStream, bins: int = 5) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """float32 [B, H, W]: polarity -1 / +1 shared between the two nearest time bins (Zhu et al.; E2VID).
+def voxel_grid(stream: EventStream, bins: int = 5, normalised: bool = False) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """float32 [B, H, W]: polarity -1 / +1 shared between the two nearest time bins (Zhu et al., 1812.08156; E2VID).
 
     t* = (B - 1) (t - t0) / (t1 - t0); bin b gets p max(0, 1 - |b - t*|). With equal times t* = 0. Summed in float64 in
-    the order of events, so the result is reproducible.
+    the order of events, so the result is reproducible. `normalised`: cells that are not 0 are shifted and scaled to mean 0
+    and standard deviation 1, as E2VID and DSEC's code do; where all are equal they are shifted only.
     """
     _check_positive("bins", bins)
     elapsed, duration = _elapsed(stream)
@@ -102,7 +104,11 @@ def voxel_grid(stream: EventStream, bins: int = 5) -> np.ndarray[Any, np.dtype[n
     # One spare bin: events exactly at the end have share 0 of a bin after the last.
     grid = np.bincount(cells, signs * (1 - late), (bins + 1) * area)
     grid += np.bincount(cells + area, signs * late, (bins + 1) * area)
-    return grid[: bins * area].reshape(bins, stream.height, stream.width).astype(np.float32)
+    grid = grid[: bins * area]
+    if normalised and (filled := np.flatnonzero(grid)).size:
+        values = grid[filled]
+        grid[filled] = (values - values.mean()) / (values.std() or 1.0)
+    return grid.reshape(bins, stream.height, stream.width).astype(np.float32)
 
 
 def time_surface(
@@ -110,9 +116,10 @@ def time_surface(
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
     """float32 [2, H, W]: exp(-(reference - t_last) / tau) per polarity, 0 where no event was; later events are ignored.
 
-    The reference is the time of the latest event unless given.
+    The reference is the time of the latest event unless given; both times are microseconds. BadInput for a tau that is not
+    above 0.
     """
-    if tau_us <= 0:
+    if not tau_us > 0:
         raise BadInput(f"tau_us is {tau_us}: it must be above 0")
     surface = np.zeros((2, stream.height, stream.width), np.float32)
     span = stream.span
@@ -122,7 +129,10 @@ def time_surface(
     seen = stream.t <= reference
     decay = np.exp((stream.t[seen] - reference) / tau_us).astype(np.float32)
     places = stream.p[seen] * np.intp(stream.height * stream.width) + _pixels(stream)[seen]
-    surface.reshape(-1)[places] = decay
+    if stream.ordered:
+        surface.reshape(-1)[places] = decay
+    else:
+        np.maximum.at(surface.reshape(-1), places, decay)  # the latest is not the last
     return surface
 
 
@@ -133,7 +143,11 @@ def _check_positive(name: str, value: int) -> None:
 
 
 def _pixels(stream: EventSlice) -> Pixels:
-    """intp [E]: flat place y * W + x of every event."""
+    """intp [E]: flat place y * W + x of every event; BadInput for one outside the sensor, which would show as another."""
+    for name, column, side in (("x", stream.x, stream.width), ("y", stream.y, stream.height)):
+        if len(column) and (column.max() >= side or (column.dtype.kind != "u" and column.min() < 0)):
+            place = int(np.argmax((column < 0) | (column >= side)))
+            raise BadInput(f"{name}[{place}] is {column[place]}, outside the sensor ({stream.width}x{stream.height})")
     places: Pixels = np.multiply(stream.y, stream.width, dtype=np.intp)
     places += stream.x
     return places

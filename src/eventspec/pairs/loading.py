@@ -18,7 +18,7 @@ from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import EVENT_METHOD, Parts, built, cross_modal
 from eventspec.pairs.packers import Packers
 from eventspec.pairs.pair import Pair
-from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.pairs.pair_file import PairFile, folder_of, two_meanings
 from eventspec.text import TokenSpace, Vocabulary
 
 
@@ -64,6 +64,7 @@ def _opened(file: PairFile, device_plan: str) -> Pair:
     parts = Parts(
         LanguageTarget(target_encoder(target, vocabulary.encode)),
         TokenSpace(vocabulary, EOS),
+        notes=two_meanings(where),
         prior=prior,
         heads=file.places("heads"),
         drafters=file.places("drafters"),

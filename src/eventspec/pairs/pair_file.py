@@ -95,14 +95,30 @@ def bundled() -> Mapping[str, Path]:
     return {path.parent.name: path.parent for path in sorted(DATA.glob(f"pairs/*/{NAME}"))}
 
 
-def folder_of(where: str | Path) -> Path:
-    """The folder of a bundled pair by name, or of a pair.toml; BadInput where there is none."""
+def by_name(where: str | Path) -> Path | None:
+    """The folder of a bundled pair by its bare name; None for anything else. A path that holds a separator is no name, and
+    neither is a `Path` to something that is there."""
+    if isinstance(where, Path) and where.exists():
+        return None
     known = bundled()
     if str(where) == "embedded" and known:
         # `embedded` is the best one that is fully trained: base once it is there, nano until then.
-        folder = known.get("base", known.get("nano", next(iter(known.values()))))
-    else:
-        folder = known.get(str(where), Path(where))
+        return known.get("base", known.get("nano", next(iter(known.values()))))
+    return known.get(str(where))
+
+
+def folder_of(where: str | Path) -> Path:
+    """The folder of a bundled pair by name, or of a pair.toml; BadInput where there is none."""
+    folder = by_name(where) or Path(where)
     if not (folder / NAME).is_file():
-        raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or one of {', '.join(['embedded', *known])}")
+        names = ", ".join(["embedded", *bundled()])
+        raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or one of {names}")
     return folder
+
+
+def two_meanings(where: str | Path) -> tuple[str, ...]:
+    """A note when a name is that of a bundled pair, which is taken, and of a folder here."""
+    shipped = by_name(where)
+    if shipped is None or not Path(where).is_dir() or Path(where).samefile(shipped):
+        return ()
+    return (f"pair {where} is the bundled one: for the folder of that name here write ./{where}",)

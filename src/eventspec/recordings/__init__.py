@@ -2,5 +2,6 @@
 
 from eventspec.recordings.native import write_native
 from eventspec.recordings.recording import Recording
+from eventspec.recordings.windows import sliding_windows
 
-__all__ = ["Recording", "write_native"]
+__all__ = ["Recording", "sliding_windows", "write_native"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eventspec.core import BadInput
+from eventspec.recordings.examples import PREFIX
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Question:
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """Questions of a qa.jsonl, recordings relative to its folder; at most `limit`, spread over the recordings. BadInput names
-    file and line of what is wrong."""
+    """Questions of a qa.jsonl, recordings relative to its folder or "example:NAME"; at most `limit`, spread over the
+    recordings. BadInput names file and line of what is wrong."""
     if not path.is_file():
         wrong = "is no file" if path.exists() else "does not exist"
         raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
@@ -46,7 +47,8 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts recording, question and answer")
         kind = row.get("kind") if isinstance(row.get("kind"), str) else None
-        question = Question(f"{number:06d}", path.parent / texts[0], texts[1], texts[2], number, kind)
+        place = Path(texts[0]) if texts[0].startswith(PREFIX) else path.parent / texts[0]
+        question = Question(f"{number:06d}", place, texts[1], texts[2], number, kind)
         found.setdefault(question.recording, []).append(question)
     if not found:
         raise BadInput(f"{path} holds no questions: `eventspec scenes make` writes some")

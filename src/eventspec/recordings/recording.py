@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised
+from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised, ros_bag
+from eventspec.events.formats.family import settled_size
 from eventspec.events.stream import EventStream, Monotonic
-from eventspec.recordings import dsec, mvsec, native
+from eventspec.recordings import dsec, examples, mvsec, native, rpg
+from eventspec.recordings.arrays import Events, clip_of, stream_of
 from eventspec.recordings.parts import meeting_notes, words
 from eventspec.video.clip import VideoClip
 from eventspec.video.decode import LONG_NOTE, VideoFile, looks_like_video, open_video
@@ -23,7 +28,7 @@ class Recording:
     """What a camera pair saw. Either part may be missing.
 
     notes: what the readers assumed or lost, one sentence each; source_format: "aedat4", "eventgpt-npy", "npz", "native-h5",
-    "native", "dsec", "video", "images", or two of them joined by "+".
+    "native", "dsec", "rpg", "video", "images", or two of them joined by "+".
     """
 
     name: str
@@ -40,28 +45,26 @@ class Recording:
         monotonic: Monotonic = "raise",
         fps: float | None = None,
     ) -> Recording:
-        """Open an event file, a video, a folder of images, a DSEC sequence, or a native folder; seen from its content.
+        """Open an event file, a video, a folder of images, a sequence of DSEC's or the event-camera data set's layout, a native
+        folder, or a bundled clip as "example:street" or "example:davis"; seen from its content.
 
         `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times.
-        Raises BadInput, one line, for anything that cannot be read.
+        Raises BadInput, one line, for anything that cannot be read, and for a size or a rate where none is wanted; SizeUnknown,
+        which is one, where only the size is missing.
         """
-        if not str(path):
-            raise BadInput("the recording's path is empty: name a file or folder")
-        path = Path(path)
-        if path.name == native.TOML_NAME:
+        path = examples.place(path)
+        if path.name == native.TOML_NAME or rpg.is_part(path):
             path = path.parent
         if path.is_dir():
-            if (path / native.TOML_NAME).is_file():
-                return cls(*native.read_native(path, monotonic), source_format="native")
-            if dsec.is_sequence(path):
-                return cls(*dsec.read_sequence(path, sensor_size, monotonic), source_format="dsec")
-            if image_paths(path):
-                return _of_video(path, "images", read_image_folder(path, fps))
-            raise BadInput(f"{path}: {_not_one(path)}")
+            return _of_folder(path, sensor_size, monotonic, fps)
+        if fps is not None:
+            raise _unwanted(path, "a file", "fps")
         family = recognised(path)
         if family is mvsec_h5.FORMAT:
             return cls(*mvsec.read_data(path, sensor_size, monotonic), source_format=family.name)
         if family is None and looks_like_video(path):
+            if sensor_size is not None:
+                raise _unwanted(path, "a video", "sensor_size")
             return _of_video(path, "video", open_video(path))
         return _of_events(path, open_events(path, sensor_size, monotonic))
 
@@ -90,6 +93,35 @@ class Recording:
         stream, clip, notes = _on_one_clock(first.events, second.video, f"{events} and {video}")
         formats = f"{first.source_format}+{second.source_format}"
         return cls(first.name, stream, clip, (*first.notes, *second.notes, *notes), formats)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        events: Events | None = None,
+        frames: Any = None,
+        times_us: ArrayLike | None = None,
+        sensor: SensorSize | None = None,
+        monotonic: Monotonic = "raise",
+        name: str = "arrays",
+    ) -> Recording:
+        """A recording of what a program holds: events, frames, or both on one clock.
+
+        events: columns (x, y, t, p) of numbers [E], a structured array or a mapping with fields of these names (or the usual
+        longer ones: timestamp, polarity), or an `EventStream`; t int microseconds, p bool, {0, 1} or {-1, 1}; with them
+        sensor=(width, height) in pixels. frames: uint8 [K, H, W, 3] RGB or [K, H, W] grey, with times_us int [K].
+
+        Raises BadInput, one line, for neither of them, for what is missing or does not fit, and when they never meet in time.
+        """
+        given = {"times_us": (times_us, frames, "frames"), "sensor": (sensor, events, "events")}
+        for what, (value, of, whose) in given.items():
+            if value is not None and of is None:
+                raise BadInput(f"{name}: {what} is for {whose}, and there are none: give both or leave it out")
+        if events is None and frames is None:
+            raise BadInput(f"{name}: neither events nor frames: give events=(x, y, t, p), or frames and times_us")
+        stream = None if events is None else stream_of(events, sensor, monotonic, name)
+        clip = None if frames is None else clip_of(frames, times_us, name)
+        return cls(name, stream, clip, meeting_notes(stream, clip, name))
 
     @property
     def span(self) -> Window:
@@ -136,6 +168,40 @@ class Recording:
         events = self.events.slice(window) if self.events is not None else None
         video = self.video.slice(window) if self.video is not None else None
         return replace(self, events=events, video=video, notes=notes)
+
+
+def _of_folder(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic, fps: float | None) -> Recording:
+    """The recording in a folder, by what else is in it: the first kind that fits."""
+    plain = image_paths(path)
+    if (path / native.TOML_NAME).is_file():
+        kind, found = "native", native.read_native(path, monotonic)
+    elif ros_bag.is_folder(path):
+        if fps is not None:
+            raise _unwanted(path, "a ROS bag", "fps")
+        return _of_events(path, ros_bag.read(path, sensor_size, monotonic))
+    elif dsec.is_sequence(path):
+        kind, found = "dsec", dsec.read_sequence(path, sensor_size, monotonic)
+    elif rpg.is_sequence(path):
+        kind, found = "rpg", rpg.read_sequence(path, sensor_size, monotonic)
+    elif plain and sensor_size is None:
+        return _of_video(path, "images", read_image_folder(path, fps))
+    elif plain:
+        raise _unwanted(path, "a folder of images", "sensor_size")
+    else:
+        raise BadInput(f"{path}: {_not_one(path)}")
+    if fps is not None:
+        raise _unwanted(path, f"a {kind} folder with times of its own", "fps")
+    if sensor_size is not None and found.events is None:
+        raise _unwanted(path, "a recording of frames only", "sensor_size")
+    if sensor_size is not None and found.events is not None:
+        settled_size((found.events.width, found.events.height), sensor_size, str(path))
+    return Recording(*found, source_format=kind)
+
+
+def _unwanted(path: Path, what: str, name: str) -> BadInput:
+    """For a setting that would be passed over."""
+    meant = {"sensor_size": "events in a file that does not state its sensor", "fps": "folders of images without times"}
+    return BadInput(f"{path}: is {what}, and {name} is for {meant[name]}: leave it out")
 
 
 def _not_one(folder: Path) -> str:

@@ -44,11 +44,18 @@ def read_image_folder(
     if not paths:
         raise BadInput(f"{folder}: has no png or jpg images: give a folder of frames")
     times, notes = _times(folder, len(paths), fps, times_us, times_file or folder / TIMES_FILE)
+    return read_images(paths, times, str(folder), notes)
+
+
+def read_images(
+    paths: list[Path], times_us: np.ndarray[Any, np.dtype[np.int64]], source: str, notes: tuple[str, ...] = ()
+) -> VideoFile:
+    """These images, of which there is at least one, at these times int64 [K] us; for the rest as `read_image_folder`."""
     width, height = _one_size(paths)
     frames = held_frames(lambda place: read_image(paths[place]), len(paths), height, width)
     if isinstance(frames, StoredFrames):
         notes = (*notes, LONG_NOTE)
-    return VideoFile(VideoClip.checked(frames, times, source=str(folder)), notes)
+    return VideoFile(VideoClip.checked(frames, times_us, source=source), notes)
 
 
 def read_image(path: Path) -> Frames:

@@ -1,5 +1,6 @@
 """Prophesee DAT: an ASCII header, two bytes (event type, event size), then records of 8 bytes: time, then x, y, polarity.
 
+The header may be of Metavision's four fields alone, so a file is also known by those two bytes behind it.
 Times are 32-bit microseconds and wrap after 71.6 minutes; wraps are counted. Version 2 packs x in 14 bits, y in 14 and the
 polarity in 4; version 1 (the first ATIS cameras) in 9, 8 and 1.
 """
@@ -22,6 +23,7 @@ from eventspec.events.stream import Monotonic
 NAME = "dat"
 EVENT_2D, CHANGE, TRIGGER = 0x00, 0x0C, 0x0E
 RECORD = 8
+STARTS = tuple(bytes((kind, RECORD)) for kind in (EVENT_2D, CHANGE, TRIGGER))
 BLOCK = 1 << 15  # records
 TURN = 1 << 32
 
@@ -38,7 +40,9 @@ PACKINGS = {"1": Packing(9, 8, 1), "2": Packing(14, 14, 4)}
 
 
 def matches(path: Path, head: bytes) -> bool:
-    return "contains" in header(head).fields
+    """A header that says what the file contains, or any header of fields with an event type of 8 bytes behind it."""
+    found = header(head)
+    return "contains" in found.fields or (bool(found.fields) and head[found.end : found.end + 2] in STARTS)
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
@@ -47,12 +51,13 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     Raises BadInput for an unknown version or event type, no geometry anywhere, no events, or events that do not fit.
     """
     found = read_header(path)
-    version = found.fields.get("version", "1")
-    if version not in PACKINGS:
-        raise BadInput(f"{path}: DAT version {version!r}, readable are 1 and 2: convert the file to version 2")
     with path.open("rb") as file:
         file.seek(found.end)
         kind = file.read(2)
+    # Without a version it is the first one, unless the type is of the cameras that came with the second.
+    version = found.fields.get("version", "2" if kind[:1] == bytes((CHANGE,)) else "1")
+    if version not in PACKINGS:
+        raise BadInput(f"{path}: DAT version {version!r}, readable are 1 and 2: convert the file to version 2")
     if len(kind) == 2 and kind[0] == TRIGGER:
         raise BadInput(f"{path}: holds external triggers, not events: give the file with the CD events")
     if len(kind) < 2 or kind[0] not in (EVENT_2D, CHANGE) or kind[1] != RECORD:
@@ -67,7 +72,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
 
 def _size(path: Path, found: Header, asked: SensorSize | None, notes: list[str]) -> SensorSize:
-    if found.geometry is None and asked is None and "Chronocam" in found.fields["contains"]:
+    if found.geometry is None and asked is None and "Chronocam" in found.fields.get("contains", ""):
         width, height = SENSORS["atis"]
         notes.append(f"sensor size {width}x{height} (ATIS) is assumed: the header names Chronocam and states no size")
         return width, height

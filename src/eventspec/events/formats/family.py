@@ -68,10 +68,14 @@ HEAD_BYTES = 4096
 LONG_NOTE = "the file is long: its events stay in it, and are read and checked when they are asked for"
 
 
+class SizeUnknown(BadInput):
+    """A file that can be read once somebody says how large its sensor is."""
+
+
 def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: str) -> SensorSize:
-    """The sensor size from the file or from the caller; BadInput when neither knows, or when they disagree."""
+    """The sensor size from the file or from the caller; BadInput when they disagree, and SizeUnknown when neither knows."""
     if stated is None and asked is None:
-        raise BadInput(
+        raise SizeUnknown(
             f"{source}: the sensor size is not in the file: give sensor_size=(width, height), "
             "on the command line --sensor 640x480 or a name such as davis346"
         )

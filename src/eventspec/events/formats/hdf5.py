@@ -27,9 +27,14 @@ LARGEST_RATIO = 1100
 UNDEFINED = (1 << 64) - 1  # an address that points nowhere
 LARGEST_CHUNK = 1 << 24  # bytes; more only in a file that is larger itself
 # Filters that h5py lacks and hdf5plugin brings.
+ECF = 36559
 PLUGIN_FILTERS = {32001: "Blosc", 32004: "LZ4", 32008: "Bitshuffle", 32015: "Zstandard", 32026: "Blosc2"}
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class EcfMissing(BadInput):
+    """Prophesee's filter is not there."""
 
 
 @contextmanager
@@ -72,8 +77,9 @@ def holds(path: Path, names: tuple[str, ...]) -> bool | None:
         return None
 
 
-def dataset(file: Any, name: str, path: Path, axes: int = 1) -> Any:
-    """The h5py dataset `name` of numbers with that many axes; BadInput when it points elsewhere or claims too much."""
+def dataset(file: Any, name: str, path: Path, axes: int = 1, fields: tuple[str, ...] = ()) -> Any:
+    """The h5py dataset `name` with that many axes, of numbers, or of records with these `fields` of whole numbers among theirs;
+    BadInput when it points elsewhere or claims too much."""
     import h5py
 
     place = file
@@ -82,8 +88,14 @@ def dataset(file: Any, name: str, path: Path, axes: int = 1) -> Any:
         place = place[part] if isinstance(link, h5py.HardLink) else None
     if not isinstance(place, h5py.Dataset) or place.external or place.is_virtual:
         raise BadInput(f"{path}: {name} is not a dataset stored in the file itself: write every column as a plain dataset")
-    if place.dtype.kind not in "biuf" or place.ndim != axes:
-        raise BadInput(f"{path}: {name} is {place.dtype} of shape {place.shape}: it must be {axes}-dimensional numbers")
+    if fields:
+        known = place.dtype.names or ()
+        fits = all(field in known and place.dtype[field].kind in "iu" for field in fields)
+    else:
+        fits = place.dtype.kind in "biuf"
+    if not fits or place.ndim != axes:
+        wanted = f"records with whole numbers {', '.join(fields)}" if fields else "numbers"
+        raise BadInput(f"{path}: {name} is {place.dtype} of shape {place.shape}: it must be {axes}-dimensional {wanted}")
     size, stored = path.stat().st_size, place.id.get_storage_size()
     if place.nbytes > LARGEST_RATIO * size + CHUNK * 8:
         raise BadInput(f"{path}: {name} claims {place.nbytes} bytes but stores {stored}: write it again")
@@ -119,6 +131,11 @@ def _need_filters(place: Any, name: str, path: Path) -> None:
         with suppress(ImportError):
             importlib.import_module("hdf5plugin")  # registers its filters
         if not h5py.h5z.filter_avail(code):
+            if code == ECF:
+                raise EcfMissing(
+                    f"{path}: {name} is compressed with Prophesee's ECF (filter {ECF}): pip install 'eventspec[ecf]', or set "
+                    "HDF5_PLUGIN_PATH to the folder of libhdf5_ecf_plugin.so (Metavision SDK, OpenEB)"
+                )
             words = f"{PLUGIN_FILTERS.get(code, 'a filter')} (filter {code})"
             raise BadInput(f"{path}: {name} is compressed with {words}: install hdf5plugin (pip install 'eventspec[dsec]')")
 

@@ -6,6 +6,7 @@ import re
 
 from eventspec.core import BadInput
 from eventspec.events.formats.family import SensorSize
+from eventspec.events.stream import LARGEST_SIDE
 
 SENSORS: dict[str, SensorSize] = {
     "nmnist": (34, 34),
@@ -14,11 +15,19 @@ SENSORS: dict[str, SensorSize] = {
     "davis240": (240, 180),
     "davis346": (346, 260),
     "dvxplorer": (640, 480),
+    "dvxplorermini": (640, 480),
+    "dvxplorerlite": (320, 240),
+    "celex5": (1280, 800),
     "dsec": (640, 480),
+    "mvsec": (346, 260),
     "atis": (304, 240),
+    "gen1": (304, 240),
     "gen3": (640, 480),
+    "gen31": (640, 480),
     "gen4": (1280, 720),
+    "gen41": (1280, 720),
     "imx636": (1280, 720),
+    "imx646": (1280, 720),
     "genx320": (320, 320),
     "evk3": (1280, 720),
     "evk4": (1280, 720),
@@ -26,10 +35,18 @@ SENSORS: dict[str, SensorSize] = {
 
 
 def parse_sensor_size(text: str) -> SensorSize:
-    """``640x480`` or a name of `SENSORS` as (width, height); BadInput for anything else."""
-    if text.lower() in SENSORS:
-        return SENSORS[text.lower()]
+    """``640x480`` or a name of `SENSORS` as (width, height); BadInput for anything else, and for a side of 0.
+
+    Names are known as makers write them: in either case, with spaces, dots and dashes, and a DAVIS with its variant's letter.
+    """
+    name = re.sub(r"[ ._-]", "", text.lower())
+    name = re.sub(r"^(davis\d{3})(?:[a-d]|color|red|blue|mono)$", r"\1", name)
+    if name in SENSORS:
+        return SENSORS[name]
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text.strip().lower())
     if match is None:
         raise BadInput(f"sensor {text!r} is unknown: write WIDTHxHEIGHT or one of {', '.join(sorted(SENSORS))}")
-    return int(match[1]), int(match[2])
+    size = int(match[1]), int(match[2])
+    if not all(1 <= side <= LARGEST_SIDE for side in size):
+        raise BadInput(f"sensor {text!r} is none: give both sides in pixels, 1 to {LARGEST_SIDE}")
+    return size

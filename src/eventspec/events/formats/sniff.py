@@ -5,7 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from eventspec.core import BadInput
-from eventspec.events.formats import aedat4, dat, dsec_h5, eventgpt_npy, mvsec_h5, native_h5, nmnist, npz, prophesee_raw, text
+from eventspec.events.formats import (
+    aedat4,
+    dat,
+    dsec_h5,
+    eventgpt_npy,
+    metavision_h5,
+    mvsec_h5,
+    native_h5,
+    nmnist,
+    npz,
+    prophesee_raw,
+    ros_bag,
+    text,
+)
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.stream import EventStream, Monotonic
 
@@ -14,10 +27,12 @@ FORMATS: tuple[Format, ...] = (
     eventgpt_npy.FORMAT,
     npz.FORMAT,
     dsec_h5.FORMAT,
+    metavision_h5.FORMAT,
     mvsec_h5.FORMAT,
     native_h5.FORMAT,
     prophesee_raw.FORMAT,
     dat.FORMAT,
+    ros_bag.FORMAT,
     text.FORMAT,
     nmnist.FORMAT,
 )
@@ -28,7 +43,7 @@ KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
     (b"#!AER-DAT3", "an AEDAT 3 file"),
     (b"% ", "a Prophesee RAW or DAT file"),
     (b"Event Stream", "an Event Stream (.es) file"),
-    (b"#ROSBAG", "a ROS bag"),
+    (b"#ROSBAG V1", "a ROS bag of an old version"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file with another layout"),
     (b"PK\x03\x04", "a zip archive"),
     (b"\x93NUMPY", "a numpy array"),

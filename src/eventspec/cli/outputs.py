@@ -1,0 +1,120 @@
+"""What the commands of ``eventspec events`` write: its kind, its name, and that it is whole or not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from eventspec.recordings import Recording
+
+Kind = Literal["native", "npz", "dsec", "aedat4", "csv"]
+KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat4": "aedat4", ".csv": "csv", ".txt": "csv"}
+WRITABLE = "a folder's name without suffix, .npz, .h5 (DSEC layout), .aedat4 or .csv"
+# As files are named: no folder of such a name is made by mistake. ``drive.2`` is none.
+FILE_SUFFIX = re.compile(r"\.[a-z][a-z0-9]*")
+
+
+def kind_of(out: Path, asked: Kind | None = None) -> Kind:
+    """The kind of output that a name asks for, or that was `asked` for; BadInput for the suffix of a file that is not written,
+    and where the two contradict each other."""
+    from eventspec.core import BadInput
+
+    suffix = out.suffix.lower()
+    named = KINDS.get(suffix)
+    if asked is not None:
+        if named not in (None, asked):
+            raise BadInput(f"{out}: {suffix} is {named}, and --to says {asked}: leave --to out, or choose another name")
+        return asked
+    if named is None and FILE_SUFFIX.fullmatch(suffix):
+        raise BadInput(f"{out}: {suffix} files are not written: choose {WRITABLE}")
+    return named or "native"
+
+
+def picture_of(out: Path) -> bool:
+    """Whether a name asks for one picture, not for a folder; BadInput for the suffix of another kind of file."""
+    from eventspec.core import BadInput
+
+    suffix = out.suffix.lower()
+    if suffix != ".png" and FILE_SUFFIX.fullmatch(suffix):
+        raise BadInput(f"{out}: {suffix} files are not drawn: choose a folder's name without suffix, or one .png")
+    return suffix == ".png"
+
+
+def must_be_new(out: Path) -> None:
+    """BadInput where something is already."""
+    from eventspec.core import BadInput
+
+    if out.exists():
+        raise BadInput(f"{out}: exists already: choose another name, or remove it first")
+
+
+def write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str, Any]:
+    """Write the recording; what is in it now: keys out, kind, events, frames."""
+    from eventspec.recordings import write_native
+
+    if kind == "native":
+        write_native(out, replace(recording, name=out.name), source)
+    else:
+        _write_file(out, kind, recording)
+    frames = len(recording.video or ()) if kind in ("native", "aedat4") else 0
+    return {
+        "out": str(out),
+        "kind": kind,
+        "events": len(recording.events) if recording.events is not None else 0,
+        "frames": frames,
+    }
+
+
+def _write_file(out: Path, kind: Kind, recording: Recording) -> None:
+    from eventspec.core import BadInput
+    from eventspec.events.formats import aedat4_writer, dsec_h5, npz, text
+
+    events, video = recording.events, recording.video
+    if kind == "aedat4" and (events is not None or video is not None):
+        frames = (video.frames, video.times_us) if video is not None else (None, None)
+        whole(out, lambda partial: aedat4_writer.write(partial, events, *frames))
+        return
+    if events is None:
+        raise BadInput(f"{recording.name}: holds no event stream, and {out.name} keeps only events: convert to a native folder")
+    writer = {"npz": npz.write, "csv": text.write}.get(kind, dsec_h5.write)
+    whole(out, lambda partial: writer(partial, events))
+
+
+def write_images(out: Path, images: list[Any]) -> None:
+    """Images uint8 [H, W, 3], every one into the new folder `out`."""
+    from PIL import Image
+
+    def into_folder(partial: Path) -> None:
+        partial.mkdir()
+        for index, image in enumerate(images):
+            Image.fromarray(image).save(partial / f"{index:03d}.png")
+
+    whole(out, into_folder)
+
+
+def whole(out: Path, write: Callable[[Path], object]) -> None:
+    """Call ``write(temporary name)`` beside `out` and rename: nothing half-written is left behind."""
+    import contextlib
+    import os
+    import shutil
+
+    from eventspec.core import BadInput
+
+    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write(partial)
+        partial.rename(out)
+    except (OSError, BadInput) as error:
+        reason = str(getattr(error, "strerror", None) or error).replace(str(partial), str(out))  # the only name that was given
+        if isinstance(error, OSError):
+            reason = f"{out}: cannot be written ({reason}): choose a place with room and rights"
+        raise BadInput(reason) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # one of the two does nothing, both when it was renamed
+        with contextlib.suppress(OSError):
+            partial.unlink()

@@ -1,0 +1,278 @@
+"""ROS bags through the package rosbags: ROS 1 files, ROS 2 folders and single files; one topic of events, one of images.
+
+A bag is walked once to learn which message holds which times; after that a slice reads its own messages only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from eventspec.core import BadInput, Window
+from eventspec.events.formats import ros_messages
+from eventspec.events.formats.family import LONG_NOTE, EventFile, Format, Frames, SensorSize, order_notes, settled_size
+from eventspec.events.formats.ros_messages import ARRAYS, ENCODINGS, IMAGE
+from eventspec.events.stored import StoredStream, held
+from eventspec.events.stream import EventStream, Monotonic, Off, lags
+
+NAME = "ros-bag"
+MAGIC1 = b"#ROSBAG V2.0"
+MAGICS2 = {".db3": b"SQLite format 3\0", ".mcap": b"\x89MCAP0\r\n"}
+METADATA, MARK = "metadata.yaml", b"rosbag2_bagfile_information"
+
+Message = tuple[int, bytes]
+"""When it was recorded, in ns, and its bytes."""
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether a folder is a ROS 2 bag."""
+    try:
+        with (folder / METADATA).open("rb") as file:
+            return MARK in file.read(4096)
+    except OSError:
+        return False
+
+
+def matches(path: Path, head: bytes) -> bool:
+    """A ROS 1 bag, or one file of a ROS 2 bag."""
+    magic = MAGICS2.get(path.suffix.lower())
+    return head.startswith(MAGIC1) or (magic is not None and head.startswith(magic))
+
+
+def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+    """Events and frames of a bag: of several topics the first by name, and images that go with it; notes name the others.
+
+    BadInput when rosbags is not installed, the bag cannot be read or has neither, or its events do not fit their sensor.
+    """
+    bag = Bag.open(path)
+    notes = list(bag.notes)
+    frames = bag.frames(notes) if bag.images else None
+    stream = None
+    if bag.events:
+        stated = bag.size if all(bag.size) else None
+        source = BagSource(bag, settled_size(stated, sensor_size, str(path)), monotonic)
+        stream = held(source, bag.bytes)
+        notes += order_notes(source.late, source.largest_lag_us, source.ordered)
+        if isinstance(stream, StoredStream):
+            notes.append(LONG_NOTE)
+    if frames is None:
+        return EventFile(NAME, stream, tuple(notes))
+    picture, shape, times_us = frames
+    return EventFile(NAME, stream, tuple(notes), picture, shape, times_us)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What is known of one message of events: when it was recorded, and the index and times (us) of its events."""
+
+    stamp_ns: int
+    first: int
+    count: int
+    latest: int
+    span: Window | None
+
+
+@dataclass
+class Bag:
+    """A bag that was walked once. events, images: the topics that are read, "" for none; size (width, height): of the
+    sensor, as the last message has it; marks: of its messages of events; stamps: for each image when it was recorded and its
+    own time, in ns."""
+
+    path: Path
+    cdr: bool
+    events: str = ""
+    images: str = ""
+    size: SensorSize = (0, 0)
+    marks: list[_Mark] = field(default_factory=list)
+    stamps: list[tuple[int, int]] = field(default_factory=list)
+    first_image: ros_messages.Image | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, path: Path) -> Bag:
+        """Choose the topics and walk through their messages; BadInput for a bag with neither events nor images."""
+        bag = cls(path, path.is_dir() or path.suffix.lower() in MAGICS2)
+        with bag.reader() as reader:
+            kinds = {connection.topic: connection.msgtype for connection in reader.connections}
+            arrays = sorted(topic for topic, kind in kinds.items() if kind in ARRAYS)
+            pictures = sorted(topic for topic, kind in kinds.items() if kind == IMAGE)
+            if not arrays and not pictures:
+                held_types = ", ".join(sorted(set(kinds.values()))[:6]) or "nothing"
+                wanted = "dvs_msgs or prophesee_event_msgs EventArray, or sensor_msgs/Image"
+                raise BadInput(f"{path}: the bag holds {held_types}: readable are {wanted}")
+            bag.events = arrays[0] if arrays else ""
+            # A camera's topics have one beginning: /davis/left/events, /davis/left/image_raw.
+            bag.images = max(pictures, key=lambda topic: _shared(topic, bag.events), default="")
+            for topics, chosen in ((arrays, bag.events), (pictures, bag.images)):
+                if len(topics) > 1:
+                    bag.notes.append(f"of the topics {', '.join(topics)} only {chosen} is read")
+            bag._walk(reader)
+        return bag
+
+    @property
+    def bytes(self) -> int:
+        files = self.path.iterdir() if self.path.is_dir() else (self.path,)
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    @contextmanager
+    def reader(self) -> Iterator[Any]:
+        """rosbags' reader, open; whatever it says becomes one BadInput."""
+        try:
+            from rosbags import rosbag1, rosbag2
+        except ImportError:
+            raise BadInput(f"{self.path}: reading ROS bags needs rosbags: pip install 'eventspec[rosbag]'") from None
+        try:
+            with (rosbag2.Reader if self.cdr else rosbag1.Reader)(self.path) as reader:
+                yield reader
+        except BadInput:
+            raise
+        except Exception as error:  # its errors share no class, and damage shows as any of Python's own
+            reason = " ".join(str(error).split())[:160]
+            raise BadInput(f"{self.path}: the bag cannot be read ({reason}): reindex or record it again") from None
+
+    def messages(self, reader: Any, topic: str, start: int | None = None, stop: int | None = None) -> Iterator[Message]:
+        """A topic's messages in the order they were recorded in, those from `start` on and before `stop` (ns)."""
+        connections = [connection for connection in reader.connections if connection.topic == topic]
+        for _, stamp, raw in reader.messages(connections=connections, start=start, stop=stop):
+            yield stamp, bytes(raw)
+
+    def _walk(self, reader: Any) -> None:
+        first = latest = 0
+        for stamp, raw in self.messages(reader, self.events) if self.events else ():
+            width, height, columns = ros_messages.events(raw, self.cdr)
+            count = len(columns.t)
+            self.size = width, height
+            span = Window(int(columns.t.min()), int(columns.t.max()) + 1) if count else None
+            self.marks.append(_Mark(stamp, first, count, latest, span))
+            first, latest = first + count, latest if span is None else max(latest, span.end_us - 1)
+        for stamp, raw in self.messages(reader, self.images) if self.images else ():
+            image = ros_messages.image(raw, self.cdr)
+            self.first_image = self.first_image or image
+            self.stamps.append((stamp, image.stamp_ns))
+
+    def frames(self, notes: list[str]) -> tuple[Callable[[int], Frames], tuple[int, int], Any] | None:
+        """A function from a place to its frame, their (H, W) and times int64 [K] us in order; None when there are none."""
+        if self.first_image is None:
+            return None
+        if self.first_image.encoding not in ENCODINGS:
+            notes.append(f"images of {self.images} are left out: their encoding is {self.first_image.encoding!r}")
+            return None
+        stamps = np.array(self.stamps, np.int64)
+        if not stamps[:, 1].all():
+            notes.append("images without a time of their own: the time of recording is taken")
+            stamps[:, 1] = stamps[:, 0]
+        order = np.argsort(stamps[:, 1], kind="stable")
+        size = self.first_image.height, self.first_image.width
+        return _Pictures(self, order), size, stamps[order, 1] // 1000
+
+
+def _shared(topic: str, other: str) -> int:
+    """How many parts of two topics are the same, from the beginning on."""
+    pairs = zip(topic.split("/"), other.split("/"), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+class _Pictures:
+    """Images by their place in time. The bag stays open between two of them: opening it again costs more than reading one."""
+
+    def __init__(self, bag: Bag, order: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        self._bag, self._order = bag, order
+        self._lock = Lock()
+        self._next: tuple[int, Iterator[Message]] | None = None
+
+    def __call__(self, place: int) -> Frames:
+        number = int(self._order[place])
+        with self._lock:
+            if self._next is None or self._next[0] != number:
+                self._next = number, self._from(number)
+            message = next(self._next[1], None)
+            self._next = number + 1, self._next[1]
+        try:
+            if message is None:
+                raise ValueError("it is not there any more")
+            return ros_messages.image(message[1], self._bag.cdr).rgb()
+        except (ValueError, struct.error) as error:
+            raise BadInput(f"{self._bag.path}: image {number} of {self._bag.images} cannot be read ({error})") from None
+
+    def _from(self, number: int) -> Iterator[Message]:
+        """The messages from a place on."""
+        start = self._bag.stamps[number][0]
+        skipped = number - next(place for place, (stamp, _) in enumerate(self._bag.stamps) if stamp == start)
+        with self._bag.reader() as reader:
+            for index, message in enumerate(self._bag.messages(reader, self._bag.images, start)):
+                if index >= skipped:
+                    yield message
+
+
+class BagSource:
+    """A `Source` over the messages of events of a bag."""
+
+    def __init__(self, bag: Bag, size: SensorSize, monotonic: Monotonic) -> None:
+        self.width, self.height = size
+        self.ordered = monotonic != "keep"
+        self._bag, self._monotonic, self._off = bag, monotonic, Off()
+        self.late, self.largest_lag_us = 0, 0
+
+    def __str__(self) -> str:
+        return str(self._bag.path)
+
+    def count(self) -> int:
+        return self._bag.marks[-1].first + self._bag.marks[-1].count if self._bag.marks else 0
+
+    def span(self) -> Window | None:
+        spans = [mark.span for mark in self._bag.marks if mark.span is not None]
+        if not spans:
+            return None
+        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+
+    def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
+        """Checked events, message by message; those outside the window are not parsed."""
+        marks = self._bag.marks
+        wanted = [place for place, mark in enumerate(marks) if mark.span is not None and self._meets(mark, window)]
+        if not wanted:
+            return
+        start = marks[wanted[0]].stamp_ns
+        place = next(place for place, mark in enumerate(marks) if mark.stamp_ns == start)
+        chosen = set(wanted)
+        with self._bag.reader() as reader:
+            for _, raw in self._bag.messages(reader, self._bag.events, start, marks[wanted[-1]].stamp_ns + 1):
+                if place in chosen:
+                    block = self._checked(raw, marks[place], window is None)
+                    part = block if window is None else block.slice(window)
+                    if len(part):
+                        yield part
+                place += 1
+
+    def _meets(self, mark: _Mark, window: Window | None) -> bool:
+        if window is None or mark.span is None:
+            return True
+        # Lifted times may lie as late as the latest before them.
+        end = max(mark.span.end_us, mark.latest + 1) if self._monotonic == "clamp" else mark.span.end_us
+        return mark.span.start_us < window.end_us and window.start_us < end
+
+    def _checked(self, raw: bytes, mark: _Mark, count_late: bool) -> EventStream:
+        _, _, columns = ros_messages.events(raw, self._bag.cdr)
+        if count_late and self._monotonic != "raise":
+            late, lag = lags(columns.t, mark.latest)
+            self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+        return EventStream.checked(
+            *columns,
+            self.width,
+            self.height,
+            source=str(self._bag.path),
+            monotonic=self._monotonic,
+            first=mark.first,
+            latest=mark.latest,
+            off=self._off,
+        )
+
+
+FORMAT = Format(NAME, "ROS bags", matches, read)

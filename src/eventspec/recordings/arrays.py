@@ -1,0 +1,67 @@
+"""Events and frames that a program holds as arrays. Everything in them is checked, nothing of the right dtype is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eventspec.core import BadInput, FrameRows
+from eventspec.events.formats import SensorSize
+from eventspec.events.formats.family import settled_size
+from eventspec.events.formats.text import NAMES
+from eventspec.events.stream import EventStream, Monotonic
+from eventspec.video.clip import VideoClip
+from eventspec.video.stored import StoredFrames
+
+Events = EventStream | Sequence[ArrayLike] | np.ndarray[Any, np.dtype[Any]] | Mapping[str, ArrayLike]
+WANTED = "give (x, y, t, p), a structured array or a mapping with these names, or an EventStream"
+
+
+def stream_of(events: Events, sensor: SensorSize | None, monotonic: Monotonic, source: str) -> EventStream:
+    """Events as a stream. Columns [E] of numbers, as a sequence x, y, t, p or under their usual names (as text files have
+    them); t in whole microseconds, p bool, {0, 1} or {-1, 1}. `sensor` (width, height) may lack for an `EventStream` only.
+
+    BadInput for another layout, and for what `EventStream.checked` refuses.
+    """
+    if isinstance(events, EventStream):
+        settled_size((events.width, events.height), sensor, source)
+        return events
+    x, y, t, p = _columns(events, source)
+    if sensor is None:
+        raise BadInput(f"{source}: the sensor size is not known: give sensor=(width, height)")
+    width, height = sensor
+    return EventStream.checked(x, y, t, p, width, height, source=source, monotonic=monotonic)
+
+
+def clip_of(frames: Any, times_us: Any, source: str) -> VideoClip:
+    """Frames uint8 [K, H, W, 3] RGB or [K, H, W] grey as a clip, with whole microseconds [K]; BadInput for anything else."""
+    if times_us is None:
+        raise BadInput(f"{source}: frames need times_us: one whole number of microseconds a frame, on the clock of the events")
+    try:
+        rows: FrameRows = frames if isinstance(frames, StoredFrames) else np.asarray(frames)
+        times = np.asarray(times_us)
+    except ValueError as error:
+        raise BadInput(f"{source}: the frames or their times are no array ({error}): give frames of one size") from None
+    if isinstance(rows, np.ndarray) and rows.ndim == 3 and rows.dtype == np.uint8:
+        rows = np.repeat(rows[..., None], 3, axis=3)
+    if times.size == 0 and times.ndim == 1:
+        times = times.astype(np.int64)
+    return VideoClip.checked(rows, times, source=source)
+
+
+def _columns(events: Any, source: str) -> list[Any]:
+    """x, y, t and p, in this order."""
+    names = events.dtype.names if isinstance(events, np.ndarray) else tuple(events) if isinstance(events, Mapping) else None
+    if names is not None:
+        found = {key: [name for name in names if str(name).lower() in NAMES[key]] for key in ("x", "y", "t", "p")}
+        wrong = [key for key, fits in found.items() if len(fits) != 1]
+        if wrong:
+            raise BadInput(f"{source}: the events have {', '.join(map(str, names))}: one field for {wrong[0]} is needed")
+        return [events[fits[0]] for fits in found.values()]
+    if isinstance(events, np.ndarray) or not isinstance(events, Sequence) or len(events) != 4:
+        what = f"an array of shape {events.shape}" if isinstance(events, np.ndarray) else f"a {type(events).__name__}"
+        raise BadInput(f"{source}: the events are {what}: {WANTED}")
+    return list(events)

@@ -1,0 +1,250 @@
+"""ROS bags, as the package rosbags writes them: ROS 1 files, ROS 2 folders of both kinds."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eventspec.core import BadInput, Window
+from eventspec.events.formats import SizeUnknown, ros_bag
+from eventspec.recordings import Recording
+
+rosbags = pytest.importorskip("rosbags")
+from rosbags import rosbag1, rosbag2  # noqa: E402
+from rosbags.rosbag2 import StoragePlugin  # noqa: E402
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore  # noqa: E402
+
+KINDS = ("ros1", "sqlite3", "mcap")
+START_NS = 1_600_000_000_000_000_000
+Row = tuple[int, int, int, int]
+ROWS: list[Row] = [(i % 7, i % 5, 1_600_000_000_000_000 + 37 * i, i % 3 % 2) for i in range(23)]
+
+
+class Writer:
+    """One bag in the making: events and images on topics, a message at a time."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self.store = get_typestore(Stores.ROS1_NOETIC if kind == "ros1" else Stores.ROS2_HUMBLE)
+        time = "time" if kind == "ros1" else "builtin_interfaces/Time"
+        for package in ("dvs_msgs", "prophesee_event_msgs"):
+            event = get_types_from_msg(f"uint16 x\nuint16 y\n{time} ts\nbool polarity\n", f"{package}/msg/Event")
+            array = f"std_msgs/Header header\nuint32 height\nuint32 width\n{package}/Event[] events\n"
+            self.store.register({**event, **get_types_from_msg(array, f"{package}/msg/EventArray")})
+        self.ros1 = kind == "ros1"
+        plugin = StoragePlugin.MCAP if kind == "mcap" else StoragePlugin.SQLITE3
+        self.bag: Any = rosbag1.Writer(path) if self.ros1 else rosbag2.Writer(path, version=9, storage_plugin=plugin)
+        self.connections: dict[str, Any] = {}
+
+    def __enter__(self) -> Writer:
+        self.bag.open()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.bag.close()
+
+    def _send(self, topic: str, kind: str, stamp_ns: int, message: Any) -> None:
+        if topic not in self.connections:
+            self.connections[topic] = self.bag.add_connection(topic, kind, typestore=self.store)
+        serialize = self.store.serialize_ros1 if self.ros1 else self.store.serialize_cdr
+        self.bag.write(self.connections[topic], stamp_ns, serialize(message, kind))
+
+    def _header(self, stamp_ns: int) -> Any:
+        time = self.store.types["builtin_interfaces/msg/Time"](stamp_ns // 10**9, stamp_ns % 10**9)
+        words = {"stamp": time, "frame_id": "camera_1"}
+        return self.store.types["std_msgs/msg/Header"](**({"seq": 0} if self.ros1 else {}), **words)
+
+    def events(
+        self, rows: Sequence[Row], topic: str = "/dvs/events", package: str = "dvs_msgs", size: tuple[int, int] = (7, 5)
+    ) -> None:
+        time = self.store.types["builtin_interfaces/msg/Time"]
+        make = self.store.types[f"{package}/msg/Event"]
+        made = [make(x, y, time(t // 10**6, t % 10**6 * 1000 + 999), bool(p)) for x, y, t, p in rows]
+        stamp = (rows[-1][2] if rows else 1_600_000_000_000_000) * 1000
+        kind = f"{package}/msg/EventArray"
+        self._send(topic, kind, stamp, self.store.types[kind](self._header(stamp), size[1], size[0], made))
+
+    def image(
+        self, pixels: Any, encoding: str, stamp_ns: int, topic: str = "/dvs/image_raw", own: bool = True, pad: int = 0
+    ) -> None:
+        height, width = pixels.shape[:2]
+        rows = np.pad(pixels.reshape(height, -1), ((0, 0), (0, pad)))
+        kind = "sensor_msgs/msg/Image"
+        make = self.store.types[kind]
+        header = self._header(stamp_ns if own else 0)
+        self._send(topic, kind, stamp_ns, make(header, height, width, encoding, 0, rows.shape[1], rows.reshape(-1)))
+
+
+def written(folder: Path, kind: str, fill: Callable[[Writer], None]) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / ("a.bag" if kind == "ros1" else "a")
+    with Writer(path, kind) as writer:
+        fill(writer)
+    return path
+
+
+def same(recording: Recording, rows: Sequence[Row]) -> bool:
+    assert recording.events is not None
+    return all(np.array_equal(getattr(recording.events, n), [r[k] for r in rows]) for k, n in enumerate("xytp"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("package", ["dvs_msgs", "prophesee_event_msgs"])
+def test_events_come_back_as_they_were_written(tmp_path: Path, kind: str, package: str) -> None:
+    def fill(writer: Writer) -> None:
+        for part in (ROWS[:1], [], ROWS[1:3], ROWS[3:]):
+            writer.events(part, package=package)
+
+    recording = Recording.open(written(tmp_path, kind, fill))
+    assert same(recording, ROWS) and recording.source_format == "ros-bag" and recording.video is None
+    assert recording.events is not None and (recording.events.width, recording.events.height) == (7, 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("encoding", "channels"), [("mono8", 1), ("rgb8", 3), ("bgr8", 3)])
+def test_images_become_frames_in_rgb(tmp_path: Path, kind: str, encoding: str, channels: int) -> None:
+    shape = (5, 7) if channels == 1 else (5, 7, 3)
+    pictures = np.random.default_rng(1).integers(0, 256, (3, *shape)).astype(np.uint8)
+
+    def fill(writer: Writer) -> None:
+        for place, picture in enumerate(pictures):
+            writer.image(picture, encoding, START_NS + place * 40_000_000, pad=place)
+        writer.events(ROWS)
+
+    video = Recording.open(written(tmp_path, kind, fill)).video
+    assert video is not None and (np.diff(video.times_us) == 40_000).all() and video.times_us[0] == START_NS // 1000
+    wanted = np.repeat(pictures[..., None], 3, 3) if channels == 1 else pictures[..., ::-1] if encoding == "bgr8" else pictures
+    assert np.array_equal(video.frames, wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_bag_stays_on_the_disk_and_a_slice_reads_its_messages_only(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_by_one(writer: Writer) -> None:
+        for row in ROWS:
+            writer.events([row])
+
+    monkeypatch.setattr("eventspec.events.stored.HELD_EVENTS", 4)
+    path = written(tmp_path, kind, one_by_one)
+    recording = Recording.open(path)
+    assert "StoredStream" in repr(recording.events) and same(recording, ROWS)
+    parsed: list[object] = []
+    parse = ros_bag.ros_messages.events
+    monkeypatch.setattr(ros_bag.ros_messages, "events", lambda *given: parsed.append(given) or parse(*given))
+    assert same(recording.slice(Window(ROWS[5][2], ROWS[8][2])), ROWS[5:8]) and len(parsed) == 3
+
+
+def test_of_several_topics_the_first_camera_is_read_with_its_own_images(tmp_path: Path) -> None:
+    def fill(writer: Writer) -> None:
+        writer.image(np.zeros((2, 2), np.uint8), "mono8", START_NS, "/aux/image")
+        for side, rows in (("right", ROWS[:5]), ("left", ROWS)):
+            writer.events(rows, f"/davis/{side}/events")
+            writer.image(np.full((5, 7), len(rows), np.uint8), "mono8", START_NS, f"/davis/{side}/image_raw")
+
+    recording = Recording.open(written(tmp_path, "ros1", fill))
+    assert recording.video is not None and recording.video.frames[0, 0, 0, 0] == len(ROWS) and same(recording, ROWS)
+    assert "of the topics /davis/left/events, /davis/right/events only /davis/left/events is read" in recording.notes
+
+
+def test_images_without_times_have_those_of_recording_and_unknown_ones_are_left_out(tmp_path: Path) -> None:
+    def fill(writer: Writer) -> None:
+        writer.events(ROWS)
+        writer.image(np.zeros((5, 7), np.uint8), "mono8", START_NS, own=False)
+
+    recording = Recording.open(written(tmp_path, "ros1", fill))
+    assert recording.video is not None and recording.video.times_us.tolist() == [START_NS // 1000]
+    assert "images without a time of their own: the time of recording is taken" in recording.notes
+
+    def bayer(writer: Writer) -> None:
+        writer.events(ROWS)
+        writer.image(np.zeros((5, 7), np.uint8), "bayer_rggb8", START_NS)
+
+    other = Recording.open(written(tmp_path / "other", "ros1", bayer))
+    assert other.video is None and any("their encoding is 'bayer_rggb8'" in note for note in other.notes)
+
+
+def test_times_that_go_back_are_refused_or_lifted_over_messages_too(tmp_path: Path) -> None:
+    swapped = [ROWS[0], ROWS[4], ROWS[2], ROWS[6]]
+
+    def fill(writer: Writer) -> None:
+        writer.events(swapped[:2])
+        writer.events(swapped[2:])
+
+    path = written(tmp_path, "ros1", fill)
+    with pytest.raises(BadInput, match=r"t\[2\] is \d+, before t\[1\]"):
+        Recording.open(path)
+    lifted = Recording.open(path, monotonic="clamp")
+    assert lifted.events is not None and lifted.events.t.tolist() == [ROWS[i][2] for i in (0, 4, 4, 6)]
+    assert "1 event times go back, by at most 74 us: each is lifted to the latest time before it" in lifted.notes
+
+
+def test_a_sensor_of_no_size_needs_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "ros1", lambda writer: writer.events(ROWS, size=(0, 0)))
+    with pytest.raises(SizeUnknown):
+        Recording.open(path)
+    assert same(Recording.open(path, (7, 5)), ROWS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_bag_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
+    path = written(tmp_path, kind, lambda writer: writer.events(ROWS))
+    file = path if path.is_file() else next(f for f in path.iterdir() if f.suffix != ".yaml")
+    whole = file.read_bytes()
+    for size in (30, len(whole) // 3, len(whole) // 2, len(whole) - 20):
+        file.write_bytes(whole[:size])
+        try:
+            assert same(Recording.open(path), ROWS)  # the end of a file may hold nothing that is needed
+        except BadInput as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_wrong_byte_is_read_over_or_refused(tmp_path: Path, kind: str) -> None:
+    def fill(writer: Writer) -> None:
+        writer.image(np.zeros((5, 7), np.uint8), "mono8", START_NS)
+        writer.events(ROWS)
+
+    path = written(tmp_path, kind, fill)
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        file = files[rng.integers(len(files))]
+        whole = file.read_bytes()
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= int(rng.integers(1, 256))
+        file.write_bytes(damaged)
+        try:
+            recording = Recording.open(path)
+            assert len(recording.events or ()) <= len(ROWS)
+        except BadInput as error:
+            assert "\n" not in str(error)
+        file.write_bytes(whole)
+
+
+def test_a_bag_without_cameras_names_what_it_holds(tmp_path: Path) -> None:
+    store = get_typestore(Stores.ROS1_NOETIC)
+    with rosbag1.Writer(tmp_path / "a.bag") as bag:
+        connection = bag.add_connection("/words", "std_msgs/msg/String", typestore=store)
+        message = store.types["std_msgs/msg/String"]("hello")
+        bag.write(connection, START_NS, store.serialize_ros1(message, "std_msgs/msg/String"))
+    with pytest.raises(BadInput, match="the bag holds std_msgs/msg/String: readable are dvs_msgs"):
+        Recording.open(tmp_path / "a.bag")
+
+
+def test_a_single_file_of_a_ros_2_bag_opens_too(tmp_path: Path) -> None:
+    folder = written(tmp_path, "mcap", lambda writer: writer.events(ROWS))
+    shutil.copy(next(folder.glob("*.mcap")), tmp_path / "alone.mcap")
+    assert same(Recording.open(tmp_path / "alone.mcap"), ROWS)
+
+
+def test_without_the_package_the_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "ros1", lambda writer: writer.events(ROWS))
+    monkeypatch.setitem(sys.modules, "rosbags", None)
+    with pytest.raises(BadInput, match=r"pip install 'eventspec\[rosbag\]'"):
+        Recording.open(path)
