@@ -137,7 +137,7 @@ def main() -> None:
     moving = f"@keyframes now {{ {across} }} .now {{ animation: now {LASTS + REST:.2f}s linear infinite }}"
     still = "@media (prefers-reduced-motion: reduce) { * { animation: none !important } }"
     frame = recording.video.frames[[len(recording.video.times_us) // 2]][0]
-    seen = embedded(frame, 10, 34, "video camera") + embedded(pictures(recording.events, n=5)[2], 10, 284, "event camera")
+    seen = embedded(frame, 10, 34, "video camera") + embedded(pictures(recording.events, n=5)[0][2], 10, 284, "event camera")
     legend = "".join(
         f'<rect x="{LEFT + 92 * n}" y="392" width="12" height="12" fill="{colour}"/>'
         f'<text x="{LEFT + 17 + 92 * n}" y="403" class="soft">{name}</text>'

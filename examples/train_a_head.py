@@ -1,5 +1,5 @@
-"""Train an EAGLE head for a target on questions of your own, and draft with it. The preset `smoke` takes seconds and learns little;
-`eventspec train heads --target ... --questions ...` is the same as a command."""
+"""Train an EAGLE head for a target on questions of your own, and draft with it. The preset `smoke` takes seconds and learns
+little; `eventspec train heads --target ... --questions ...` is the same as a command."""
 
 from __future__ import annotations
 

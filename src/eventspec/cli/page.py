@@ -141,7 +141,7 @@ def _pictures(recording: Recording) -> str:
         frame = recording.video.frames[[len(recording.video.times_us) // 2]][0]
         shown.append(("a frame in the middle of the clip", frame))
     if recording.events is not None and len(recording.events):
-        shown.append(("the events of its middle fifth: brighter red, darker blue", pictures(recording.events, n=5)[2]))
+        shown.append(("the events of its middle fifth: brighter red, darker blue", pictures(recording.events, n=5)[0][2]))
     return "".join(
         f'<figure><img src="data:image/png;base64,{_png(image)}" alt="{says}"><figcaption>{says}</figcaption></figure>'
         for says, image in shown

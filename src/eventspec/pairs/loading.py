@@ -46,11 +46,11 @@ def load_pair(
     if drafter is not None or vocabulary != "auto" or options:
         given = [*(["drafter"] if drafter is not None else []), *(["vocabulary"] if vocabulary != "auto" else []), *options]
         raise BadInput(f"{', '.join(given)}: only for checkpoint folders, give target=FOLDER as well")
-    pair = _opened(PairFile.read(folder_of(where)), device_plan)
+    pair = _opened(PairFile.read(folder_of(where)), device_plan, two_meanings(where))
     return fitted(pair) if fit else pair
 
 
-def _opened(file: PairFile, device_plan: str) -> Pair:
+def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
     vocabulary = Vocabulary.load(file.place("tokenizer"))
     target = load_video_llava(file.place("target"))
     drafter = load_eventgpt(file.place("drafter"))
@@ -64,7 +64,7 @@ def _opened(file: PairFile, device_plan: str) -> Pair:
     parts = Parts(
         LanguageTarget(target_encoder(target, vocabulary.encode)),
         TokenSpace(vocabulary, EOS),
-        notes=two_meanings(where),
+        notes=notes,
         prior=prior,
         heads=file.places("heads"),
         drafters=file.places("drafters"),
