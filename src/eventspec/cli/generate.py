@@ -118,7 +118,7 @@ def generate(
     drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
     drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
     opened = _opened(recording, video, events, sensor, monotonic)
-    how = _precision(LoadOptions(None, device, frames, allow_extrapolation, compat), dtype)
+    how = precision(LoadOptions(None, device, frames, allow_extrapolation, compat), dtype)
     folders = (pair, target, drafter, head)
     loaded = _load(folders, method, vocabulary, how, device_plan)
     loaded = loaded if compress is None else loaded.with_compression(compress)
@@ -246,7 +246,7 @@ def _constraint(pair: LoadedPair, schema: Path | None, pattern: str | None) -> C
         raise BadInput(f"{schema}: {error}") from None
 
 
-def _precision(how: LoadOptions, name: str) -> LoadOptions:
+def precision(how: LoadOptions, name: str) -> LoadOptions:
     """The same with the precision of this name; for a quantized target, the drafter's is bfloat16."""
     import torch
 

@@ -6,8 +6,6 @@ They know what makes rows comparable, and nothing of how they are measured.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import IO, Any
 
 from eventspec.core import BadInput
 from eventspec.experiments.figures import Row
-from eventspec.files import write_text
+from eventspec.files import check_writable, write_text
 from eventspec.recordings.qa import Question
 
 Key = tuple[str, str]
@@ -24,20 +22,10 @@ _OTHER = "name another file for the rows"
 
 
 def check_place(path: Path, resume: bool = False) -> None:
-    """BadInput where rows cannot be written, or where there are some already that nobody wants to go on with. Nothing is left
-    behind: this is for before models are loaded."""
-    if path.is_dir():
-        raise BadInput(f"{path} is a folder: name a file for the rows, e.g. {path / 'rows.jsonl'}")
+    """BadInput where rows cannot be written, or where there are some already that nobody wants to go on with."""
+    check_writable(path)
     if path.exists() and path.stat().st_size and not resume:
         raise BadInput(f"{path} holds rows already: go on with them by --resume, or {_OTHER}")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            writable = not path.exists() or os.access(path, os.W_OK)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written ({folder}: {error.strerror}): choose another place") from None
-    if not writable:
-        raise BadInput(f"{path} cannot be written: choose another place, or check its rights")
 
 
 class RowFile:
