@@ -58,12 +58,12 @@ def demo(
     from rich.console import Console
 
     from eventspec.cli.live import show
-    from eventspec.cli.timeline import draw
     from eventspec.core import Sampling
     from eventspec.experiments.arms import Arm, Recordings, ask
     from eventspec.pairs import load_pair, warm_up
     from eventspec.pairs.pair_file import DATA
     from eventspec.recordings.qa import Question
+    from eventspec.trace.timeline import draw
 
     console = Console(stderr=as_json)
     if not console.is_terminal:
