@@ -56,7 +56,7 @@ def test_methods_speeds_lanes_colours_and_units_are_written_on_it(tmp_path: Path
         "3 of 3",
         " 80 ms:  A car for $5.",
         "idle",
-        "ceiling, 2.40x: no lossless answer is sooner",
+        "ceiling, 2.40x: no lossless answer is done sooner",
     ):
         assert f"<!-- {words} -->" in comments, words
     assert comments.count("<!-- target -->") == 3 and comments.count("<!-- drafter -->") == 1

@@ -70,6 +70,14 @@ def in_contexts(arms: Sequence[Arm], contexts: Sequence[str]) -> list[Arm]:
     ]
 
 
+def _names(arms: Sequence[Arm]) -> list[str]:
+    """Of all arms; BadInput where two have the same."""
+    names = [arm.name for arm in arms]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
+    return names
+
+
 def base_of(found: dict[str, Row]) -> Row | None:
     """The baseline's row of a question, of a cold context where there is one; None where the baseline was not run."""
     rows = [row for row in found.values() if row["drafter"] == BASE]
@@ -109,10 +117,7 @@ def compare(
     that nobody wants to go on with. A KeyboardInterrupt becomes `Interrupted`, with what there is.
     """
     arms = [*arms_of(pair, methods, events, contexts), *in_contexts(others, contexts)]
-    recordings = Recordings(questions, opening)
-    names = [arm.name for arm in arms]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
+    names, recordings = _names(arms), Recordings(questions, opening)
     check_place(out, resume)
     rows, settings = RowFile(out, resume), settings_of(pair, sampling, about)
     rows.check(names, questions, settings)

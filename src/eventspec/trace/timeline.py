@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eventspec.errors import BadInput
 from eventspec.files import write_whole
@@ -148,18 +148,9 @@ def _answer_so_far(axes: Axes, trace: Trace, y: float) -> float:
     """Lines of text below a strip; the lower end of them."""
     for at, text in so_far(trace):
         y -= 0.62
-        shown = text if len(text) <= LETTERS else f"... {text[4 - LETTERS :]}"
-        behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-        axes.text(
-            0.0,
-            y + 0.2,
-            f" {1e3 * at:.0f} ms:  {_plain(shown)}",
-            va="center",
-            fontsize=8,
-            color=INK,
-            bbox=behind,
-            parse_math=False,
-        )
+        shown = _plain(text) if len(text) <= LETTERS else f"... {_plain(text[4 - LETTERS :]).partition(' ')[2]}"
+        about: dict[str, Any] = {"fontsize": 8, "color": INK, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5}}
+        axes.text(0.0, y + 0.2, f" {1e3 * at:.0f} ms:  {shown}", va="center", parse_math=False, **about)
     return y
 
 
@@ -213,6 +204,6 @@ def _legend(made: Figure, strips: Iterable[tuple[str, Trace]]) -> None:
     marked = {mark for trace in traces for mark in trace.marks}
     handles += [Line2D([], [], color=c, ls=ls, lw=1.6, label=label) for mark, (c, ls, label) in MARKS.items() if mark in marked]
     if traces and (ceiling := traces[0].ceiling) is not None:
-        words = f"ceiling, {ceiling:.2f}x: no lossless answer is sooner"
+        words = f"ceiling, {ceiling:.2f}x: no lossless answer is done sooner"
         handles.append(Line2D([], [], color=CEILING, ls="-.", lw=1.0, label=words))
     made.legend(handles=handles, ncols=4, loc="outside lower center", frameon=False, fontsize=7.5)
