@@ -32,6 +32,8 @@ def check_writable(path: Path) -> None:
     this is for before long work begins."""
     if path.is_dir():
         raise BadInput(f"{path} is a folder: name a file in it")
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is no ordinary file, and would be replaced by one: choose another place")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):

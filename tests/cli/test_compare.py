@@ -97,6 +97,7 @@ def test_what_cannot_be_written_is_refused_before_models_are_loaded(
     for more, says in (
         (["--out", tmp_path / "file/rows.jsonl"], "cannot be written"),
         (["--out", tmp_path], "is a folder"),
+        (["--out", os.devnull], "is no ordinary file"),
         (["--out", tmp_path / "held.jsonl"], "holds rows already: go on with them by --resume, or name another file"),
         (["--plot", tmp_path / "speeds.txt"], "neither a .png nor a .svg"),
         (["--plot", tmp_path / "file/speeds.png"], "cannot be written"),

@@ -210,8 +210,7 @@ class Trace:
 
     @property
     def ceiling(self) -> float | None:
-        """How many times as fast as this answer one without any draft rounds could be: its whole time over that to the first
-        committed token, vision and prefill. Of the baseline's trace: what a lossless method can reach. None for an answer
-        without one."""
+        """The whole time over that to the first committed token, which vision and prefill take: of the baseline's trace, how
+        many times as fast a lossless method can be at most. None for an answer that has no first token or no end."""
         end, first = self.marks.get("end"), self.marks.get("first_committed")
         return None if end is None or not first else end / first
