@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from eventspec.errors import BadInput
@@ -10,10 +12,33 @@ from eventspec.errors import BadInput
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole file or nothing: beside it first, then renamed. BadInput when the place cannot be written."""
+    write_whole(path, lambda part: part.write_text(text))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """The same for a file that `write` writes; it is handed the name beside it, which has another suffix."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")  # another process may write the same file
     try:
-        part.write_text(text)
+        write(part)
         part.rename(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise BadInput(f"{path} cannot be written ({error.strerror}): choose another place") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """BadInput where a file of this name cannot be written, in a folder that is there or can be made. Nothing is left behind:
+    this is for before long work begins."""
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder: name a file in it")
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is no ordinary file, and would be replaced by one: choose another place")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            writable = not path.exists() or os.access(path, os.W_OK)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written ({folder}: {error.strerror}): choose another place") from None
+    if not writable:
+        raise BadInput(f"{path} cannot be written: choose another place, or check its rights")

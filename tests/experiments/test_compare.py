@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
 from eventspec.core import BadInput, Sampling
-from eventspec.experiments.compare import Recordings, arms_of, compare
-from eventspec.experiments.figures import summary
+from eventspec.experiments import arms
+from eventspec.experiments.arms import Recordings
+from eventspec.experiments.compare import Interrupted, arms_of, compare
+from eventspec.experiments.figures import Row, summary
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.models.loading import LoadOptions
-from eventspec.pairs import load_folders, load_pair
+from eventspec.pairs import Pair, load_folders, load_pair
+from eventspec.pairs.auto import Chooser
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings.qa import Question, read_questions
 
@@ -31,6 +34,8 @@ def row(method: str, total: float, first: float, ids: list[int], vision: list[in
         "drafter": method,
         "events": "real",
         "context": "cold",
+        "lossless": True,
+        "device_plan": "one",
         "token_ids": ids,
         "text": "yes",
         "answer": "yes",
@@ -73,8 +78,9 @@ def test_speedups_and_ceilings_are_ratios_of_sums() -> None:
 
 
 def test_an_interval_of_a_ratio_holds_the_ratio() -> None:
-    above, below = [10.0, 20, 30, 40], [5.0, 10, 20, 10]
-    interval = ratio_interval(above, below, [1, 2, 3, 4])
+    above, below = [10.0, 20, 30, 40, 20], [5.0, 10, 20, 10, 10]
+    assert ratio_interval(above[:4], below[:4], range(4)) is None, "too few"
+    interval = ratio_interval(above, below, range(5))
     assert interval is not None
     ratio = ratio_of_sums(above, below)
     assert ratio is not None
@@ -99,40 +105,142 @@ def test_compare_writes_a_row_for_every_question_and_way(temperature: float, tmp
         Question("2", CLIPS / "davis346_traffic_1s", "How many road users are visible?", "?"),
     ]
     methods = ["autoregressive", "cross-modal", "prior"]
-    arms = ["autoregressive", "cross-modal", "cross-modal, shuffled events", "cross-modal, blank events", "prior"]
-    arms.append("autoregressive, all cores")
+    names = ["autoregressive", "cross-modal", "cross-modal, shuffled events", "cross-modal, blank events", "prior"]
+    names.append("autoregressive, all cores")
     out = tmp_path / "rows.jsonl"
     sampling = Sampling(max_new_tokens=24, temperature=temperature)
     found = compare(pair, asked, methods, sampling, ["real", "shuffled", "blank"], out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(r["question_id"], r["method"]) for r in rows] == [(q.id, w) for q in asked for w in arms]
-    for arm in arms:
+    assert [(r["question_id"], r["method"]) for r in rows] == [(q.id, w) for q in asked for w in names]
+    for arm in names:
         assert found["methods"][arm]["identical"] == 2
-    assert set(found["methods"]["cross-modal"]["against"]) == {*arms[2:5]}
+    assert set(found["methods"]["cross-modal"]["against"]) == {*names[2:5]}
     assert found["methods"]["autoregressive"]["acceptance_vision"] is None
     assert found["methods"]["prior"]["acceptance_vision"] == 0, "by definition: the prior is wrong where it is wrong"
     assert found["methods"]["autoregressive"]["speedup"] == 1
-    assert list(tmp_path.iterdir()) == [out]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl", "rows.vision.jsonl"]
 
 
-def test_a_comparison_that_is_cut_off_keeps_its_rows_and_those_of_the_run_before(tmp_path: Path) -> None:
-    pair, out = load_pair("nano", "one"), tmp_path / "rows.jsonl"
-    asked = [Question(f"{number}", CLIPS / "street_scene", text, "?") for number, text in enumerate(("What is ahead?", "Why?"))]
-    out.write_text("what was measured before\n")
+ASKED = [Question(f"{number}", CLIPS / "street_scene", text, "?") for number, text in enumerate(("What is ahead?", "Why?"))]
+METHODS = ["autoregressive", "compressed-target", "auto"]
+BRIEF = Sampling(max_new_tokens=8)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def nano() -> Pair:
+    return load_pair("nano", "one", fit=False)
+
+
+@pytest.fixture(scope="module")
+def whole(nano: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows of a comparison that nobody stopped."""
+    out = tmp_path_factory.mktemp("whole") / "rows.jsonl"
+    compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False)
+    return out
+
+
+def test_a_row_is_on_the_disk_as_soon_as_it_is_measured(nano: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, counted = tmp_path / "rows.jsonl", list[int]()
+    measured = arms._timed
+
+    def counting(*about: Any) -> Row:
+        counted.append(len(lines(out)) if out.exists() else 0)
+        return measured(*about)
+
+    monkeypatch.setattr(arms, "_timed", counting)
+    compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False)
+    assert counted == list(range(6))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 5, 6])
+def test_what_was_cut_off_is_gone_on_with(kept: int, nano: Pair, whole: Path, tmp_path: Path) -> None:
+    out, all_rows = tmp_path / "rows.jsonl", lines(whole)
+    out.write_text("\n".join([*all_rows[:kept], '{"method": "prior", "ques']))
+    found = compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False, resume=True)
+    assert lines(out)[:kept] == all_rows[:kept], "as they were"
+    samples = [
+        [(row["method"], row["question_id"], row["token_ids"]) for row in map(json.loads, lines(p))] for p in (out, whole)
+    ]
+    assert samples[0] == samples[1]
+    assert found["n"] == 2 and found["methods"]["auto"]["identical"] == 2 > found["methods"]["compressed-target"]["identical"]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_what_auto_learnt_is_not_forgotten(nano: Pair, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taught = list[str]()
+    monkeypatch.setattr(Chooser, "learn", lambda self, name, asked, answered: taught.append(name))
+    out = tmp_path / "rows.jsonl"
+    out.write_bytes(whole.read_bytes())
+    compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False, resume=True)
+    assert taught == [row["chosen"] for row in map(json.loads, lines(whole)) if row["method"] == "auto"]
+
+
+def test_an_interrupt_keeps_what_there_is_and_tells_it(nano: Pair, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
 
     def interrupted(done: int, total: int) -> None:
-        assert not done or len(out.read_text().splitlines()) == 2 * done, "on disk when it is measured"
-        if done == 2:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        compare(pair, asked, ["autoregressive", "prior"], Sampling(max_new_tokens=8), ["real"], out, interrupted)
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(rows) == 4
-    assert out.with_name("rows.jsonl.earlier").read_text() == "what was measured before\n"
-    assert summary(rows, ["autoregressive", "prior"], {})["n"] == 2
-    compare(pair, asked, ["autoregressive", "prior"], Sampling(max_new_tokens=8), ["real"], out)
-    assert list(tmp_path.iterdir()) == [out]
+    with pytest.raises(Interrupted) as told:
+        compare(nano, ASKED, METHODS, BRIEF, ["real"], out, interrupted, look=False)
+    assert (told.value.rows, told.value.wanted) == (3, 6)
+    assert told.value.summary is not None and told.value.summary["n"] == 1
+    assert len(lines(out)) == 3
+    with pytest.raises(BadInput, match="holds rows already: go on with them by --resume"):
+        compare(nano, ASKED, METHODS, BRIEF, ["real"], out)
+    assert len(lines(out)) == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"methods": ["autoregressive", "compressed-target"]}, "holds rows of 'auto'"),
+        ({"methods": [*METHODS, "prior"]}, "measured without 'prior'"),
+        ({"sampling": Sampling(max_new_tokens=9)}, "max_new_tokens 8, not 9"),
+        ({"questions": ASKED[:1]}, "holds question 1"),
+        ({"questions": [ASKED[0], Question("1", CLIPS / "street_scene", "Who?", "?")]}, "holds question 1"),
+        ({"about": {"dtype": "bfloat16"}}, "dtype None, not bfloat16"),
+    ],
+)
+def test_rows_of_another_comparison_are_not_gone_on_with(
+    other: dict[str, Any], says: str, nano: Pair, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "rows.jsonl"
+    out.write_bytes(whole.read_bytes())
+    given = {"pair": nano, "questions": ASKED, "methods": METHODS, "sampling": BRIEF, "events": ["real"]}
+    with pytest.raises(BadInput, match=says):
+        compare(**{**given, **other}, out=out, resume=True)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_rows_of_another_pair_and_files_that_hold_no_rows(nano: Pair, whole: Path, tmp_path: Path) -> None:
+    out, first = tmp_path / "rows.jsonl", lines(whole)[0]
+    asked = (ASKED, METHODS, BRIEF, ["real"], out)
+    for text, says in (
+        (first.replace('"weights": "', '"weights": "0'), "was measured with weights 0"),
+        (json.dumps({**json.loads(first), "settings": None}), "does not say how its rows were measured"),
+        (f"{first}\nnonsense\n{first}", "line 2 is no row"),
+        (f"{first}\n{first}", "line 2 repeats question 0 of autoregressive"),
+    ):
+        out.write_text(text + "\n")
+        with pytest.raises(BadInput, match=says):
+            compare(nano, *asked, resume=True)
+        assert out.read_text() == text + "\n"
+
+
+def test_looks_are_kept_beside_the_rows_and_not_repeated(nano: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "rows.jsonl"
+    (tmp_path / "rows.vision.jsonl").write_text("of rows that are gone\n")
+    asked = (nano, ASKED, ["autoregressive", "cross-modal"], BRIEF, ["real"], out)
+    found = compare(*asked)["methods"]["cross-modal"]
+    assert len(lines(tmp_path / "rows.vision.jsonl")) == 2 and found["vision_tokens"] > 0
+    monkeypatch.setattr("eventspec.experiments.compare.vision_acceptance", lambda *about: None)
+    again = compare(*asked, resume=True)["methods"]["cross-modal"]
+    assert again == found
 
 
 def test_low_precision_is_compared_by_the_targets_own_gap(folders: Folders, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of, opened
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Context, Request, Sampling, Target, Trace, Window
 from eventspec.engine.policy import NO_TAIL
@@ -28,10 +29,14 @@ class RecordingContext:
     for as long as this object lives.
     """
 
-    def __init__(self, pair: Methods, recording: Recording, window: Window | None = None) -> None:
+    def __init__(self, pair: Methods, recording: Recording | str | Path, window: Window | None = None) -> None:
+        recording = opened(recording)
         self.pair, self.name, self.media = pair, recording.name, media_of(recording, window)
         self._contexts: list[tuple[Target, Context]] = []
         self._later: list[Frames] = []
+
+    def __repr__(self) -> str:
+        return f"<RecordingContext of {self.name}: pair {self.pair.name}, read by {len(self._contexts)} target(s)>"
 
     def generation(
         self,

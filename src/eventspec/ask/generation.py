@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 from eventspec.ask.result import Result
@@ -14,7 +15,7 @@ from eventspec.engine.generate import stream as stream_updates
 from eventspec.engine.method import Answered, Asked, Method
 from eventspec.engine.workers import Workers
 from eventspec.recordings import Recording
-from eventspec.text import Piece, StopDetector, TokenSpace, pieces, text_of
+from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of
 from eventspec.trace import Lane
 
 LANES: tuple[Lane, ...] = ("target", "drafter")
@@ -34,10 +35,17 @@ class Methods(Protocol):
         """What a name means; BadInput when there is no such method."""
 
 
-def media_of(recording: Recording, window: Window | None = None) -> Media:
-    """What was recorded in a window, read-only. BadInput for what is no recording."""
+def opened(recording: Recording | str | Path) -> Recording:
+    """A recording, or what `Recording.open` makes of a path. BadInput for what is neither."""
+    if isinstance(recording, str | Path):
+        return Recording.open(recording)
     if not isinstance(recording, Recording):
-        raise BadInput(f"the recording is a {type(recording).__name__}: open it with Recording.open")
+        raise BadInput(f"the recording is a {type(recording).__name__}: give a Recording, or the path of one")
+    return recording
+
+
+def media_of(recording: Recording, window: Window | None = None) -> Media:
+    """What was recorded in a window, read-only. BadInput for what is no window."""
     if window is not None and not isinstance(window, Window):
         raise BadInput(f"the window is a {type(window).__name__}: give a Window(start_us, end_us)")
     view = recording.slice(window)
@@ -96,7 +104,7 @@ class Generation:
         self, pair: Methods, request: Request, name: str, encode: Encode | None = None, read_before: bool = False
     ) -> None:
         self.pair, self.request, self.name = pair, request, name
-        self.trace, self.encode = Trace(), encode
+        self.trace, self.encode = Trace(question=request.question), encode
         self._asked = Asked(request.question, request.sampling.max_new_tokens, request.media.events is not None, read_before)
         self._choice = pair.method(name).choice
         self.chosen = name if self._choice is None else self._choice.choose(self._asked)
@@ -138,10 +146,13 @@ class Generation:
         if outcome is None:
             raise RuntimeError("this question failed when it ran; ask it again")
         rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
-        text = text_of(outcome.token_ids, self.pair.tokens.vocabulary.decode, request.sampling.stop_strings)
+        said, decode = [made.tokens for made in self.trace.rounds], self.pair.tokens.vocabulary.decode
+        parts = texts_of(said, decode, request.sampling.stop_strings)
+        for made, part in zip(self.trace.rounds, parts, strict=True):
+            made.text = part
         placement, lossless = self.pair.workers.placement, self.method.target.lossless
         about = (self.name, self.chosen, lossless, outcome.finish_reason, rows - visual, visual, placement, self.trace)
-        return Result(text, outcome.token_ids, *about)
+        return Result("".join(parts), outcome.token_ids, *about)
 
     def _run(self, emit: Emit = ignore) -> Outcome:
         pair, request, method = self.pair, self.request, self.method
@@ -180,16 +191,18 @@ class Generation:
 
 def generation(
     pair: Methods,
-    recording: Recording,
+    recording: Recording | str | Path,
     question: str,
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
     events_may_lack: bool = False,
 ) -> Generation:
-    """One question about a window of a recording, ready to run; BadInput when the recording lacks what the method needs."""
+    """One question about a window of a recording, or of the one at a path, ready to run; BadInput when it lacks what the method
+    needs."""
     found = pair.method(method)
     check_question(question)
+    recording = opened(recording)
     media = media_of(recording, window)
     check_media(recording.name, media, method, found, events_may_lack)
     return Generation(pair, Request(media, question, pair.tokens.sampling(sampling or Sampling())), method)
@@ -197,20 +210,21 @@ def generation(
 
 def generate(
     pair: Methods,
-    recording: Recording,
+    recording: Recording | str | Path,
     question: str,
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
     **settings: Any,
 ) -> Result:
-    """Answer one question. `settings` are fields of Sampling (max_new_tokens=64, temperature=0, ...)."""
+    """Answer one question about a recording, or about the one at a path. `settings` are fields of Sampling
+    (max_new_tokens=64, temperature=0, ...)."""
     return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).result()
 
 
 def stream(
     pair: Methods,
-    recording: Recording,
+    recording: Recording | str | Path,
     question: str,
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
@@ -223,7 +237,7 @@ def stream(
 
 def stream_text(
     pair: Methods,
-    recording: Recording,
+    recording: Recording | str | Path,
     question: str,
     method: str = DEFAULT_METHOD,
     window: Window | None = None,

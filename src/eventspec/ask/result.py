@@ -9,7 +9,7 @@ from eventspec.core import Trace
 from eventspec.engine.answer import FinishReason
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """An answer and how it came about."""
 
@@ -28,6 +28,40 @@ class Result:
     device_plan: str
     """Which placement it ran on: one, two."""
     trace: Trace
+
+    def __repr__(self) -> str:
+        text = repr(self.text if len(self.text) <= 120 else f"{self.text[:117]}...")
+        lossy = "" if self.lossless else ", lossy"
+        return f"<Result {text}: {len(self.token_ids)} tokens by {self._by()}{lossy}, {self._total()}>"
+
+    def _by(self) -> str:
+        return self.method if self.chosen == self.method else f"{self.method} ({self.chosen})"
+
+    def _total(self) -> str:
+        total = timing(self.trace)["total"]
+        return "not finished" if total is None else f"{total:.1f} ms"
+
+    def summary(self) -> str:
+        """A few lines for people: the answer, who drafted it, when its tokens came, and what a draft could gain at most."""
+        trace, times = self.trace, timing(self.trace)
+        came = {"first provisional": "first_provisional", "first committed": "first_committed", "complete": "total"}
+        told = [f"{words} {times[name]:.1f} ms" for words, name in came.items() if times[name] is not None]
+        spoken = f"{len(trace.rounds)} rounds, tau {trace.tau:.2f}, accepted {trace.accepted} of {trace.drafted} drafted nodes"
+        lines = [
+            self.text,
+            f"method:  {self._by()}, {'lossless' if self.lossless else 'LOSSY: not the answer of the target that sees all'}",
+            f"times:   {', '.join(told) or 'it was not finished'}",
+            f"rounds:  {spoken}",
+        ]
+        if trace.ceiling is not None:
+            lines.append(f"ceiling: {trace.ceiling:.2f}x as fast, if nothing came behind vision and prefill")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the summary, and the timeline as a small drawing."""
+        from eventspec.trace.page import drawing, escaped
+
+        return f'<div><pre style="white-space: pre-wrap">{escaped(self.summary())}</pre>{drawing(self.trace)}</div>'
 
     def as_json(self, trace_file: str | None = None) -> dict[str, Any]:
         """The object of `generate --json` (product, section 3); stages that did not happen are null."""

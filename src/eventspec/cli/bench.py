@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eventspec.cli.events import Order, Sensor
+from eventspec.cli.generate import Device, Dtype, Target
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
 if TYPE_CHECKING:
+    from eventspec.events import Monotonic
     from eventspec.experiments.arms import Arm
     from eventspec.pairs import Pair
+    from eventspec.recordings import Recording
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -28,7 +34,10 @@ Contexts = Annotated[
 ]
 Drafters = Annotated[
     list[str] | None,
-    typer.Option(help="One row more: another event drafter, NAME or NAME:MAPPING (see generate --vocabulary). Repeatable."),
+    typer.Option(
+        help="One row more: another event drafter, NAME or NAME:MAPPING (see generate --vocabulary). Repeatable. With --target "
+        "the first one is the checkpoint folder that drafts."
+    ),
 ]
 Heads = Annotated[
     list[str] | None,
@@ -40,6 +49,8 @@ Heads = Annotated[
 Compressions = Annotated[
     list[str] | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N. Repeatable.")
 ]
+Plot = Annotated[Path | None, typer.Option(parser=given_path, help="Draw the speedups: a .png or .svg file.")]
+Resume = Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")]
 
 
 @bench.callback()
@@ -53,6 +64,7 @@ def compare(
     out: Annotated[Path, typer.Option(parser=given_path, help="Rows go here, one JSON line a sample and method.")],
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
+    target: Target = None,
     events: Annotated[
         list[str] | None, typer.Option(help="real, or a control: blank, shuffled (another clip's). Repeat it for several.")
     ] = None,
@@ -60,58 +72,121 @@ def compare(
     drafter: Drafters = None,
     head: Heads = None,
     compress: Compressions = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     sensor: Sensor = None,
     monotonic: Order = "raise",
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
+    resume: Resume = False,
+    plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """The same questions with several methods, interleaved; prints the summary."""
+    """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
+    _check_places(questions, out, plot, resume)  # before the imports, which take seconds
+
+    from eventspec.core import Sampling
+    from eventspec.experiments.compare import Interrupted
+    from eventspec.experiments.compare import compare as run
+    from eventspec.pairs import check_method
+    from eventspec.recordings.qa import read_questions
+
+    opening = _opening(sensor, monotonic)
+    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
+    methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
+    contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
+    about: dict[str, Any] = {"sensor": sensor, "monotonic": monotonic}
+    if target is None:
+        ready = _pair(pair, device_plan, dtype, device)
+    else:
+        ready, drafter, models = _folders(target, drafter or [], methods, device_plan, dtype, device)
+        about |= models
+    others = _others(ready, kinds[0], drafter or [], head or [], compress or [], fit=target is None)
+    measured = partial(run, ready, asked, methods, sampling, kinds, out, opening=opening, others=others)
+    try:
+        with _progress() as progress:
+            found = measured(progress=progress, contexts=contexts, resume=resume, about=about)
+    except Interrupted as cut:
+        _tell(
+            cut.summary, out, plot, as_json, f"stopped: {out} keeps {cut.rows} of {cut.wanted} rows, --resume goes on with it"
+        )
+        raise
+    _tell(found, out, plot, as_json)
+
+
+def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:
+    """BadInput for files that cannot be written, before models are loaded."""
+    from eventspec.core import BadInput
+    from eventspec.experiments.rows import check_place
+    from eventspec.files import check_writable
+
+    if out.exists() and questions.exists() and out.samefile(questions):
+        raise BadInput(f"{out} holds the questions: name another file for the rows")
+    check_place(out, resume)
+    if plot is None:
+        return
+    if plot.suffix not in (".png", ".svg"):
+        raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
+    check_writable(plot)
+
+
+def _opening(sensor: str | None, monotonic: Monotonic) -> Callable[[Path], Recording]:
+    from eventspec.events.formats import parse_sensor_size
+    from eventspec.recordings import Recording
+
+    size = parse_sensor_size(sensor) if sensor is not None else None
+    return lambda path: Recording.open(path, size, monotonic)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on the error stream, where that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from eventspec.core import BadInput, Sampling
-    from eventspec.events.formats import parse_sensor_size
-    from eventspec.experiments.compare import compare as run
-    from eventspec.pairs import check_method, load_pair, warm_up
-    from eventspec.recordings import Recording
-    from eventspec.recordings.qa import read_questions
-
-    methods = [check_method(name) for name in dict.fromkeys(method)]
-    if out.is_dir():
-        raise BadInput(f"{out} is a folder: name a file for the rows, e.g. {out / 'rows.jsonl'}")
-    if out.exists() and questions.exists() and out.samefile(questions):
-        raise BadInput(f"{out} holds the questions: name another file for the rows")
-    size = parse_sensor_size(sensor) if sensor is not None else None
-    asked = read_questions(questions, limit)
-    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
-    ready = warm_up(load_pair(pair, device_plan, fit=False))
-    others = _others(ready, (events or ["real"])[0], drafter or [], head or [], compress or [])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
-        task = bar.add_task("comparing", total=len(asked))
-        found = run(
-            ready,
-            asked,
-            methods,
-            sampling,
-            list(dict.fromkeys(events or ["real"])),
-            out,
-            lambda done, total: bar.update(task, completed=done, total=total),
-            lambda path: Recording.open(path, size, monotonic),
-            others,
-            contexts=list(dict.fromkeys(context or ["cold"])),
-        )
-    if as_json:
-        typer.echo(json.dumps(found))
-    else:
-        _print(found)
+    page = Console(stderr=True)
+    with Progress(console=page, transient=True, disable=not page.is_terminal) as bar:
+        task = bar.add_task("comparing", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], compressions: list[str]) -> list[Arm]:
-    """Arms beyond the methods: other event drafters, heads and compressions of the same target."""
+def _pair(where: str, device_plan: str, dtype: str, device: str) -> Pair:
+    """A pair, fitted to this machine."""
+    from eventspec.core import BadInput
+    from eventspec.pairs import load_pair, warm_up
+
+    if (dtype, device) != ("float32", "cpu"):
+        raise BadInput("--dtype and --device are for checkpoint folders: give --target FOLDER as well")
+    return warm_up(load_pair(where, device_plan, fit=False))
+
+
+def _folders(
+    target: Path, drafters: list[str], methods: list[str], device_plan: str, dtype: str, device: str
+) -> tuple[Pair, list[str], dict[str, Any]]:
+    """The pair of --target and the first --drafter, the other drafters, and what the rows depend on besides."""
+    from eventspec.core import BadInput
+    from eventspec.models.loading import LoadOptions
+    from eventspec.pairs import load_folders
+    from eventspec.pairs.methods import AUTO, CHOICES, EVENT_METHOD
+    from eventspec.pairs.specs import DrafterSpec
+
+    spec = DrafterSpec.parse(drafters[0]) if drafters else None
+    users = CHOICES["drafter"]
+    if spec is not None and not set(methods) & set(users):
+        raise BadInput(f"--drafter {drafters[0]} drafts in none of the methods: add --method {' or '.join(users)}")
+    method = EVENT_METHOD if EVENT_METHOD in methods else AUTO
+    folder, mapping = (None, "auto") if spec is None else (given_path(spec.drafter), spec.mapping)
+    how = LoadOptions.named(dtype, device=device)
+    loaded = load_folders(target, folder, method=method, vocabulary=mapping, how=how, device_plan=device_plan)
+    about = {"target": str(target.resolve()), "drafter": None if folder is None else str(folder.resolve()), "dtype": dtype}
+    return loaded, drafters[1:], {**about, "vocabulary": mapping, "device": device}
+
+
+def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], compressions: list[str], fit: bool) -> list[Arm]:
+    """Arms beyond the methods: other event drafters, heads and compressions of the same target. fit: heads draft as is worth it
+    on this machine."""
     from eventspec.experiments.arms import Arm
     from eventspec.pairs import warm_up
     from eventspec.pairs.methods import EVENT_METHOD, LOSSY
@@ -119,49 +194,27 @@ def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], comp
 
     specs = [(name, DrafterSpec.parse(name, pair.parts.drafters)) for name in drafters]
     made = [(EVENT_METHOD, name, pair.with_event_drafter(spec.drafter, spec.mapping)) for name, spec in specs]
-    made += [("eagle", name, warm_up(pair.with_head(name), ("eagle",))) for name in heads]
+    headed = [(name, pair.with_head(name)) for name in heads]
+    made += [("eagle", name, warm_up(other, ("eagle",)) if fit else other) for name, other in headed]
     made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
     return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]
 
 
-def _print(found: dict[str, Any]) -> None:
-    """The figures that somebody has, a column a method; as many tables below each other as the page is too narrow for."""
+def _tell(found: dict[str, Any] | None, out: Path, plot: Path | None, as_json: bool, stopped: str | None = None) -> None:
+    """The summary for people or programs, and its picture; of a comparison that was `stopped` as far as it came."""
     from rich.console import Console
-    from rich.table import Table
 
-    page, methods = Console(), found["methods"]
-    names = {figure: None for own in methods.values() for figure in own if figure != "against"}
-    figures = [figure for figure in names if any(_short(own.get(figure)) != "-" for own in methods.values())]
-    title = f"n = {found['n']}, {found['environment']['device_plan']} device(s)"
-    for beside in _beside(methods, figures, page.width):
-        made = Table(box=None, header_style="bold", title=title, title_justify="left")
-        made.add_column("figure")
-        for name in beside:
-            made.add_column(name, justify="right", overflow="fold")
-        for figure in figures:
-            made.add_row(figure, *(_short(methods[name].get(figure)) for name in beside))
-        page.print(made)
+    from eventspec.cli.comparison import lines
 
+    if found is not None and plot is not None:
+        from eventspec.experiments.chart import draw
 
-def _beside(methods: dict[str, dict[str, Any]], figures: list[str], width: int) -> list[list[str]]:
-    """The methods in groups whose columns fit beside each other, and beside the figures' names, into `width` letters."""
-    gap = 2  # around each column
-    first = max(len(figure) for figure in ["figure", *figures]) + gap
-    groups: list[list[str]] = []
-    used = width
-    for name, own in methods.items():
-        wanted = max(len(text) for text in (name, *(_short(own.get(figure)) for figure in figures))) + gap
-        if not groups or used + wanted > width:
-            groups.append([])
-            used = first
-        groups[-1].append(name)
-        used += wanted
-    return groups
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return "-" if None in value else " .. ".join(_short(v) for v in value)
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        draw(found, plot)
+    if as_json and found is not None:
+        typer.echo(json.dumps(found if stopped is None else {**found, "stopped": stopped}))
+    elif found is not None:
+        typer.echo("\n".join(lines(found, Console().width)))
+        typer.echo(f"rows: {out}" if plot is None else f"rows: {out}, picture: {plot}")
+    if stopped is not None:
+        typer.echo(stopped, err=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from eventspec.cli.paths import check_writable, given_path
+from eventspec.cli.paths import check_in_folder, given_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,14 +82,14 @@ def demo(
 
     from eventspec.cli.live import show
     from eventspec.cli.page import Clip, write_page
-    from eventspec.cli.timeline import draw
+    from eventspec.trace.timeline import draw
 
     console = Console(stderr=as_json)
     if not console.is_terminal:
         console = Console(stderr=as_json, width=COLUMNS)
     out.mkdir(parents=True, exist_ok=True)
     if html is not None:
-        check_writable(html, "--html")
+        check_in_folder(html, "--html")
     with progress(console, "loading the bundled pair, and measuring what its steps cost here"):
         shown = Bench.loaded(device_plan)
     runs, clips = [], list[Clip]()

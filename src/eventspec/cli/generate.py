@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventspec.cli.events import Order, Sensor
-from eventspec.cli.paths import check_writable, given_path
+from eventspec.cli.paths import check_in_folder, given_path
 
 if TYPE_CHECKING:
     from eventspec.ask import Generation
@@ -154,7 +154,7 @@ def _check_choices(method: str, target: Path | None, given: dict[str, str | None
     from eventspec.pairs.methods import HEAD_METHODS, LOSSY
 
     if trace is not None:
-        check_writable(trace, "--trace")
+        check_in_folder(trace, "--trace")
     # Beside --target, --drafter is no choice but the other half of the pair: its baseline is asked with the same line.
     half = () if target is None else ("drafter",)
     check_choices(method, [name for name, value in given.items() if value is not None and name not in half])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import typer
@@ -19,9 +18,11 @@ def given_path(given: str | Path) -> Path:
     return Path(given)
 
 
-def check_writable(path: Path, option: str) -> None:
+def check_in_folder(path: Path, option: str) -> None:
     """BadInput for a file that could not be written at the end of long work: its folder is missing or closed, or it is one."""
     from eventspec.core import BadInput
+    from eventspec.files import check_writable
 
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise BadInput(f"{option} {path} cannot be written, it is no file in a folder that exists: choose another place")
+    if not path.parent.is_dir():
+        raise BadInput(f"{option} {path} cannot be written, its folder is missing: choose another place")
+    check_writable(path)

@@ -81,7 +81,7 @@ def decode(
             session.commit(verdict)
             fresh = answer.extend(verdict)
             display.commit(fresh)
-            record.decided(len(proposal), len(verdict.path), len(fresh), named_by(proposal, verdict.path[: len(fresh)]))
+            record.decided(len(proposal), len(verdict.path), fresh, named_by(proposal, verdict.path[: len(fresh)]))
         if answer.finished or cancelled():
             trace.near_ties = answer.near_ties
             return answer.outcome()

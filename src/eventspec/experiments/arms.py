@@ -11,6 +11,7 @@ import numpy as np
 from eventspec.ask import Generation, generation
 from eventspec.ask.context import ANY_QUESTION
 from eventspec.core import BadInput, Sampling
+from eventspec.engine.method import Answered, Asked
 from eventspec.events.disturb import blank
 from eventspec.experiments.figures import Row
 from eventspec.pairs import Pair
@@ -86,22 +87,54 @@ def ready(arm: Arm, recordings: Recordings, question: Question, sampling: Sampli
     return context.generation(question.question, arm.method, sampling, events_may_lack=True)
 
 
+def never(question: Question, arm: Arm) -> Row | None:
+    """No row was measured before."""
+    return None
+
+
+def ignore(row: Row) -> None:
+    """Nobody keeps the row."""
+
+
 def interleaved(
-    arms: Sequence[Arm], recordings: Recordings, questions: Iterable[Question], sampling: Sampling
+    arms: Sequence[Arm],
+    recordings: Recordings,
+    questions: Iterable[Question],
+    sampling: Sampling,
+    known: Callable[[Question, Arm], Row | None] = never,
+    keep: Callable[[Row], None] = ignore,
 ) -> Iterator[tuple[Question, dict[str, Row]]]:
-    """Every question in every arm, in an order drawn anew for each: rows by arm, behind every question. The first question is
-    asked once before, in all arms, and thrown away: caches, threads and kernels of every path are warm."""
+    """Every question in every arm, in an order drawn anew for each: rows by arm, behind every question.
+
+    The first question is asked once before, in all arms, and thrown away: caches, threads and kernels of every path are warm.
+    `known` gives what an earlier run measured, which is not measured again; `keep` is handed every other row at once.
+    """
     rng, warm = np.random.default_rng(0), False
     for question in questions:
-        if not warm:
+        found = {arm.name: row for arm in arms if (row := known(question, arm)) is not None}
+        order = [arms[place] for place in rng.permutation(len(arms))]
+        if len(found) < len(arms) and not warm:
             for arm in arms:
                 ask(arm, recordings, question, sampling).result()
             warm = True
-        found = {}
-        for place in rng.permutation(len(arms)):
-            arm = arms[place]
-            found[arm.name] = _timed(arm, recordings, question, sampling)
+        for arm in order:
+            if arm.name in found:
+                _recall(arm, recordings, question, sampling, found[arm.name])
+            else:
+                found[arm.name] = _timed(arm, recordings, question, sampling)
+                keep(found[arm.name])
         yield question, {arm.name: found[arm.name] for arm in arms}
+
+
+def _recall(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, row: Row) -> None:
+    """Teach an arm that chooses what it learnt from this row when it was measured."""
+    choice, times = arm.pair.method(arm.method).choice, row["timing_ms"]
+    if choice is None or times["first_committed"] is None or times["decode"] is None:
+        return
+    events = recordings.real(question.recording).events is not None
+    asked = Asked(question.question, sampling.max_new_tokens, events, arm.context != CONTEXTS[0])
+    seconds = times["first_committed"] / 1e3, times["decode"] / 1e3
+    choice.learn(row["chosen"], asked, Answered(*seconds, len(row["token_ids"]), row["finish_reason"] == "stop"))
 
 
 def _timed(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Row:

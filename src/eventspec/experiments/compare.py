@@ -1,30 +1,31 @@
 """`bench compare`: the same questions in several arms, interleaved, one row a question and arm, and their summary.
 
-Timings come first and for all questions; what is computed about an answer
-afterwards must not warm or cool a cache for the arm that is timed next.
+Timings come first and for all questions; what else is found out about the answers comes afterwards (`afterwards`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 
-from eventspec.core import BadInput, Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
-from eventspec.engine.distribution import allowed
-from eventspec.engine.policy import NO_TAIL
-from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, ask, interleaved
+from eventspec.core import BadInput, Sampling
+from eventspec.experiments.afterwards import first_difference, vision_acceptance
+from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, interleaved
 from eventspec.experiments.figures import BASE, Row, summary
+from eventspec.experiments.rows import RowFile, check_place
+from eventspec.models.fingerprint import fingerprint
+from eventspec.models.hf_session import HfTarget
+from eventspec.models.session import LanguageTarget
 from eventspec.pairs import Pair
 from eventspec.pairs.costs import processor
-from eventspec.pairs.warming import session_of
+from eventspec.pairs.methods import ends_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
@@ -69,10 +70,27 @@ def in_contexts(arms: Sequence[Arm], contexts: Sequence[str]) -> list[Arm]:
     ]
 
 
+def _names(arms: Sequence[Arm]) -> list[str]:
+    """Of all arms; BadInput where two have the same."""
+    names = [arm.name for arm in arms]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
+    return names
+
+
 def base_of(found: dict[str, Row]) -> Row | None:
     """The baseline's row of a question, of a cold context where there is one; None where the baseline was not run."""
     rows = [row for row in found.values() if row["drafter"] == BASE]
     return min(rows, key=lambda row: row["context"] != CONTEXTS[0], default=None)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody stopped a comparison, `rows` of `wanted` are on the disk; `summary` is that of the questions which every arm has
+    answered, None without any."""
+
+    def __init__(self, summary: dict[str, Any] | None, rows: int, wanted: int) -> None:
+        super().__init__(f"interrupted behind {rows} of {wanted} rows")
+        self.summary, self.rows, self.wanted = summary, rows, wanted
 
 
 def compare(
@@ -87,43 +105,95 @@ def compare(
     others: Sequence[Arm] = (),
     look: bool = True,
     contexts: Sequence[str] = CONTEXTS[:1],
+    resume: bool = False,
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Run every question in every arm, in an order drawn anew for each, and write one row each; returns the summary. `others`
-    are further arms, such as the same target with other drafters. `look`: whether to find out, afterwards, what each drafter
-    would say where the blind prior is wrong, which takes longer than the answers."""
+    """Run every question in every arm, in an order drawn anew for each, and write every row as soon as it is measured; returns
+    the summary. `others` are further arms, such as the same target with other drafters. `look`: whether to find out afterwards
+    what each drafter would say where the blind prior is wrong, which takes longer than the answers; it is kept beside `out` as
+    NAME.vision.jsonl. `resume`: only what `out` lacks is measured. `about`: what else the rows depend on, by name.
+
+    `first_difference` of a row is null until all are measured. BadInput where `out` holds rows that were measured otherwise, or
+    that nobody wants to go on with. A KeyboardInterrupt becomes `Interrupted`, with what there is.
+    """
     arms = [*arms_of(pair, methods, events, contexts), *in_contexts(others, contexts)]
-    recordings = Recordings(questions, opening)
-    names = [arm.name for arm in arms]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
+    names, recordings = _names(arms), Recordings(questions, opening)
+    check_place(out, resume)
+    rows, settings = RowFile(out, resume), settings_of(pair, sampling, about)
+    rows.check(names, questions, settings)
+    looks = RowFile(out.with_name(f"{out.stem}.vision.jsonl"), resume=len(rows) > 0)
     _must_have_frames(pair, recordings)
-    total, table, earlier = 2 * len(questions), list[dict[str, Row]](), out.with_name(f"{out.name}.earlier")
-    for _, found in interleaved(arms, recordings, questions, sampling):
-        table.append(found)
-        if len(table) == 1 and out.exists():
-            out.replace(earlier)
-        with out.open("a") as file:  # a run that is cut off leaves its rows, and those of the run before beside them
-            file.writelines(json.dumps({**row, "vision": None, "first_difference": None}) + "\n" for row in found.values())
-        progress(len(table), total)
-    part = out.with_name(f".{out.name}.part")
-    with part.open("w") as file:
-        for number, (question, found) in enumerate(zip(questions, table, strict=True)):
+    table, steps = list[dict[str, Row]](), len(questions) * (1 + look)
+
+    def keep(row: Row) -> None:
+        if not len(rows):
+            looks.path.unlink(missing_ok=True)  # of rows that are gone
+        row.update(first_difference=None, settings=settings)
+        rows.add(row)
+
+    def told() -> dict[str, Any]:
+        return summary(_with_looks(table, looks), names, {**environment(pair, events), **about})
+
+    try:
+        for _, found in interleaved(arms, recordings, questions, sampling, lambda q, arm: rows.get(arm.name, q.id), keep):
+            table.append(found)
+            progress(len(table), steps)
+        for number, (question, found) in enumerate(zip(questions, table, strict=True), 1):
             for arm in arms:
-                row = found[arm.name]
-                try:
-                    row["vision"] = vision_acceptance(arm, recordings, question, sampling, row["token_ids"]) if look else None
-                except Exception as error:  # a drafter that fails: its rows say so, and all others stay
-                    row["vision"] = None
-                    row["notes"] = [*row["notes"], f"{arm.name} failed afterwards: {type(error).__name__}"]
-                row["first_difference"] = _difference(arm, recordings, question, sampling, base_of(found), row)
-                file.write(json.dumps(row) + "\n")
-            progress(len(questions) + number + 1, total)
-    part.rename(out)
-    earlier.unlink(missing_ok=True)
-    for arm in arms:
-        if arm.pair.workers is not pair.workers:
-            arm.pair.workers.close()
-    return summary([row for found in table for row in found.values()], names, environment(pair, events))
+                _look(arm, recordings, question, sampling, found, looks if look else None)
+            progress(len(questions) + number, max(steps, len(questions) + number))
+    except KeyboardInterrupt:
+        raise Interrupted(told() if table else None, len(rows), len(arms) * len(questions)) from None
+    finally:
+        rows.close()
+        looks.close()
+        for arm in arms:
+            if arm.pair.workers is not pair.workers:
+                arm.pair.workers.close()
+    rows.rewrite(row for found in table for row in found.values())
+    return told()
+
+
+def _look(
+    arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, found: dict[str, Row], looks: RowFile | None
+) -> None:
+    """What is found out about an arm's answer afterwards: where it leaves the baseline's, into its row, and into `looks` what
+    its drafter would say where the blind prior is wrong."""
+    row = found[arm.name]
+    row["first_difference"] = first_difference(arm, recordings, question, sampling, base_of(found), row)
+    if looks is None or looks.get(arm.name, question.id) is not None:
+        return
+    note = None
+    try:
+        vision = vision_acceptance(arm, recordings, question, sampling, row["token_ids"])
+    except Exception as error:  # a drafter that fails: its looks say so, and everything else stays
+        vision, note = None, f"{arm.name} failed: {type(error).__name__}"
+    if vision is not None or note is not None:
+        looks.add({"question_id": question.id, "method": arm.name, "vision": vision, "note": note})
+
+
+def _with_looks(table: list[dict[str, Row]], looks: RowFile) -> list[Row]:
+    """All rows, with [right, all] of their drafters' first choices where the prior is wrong as `vision`."""
+    rows = [row for found in table for row in found.values()]
+    return [{**row, "vision": (looks.get(row["method"], row["question_id"]) or {}).get("vision")} for row in rows]
+
+
+def settings_of(pair: Pair, sampling: Sampling, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same for rows to be compared: models, sampling, and the machine."""
+    weights = pair.fingerprint()
+    if weights is None and isinstance(pair.target, LanguageTarget | HfTarget):
+        weights = fingerprint(ends_of(pair.target))
+    return {
+        "pair": pair.name,
+        "weights": weights,
+        "device_plan": pair.workers.placement,
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+        "torch": torch.__version__,
+        "processor": processor(),
+        **about,
+    }
 
 
 def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
@@ -134,54 +204,6 @@ def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
     if blind:
         problem = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
         raise BadInput(f"{problem}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
-
-
-def vision_acceptance(
-    arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, answer: list[int]
-) -> list[int] | None:
-    """[right, all] over the answer's tokens that the blind prior gets wrong: whether the drafter's first choice, given the
-    target's own tokens before, is the target's token. None for a method that drafts nothing, and for a pair without a prior."""
-    if arm.pair.drafter(arm.method) is None or "prior" not in arm.pair.methods:
-        return None
-    request = ask(arm, recordings, question, sampling).request
-    seen, blind = (_first_choices(arm.pair, request, method, answer) for method in (arm.method, "prior"))
-    visual = [i for i, token in enumerate(answer) if blind[i] != token]
-    return [sum(seen[i] == answer[i] for i in visual), len(visual)]
-
-
-@torch.inference_mode()
-def _first_choices(pair: Pair, request: Request, method: str, answer: list[int]) -> list[int | None]:
-    """What a method's drafter would draft at every position behind the target's own prefix; a drafter that reads the target
-    drafts nothing before the target has spoken."""
-    drafter, nothing = pair.drafter(method), np.empty(0, np.int64)
-    assert drafter is not None
-    target, features = None, None
-    if drafter.needs_target:
-        target = session_of(pair.target, NO_TAIL, drafter.taps, request)
-        features = target.score(Proposal.chain(answer)).features
-    session = drafter.open(request, target, Trace())
-    choices: list[int | None] = []
-    for place, token in enumerate(answer):
-        proposal = Proposal.empty() if drafter.needs_target and not place else session.propose(Budget(max_nodes=1, max_depth=1))
-        choices.append(int(proposal.tokens[0]) if len(proposal) else None)
-        seen = None if features is None else features[place : place + 1]
-        session.observe(Verdict(nothing, np.array([token], np.int64)), Scores(torch.empty(0), seen))
-    return choices
-
-
-@torch.inference_mode()
-def _difference(
-    arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, base: Row | None, row: Row
-) -> Row | None:
-    """Where a row leaves the baseline, and the target's top-2 logit gap there; None where it does not, or without one."""
-    if base is None or base["token_ids"] == row["token_ids"]:
-        return None
-    one, two = base["token_ids"], row["token_ids"]
-    at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    request = ask(arm, recordings, question, sampling).request
-    logits = session_of(arm.pair.target, 1, asked=request).score(Proposal.chain(one[:at])).logits[-1]
-    top = allowed(logits, request.sampling).topk(2).values
-    return {"position": at, "gap": float(top[0] - top[1])}
 
 
 def environment(pair: Pair, events: list[str]) -> dict[str, Any]:

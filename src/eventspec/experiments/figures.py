@@ -7,7 +7,7 @@ from typing import Any
 from eventspec.experiments.statistics import mean, ratio_interval, ratio_of_sums
 
 BASE = "autoregressive"
-CONTROLS = ("prior", "ngram")
+CONTROLS = ("prior", "ngram", "hybrid-blind")
 SHORT_WORDS = 20
 """A question is short when its right answer has at most so many words."""
 TIE_GAP = 1e-4
@@ -43,6 +43,10 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
     inside = ratio_of_sums([r["rounds_ms"]["model"] for r in own], [r["rounds_ms"]["all"] for r in own])
     rounds = [len(r["token_ids"]) for r in own], [s["rounds"] for s in spoken]
     figures: dict[str, Any] = {
+        "lossless": all(r["lossless"] for r in own),
+        "control": own[0]["drafter"] in CONTROLS or own[0]["events"] != "real",
+        "context": own[0]["context"],
+        "device_plan": own[0]["device_plan"],
         "tau": ratio_of_sums(*rounds),
         "tau_ci95": ratio_interval(*rounds, [r["recording"] for r in own]),
         "acceptance": spoken_ratio("accepted", "drafted_levels"),
@@ -67,7 +71,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
             "decode_speedup": _times_as_fast(base, own, "decode")[0],
             "decode_speedup_ci95": _times_as_fast(base, own, "decode")[1:],
             "ceiling": ratio_of_sums(whole, _column(base, "first_committed")),
-            "identical": sum(r["first_difference"] is None for r in own),
+            "identical": sum(a["token_ids"] == b["token_ids"] for a, b in zip(own, base, strict=True)),
             "ties": sum((r["first_difference"] or {}).get("gap", 1.0) < TIE_GAP for r in own),
             "slower_share": mean([float(a > b) for a, b in zip(_column(own, "total"), whole, strict=True)]),
         }

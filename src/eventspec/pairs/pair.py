@@ -37,7 +37,7 @@ FEATURE_BYTES = 256 << 20
 """Rows of frames that a stream, or a recording with a store, keeps in memory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pair:
     """Methods by name, for questions about recordings. Everything that gives another pair shares models with this one."""
 
@@ -49,6 +49,9 @@ class Pair:
     """The folder of its pair.toml."""
     checkpoint: Path | None = None
     """The target's own folder."""
+
+    def __repr__(self) -> str:
+        return f"<Pair {self.name}: {', '.join(self.methods)}; {self.workers.placement} device(s)>"
 
     # ------------------------------------------------------------------------------------------------------------ its parts
     @property
@@ -143,9 +146,12 @@ class Pair:
         return replace(self, workers=self.workers.on(placement)).forgetful()
 
     # --------------------------------------------------------------------------------------------------------------- asking
-    def open(self, recording: Recording, window: Window | None = None, store: Path | None = None) -> RecordingContext:
-        """A recording to ask several questions about: it is encoded once, and only the first of them reads its rows. With a
-        folder `store` the target's features of every frame are kept there, by content, for whoever opens it later."""
+    def open(
+        self, recording: Recording | str | Path, window: Window | None = None, store: Path | None = None
+    ) -> RecordingContext:
+        """A recording, or the one at a path, to ask several questions about: it is encoded once, and only the first of them
+        reads its rows. With a folder `store` the target's features of every frame are kept there, by content, for whoever opens
+        it later."""
         if store is None:
             return RecordingContext(self, recording, window)
         kept = self.workers.start("target", partial(keeping, self.target, FEATURE_BYTES, store)).result()

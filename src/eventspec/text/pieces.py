@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eventspec.core import Committed, Provisional, Retracted, Update
@@ -90,6 +90,20 @@ class Transcript:
 def text_of(tokens: Sequence[int], decode: Decode, stops: Sequence[str] = ()) -> str:
     """The text of a finished answer."""
     return Transcript(decode, stops).behind(tokens).whole()
+
+
+def texts_of(parts: Iterable[Sequence[int]], decode: Decode, stops: Sequence[str] = ()) -> list[str]:
+    """What every part of a finished answer's tokens adds to its text; joined they are `text_of` all of them."""
+    transcript, found, given = Transcript(decode, stops), list[str](), 0
+    for part in parts:
+        for token in part:
+            transcript.add(token)
+        settled = transcript.settled()
+        found.append(settled[given:])
+        given = max(given, len(settled))
+    if found:
+        found[-1] += transcript.whole()[given:]
+    return found
 
 
 def pieces(updates: Generator[Update, None, None], decode: Decode, stops: Sequence[str] = ()) -> Iterator[Piece]:

@@ -1,16 +1,19 @@
-"""The trace of one request: spans on lanes, rounds of the loop, marks and notes. `core` hands its names on."""
+"""What happened while one request was served: spans on lanes, rounds of the loop, marks and notes."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from eventspec.files import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Lane = Literal["target", "drafter"]
 """A row of the timeline."""
@@ -25,6 +28,8 @@ class Span:
     lane: Lane
     start: float
     end: float
+    round: int | None = None
+    """Which of `Trace.rounds` it is the target's forward of."""
 
 
 @dataclass
@@ -41,8 +46,10 @@ class Round:
     """Whether it is the answer's first round, whose forward ends the prefill; its proposal is the head start."""
     accepted: int = 0
     """Nodes of the accepted path."""
-    committed: int = 0
-    """Tokens that joined the answer."""
+    tokens: tuple[int, ...] = ()
+    """Ids that joined the answer."""
+    text: str = ""
+    """What they added to its text, once the answer is finished."""
     named: dict[str, int] = field(default_factory=dict)
     """How many nodes of the accepted path each drafter had named."""
     model_seconds: float = 0.0
@@ -53,6 +60,11 @@ class Round:
     """Of waiting for the next draft."""
     draft_model_seconds: float = 0.0
     """Of the drafter's own forwards meanwhile."""
+
+    @property
+    def committed(self) -> int:
+        """How many tokens joined the answer."""
+        return len(self.tokens)
 
 
 class RoundRecord:
@@ -65,17 +77,17 @@ class RoundRecord:
         """The target's forward is done."""
         self._round.model_seconds = self._trace.now() - self._began
 
-    def decided(self, read: int, accepted: int, committed: int, named: dict[str, int]) -> None:
-        """How many nodes the target read, how many of them the rule accepted, how many tokens of its verdict count, and who
-        had `named` how many of the accepted nodes."""
-        self._round.accepted, self._round.committed = min(accepted, committed), committed
+    def decided(self, read: int, accepted: int, tokens: Sequence[int], named: dict[str, int]) -> None:
+        """How many nodes the target read, how many of them the rule accepted, which tokens of its verdict count, and who had
+        `named` how many of the accepted nodes."""
+        self._round.accepted, self._round.tokens = min(accepted, len(tokens)), tuple(tokens)
         self._round.named = named
         stage: Stage = "prefill" if self._round.first else "verify" if read else "decode"
-        self._trace.span(stage, "target", self._began)
+        self._trace.span(stage, "target", self._began, len(self._trace.rounds))
         self._round.seconds = self._trace.now() - self._began
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """Everything that happened while one request was served. Spans may be added from several lanes."""
 
@@ -94,7 +106,19 @@ class Trace:
     """Committed positions whose decision, greedy or drawn, was closer than the target's measured rounding."""
     given_up: list[str] = field(default_factory=list)
     """Drafters that failed or hung, by name."""
+    question: str = ""
+    """What was asked."""
     began: float = field(default_factory=time.perf_counter)
+
+    def __repr__(self) -> str:
+        end = f"{1e3 * self.marks['end']:.1f} ms" if "end" in self.marks else "not finished"
+        return f"<Trace: {end}, {len(self.rounds)} rounds, tau {self.tau:.2f}, {len(self.spans)} spans>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the timeline as a small drawing."""
+        from eventspec.trace.page import drawing
+
+        return drawing(self)
 
     def now(self) -> float:
         """Seconds since the request began."""
@@ -105,20 +129,26 @@ class Trace:
         self.began = time.perf_counter()
 
     def save(self, path: str | Path) -> None:
-        """Write the spans as a Chrome trace; Perfetto opens it too. Times in microseconds, one thread a lane."""
-        done = list(self.spans)  # a lane that is late may still add some
-        lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
-        named = [{"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": lane}} for lane, n in lanes.items()]
-        spans = [
-            {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.stage, "ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
-            for s in done
-        ]
-        marks = [{"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": n, "ts": 1e6 * at} for n, at in self.marks.items()]
-        write_text(Path(path), json.dumps({"traceEvents": [*named, *spans, *marks], "displayTimeUnit": "ms"}))
+        """Write a Chrome trace, see `chrome.chrome_trace`; Perfetto opens it too. Whole or not at all; BadInput where the place
+        cannot be written."""
+        from eventspec.trace.chrome import chrome_trace
 
-    def span(self, stage: Stage, lane: Lane, start: float) -> None:
+        write_text(Path(path), json.dumps(chrome_trace(self)))
+
+    def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
+        """The timeline as a matplotlib Figure: what target and drafter did when, what each round accepted, the answer so far.
+        With a path it is written there too, as .png, .svg or .pdf. title: above it, by default the question. BadInput where it
+        cannot be written."""
+        from eventspec.trace import timeline
+
+        figure = timeline.figure([("answer", self)], title)
+        if path is not None:
+            timeline.write(figure, Path(path))
+        return figure
+
+    def span(self, stage: Stage, lane: Lane, start: float, of_round: int | None = None) -> None:
         """Record work that began at `start` (seconds since the request began) and ends now."""
-        self.spans.append(Span(stage, lane, start, self.now()))
+        self.spans.append(Span(stage, lane, start, self.now(), of_round))
 
     def beside(self) -> Trace:
         """Another trace on the same clock, for code that must not write to this one; see `take`."""
@@ -177,3 +207,10 @@ class Trace:
     def tau(self) -> float:
         """Mean tokens committed per target forward, bonus token included."""
         return sum(r.committed for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
+
+    @property
+    def ceiling(self) -> float | None:
+        """The whole time over that to the first committed token, which vision and prefill take: of the baseline's trace, how
+        many times as fast a lossless method can be at most. None for an answer that has no first token or no end."""
+        end, first = self.marks.get("end"), self.marks.get("first_committed")
+        return None if end is None or not first else end / first

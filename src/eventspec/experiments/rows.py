@@ -1,0 +1,114 @@
+"""The rows of a comparison on the disk, one JSON line each, written as soon as they are measured; how a cut-off run goes on.
+
+They know what makes rows comparable, and nothing of how they are measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from eventspec.core import BadInput
+from eventspec.experiments.figures import Row
+from eventspec.files import check_writable, write_text
+from eventspec.recordings.qa import Question
+
+Key = tuple[str, str]
+"""Arm and question id: a sample."""
+_OTHER = "name another file for the rows"
+
+
+def check_place(path: Path, resume: bool = False) -> None:
+    """BadInput where rows cannot be written, or where there are some already that nobody wants to go on with."""
+    check_writable(path)
+    if path.exists() and path.stat().st_size and not resume:
+        raise BadInput(f"{path} holds rows already: go on with them by --resume, or {_OTHER}")
+
+
+class RowFile:
+    """A file of rows and what is in it, by arm and question. It is made with the first row: a comparison that is refused leaves
+    nothing."""
+
+    def __init__(self, path: Path, resume: bool = False) -> None:
+        """`resume`: with the rows that are there, but for a last line that was cut off; without, they are overwritten. BadInput
+        for a file of something else."""
+        self.path, self.rows = path, dict[Key, Row]()
+        self._bytes = 0  # of the rows that are there
+        self._file: IO[str] | None = None
+        if resume and path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        data = self.path.read_bytes()
+        lines = data.split(b"\n")[:-1]  # behind the last line's end: nothing, or a line that was cut off
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                key = row["method"], row["question_id"]
+            except (ValueError, RecursionError, KeyError, TypeError):
+                if number == len(lines):
+                    return  # cut off by something that ended the line
+                raise BadInput(f"{self.path}, line {number} is no row of a comparison: name another file") from None
+            if key in self.rows:
+                raise BadInput(f"{self.path}, line {number} repeats question {key[1]} of {key[0]}: name another file")
+            self.rows[key] = row
+            self._bytes += len(line) + 1
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def get(self, arm: str, question: str) -> Row | None:
+        """The row of an arm and a question id, if there is one."""
+        return self.rows.get((arm, question))
+
+    def add(self, row: Row) -> None:
+        """Keep a row: it is on the disk when this returns."""
+        if self._file is None:
+            self._file = self._begun()
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        self.rows[row["method"], row["question_id"]] = row
+
+    def _begun(self) -> IO[str]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.open("a", encoding="utf-8", newline="\n")
+        file.truncate(self._bytes)
+        return file
+
+    def close(self) -> None:
+        """No more rows for now."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def rewrite(self, rows: Iterable[Row]) -> None:
+        """These rows in place of all, in their order: all or none of it."""
+        self.close()
+        write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def check(self, arms: Sequence[str], questions: Sequence[Question], settings: Mapping[str, Any]) -> None:
+        """BadInput unless every row is one that a comparison of these arms, questions and settings would have measured."""
+        wanted, about = {q.id: q for q in questions}, json.loads(json.dumps(settings))
+        for (arm, number), row in self.rows.items():
+            _check_settings(self.path, row.get("settings"), about)
+            if arm not in arms:
+                raise BadInput(f"{self.path} holds rows of '{arm}', which is not asked for: give the same methods, or {_OTHER}")
+            question = wanted.get(number)
+            if question is None or (row["question"], row["answer"]) != (question.question, question.answer):
+                raise BadInput(f"{self.path} holds question {number}, which is not asked: give the same questions, or {_OTHER}")
+        # All arms answer a question before the next one is asked: a run that was cut off leaves one unfinished at most.
+        counts = Counter(number for _, number in self.rows)
+        if sum(count < len(arms) for count in counts.values()) > 1:
+            short = next(arm for arm in arms if sum(name == arm for name, _ in self.rows) < len(counts))
+            raise BadInput(f"{self.path} was measured without '{short}': give the same methods, or {_OTHER}")
+
+
+def _check_settings(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:
+    if not isinstance(theirs, dict):
+        raise BadInput(f"{path} does not say how its rows were measured: {_OTHER}")
+    for name in [*ours, *theirs]:
+        if (was := theirs.get(name)) != (wanted := ours.get(name)):
+            raise BadInput(f"{path} was measured with {name} {was}, not {wanted}: give the same, or {_OTHER}")

@@ -1,0 +1,57 @@
+"""What a comparison says in words: the verdict, who belongs together, and how far the figures can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from eventspec.experiments.figures import BASE
+from eventspec.experiments.statistics import FEWEST
+
+Figures = Mapping[str, Any]
+SECTIONS = ("", "controls: they have not seen this recording", "lossy: other answers than the target's, no ceiling holds")
+
+
+def grouped(methods: Mapping[str, Figures]) -> list[tuple[str, list[str]]]:
+    """Names of methods, each group under its title: lossless ones, controls, lossy ones. Groups without any are left out."""
+    places = {name: 2 if not own["lossless"] else int(own["control"]) for name, own in methods.items()}
+    groups = [(title, [name for name in methods if places[name] == place]) for place, title in enumerate(SECTIONS)]
+    return [(title, names) for title, names in groups if names]
+
+
+def verdict(methods: Mapping[str, Figures], questions: int) -> str:
+    """Whether the answers were the target's, and what that was worth, in one sentence."""
+    measured = {name: own for name, own in methods.items() if own["lossless"] and own.get("speedup") is not None}
+    if not measured:
+        return f"no speedups: they take the baseline too, --method {BASE}"
+    apart = [f"{name} {own['identical']}" for name, own in measured.items() if own["identical"] < questions]
+    same = f"identical {questions} of {questions}" if not apart else f"NOT identical, of {questions}: {', '.join(apart)}"
+    drafted = {name: own for name, own in measured.items() if not own["control"] and name.split(",")[0] != BASE}
+    if not drafted:
+        return same
+    name = next((name for name in drafted if name.split(",")[0] == "auto"), None)
+    best = name or max(drafted, key=lambda name: drafted[name]["speedup"])
+    own = drafted[best]
+    return f"{same}; {'' if name else 'fastest: '}{best} {own['speedup']:.2f}x, of {own['ceiling']:.2f}x possible"
+
+
+def remarks(found: Figures) -> list[str]:
+    """Sentences about how far the figures can be trusted: n, what the intervals are, who is above a ceiling and why."""
+    methods, where = found["methods"], found["environment"]
+    told = f"n = {found['n']} questions about {found['recordings']} recordings, {where['device_plan']} device(s)."
+    some = [own["speedup_ci95"] for own in methods.values() if "speedup_ci95" in own]
+    if some and all(None in interval for interval in some):
+        told += f" Too few recordings for intervals: n = {found['recordings']}, at least {FEWEST} are needed."
+    elif some:
+        told += f" Intervals: 95 %, bootstrap over recordings, n = {found['recordings']}."
+    words = [told]
+    for name, own in methods.items():
+        if not own["lossless"] or own.get("speedup") is None or own["speedup"] <= own["ceiling"]:
+            continue
+        why = "can only be noise: ask more questions, on a quieter machine"
+        if own["device_plan"] != where["device_plan"]:
+            why = f"is that of the target on device plan {where['device_plan']}, this ran on plan {own['device_plan']}"
+        words.append(f"{name} is above the ceiling of {own['ceiling']:.2f}x, which {why}.")
+    ties = {name: own["ties"] for name, own in methods.items() if own.get("ties")}
+    words += [f"{name}: {count} of the differences are near ties of rounding." for name, count in ties.items()]
+    return words

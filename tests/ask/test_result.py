@@ -1,0 +1,82 @@
+"""What a person at a prompt or in a notebook sees of an answer, and what may stand for a recording."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import eventspec as es
+from eventspec.ask import Result
+from eventspec.core import BadInput, Committed, Provisional, Retracted, Trace
+from eventspec.pairs.pair_file import DATA
+
+CLIP = DATA / "clips/street_scene"
+
+
+@pytest.fixture(scope="module")
+def pair() -> es.Pair:
+    return es.load_pair("nano", "one", fit=False)
+
+
+@pytest.fixture(scope="module")
+def result(pair: es.Pair) -> Result:
+    return es.generate(pair, CLIP, "Describe the scene.", method="prior")
+
+
+def test_every_object_is_one_line(pair: es.Pair, result: Result) -> None:
+    long = replace(result, text="word\n" * 1000)
+    for shown in (
+        result,
+        long,
+        result.trace,
+        pair,
+        pair.open(CLIP),
+        Committed(tuple(range(500))),
+        Provisional(()),
+        Retracted(3),
+    ):
+        assert "\n" not in repr(shown) and len(repr(shown)) < 300
+    assert result.text in repr(result) or result.text[:100] in repr(result)
+    assert repr(Committed((1, 2))) == "Committed((1, 2))"
+    assert repr(Provisional(tuple(range(20)))) == "Provisional((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... 20 in all))"
+
+
+def test_a_summary_tells_text_method_times_tau_and_ceiling(result: Result) -> None:
+    lines = result.summary().splitlines()
+    assert lines[0] == result.text and len(lines) <= 6
+    for words in ("prior, lossless", "first committed", f"tau {result.trace.tau:.2f}", f"ceiling: {result.trace.ceiling:.2f}x"):
+        assert words in result.summary()
+    lossy = replace(result, lossless=False, method="auto", trace=Trace()).summary()
+    assert "auto (prior), LOSSY" in lossy and "not finished" in lossy and "ceiling" not in lossy
+
+
+def test_what_a_notebook_shows_is_small_and_markup_in_it_is_text(result: Result) -> None:
+    page = replace(result, text="<script>alert('x')</script> & more")._repr_html_()
+    assert ElementTree.fromstring(page) is not None and "<script>" not in page and len(page) < 10_000
+
+
+def test_a_trace_knows_the_question_and_what_every_round_said(result: Result) -> None:
+    assert result.trace.question == "Describe the scene."
+    assert "".join(made.text for made in result.trace.rounds) == result.text
+    assert [token for made in result.trace.rounds for token in made.tokens] == result.token_ids
+
+
+def test_a_path_stands_for_a_recording(pair: es.Pair, result: Result) -> None:
+    assert pair.open(str(CLIP)).ask("Describe the scene.", method="prior").token_ids == result.token_ids
+    updates = list(es.stream(pair, str(CLIP), "Describe the scene.", method="prior"))
+    assert [token for made in updates if isinstance(made, Committed) for token in made.tokens] == result.token_ids
+    with pytest.raises(BadInput, match=r"nowhere\.aedat4"):
+        es.generate(pair, Path("nowhere.aedat4"), "What?")
+    with pytest.raises(BadInput, match="the recording is a int: give a Recording, or the path of one"):
+        es.generate(pair, 3, "What?")  # type: ignore[arg-type]
+
+
+def test_settings_are_read_as_they_are_meant(pair: es.Pair, result: Result) -> None:
+    word = result.text.split()[2]
+    cut = es.generate(pair, CLIP, "Describe the scene.", method="prior", stop_strings=word)
+    assert cut.text == result.text[: result.text.index(word)].strip()
+    with pytest.raises(BadInput, match="unknown setting 'max_tokens': did you mean max_new_tokens"):
+        es.generate(pair, CLIP, "What?", max_tokens=3)
