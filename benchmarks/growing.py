@@ -152,7 +152,7 @@ def main() -> None:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 830 530" role="img" aria-label="{about}">'
         f"<style>{STYLE}{''.join(styles)}{moving} {still}</style>"
         f'<rect width="830" height="530" class="paper"/><text x="10" y="22" class="bold">{html.escape(QUESTION)}</text>'
-        f'{seen}{"".join(drawn)}<line x1="{LEFT}" x2="{LEFT}" y1="136" y2="370" class="now"/>{legend}{notes}</svg>\n',
+        f'<line x1="{LEFT}" x2="{LEFT}" y1="136" y2="370" class="now"/>{seen}{"".join(drawn)}{legend}{notes}</svg>\n',
     )
 
 

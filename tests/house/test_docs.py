@@ -16,13 +16,11 @@ import typer
 
 import eventspec as es
 from eventspec import cli
-from eventspec.pairs.pair_file import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 FENCE = re.compile(r"(?:^<!-- run: (?P<how>[^>]*?) -->\n)?^```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
-BUNDLED = {"example:street": "street_scene", "example:davis": "davis346_traffic_1s"}
 REPORTS = ("docs_figures.py", "heads_report.py", "numerics_report.py")
 
 
@@ -51,22 +49,6 @@ def named(page: Path) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------- Python
-@pytest.fixture
-def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`example:NAME` opens a bundled clip, also where `Recording.open` does not know these names yet."""
-    opened = es.Recording.open.__func__  # type: ignore[attr-defined]
-
-    def known(cls: type, path: Any, *rest: Any, **more: Any) -> Any:
-        try:
-            return opened(cls, path, *rest, **more)
-        except es.BadInput:
-            if str(path) not in BUNDLED:
-                raise
-            return opened(cls, DATA / "clips" / BUNDLED[str(path)], *rest, **more)
-
-    monkeypatch.setattr(es.Recording, "open", classmethod(known))
-
-
 def run_page(page: Path, text: str) -> int:
     """Run a page's Python from top to bottom in one namespace; how many blocks ran."""
     space: dict[str, Any] = {"__name__": "docs_page"}
@@ -79,7 +61,6 @@ def run_page(page: Path, text: str) -> int:
     return ran
 
 
-@pytest.mark.usefixtures("bundled")
 @pytest.mark.parametrize("page", pages_with("python"), ids=named)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
