@@ -103,7 +103,7 @@ def so_far(trace: Trace, times: int = 3) -> list[tuple[float, str]]:
         return grown
     first, last = grown[0][0], grown[-1][0]
     wanted = [first + (last - first) * step / (times - 1) for step in range(times)]
-    return [max((one for one in grown if one[0] <= at + 1e-9), key=lambda one: one[0]) for at in wanted]
+    return list(dict.fromkeys(max((one for one in grown if one[0] <= at + 1e-9), key=lambda one: one[0]) for at in wanted))
 
 
 def _length(trace: Trace) -> float:
