@@ -200,21 +200,11 @@ class Verdict:
     near_ties: tuple[int, ...] = ()
 
 
-def _few(tokens: tuple[int, ...]) -> str:
-    """Token ids for one line: of many the first ones."""
-    if len(tokens) <= 12:
-        return repr(tuple(tokens))
-    return f"({', '.join(map(str, tokens[:10]))}, ... {len(tokens)} in all)"
-
-
 @dataclass(frozen=True)
 class Provisional:
     """The drafter's best guess at the next tokens: shown at once, may be retracted."""
 
     tokens: tuple[int, ...]
-
-    def __repr__(self) -> str:
-        return f"Provisional({_few(self.tokens)})"
 
 
 @dataclass(frozen=True)
@@ -222,9 +212,6 @@ class Committed:
     """Tokens the target has verified: they are final."""
 
     tokens: tuple[int, ...]
-
-    def __repr__(self) -> str:
-        return f"Committed({_few(self.tokens)})"
 
 
 @dataclass(frozen=True)

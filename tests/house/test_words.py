@@ -1,8 +1,11 @@
-"""What must not be in a tracked file: package hosts, paths of somebody's machine, notes to self."""
+"""What must not be in a tracked file: package hosts, paths of somebody's machine, notes to self; and names that were given up for
+the field's own."""
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +55,19 @@ def test_a_planted_word_is_found(line: str) -> None:
 @pytest.mark.parametrize("line", ["todo = 1", "frames/home/x", "../work/main", "https://host/root/x", "{folder}/work/x"])
 def test_innocent_lines_pass(line: str) -> None:
     assert findings({"a.py": line}) == []
+
+
+GIVEN_UP = {"told", "hot", "Hot", "Seen", "Nothing", "Late", "unseen", "sees", "hears_all", "hopeless", "Growth"}
+"""Names that said nothing to a reader of the field."""
+
+
+def names_in(text: str) -> set[str]:
+    """Every name that a module gives or uses."""
+    nodes = list(ast.walk(ast.parse(text)))
+    return {str(getattr(node, field)) for node in nodes for field in ("name", "arg", "attr", "id") if hasattr(node, field)}
+
+
+def test_no_name_comes_back_that_was_given_up(root: Path) -> None:
+    found = {path.name: names_in(path.read_text()) & GIVEN_UP for path in sorted((root / "src").rglob("*.py"))}
+    assert not {name: words for name, words in found.items() if words}
+    assert names_in("def told(sees):\n    return sees.hot") & GIVEN_UP == {"told", "sees", "hot"}

@@ -45,12 +45,12 @@ class Result:
         """A few lines for people: the answer, who drafted it, when its tokens came, and what a draft could gain at most."""
         trace, times = self.trace, timing(self.trace)
         came = {"first provisional": "first_provisional", "first committed": "first_committed", "complete": "total"}
-        told = [f"{words} {times[name]:.1f} ms" for words, name in came.items() if times[name] is not None]
+        stages = [f"{words} {times[name]:.1f} ms" for words, name in came.items() if times[name] is not None]
         spoken = f"{len(trace.rounds)} rounds, tau {trace.tau:.2f}, accepted {trace.accepted} of {trace.drafted} drafted nodes"
         lines = [
             self.text,
             f"method:  {self._by()}, {'lossless' if self.lossless else 'LOSSY: not the answer of the target that sees all'}",
-            f"times:   {', '.join(told) or 'it was not finished'}",
+            f"times:   {', '.join(stages) or 'it was not finished'}",
             f"rounds:  {spoken}",
         ]
         if trace.ceiling is not None:

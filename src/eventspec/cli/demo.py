@@ -117,8 +117,8 @@ def demo(
         typer.echo(json.dumps({"runs": runs, "live": streamed}))
         return
     show(streamed)
-    told = f"{where}. Wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)"
-    console.print(told if html is None else f"{told}, and {html}", highlight=False)
+    written = f"{where}. Wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)"
+    console.print(written if html is None else f"{written}, and {html}", highlight=False)
 
 
 @contextmanager

@@ -135,8 +135,10 @@ class _Page:
         height, width = image.shape[:2]
         self._text(left, top + LINE / 2, str(index + 1), weight="bold")
         begins, ends = ((time - origin_us) / 1e6 for time in (part.start_us, part.end_us))
-        told = f"{begins:.{self._digits}f} to {ends:.{self._digits}f} s, {part.events:,} events" if part.events else "no events"
-        self._text(left + 16, top + LINE / 2, told)
+        caption = (
+            f"{begins:.{self._digits}f} to {ends:.{self._digits}f} s, {part.events:,} events" if part.events else "no events"
+        )
+        self._text(left + 16, top + LINE / 2, says)
         self._picture(image, left, top + LINE)
         if part.frame is None or not frame_height or part.frame_us is None:
             return

@@ -131,7 +131,7 @@ def compare(
         row.update(first_difference=None, settings=settings)
         rows.add(row)
 
-    def told() -> dict[str, Any]:
+    def summed() -> dict[str, Any]:
         return summary(_with_looks(table, looks), names, {**environment(pair, events), **about})
 
     try:
@@ -143,7 +143,7 @@ def compare(
                 _look(arm, recordings, question, sampling, found, looks if look else None)
             progress(len(questions) + number, max(steps, len(questions) + number))
     except KeyboardInterrupt:
-        raise Interrupted(told() if table else None, len(rows), len(arms) * len(questions)) from None
+        raise Interrupted(summed() if table else None, len(rows), len(arms) * len(questions)) from None
     finally:
         rows.close()
         looks.close()
@@ -151,7 +151,7 @@ def compare(
             if arm.pair.workers is not pair.workers:
                 arm.pair.workers.close()
     rows.rewrite(row for found in table for row in found.values())
-    return told()
+    return summed()
 
 
 def _look(

@@ -38,13 +38,13 @@ def verdict(methods: Mapping[str, Figures], questions: int) -> str:
 def remarks(found: Figures) -> list[str]:
     """Sentences about how far the figures can be trusted: n, what the intervals are, who is above a ceiling and why."""
     methods, where = found["methods"], found["environment"]
-    told = f"n = {found['n']} questions about {found['recordings']} recordings, {where['device_plan']} device(s)."
+    about = f"n = {found['n']} questions about {found['recordings']} recordings, {where['device_plan']} device(s)."
     some = [own["speedup_ci95"] for own in methods.values() if "speedup_ci95" in own]
     if some and all(None in interval for interval in some):
-        told += f" Too few recordings for intervals: n = {found['recordings']}, at least {FEWEST} are needed."
+        about += f" Too few recordings for intervals: n = {found['recordings']}, at least {FEWEST} are needed."
     elif some:
-        told += f" Intervals: 95 %, bootstrap over recordings, n = {found['recordings']}."
-    words = [told]
+        about += f" Intervals: 95 %, bootstrap over recordings, n = {found['recordings']}."
+    words = [about]
     for name, own in methods.items():
         if not own["lossless"] or own.get("speedup") is None or own["speedup"] <= own["ceiling"]:
             continue
