@@ -1,5 +1,4 @@
-"""What must not be in a tracked file: package hosts, paths of somebody's machine, notes to self; and names that were given up for
-the field's own."""
+"""What must not be in a tracked file: package hosts, paths of somebody's machine, notes to self; and names that were given up."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class _Page:
         caption = (
             f"{begins:.{self._digits}f} to {ends:.{self._digits}f} s, {part.events:,} events" if part.events else "no events"
         )
-        self._text(left + 16, top + LINE / 2, says)
+        self._text(left + 16, top + LINE / 2, caption)
         self._picture(image, left, top + LINE)
         if part.frame is None or not frame_height or part.frame_us is None:
             return
