@@ -1,4 +1,4 @@
-"""What must not be in a tracked file: package hosts, paths of somebody's machine, notes to self; and names that were given up."""
+"""What must not be in a tracked file: package hosts, paths of one machine, notes to self, names that were given up."""
 
 from __future__ import annotations
 
