@@ -93,7 +93,9 @@ def test_generate_shows_provisional_tokens(capsys: pytest.CaptureFixture[str]) -
     assert run([str(w) for w in (*words, "--method", "autoregressive")]) == 0
     plain = capsys.readouterr().out.strip()
     assert run([str(w) for w in (*words, "--provisional")]) == 0
-    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1] == plain, "through a pipe the whole answer stands on the last line"
+    lines = [line.split(maxsplit=3) for line in shown[:-1]]
     kinds = [line[2] for line in lines if len(line) > 2 and line[1] == "ms"]
     assert "committed" in kinds
     committed = " ".join(line[3] for line in lines if len(line) > 3 and line[2] == "committed")

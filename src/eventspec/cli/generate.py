@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -177,7 +178,7 @@ def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Pa
         result.trace.save(trace)
     if as_json:
         typer.echo(json.dumps({"recording": recording.name, **result.as_json(str(trace) if trace else None)}))
-    elif not provisional:
+    elif not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
         typer.echo(result.text)
     for note in (*recording.notes, *result.trace.notes) if not as_json else recording.notes:
         typer.echo(f"note: {note}", err=True)
