@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from eventspec.cli.bars import shown
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
@@ -42,7 +42,7 @@ def embedded(
     _check_out(out, resume)
     recipe.reexecute_with_allocator(sys.argv[1:])
 
-    with _shown() as report:
+    with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
         folder = recipe.train(preset, out, report)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **json.loads((folder / "provenance.json").read_text())}))
@@ -125,7 +125,7 @@ def _heads_of_pair(
         if begin_with_own:
             _tell_fresh(pair, names)
     reexecute_with_allocator(sys.argv[1:])
-    with started() as processes, _shown(processes.first) as report:
+    with started() as processes, shown(("render train", "render calibration", "heads"), processes.first) as report:
         try:
             folder = recipe.train(pair, preset, names, out, report, processes=processes, go_on=begin_with_own)
         except TrainingFailed:
@@ -178,7 +178,7 @@ def _heads_for(
     device, dtype = where
     if dtype not in ("float32", "bfloat16", "float16"):
         raise BadInput(f"dtype '{dtype}' is unknown: choose float32, bfloat16 or float16")
-    with _shown() as report:
+    with shown(("answer", "heads")) as report:
         folder = learn(target, questions, preset, names, out, report, LoadOptions(getattr(torch, dtype), device), longest)
     recorded = json.loads((folder / "heads.json").read_text())
     if as_json:
@@ -218,7 +218,7 @@ def packer(
     folder_of(pair)
     _check_out(out, resume)
     reexecute_with_allocator(sys.argv[1:])
-    with _shown() as report:
+    with shown(("render train", f"packer-{scale}")) as report:
         folder = recipe.train(pair, preset, scale, out, report)
     recorded = json.loads((folder / f"packers/{scale}/provenance.json").read_text())
     if as_json:
@@ -250,7 +250,7 @@ def mixture(
     folder_of(pair)
     asked = None if questions is None else read_questions(questions)
     _check_out(out, resume=False)
-    with _shown() as report:
+    with shown(("questions",)) as report:
         folder = recipe.train(pair, preset, out, report, asked)
     recorded = json.loads((out / "mixture-report.json").read_text())
     if as_json:
@@ -290,32 +290,3 @@ def _check_out(out: Path, resume: bool) -> None:
         raise BadInput(f"{out} is not an empty folder: choose another one, or continue it with --resume")
     if resume and not held:
         raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
-
-
-@contextmanager
-def _shown(visible: bool = True) -> Iterator[Callable[[str, float, dict[str, float]], None]]:
-    """A bar for every stage on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
-    bar, tasks = Progress(*columns, console=Console(stderr=True), disable=not visible), dict[str, TaskID]()
-
-    def report(name: str, progress: float, figures: dict[str, float]) -> None:
-        if not tasks:
-            bar.start()  # not before: what is refused is refused in one line
-        if name not in tasks:
-            tasks[name] = bar.add_task(name, total=1.0, figures="")
-        words = " ".join(f"{key.lstrip('_')} {value:.3g}" for key, value in figures.items())
-        bar.update(tasks[name], completed=progress, figures=words)
-
-    try:
-        yield report
-    except KeyboardInterrupt:
-        if tasks:
-            bar.stop()
-            typer.echo("what was done up to here is kept: go on with --resume", err=True)
-        raise
-    finally:
-        if tasks:
-            bar.stop()

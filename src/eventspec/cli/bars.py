@@ -1,0 +1,120 @@
+"""What a training shows while it runs: on a terminal a bar a stage, elsewhere a line a minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import typer
+
+Tell = Callable[[str, float, dict[str, float]], None]
+EVERY_S = 60.0
+"""Between two lines about one stage, where there is no terminal."""
+
+
+@dataclass
+class Lines:
+    """Lines about stages, whose names are known in their order as far as they are given."""
+
+    stages: Sequence[str]
+    write: Callable[[str], object]
+    clock: Callable[[], float] = time.monotonic
+    _stage: str = ""
+    _began: tuple[float, float] = (0.0, 0.0)  # when this run first heard of the stage, and how far it was then
+    _latest: float = 0.0
+
+    def add(self, name: str, progress: float, figures: dict[str, float]) -> None:
+        """The first news of a stage, its end, and between them what comes a minute after the last line."""
+        now = self.clock()
+        fresh = name != self._stage
+        if fresh:
+            self._stage, self._began = name, (now, progress)
+        if not fresh and progress < 1.0 and now - self._latest < EVERY_S:
+            return
+        self._latest = now
+        parts = (f"{label(name, self.stages)}: {progress:.0%}", self._left(now, progress), said(figures))
+        self.write(", ".join(filter(None, parts)))
+
+    def _left(self, now: float, progress: float) -> str:
+        """How long the rest of the stage should take, once there is something to go by."""
+        begun, before = self._began
+        if progress <= before or progress >= 1.0:
+            return ""
+        minutes = (now - begun) / (progress - before) * (1.0 - progress) / 60
+        return f"{minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
+
+
+def label(name: str, stages: Sequence[str]) -> str:
+    """ "stage 2 of 6, eight", or the name alone where it is none of `stages`."""
+    return f"stage {stages.index(name) + 1} of {len(stages)}, {name}" if name in stages else name
+
+
+def said(figures: dict[str, float]) -> str:
+    """Figures in a few words."""
+    return " ".join(f"{key.lstrip('_')} {value:.3g}" for key, value in figures.items())
+
+
+@contextmanager
+def shown(stages: Sequence[str] = (), visible: bool = True) -> Iterator[Tell]:
+    """Show what is reported on standard error, for as long as the block runs; Ctrl-C is told that nothing is lost."""
+    from rich.console import Console
+
+    console, begun = Console(stderr=True), False
+    lines = Lines(stages, lambda text: typer.echo(text, err=True))
+    show, stop = _bars(console, stages) if console.is_terminal else (lines.add, _nothing_to_stop)
+
+    def report(name: str, progress: float, figures: dict[str, float]) -> None:
+        nonlocal begun
+        begun = True
+        if visible:
+            show(name, progress, figures)
+
+    try:
+        yield report
+    except KeyboardInterrupt:
+        if begun:
+            stop()
+            typer.echo("what was done up to here is kept: go on with --resume", err=True)
+        raise
+    finally:
+        stop()
+
+
+def _nothing_to_stop() -> None:
+    pass
+
+
+def _bars(console: object, stages: Sequence[str]) -> tuple[Tell, Callable[[], None]]:
+    """A bar for every stage, with the time that is left; what shows them, and what ends that."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskID,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    assert isinstance(console, Console)
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        TaskProgressColumn(),
+        *times,
+        TextColumn("{task.fields[figures]}"),
+    )
+    bar, tasks = Progress(*columns, console=console), dict[str, TaskID]()
+
+    def show(name: str, progress: float, figures: dict[str, float]) -> None:
+        if not tasks:
+            bar.start()  # not before: what is refused is refused in one line
+        if name not in tasks:
+            tasks[name] = bar.add_task(label(name, stages), total=1.0, figures="")
+        bar.update(tasks[name], completed=progress, figures=said(figures))
+
+    return show, bar.stop
