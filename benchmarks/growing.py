@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import eventspec as es
+from eventspec.ask import generation
 from eventspec.cli.show import grown, joined, record
 from eventspec.core import Trace
 from eventspec.events.pictures import pictures
@@ -52,16 +53,10 @@ class Strip:
 def answered(pair: Pair, recording: es.Recording, method: str, heading: str) -> Strip:
     """The second run of a method: the first one warms it up."""
     for _ in range(2):
-        asking = pair_generation(pair, recording, method)
+        asking = generation(pair, recording, QUESTION, method)
         updates = record(asking)
     growth = grown(joined(updates), pair.vocabulary.decode)
     return Strip(f"{heading}: {1e3 * asking.trace.marks['end']:.0f} ms", growth, asking.trace)
-
-
-def pair_generation(pair: Pair, recording: es.Recording, method: str) -> Any:
-    from eventspec.ask import generation
-
-    return generation(pair, recording, QUESTION, method)
 
 
 def embedded(image: Any, x: int, y: int, says: str) -> str:

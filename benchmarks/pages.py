@@ -20,8 +20,8 @@ def with_blocks(page: Path, script: str, blocks: Mapping[str, str]) -> str:
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         if not pattern.search(text):
             sys.exit(f"{page} has no place for {name}: it stands between {begin} and {end}")
-        whole = f"{begin}\n{block}\n{end}"
-        text = pattern.sub(lambda found, whole=whole: whole, text)  # type: ignore[misc]
+        before, after = pattern.split(text, maxsplit=1)
+        text = f"{before}{begin}\n{block}\n{end}{after}"
     return text
 
 

@@ -9,8 +9,6 @@ import eventspec as es
 
 
 class Bigram:
-    """`score` gives the logits behind the last committed token, and behind every node of the proposal."""
-
     lossless, chunked, room = True, False, 1000
 
     def __init__(self, table: torch.Tensor) -> None:
@@ -18,23 +16,25 @@ class Bigram:
         self.limits = es.Limits(vocabulary=len(table), layers=0, trees=True, rounding=0.0)
 
     def encode(self, media: es.Media, trace: es.Trace) -> Bigram:
-        return self  # it does not look at the recording, so it is its own context ...
+        return self
 
     def open(self, question: str, sampling: es.Sampling, tail: int, trace: es.Trace, taps: tuple[int, ...] = ()) -> Bigram:
-        return Bigram(self.table)  # ... and a fresh copy is a session
+        return self.again()
 
-    def score(self, proposal: es.Proposal) -> es.Scores:
+    def again(self) -> Bigram:  # near ties are settled by reading the answer anew
+        return Bigram(self.table)
+
+    def score(self, proposal: es.Proposal) -> es.Scores:  # logits behind the last token, and behind every node
         return es.Scores(self.table[[self.last, *proposal.tokens.tolist()]])
 
     def commit(self, verdict: es.Verdict) -> None:
         self.last = int(verdict.tokens[-1])
 
 
-pair, recording = es.load_pair("embedded"), es.Recording.open("example:street")
+pair, recording = es.load_pair("embedded"), "example:street"
 read = [0, *es.generate(pair, recording, "Is anybody crossing the road?").token_ids]
 table = torch.zeros(pair.vocabulary.size, pair.vocabulary.size)
 np.add.at(table.numpy(), (read[:-1], read[1:]), 1.0)
 mine = pair.with_target(Bigram(table))
-plain, drafted = (es.generate(mine, recording, "Well?", method, max_new_tokens=12) for method in ("autoregressive", "ngram"))
-assert drafted.token_ids == plain.token_ids
-print(plain.text)
+plain, drafted = (es.generate(mine, recording, "Well?", name, max_new_tokens=12) for name in ("autoregressive", "ngram"))
+assert drafted.token_ids == plain.token_ids, plain.text

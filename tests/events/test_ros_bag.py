@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rosbags import rosbag1, rosbag2
+from rosbags.rosbag2 import StoragePlugin
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import SizeUnknown, ros_bag
 from eventspec.recordings import Recording
-
-rosbags = pytest.importorskip("rosbags")
-from rosbags import rosbag1, rosbag2  # noqa: E402
-from rosbags.rosbag2 import StoragePlugin  # noqa: E402
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore  # noqa: E402
 
 KINDS = ("ros1", "sqlite3", "mcap")
 START_NS = 1_600_000_000_000_000_000
