@@ -119,6 +119,7 @@ def test_demo_compares_every_method_on_both_recordings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("eventspec.cli.demo.MOST_REPEATS", 2)
     found = told(capsys, "demo", "--json")  # as `make demo` calls it: everything by default
     runs = found["runs"]
     assert len(runs) == 26

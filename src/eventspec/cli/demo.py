@@ -184,41 +184,51 @@ def measured(arms: list[Arm], recordings: Recordings, question: Question) -> lis
     rows: list[dict[str, Row]] = []
     for _, found in interleaved(arms, recordings, [question] * MOST_REPEATS, Sampling()):
         rows.append(found)
-        if len(rows) >= REPEATS and width(rows) <= NARROW:
+        if len(rows) >= REPEATS and width(figures_of(rows)["auto"]) <= NARROW:
             break
     return rows
 
 
-def width(rows: list[dict[str, Row]]) -> float:
-    """Of the 95 % interval of the speedup of `auto` over the repeats, as a share of it."""
-    from eventspec.experiments.statistics import ratio_interval
+def figures_of(rows: list[dict[str, Row]]) -> dict[str, dict[str, Any]]:
+    """Figures of every arm over the repeats, one dict of rows a repeat: as those of a comparison whose recordings they are."""
+    from eventspec.experiments.figures import summary
 
-    base, own = ([row[name]["timing_ms"]["total"] for row in rows] for name in ("autoregressive", "auto"))
-    low, high = ratio_interval(base, own, range(len(rows))) or (0.0, 1.0)
-    return (high - low) / max(high, 1e-9)
+    flat = [
+        {"first_difference": None, **row, "recording": f"repeat {n}", "vision": None}
+        for n, found in enumerate(rows)
+        for row in found.values()
+    ]
+    methods: dict[str, dict[str, Any]] = summary(flat, list(rows[0]), {})["methods"]
+    return methods
+
+
+def identical(rows: list[dict[str, Row]], label: str) -> bool:
+    """Whether an arm gave the target's own answer to the first question in every repeat, whatever its context was."""
+    return all(found[label]["token_ids"] == rows[0]["autoregressive"]["token_ids"] for found in rows)
+
+
+def width(own: dict[str, Any]) -> float:
+    """Of the 95 % interval of a speedup, as a share of it; 1 where there is none yet."""
+    low, high = own["speedup_ci95"]
+    return 1.0 if low is None else (high - low) / max(high, 1e-9)
 
 
 def verdict(rows: list[dict[str, Row]]) -> list[str]:
     """What the table says, in a few sentences; rows by arm, one dict a repeat, the baseline first."""
-    from eventspec.experiments.statistics import ratio_interval
-
-    base, own = ([row[name]["timing_ms"] for row in rows] for name in ("autoregressive", "auto"))
-    lossless = [label for label, row in rows[-1].items() if row["lossless"]]
-    wanted = rows[0]["autoregressive"]["token_ids"]
-    same = sum(all(row[label]["token_ids"] == wanted for row in rows) for label in lossless)
-    plain, drafted = ([timing["total"] for timing in timings] for timings in (base, own))
-    speed, most = sum(plain) / sum(drafted), sum(plain) / sum(timing["first_committed"] for timing in base)
-    low, high = ratio_interval(plain, drafted, range(len(rows))) or (speed, speed)
-    faster = f"{speed:.2f}x ({low:.2f} to {high:.2f}, n = {len(rows)})"
+    methods, n = figures_of(rows), len(rows)
+    own, lossless = methods["auto"], [label for label, figures in methods.items() if figures["lossless"]]
+    same = sum(identical(rows, label) for label in lossless)
+    (low, high), ceiling = own["speedup_ci95"], own["ceiling"]
+    known = f"n = {n}, too few for an interval" if low is None else f"{low:.2f} to {high:.2f}, n = {n}"
     chosen = ", ".join(sorted({row["auto"]["chosen"] for row in rows}))
     found = [f"Identical to the target's own answer: {same} of {len(lossless)} lossless rows."]
     found.append(
-        f"auto: {faster}, of {most:.2f}x possible, because the target's own vision and prefill are {1 / most:.0%} of its time. "
-        f"It chose {chosen}."
+        f"auto: {own['speedup']:.2f}x ({known}), of {ceiling:.2f}x possible, because the target's own vision and prefill "
+        f"are {1 / ceiling:.0%} of its time. It chose {chosen}."
     )
-    if low < 1:
+    if low is None or low < 1:
         found.append("So auto is not reliably faster than the target alone here.")
-    if (share := width(rows)) > NARROW:
+    if low is not None and (share := width(own)) > NARROW:
         load = f" (load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
         found.append(f"Something else runs on this machine{load}: that speedup is known to {share:.0%} only.")
     return found
@@ -283,28 +293,23 @@ def table(rows: list[dict[str, Row]]) -> str:
 
 
 def table_rows(rows: list[dict[str, Row]]) -> list[tuple[str, ...]]:
-    """Cells of every row behind its heading: milliseconds are means, speedup and ceiling ratios of sums."""
+    """Cells of every row behind its heading."""
 
-    def summed(found: list[dict[str, Any]], stage: str) -> float:
-        return float(sum(row["timing_ms"][stage] or 0.0 for row in found))
+    def milliseconds(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f}"
 
-    made, headings = list[tuple[str, ...]](), {one.label: one.heading for one in ARMS}
-    arms = {label: [found[label] for found in rows] for label in rows[0]}
-    base = next(iter(arms.values()))
-    bases = {found[0]["context"]: found for found in reversed(arms.values()) if found[0]["drafter"] == "autoregressive"}
-    for label, found in arms.items():
-        early, exact = found[0]["timing_ms"]["first_provisional"], found[0]["lossless"]
-        own = bases[found[0]["context"]]  # a second question's baseline is asked behind another one too
-        same = all(row["token_ids"] == base[0]["token_ids"] for row in found)
-        cells = (
+    headings, methods = {one.label: one.heading for one in ARMS}, figures_of(rows)
+    return [
+        (
+            headings[label],
             label,
-            "-" if early is None else f"{summed(found, 'first_provisional') / len(found):.1f}",
-            f"{summed(found, 'first_committed') / len(found):.1f}",
-            f"{summed(found, 'total') / len(found):.1f}",
-            f"{summed(own, 'total') / summed(found, 'total'):.2f}x",
-            f"{summed(own, 'total') / summed(own, 'first_committed'):.2f}x" if exact else "-",
-            f"{found[0]['speculation']['tau']:.2f}",
-            "yes" if same else "NO",
+            milliseconds(own["first_provisional_ms"]),
+            milliseconds(own["first_committed_ms"]),
+            milliseconds(own["total_ms"]),
+            f"{own['speedup']:.2f}x",
+            f"{own['ceiling']:.2f}x" if own["lossless"] else "-",
+            f"{own['tau']:.2f}",
+            "yes" if identical(rows, label) else "NO",
         )
-        made.append((headings[label], *cells))
-    return made
+        for label, own in methods.items()
+    ]
