@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+
 import pytest
 
 from eventspec.cli.bars import Lines, label, shown
@@ -48,3 +53,22 @@ def test_an_interrupt_says_that_nothing_is_lost(capsys: pytest.CaptureFixture[st
 def test_a_stage_that_is_not_announced_has_its_name_alone() -> None:
     assert label("distil", ("render", "distil")) == "stage 2 of 2, distil"
     assert label("other", ("render",)) == "other"
+
+
+def test_a_terminal_says_what_it_waits_for_before_torch_is_loaded() -> None:
+    reading, terminal = os.openpty()
+    words = ["-X", "importtime", "-m", "eventspec", "generate", "--recording", "example:street", "--prompt", "Why?"]
+    try:
+        done = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=terminal)
+        os.close(terminal)
+        shown = b""
+        while b"loading the models" not in shown:
+            more = os.read(reading, 4096)
+            assert more, shown[-500:]
+            shown += more
+        done.kill()
+        assert re.search(rb"\| +typer\b", shown), "imports are listed"
+        assert not re.search(rb"\| +torch\b", shown)
+    finally:
+        done.wait()
+        os.close(reading)

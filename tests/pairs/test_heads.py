@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +106,21 @@ def test_heads_of_one_shape_get_the_same_plan(pair: Pair) -> None:
     shapes = [drafter.kernel.shape for drafter in drafters if isinstance(drafter, FeatureDrafter)]
     assert shapes[0] == shapes[1]
     assert len(set(shapes)) == 4
+
+
+LOADS = """
+import sys
+from eventspec.pairs import load_pair
+pair = load_pair("nano", "one", fit=False)
+for head in pair.parts.heads:
+    pair.with_head(head)
+pair.with_compression("packer:2")
+assert "torch" in sys.modules
+assert "torch._dynamo" not in sys.modules, "something was computed on the meta device"
+"""
+
+
+def test_loading_imports_no_compiler() -> None:
+    """It takes as long as everything else that is loaded."""
+    done = subprocess.run([sys.executable, "-c", LOADS], check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-500:]

@@ -1,7 +1,8 @@
-"""What a training shows while it runs: on a terminal a bar a stage, elsewhere a line a minute."""
+"""What is shown while something takes long: a spinner; of a training a bar a stage, or without a terminal a line a minute."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -80,6 +81,19 @@ def shown(stages: Sequence[str] = (), visible: bool = True) -> Iterator[Tell]:
         raise
     finally:
         stop()
+
+
+@contextmanager
+def waiting(doing: str) -> Iterator[None]:
+    """A spinner and what is done, on standard error where that is a terminal, for as long as the block runs. Enter it before
+    torch is imported: that alone takes a second or two."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(doing):
+        yield
 
 
 def _nothing_to_stop() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eventspec.cli.bars import waiting
 from eventspec.cli.events import Order, Sensor
 from eventspec.cli.paths import given_path
 
@@ -33,16 +34,17 @@ def chat(
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
 ) -> None:
     """Ask several questions about one recording, a line each, until an empty line or the end of the input."""
-    from eventspec.core import BadInput, Sampling
-    from eventspec.events.formats import parse_sensor_size
-    from eventspec.pairs import check_method, load_pair
-    from eventspec.recordings import Recording
+    with waiting("loading the models"):
+        from eventspec.core import BadInput, Sampling
+        from eventspec.events.formats import parse_sensor_size
+        from eventspec.pairs import check_method, load_pair
+        from eventspec.recordings import Recording
 
-    check_method(method)
-    size = parse_sensor_size(sensor) if sensor is not None else None
-    opened = Recording.open(recording, size, monotonic)
-    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
-    context = load_pair(pair, device_plan).open(opened, store=store)
+        check_method(method)
+        size = parse_sensor_size(sensor) if sensor is not None else None
+        opened = Recording.open(recording, size, monotonic)
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+        context = load_pair(pair, device_plan).open(opened, store=store)
     asking_person = sys.stdin.isatty()
     if asking_person:
         context.prepare(method)

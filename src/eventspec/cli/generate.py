@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eventspec.cli.bars import waiting
 from eventspec.cli.events import Order, Sensor
 from eventspec.cli.paths import check_in_folder, given_path
 
@@ -113,23 +114,24 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Ask one question about one recording; the answer is exactly the target's own."""
-    from eventspec.ask import generation
-    from eventspec.core import Sampling
-    from eventspec.models.loading import LoadOptions
-    from eventspec.pairs import check_method
+    with waiting("loading the models"):
+        from eventspec.ask import generation
+        from eventspec.core import Sampling
+        from eventspec.models.loading import LoadOptions
+        from eventspec.pairs import check_method
 
-    check_method(method)
-    _check_choices(method, target, {"head": head, "drafter": drafter, "compress": compress}, trace)
-    drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
-    drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
-    drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
-    opened = _opened(recording, video, events, sensor, monotonic)
-    how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=allow_extrapolation, compat=compat)
-    folders = (pair, target, drafter, head)
-    loaded = _load(folders, method, vocabulary, how, device_plan)
-    loaded = loaded if compress is None else loaded.with_compression(compress)
-    drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
-    asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window)), drawn)
+        check_method(method)
+        _check_choices(method, target, {"head": head, "drafter": drafter, "compress": compress}, trace)
+        drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
+        drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
+        drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
+        opened = _opened(recording, video, events, sensor, monotonic)
+        how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=allow_extrapolation, compat=compat)
+        folders = (pair, target, drafter, head)
+        loaded = _load(folders, method, vocabulary, how, device_plan)
+        loaded = loaded if compress is None else loaded.with_compression(compress)
+        drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
+        asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window)), drawn)
     _tell(asking, opened, provisional, trace, as_json)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli.bars import waiting
 from eventspec.cli.events import Order, Sensor
 from eventspec.cli.paths import given_path
 
@@ -39,20 +40,21 @@ def live(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
-    from eventspec.ask.generation import check_question
-    from eventspec.ask.replay import Replay
-    from eventspec.core import BadInput
-    from eventspec.events.formats import parse_sensor_size
-    from eventspec.pairs import check_method, load_pair
-    from eventspec.recordings import Recording
+    with waiting("loading the models"):
+        from eventspec.ask.generation import check_question
+        from eventspec.ask.replay import Replay
+        from eventspec.core import BadInput
+        from eventspec.events.formats import parse_sensor_size
+        from eventspec.pairs import check_method, load_pair
+        from eventspec.recordings import Recording
 
-    check_method(method)
-    if not (0 < seconds < math.inf and 0 < every < math.inf):
-        raise BadInput("--seconds and --every count seconds, above 0 and not for ever")
-    check_question(prompt)
-    size = parse_sensor_size(sensor) if sensor is not None else None
-    opened = Recording.open(recording, size, monotonic)
-    loaded = load_pair(pair, device_plan)
+        check_method(method)
+        if not (0 < seconds < math.inf and 0 < every < math.inf):
+            raise BadInput("--seconds and --every count seconds, above 0 and not for ever")
+        check_question(prompt)
+        size = parse_sensor_size(sensor) if sensor is not None else None
+        opened = Recording.open(recording, size, monotonic)
+        loaded = load_pair(pair, device_plan)
     with loaded.live(method, windows=windows, window_us=window_us, hop_us=hop_us, share=share) as stream:
         if standing:
             stream.standing(prompt, max_new_tokens=max_new_tokens)

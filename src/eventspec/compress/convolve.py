@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.compress.pool import grouped
+from eventspec.nn.first_values import first_values
 
 
 class Convolution(nn.Module):
@@ -14,7 +15,8 @@ class Convolution(nn.Module):
     def __init__(self, width: int, ratio: int) -> None:
         super().__init__()
         self.ratio = ratio
-        self.weight = nn.Parameter(torch.eye(width).repeat(1, ratio) / ratio)
+        self.weight = nn.Parameter(torch.empty(width, ratio * width))
+        first_values(self.weight, lambda: torch.eye(width).repeat(1, ratio) / ratio)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[..., T, 2 D] -> [..., M, 2 D] with M = ceil(T / ratio), and the places of the groups' last rows."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from eventspec.nn.first_values import first_values
+
 
 class Resampler(nn.Module):
     """`queries` rows, whatever the number of rows before. They stand where the last rows stood."""
 
     def __init__(self, width: int, queries: int) -> None:
         super().__init__()
-        self.queries = nn.Parameter(torch.randn(queries, width) * width**-0.5)
+        self.queries = nn.Parameter(torch.empty(queries, width))
+        first_values(self.queries, lambda: torch.randn_like(self.queries) * width**-0.5)
         self.keys = nn.Linear(width, width, bias=False)
         self.values = nn.Linear(width, width, bias=False)
-        nn.init.eye_(self.values.weight)  # it starts as a mean that is not quite even
+        first_values(self.values.weight, lambda: torch.eye(width))  # it starts as a mean that is not quite even
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[..., T, 2 D] -> [..., queries, 2 D] and the last places; with fewer rows than queries, as many as there are."""

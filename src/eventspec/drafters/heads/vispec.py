@@ -16,6 +16,7 @@ from eventspec.drafters.heads.head import LAYER, HeadInputs, Recipe
 from eventspec.models import weights
 from eventspec.models.checkpoint import without_memory
 from eventspec.nn.draft import DraftKernel
+from eventspec.nn.first_values import first_values
 from eventspec.nn.linear import Linear
 
 VECTORS = 8
@@ -30,7 +31,8 @@ class VisionAdaptor(nn.Module):
 
     def __init__(self, width: int, heads: int, queries: int) -> None:
         super().__init__()
-        self.heads, self.queries = heads, nn.Parameter(torch.randn(queries + 1, heads, width // heads) * width**-0.5)
+        self.heads, self.queries = heads, nn.Parameter(torch.empty(queries + 1, heads, width // heads))
+        first_values(self.queries, lambda: torch.randn_like(self.queries) * width**-0.5)
         self.keys, self.values, self.out = (Linear(width, width, bias=False) for _ in range(3))
 
     def forward(self, visual: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,9 +62,8 @@ class VispecHead(EagleHead):
     def begin(self) -> None:
         """The fusion as it is before training: the vector changes nothing."""
         width = self.global_proj.out_features
-        with torch.no_grad():
-            self.global_proj.weight.copy_(torch.cat((torch.eye(width), torch.zeros(width, width)), 1))
-            self.global_proj.bias.zero_()
+        first_values(self.global_proj.weight, lambda: torch.eye(width, 2 * width))
+        first_values(self.global_proj.bias, lambda: torch.zeros(width))
 
     def fuse_global(self, tapped: Tensor, global_feature: Tensor) -> Tensor:
         """Features [..., D] fused with the vector of all visual rows [..., D] (zero before there are any)."""
