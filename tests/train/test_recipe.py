@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from pathlib import Path
 
@@ -58,6 +59,24 @@ def test_a_stage_resumes_where_it_stopped(tmp_path: Path) -> None:
     before = model.weight.clone()
     run_stage(Stage("one", 0.2, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
     assert torch.equal(model.weight, before), "a finished stage trains no further"
+
+
+def test_figures_of_a_stage_are_kept_as_lines_and_for_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model = nn.Linear(1, 1)
+    run_stage(
+        Stage("calm", 0.3, 1e-3, 1),
+        model,
+        itertools.repeat(None),
+        lambda *_: {"fit": model(torch.ones(1, 1)).square().mean()},
+        tmp_path,
+        silent,
+    )
+    rows = [json.loads(line) for line in (tmp_path / "calm.jsonl").read_text().splitlines()]
+    kept = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("calm/fit")
+    assert [row["step"] for row in rows] == [scalar.step for scalar in kept]
+    assert [row["fit"] for row in rows] == pytest.approx([scalar.value for scalar in kept], abs=1e-4)
 
 
 def test_an_interrupt_keeps_every_step(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -138,11 +140,13 @@ def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
 
 
 class _Log:
-    """Smoothed figures of a stage, told and appended to `folder/NAME.jsonl` every 20 steps."""
+    """Smoothed figures of a stage, told and appended to `folder/NAME.jsonl` every 20 steps, and written to `folder/tensorboard`
+    where TensorBoard is installed."""
 
-    def __init__(self, folder: Path, stage: Stage, report: Report) -> None:
+    def __init__(self, folder: Path, stage: Stage, report: Report, written: bool) -> None:
         self.path, self.stage, self.report = folder / f"{stage.name}.jsonl", stage, report
         self.smooth: dict[str, float] = {}
+        self.scalars: Any = _scalars(folder / "tensorboard") if written else None
 
     def add(self, figures: Mapping[str, float], steps: int, seconds: float) -> None:
         for name, figure in figures.items():
@@ -153,6 +157,23 @@ class _Log:
         row = {"step": steps, "seconds": round(seconds, 1), **{name: round(value, 4) for name, value in self.smooth.items()}}
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+        if self.scalars is not None:
+            for name, value in self.smooth.items():
+                self.scalars.add_scalar(f"{self.stage.name}/{name.lstrip('_')}", value, steps)
+
+    def close(self) -> None:
+        """Write what TensorBoard's writer still holds."""
+        if self.scalars is not None:
+            self.scalars.close()
+
+
+def _scalars(folder: Path) -> object:
+    """TensorBoard's writer, None where it is not installed. Its import takes seconds: not while a stage's time runs."""
+    if find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(folder, flush_secs=30)
 
 
 def run_stage(
@@ -172,11 +193,12 @@ def run_stage(
     `snapshots`: shares of the budget at which the state is kept as NAME-PERCENT.pt as well. Of several `processes`, each with
     batches of its own, the first one saves and reports; TrainingFailed comes to all of them at the same step."""
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
-    checkpoint, log = Checkpoint(folder, stage.name), _Log(folder, stage, report)
+    checkpoint = Checkpoint(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
+    log = _Log(folder, stage, report, processes.first and seconds < stage.seconds)
     processes.begin(model)
     saved, last = seconds, trained_clock()
-    with _kept_when_interrupted(lambda: checkpoint.save(model, optimiser, seconds, steps), processes):
+    with closing(log), _kept_when_interrupted(lambda: checkpoint.save(model, optimiser, seconds, steps), processes):
         for batch in batches:
             if seconds >= stage.seconds:
                 break
