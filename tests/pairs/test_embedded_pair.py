@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,16 @@ def test_a_window_chooses_its_frames_and_events(pair: Pair, real: Recording) -> 
     assert half.token_ids
     with pytest.raises(BadInput, match="outside the recording"):
         generate(pair, real, "Describe the scene.", window=Window(begin - 10_000_000, begin - 5_000_000))
+
+
+def test_answers_about_other_recordings_than_the_streets_say_so(pair: Pair, real: Recording) -> None:
+    street = scene(0)[0]
+    said = [generate(pair, found, "What is ahead?", max_new_tokens=2).trace.notes for found in (street, real)]
+    assert said[0] == []
+    assert sum("trained on the synthetic street only" in note for note in said[1]) == 1
+    assert pair.open(real).ask("What is ahead?", max_new_tokens=2).trace.notes == said[1]
+    assert pair.open(street).ask("What is ahead?", max_new_tokens=2).trace.notes == []
+    assert replace(pair, trained_on="").notes_on(real) == (), "of other pairs nothing is known"
 
 
 def test_methods_say_what_a_recording_lacks(pair: Pair, real: Recording) -> None:

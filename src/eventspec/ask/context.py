@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of, opened
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Context, Request, Sampling, Target, Trace, Window
 from eventspec.engine.policy import NO_TAIL
@@ -29,8 +28,8 @@ class RecordingContext:
     for as long as this object lives.
     """
 
-    def __init__(self, pair: Methods, recording: Recording | str | Path, window: Window | None = None) -> None:
-        recording = opened(recording)
+    def __init__(self, pair: Methods, recording: Recording, window: Window | None = None, notes: tuple[str, ...] = ()) -> None:
+        self.notes = notes
         self.pair, self.name, self.media = pair, recording.name, media_of(recording, window)
         self._contexts: list[tuple[Target, Context]] = []
         self._later: list[Frames] = []
@@ -52,7 +51,7 @@ class RecordingContext:
         check_media(self.name, self.media, method, found, events_may_lack, frames_may_lack=bool(self._later))
         request = Request(self.media, question, self.pair.tokens.sampling((sampling or Sampling()).but(**settings)))
         before = any(target is found.target for target, _ in self._contexts)
-        return Generation(self.pair, request, method, partial(self._encoded, found.target), before)
+        return Generation(self.pair, request, method, partial(self._encoded, found.target), before, self.notes)
 
     def ask(self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any) -> Result:
         """Answer a question; as `generate`."""

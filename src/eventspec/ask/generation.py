@@ -34,6 +34,9 @@ class Methods(Protocol):
     def method(self, name: str) -> Method:
         """What a name means; BadInput when there is no such method."""
 
+    def notes_on(self, recording: Recording) -> tuple[str, ...]:
+        """What is to be said of every answer about a recording."""
+
 
 def opened(recording: Recording | str | Path) -> Recording:
     """A recording, or what `Recording.open` makes of a path. BadInput for what is neither."""
@@ -97,13 +100,20 @@ class Generation:
     """One question being answered: iterate `updates` to see it grow, or take the `result` at once. It runs once.
 
     `encode` gives the recording as the method's target sees it; None = it is encoded anew. read_before: whether it was read for
-    another question. chosen: the name of the method that answers, `name` unless that one leaves the choice to what was learnt.
+    another question. notes: what is said of the answer whatever comes of it. chosen: the name of the method that answers,
+    `name` unless that one leaves the choice to what was learnt.
     """
 
     def __init__(
-        self, pair: Methods, request: Request, name: str, encode: Encode | None = None, read_before: bool = False
+        self,
+        pair: Methods,
+        request: Request,
+        name: str,
+        encode: Encode | None = None,
+        read_before: bool = False,
+        notes: tuple[str, ...] = (),
     ) -> None:
-        self.pair, self.request, self.name = pair, request, name
+        self.pair, self.request, self.name, self.notes = pair, request, name, notes
         self.trace, self.encode = Trace(question=request.question), encode
         self._asked = Asked(request.question, request.sampling.max_new_tokens, request.media.events is not None, read_before)
         self._choice = pair.method(name).choice
@@ -160,7 +170,7 @@ class Generation:
         stop = StopDetector(sampling.stop_ids, sampling.stop_strings, pair.tokens.vocabulary.decode)
         limits = method.target.limits  # measured on first use, which is no part of this answer
         self.trace.restart()
-        for note in method.notes:
+        for note in (*method.notes, *self.notes):
             self.trace.note(note)
         how = (method.target, method.drafts, request, method.policy, pair.workers, self.trace, stop, emit)
         self._outcome = run(*how, cancelled=lambda: self._cancelled, encode=self.encode)
@@ -205,7 +215,8 @@ def generation(
     recording = opened(recording)
     media = media_of(recording, window)
     check_media(recording.name, media, method, found, events_may_lack)
-    return Generation(pair, Request(media, question, pair.tokens.sampling(sampling or Sampling())), method)
+    request = Request(media, question, pair.tokens.sampling(sampling or Sampling()))
+    return Generation(pair, request, method, notes=pair.notes_on(recording))
 
 
 def generate(

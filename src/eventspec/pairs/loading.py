@@ -18,7 +18,8 @@ from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import EVENT_METHOD, Parts, built, cross_modal
 from eventspec.pairs.packers import Packers
 from eventspec.pairs.pair import Pair
-from eventspec.pairs.pair_file import PairFile, folder_of, two_meanings
+from eventspec.pairs.pair_file import PairFile, bundled, folder_of, two_meanings
+from eventspec.scenes import SOURCE
 from eventspec.text import TokenSpace, Vocabulary
 
 
@@ -73,7 +74,8 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
     )
     events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)
     methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
-    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"))
+    street = SOURCE if file.folder in bundled().values() else ""
+    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"), street)
 
 
 def _prior(path: Path) -> TextPrior:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.ask import Live, LivePolicy, RecordingContext
-from eventspec.ask.generation import DEFAULT_METHOD
+from eventspec.ask.generation import DEFAULT_METHOD, opened
 from eventspec.core import BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
@@ -49,6 +49,8 @@ class Pair:
     """The folder of its pair.toml."""
     checkpoint: Path | None = None
     """The target's own folder."""
+    trained_on: str = ""
+    """What the source of a recording begins with that is of the kind the pair was trained on; "" when it may be of any kind."""
 
     def __repr__(self) -> str:
         return f"<Pair {self.name}: {', '.join(self.methods)}; {self.workers.placement} device(s)>"
@@ -152,10 +154,21 @@ class Pair:
         """A recording, or the one at a path, to ask several questions about: it is encoded once, and only the first of them
         reads its rows. With a folder `store` the target's features of every frame are kept there, by content, for whoever opens
         it later."""
+        recording = opened(recording)
+        notes = self.notes_on(recording)
         if store is None:
-            return RecordingContext(self, recording, window)
+            return RecordingContext(self, recording, window, notes)
         kept = self.workers.start("target", partial(keeping, self.target, FEATURE_BYTES, store)).result()
-        return RecordingContext(self._with_same(kept), recording, window)
+        return RecordingContext(self._with_same(kept), recording, window, notes)
+
+    def notes_on(self, recording: Recording) -> tuple[str, ...]:
+        """What is to be said of every answer about a recording."""
+        if recording.source.startswith(self.trained_on):
+            return ()
+        return (
+            f"pair {self.name} was trained on the {self.trained_on} only, and this recording seems to be of something else: "
+            "the answer is exactly the target's own, and may well be wrong",
+        )
 
     def live(self, method: str = DEFAULT_METHOD, feature_bytes: int = FEATURE_BYTES, **policy: Any) -> Live:
         """A stream to push frames and events to, which is read before anybody asks; `method` is what it is read for, `policy`

@@ -80,7 +80,8 @@ def opened(
         name = relative(path, root)
         try:
             missing += [f"{name}/{absent}" for absent in lacks(path)]
-            _, events, video, _ = read(path)
+            found = read(path)
+            events, video = found.events, found.video
         except BadInput as error:
             wrong.append(str(error))
             parts.append(Part(name, {}))

@@ -31,7 +31,7 @@ FRAMES_NAME = "frames"
 
 # ---------------------------------------------------------------------------------------------------------------- writing
 def write_native(folder: Path, recording: Recording, source: str | None = None) -> None:
-    """Write the recording as a native folder; the same recording and source give the same bytes.
+    """Write the recording as a native folder; the same recording and source (by default its own) give the same bytes.
 
     Frames become png (grey ones with one channel). Everything is written beside the target and renamed at the end.
     Raises BadInput when the target exists or the recording is empty.
@@ -48,7 +48,9 @@ def write_native(folder: Path, recording: Recording, source: str | None = None) 
             native_h5.write(partial / EVENTS_NAME, recording.events)
         if recording.video is not None:
             _write_frames(partial / FRAMES_NAME, recording.video.frames)
-        (partial / TOML_NAME).write_text(_toml(recording, source), "utf-8", newline="\n")
+        (partial / TOML_NAME).write_text(
+            _toml(recording, recording.source if source is None else source), "utf-8", newline="\n"
+        )
         partial.rename(folder)
     except OSError as error:
         reason = str(error.strerror or error).replace(str(partial), str(folder))
@@ -67,7 +69,7 @@ def _write_frames(folder: Path, frames: FrameRows) -> None:
         Image.fromarray(pixels).save(folder / f"{index:06d}.png", optimize=True)
 
 
-def _toml(recording: Recording, source: str | None) -> str:
+def _toml(recording: Recording, source: str) -> str:
     lines = [f"format = {_string(FORMAT)}", f"version = {VERSION}", f"name = {_string(recording.name)}"]
     if recording.events is not None:
         size = [f"width = {recording.events.width}", f"height = {recording.events.height}"]
@@ -75,7 +77,7 @@ def _toml(recording: Recording, source: str | None) -> str:
     if recording.video is not None:
         times = ", ".join(str(time) for time in recording.video.times_us.tolist())
         lines += ["", "[video]", f"frames = {_string(FRAMES_NAME)}", f"times_us = [{times}]"]
-    lines += ["", "[source]", f"text = {_string(source or '')}", f"format = {_string(recording.source_format)}"]
+    lines += ["", "[source]", f"text = {_string(source)}", f"format = {_string(recording.source_format)}"]
     lines.append(f"notes = [{', '.join(_string(note) for note in recording.notes)}]")
     return "\n".join(lines) + "\n"
 
@@ -106,7 +108,8 @@ def read_native(folder: Path, monotonic: Monotonic = "raise") -> Parts:
     if events is None and video is None:
         raise BadInput(f"{description}: has neither [events] nor [video]: a recording needs one of them")
     name = content.get("name")
-    return Parts(name if isinstance(name, str) and name else folder.resolve().name, events, video, tuple(notes))
+    origin = "" if source is None else str(source.get("text", ""))
+    return Parts(name if isinstance(name, str) and name else folder.resolve().name, events, video, tuple(notes), origin)
 
 
 def _content(description: Path) -> dict[str, Any]:

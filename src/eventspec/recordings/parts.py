@@ -13,12 +13,14 @@ LEAST_OVERLAP = 0.9
 
 
 class Parts(NamedTuple):
-    """A recording's name, events and frames on one clock, and notes: one sentence on each thing assumed or lost."""
+    """A recording's name, events and frames on one clock, notes (one sentence on each thing assumed or lost), and where it
+    comes from, as far as it says so."""
 
     name: str
     events: EventStream | None
     video: VideoClip | None
     notes: tuple[str, ...]
+    source: str = ""
 
 
 def meeting_notes(events: EventStream | None, video: VideoClip | None, source: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from eventspec.events.formats.family import settled_size
 from eventspec.events.stream import EventStream, Monotonic
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
-from eventspec.recordings.parts import meeting_notes, words
+from eventspec.recordings.parts import Parts, meeting_notes, words
 from eventspec.video.clip import VideoClip
 from eventspec.video.decode import LONG_NOTE, VideoFile, looks_like_video, open_video
 from eventspec.video.images import image_paths, read_image_folder
@@ -28,7 +28,8 @@ class Recording:
     """What a camera pair saw. Either part may be missing.
 
     notes: what the readers assumed or lost, one sentence each; source_format: "aedat4", "eventgpt-npy", "npz", "native-h5",
-    "native", "dsec", "rpg", "video", "images", or two of them joined by "+".
+    "native", "dsec", "rpg", "video", "images", or two of them joined by "+"; source: where it comes from, "" when
+    nothing says so.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Recording:
     video: VideoClip | None
     notes: tuple[str, ...] = ()
     source_format: str = "memory"
+    source: str = ""
 
     @classmethod
     def open(
@@ -61,7 +63,7 @@ class Recording:
             raise _unwanted(path, "a file", "fps")
         family = recognised(path)
         if family is mvsec_h5.FORMAT:
-            return cls(*mvsec.read_data(path, sensor_size, monotonic), source_format=family.name)
+            return _of_parts(mvsec.read_data(path, sensor_size, monotonic), family.name)
         if family is None and looks_like_video(path):
             if sensor_size is not None:
                 raise _unwanted(path, "a video", "sensor_size")
@@ -195,7 +197,11 @@ def _of_folder(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic,
         raise _unwanted(path, "a recording of frames only", "sensor_size")
     if sensor_size is not None and found.events is not None:
         settled_size((found.events.width, found.events.height), sensor_size, str(path))
-    return Recording(*found, source_format=kind)
+    return _of_parts(found, kind)
+
+
+def _of_parts(found: Parts, source_format: str) -> Recording:
+    return Recording(found.name, found.events, found.video, found.notes, source_format, found.source)
 
 
 def _unwanted(path: Path, what: str, name: str) -> BadInput:

@@ -13,6 +13,7 @@ from eventspec.core import BadInput
 from eventspec.events.stream import EventStream
 from eventspec.recordings.native import write_native
 from eventspec.recordings.recording import Recording
+from eventspec.scenes import SOURCE
 from eventspec.scenes.clip import SceneClip, check_split, make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.video.clip import VideoClip
@@ -39,7 +40,7 @@ def write_scenes(out: Path, clips: int, split: str, seed: int, progress: Callabl
             for index in range(clips):
                 clip = make_clip(split_seed(split, seed, index))
                 name = f"clip_{index:06d}"
-                write_native(partial / name, as_recording(clip, name), f"synthetic street, {split} clip seed {clip.seed}")
+                write_native(partial / name, as_recording(clip, name), f"{SOURCE}, {split} clip seed {clip.seed}")
                 lines.writelines(json.dumps(row) + "\n" for row in _rows(clip, name))
                 if progress is not None:
                     progress(index + 1)
@@ -55,7 +56,7 @@ def as_recording(clip: SceneClip, name: str) -> Recording:
     """The clip's events and frames on one clock that starts at 0 and lasts one second."""
     height, width = clip.frames.shape[1:3]
     events = EventStream(clip.x, clip.y, clip.t, clip.p, width, height)
-    return Recording(name, events, VideoClip(clip.frames, clip.frame_times_us))
+    return Recording(name, events, VideoClip(clip.frames, clip.frame_times_us), source=SOURCE)
 
 
 def _rows(clip: SceneClip, name: str) -> Iterator[dict[str, Any]]:
