@@ -1,0 +1,1 @@
+"""Event features in the target's own space, and what that is worth."""
