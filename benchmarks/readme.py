@@ -7,7 +7,8 @@ The results are what this prints on a quiet machine:
 
 eventspec scenes make --clips 100 --split test --seed 8800 --out street
 eventspec bench compare --questions street/qa.jsonl --limit 200 --device-plan two --out rows.jsonl --json \
-    --method autoregressive --method cross-modal --method eagle --method specvlm --method prior --method ngram \
+    --method autoregressive --method auto --method cross-modal --method hybrid --method eagle --method specvlm \
+    --method prior --method ngram \
     --events real --events shuffled --events blank --drafter fine:retokenize --drafter fine:intersect \
     --head eagle3 --head eagle1 --head eagle:chain --compress pool:3 --compress packer:2 > benchmarks/results/main-job.json
 """
