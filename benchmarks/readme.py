@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,24 @@ def block() -> str:
         run for machine in json.loads(IDENTITY.read_text()).values() for name, run in machine.items() if name.startswith("temp")
     ]
     compared, differ = (sum(run[what] for run in runs) for what in ("tokens", "different"))
+    gains = (
+        f"Ceiling {own['ceiling']:.2f}x; the {found['n']} answers of each row are the target's own. On this street "
+        f"{1 - share:.0%} of the tokens can be guessed blind, and drafts from the event camera are {over_prior:.2f}x as fast as "
+        f"those of the prior. What they have alone is a first guess that has seen something, after {early:.0f} ms instead of "
+        f"{base['first_committed_ms']:.0f}; {kept:.0%} of such tokens stay."
+    )
+    exact = (
+        "In fp32 every lossless method was compared with plain decoding, sampled and greedy, over "
+        f"{compared / 1e6:.1f} million tokens: {differ} answers differ."
+    )
     return f"""{BEGIN}
 | {where["processor"]}, one core a model, n = {found["n"]} | speedup (95 %) | first guess | first token | tau |
 |---|---|---|---|---|
 {rows}
 
-Ceiling {own["ceiling"]:.2f}x; the {found["n"]} answers of each row are the target's own. On this street {1 - share:.0%} of the
-tokens can be guessed blind, and drafts from the event camera are {over_prior:.2f}x as fast as those of the prior. What they
-have alone is a first guess that has seen something, after {early:.0f} ms instead of {base["first_committed_ms"]:.0f};
-{kept:.0%} of such tokens stay.
+{textwrap.fill(gains, 128)}
 
-In fp32 every lossless method was compared with plain decoding, sampled and greedy, over {compared / 1e6:.1f} million tokens:
-{differ} answers differ.
+{textwrap.fill(exact, 128)}
 {END}"""
 
 
