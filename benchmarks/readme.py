@@ -49,9 +49,9 @@ def block() -> str:
     compared, differ = (sum(run[what] for run in runs) for what in ("tokens", "different"))
     gains = (
         f"Ceiling {own['ceiling']:.2f}x; the {found['n']} answers of each row are the target's own. On this street "
-        f"{1 - share:.0%} of the tokens can be guessed blind, and drafts from the event camera are {over_prior:.2f}x as fast as "
-        f"those of the prior. What they have alone is a first guess that has seen something, after {early:.0f} ms instead of "
-        f"{base['first_committed_ms']:.0f}; {kept:.0%} of such tokens stay."
+        f"{1 - share:.0%} of the tokens can be guessed blind, and drafts from the event camera are {over_prior:.2f}x as "
+        "fast as those of the prior. What they have alone is a first guess that has seen something, "
+        f"after {early:.0f} ms instead of {base['first_committed_ms']:.0f}; {kept:.0%} of such tokens stay."
     )
     exact = (
         "In fp32 every lossless method was compared with plain decoding, sampled and greedy, over "
