@@ -3,102 +3,156 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.distance import cosine as cosine_distance
 from scipy.stats import wasserstein_distance
 
-from eventspec.align import gaps
+from eventspec.align.gaps import cosine, information, l2, linear_cka, mmd, sliced_wasserstein
 from eventspec.core import BadInput
 
-RNG = np.random.default_rng(3)
-A, B = RNG.normal(size=(1500, 8)), RNG.normal(size=(1300, 8))
+Gap = Callable[[Any, Any], float]
+A, B = (np.random.default_rng(3).normal(size=(count, 8)) for count in (1500, 1300))
+B = np.random.default_rng(4).normal(size=B.shape)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
 
 
 def test_paired_gaps_are_scipys() -> None:
     x, y = A[:50], B[:50]
-    assert gaps.cosine(x, y) == pytest.approx(np.mean([1 - cosine_distance(p, q) for p, q in zip(x, y, strict=True)]))
-    assert gaps.l2(x, y) == pytest.approx(np.mean([math.dist(p, q) for p, q in zip(x, y, strict=True)]))
-    assert gaps.cosine(x, 2 * x) == pytest.approx(1)
-    assert gaps.cosine(np.zeros((2, 3)), np.ones((2, 3))) == 0
+    assert cosine(x, y) == pytest.approx(np.mean([1 - cosine_distance(p, q) for p, q in zip(x, y, strict=True)]))
+    assert l2(x, y) == pytest.approx(np.mean([math.dist(p, q) for p, q in zip(x, y, strict=True)]))
+    assert cosine(x, 2 * x) == pytest.approx(1)
+    assert cosine(np.zeros((2, 3)), np.ones((2, 3))) == 0
 
 
-def test_sliced_wasserstein_in_one_dimension_is_scipys_for_sets_of_any_sizes() -> None:
-    x, y = A[:70, :1], 0.4 + 2 * B[:31, :1]
-    assert gaps.sliced_wasserstein(x, y, order=1) == pytest.approx(wasserstein_distance(x[:, 0], y[:, 0]))
+@pytest.mark.parametrize(("n", "m"), [(70, 31), (64, 64), (49, 7), (997, 1000)])
+def test_sliced_wasserstein_in_one_dimension_is_scipys_for_sets_of_any_sizes(n: int, m: int) -> None:
+    x, y = A[:n, :1], 0.4 + 2 * B[:m, :1]
+    assert sliced_wasserstein(x, y, order=1) == pytest.approx(wasserstein_distance(x[:, 0], y[:, 0]))
 
 
 @pytest.mark.parametrize("shift", [0.5, 2.0])
 def test_sliced_wasserstein_of_a_shift_is_its_length_over_the_root_of_the_dimensions(shift: float) -> None:
-    assert gaps.sliced_wasserstein(A, A + shift, projections=4000) == pytest.approx(shift, rel=0.03)
+    assert sliced_wasserstein(A, A + shift, projections=4000) == pytest.approx(shift, rel=0.03)
 
 
-def test_mmd_of_gaussians_is_the_closed_form() -> None:
-    """E k(x, y) of two Gaussians of variance 1, a shift apart, in D dimensions; Gretton et al. 2012, section 2."""
+@pytest.mark.parametrize("far", [0.0, 1e8])
+def test_mmd_of_gaussians_is_the_closed_form(rng: np.random.Generator, far: float) -> None:
+    """E k(x, y) of two Gaussians of variance 1, a shift apart, in D dimensions, wherever they lie."""
     width, shift, d = 2.0, np.full(8, 0.8), 8
-    x, y = RNG.normal(size=(4000, d)), RNG.normal(size=(4000, d)) + shift
+    x, y = rng.normal(size=(4000, d)), rng.normal(size=(4000, d)) + shift
 
     def expected(apart: float) -> float:
         return float((width**2 / (width**2 + 2)) ** (d / 2) * math.exp(-(apart**2) / (2 * (width**2 + 2))))
 
-    assert gaps.mmd(x, y, width) == pytest.approx(2 * expected(0) - 2 * expected(float(np.linalg.norm(shift))), rel=0.05)
+    found = mmd(x + far, y + far, width)
+    assert found == pytest.approx(2 * expected(0) - 2 * expected(float(np.linalg.norm(shift))), rel=0.05)
 
 
-def test_mmd_is_unbiased() -> None:
-    found = [gaps.mmd(*RNG.normal(size=(2, 20, 3))) for _ in range(400)]
+def test_mmd_is_unbiased(rng: np.random.Generator) -> None:
+    found = [mmd(*rng.normal(size=(2, 20, 3))) for _ in range(400)]
     assert abs(np.mean(found)) < 4 * np.std(found) / math.sqrt(len(found))
     assert min(found) < 0
 
 
-@pytest.mark.parametrize("gap", [gaps.mmd, gaps.sliced_wasserstein])
-def test_a_planted_shift_is_found_and_a_permutation_is_not(gap: gaps.Gap) -> None:
+def test_mmd_sees_sets_whose_rows_are_mostly_equal() -> None:
+    """Windows without events make such rows."""
+    some = np.concatenate((np.zeros((60, 2)), np.ones((40, 2))))
+    assert mmd(np.zeros((100, 2)), some) > 0.1
+    assert mmd(np.zeros((100, 2)), np.ones((50, 2))) > 0.5
+    assert mmd(np.full((30, 2), 0.1), np.full((40, 2), 0.1)) == 0
+
+
+@pytest.mark.parametrize("gap", [mmd, sliced_wasserstein])
+def test_a_planted_shift_is_found_and_a_permutation_is_not(gap: Gap, rng: np.random.Generator) -> None:
     both = np.concatenate((A[:400], A[400:800] + 0.3))
-    null = [gap(*np.split(both[RNG.permutation(800)], 2)) for _ in range(40)]
+    null = [gap(*np.split(both[rng.permutation(800)], 2)) for _ in range(40)]
     assert gap(both[:400], both[400:]) > max(null)
-    same = np.concatenate((A[:400], A[400:800]))
-    found, null = gap(*np.split(same, 2)), [gap(*np.split(same[RNG.permutation(800)], 2)) for _ in range(40)]
+    same = A[:800]
+    found, null = gap(*np.split(same, 2)), [gap(*np.split(same[rng.permutation(800)], 2)) for _ in range(40)]
     assert min(null) <= found <= max(null)
 
 
-def test_alignment_of_kernels_does_not_see_rotations_and_scales() -> None:
-    turned = A @ np.linalg.qr(RNG.normal(size=(8, 8)))[0] * 3 + 5
-    assert gaps.linear_cka(A, turned) == pytest.approx(1)
-    assert gaps.linear_cka(A, A[RNG.permutation(len(A))]) < 0.05
-    assert gaps.linear_cka(A, A[:, :4]) == pytest.approx(math.sqrt(0.5), rel=0.05), "half the columns of a white matrix"
-    assert gaps.linear_cka(np.ones((5, 2)), A[:5]) == 0
+def test_alignment_of_kernels_does_not_see_rotations_and_scales(rng: np.random.Generator) -> None:
+    turned = A @ np.linalg.qr(rng.normal(size=(8, 8)))[0] * 3 + 5
+    assert linear_cka(A, turned) == pytest.approx(1)
+    assert linear_cka(A, A[rng.permutation(len(A))]) < 0.05
+    assert linear_cka(A, A[:, :4]) == pytest.approx(math.sqrt(0.5), rel=0.05), "half the columns of a white matrix"
+    assert linear_cka(rng.normal(size=(100, 50)), rng.normal(size=(100, 50))) == pytest.approx(1 / 3, abs=0.05), "its bias"
+    for rows in range(3, 12):
+        assert linear_cka(np.full((rows, 2), 0.1), np.full((rows, 3), 0.3)) == 0
+        assert linear_cka(np.full((rows, 2), 0.1), A[:rows]) == 0
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
-def test_information_of_gaussians_is_the_closed_form(rho: float) -> None:
-    x = RNG.normal(size=(8000, 2))
-    y = rho * x + math.sqrt(1 - rho**2) * RNG.normal(size=x.shape)
-    mixed = y @ RNG.normal(size=(2, 2))
-    assert gaps.information(x, mixed) == pytest.approx(-math.log(1 - rho**2), abs=0.06)
+@pytest.mark.parametrize(("rho", "columns"), [(0.0, 2), (0.5, 2), (0.8, 2), (0.5, 8)])
+@pytest.mark.parametrize("scales", [(1, 1), (1000, 1e-7)])
+def test_information_of_gaussians_is_the_closed_form(
+    rho: float, columns: int, scales: tuple[float, float], rng: np.random.Generator
+) -> None:
+    """Whatever the units of the columns, and whichever way they are turned."""
+    x = rng.normal(size=(9000, columns))
+    y = rho * x + math.sqrt(1 - rho**2) * rng.normal(size=x.shape)
+    turned = y @ rng.normal(size=(columns, columns)) + 3
+    x[:, 0] *= scales[0]
+    assert information(x * scales[1], turned) == pytest.approx(-columns / 2 * math.log(1 - rho**2), abs=0.08)
 
 
-def test_information_is_a_bound_not_a_guess() -> None:
-    assert gaps.information(A, A) <= math.log(len(A) / 2) + 1e-9
-    assert gaps.information(A[:200], RNG.normal(size=(200, 8))) < 0.1, "what was fitted is judged on other rows"
+def test_information_is_no_more_than_there_is(rng: np.random.Generator) -> None:
+    """From few rows, of independent and of dependent sets, on average."""
+    least = 12 * 8
+    unrelated = [information(*rng.normal(size=(2, least, 8))) for _ in range(60)]
+    assert -0.2 < np.mean(unrelated) < 0.02
+    truth = -4 * math.log(1 - 0.6**2)
+    pairs = ((x, 0.6 * x + 0.8 * rng.normal(size=x.shape)) for x in rng.normal(size=(60, 3 * least, 8)))
+    assert 0.3 * truth < np.mean([information(x, y) for x, y in pairs]) < truth
+    assert 0.9 * math.log(len(A) / 3) < information(A, A) <= math.log(len(A) / 3) + 1e-9
 
 
-@pytest.mark.parametrize("name", gaps.GAPS)
-def test_what_is_no_set_of_features_is_refused(name: str) -> None:
-    gap, broken = gaps.GAPS[name], A[:100].copy()
+def test_information_of_two_slow_series_that_do_not_know_each_other_is_small(rng: np.random.Generator) -> None:
+    """What is fitted and what is judged are apart in time: neighbours would be near copies of one another."""
+
+    def series() -> np.ndarray[Any, Any]:
+        found = rng.normal(size=(400, 8))
+        for at in range(1, len(found)):
+            found[at] = 0.9 * found[at - 1] + math.sqrt(1 - 0.9**2) * found[at]
+        return found
+
+    assert -0.5 < np.mean([information(series(), series()) for _ in range(20)]) < 0.05
+
+
+@pytest.mark.parametrize("gap", [cosine, l2, mmd, sliced_wasserstein, linear_cka, information])
+def test_what_is_no_set_of_features_is_refused(gap: Gap) -> None:
+    broken = A[:100].copy()
     broken[3, 1] = np.nan
     for x, y, said in (
         (A[:100], broken, "1 of 100 features hold NaN"),
+        (A[:100], np.where(np.isnan(broken), np.inf, broken), "1 of 100 features hold NaN, infinity"),
         (A[:100, 0], A[:100], r"\[100\]"),
-        (A[:1], A[:0], "features are"),
+        (A[:1], A[:0], "features"),
         (A[:1], A[:2], "wanted"),
+        ([[1.0], [2.0, 3.0]], A[:2], "cannot be read"),
+        ([["a"]], A[:2], "cannot be read"),
+        (torch.ones(4, 2, requires_grad=True), A[:4, :2], "detach"),
+        (torch.ones(4, 2, dtype=torch.bfloat16), A[:4, :2], "float"),
     ):
         with pytest.raises(BadInput, match=said):
             gap(x, y)
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(BadInput, match="bandwidth"):
-        gaps.mmd(A, B, 0.0)
-    with pytest.raises(BadInput, match="order 3"):
-        gaps.sliced_wasserstein(A, B, order=3)
-    assert gaps.mmd(np.ones((3, 2)), np.ones((4, 2))) == 0
+    for width in (0.0, -1.0, math.nan, math.inf, 1e-200):
+        with pytest.raises(BadInput, match="bandwidth"):
+            mmd(A, B, width)
+    for settings in ({"order": 3}, {"projections": 0}, {"projections": 2.5}):
+        with pytest.raises(BadInput, match="projection"):
+            sliced_wasserstein(A, B, **settings)
+    with pytest.raises(BadInput, match="96 at least"):
+        information(A[:95], A[:95])

@@ -58,14 +58,15 @@ def test_a_stage_that_is_not_announced_has_its_name_alone() -> None:
 def test_a_terminal_says_what_it_waits_for_before_torch_is_loaded() -> None:
     reading, terminal = os.openpty()
     words = ["-X", "importtime", "-m", "eventspec", "generate", "--recording", "example:street", "--prompt", "Why?"]
+    done = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=terminal)
+    os.close(terminal)
     try:
-        done = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=terminal)
-        os.close(terminal)
         shown = b""
         while b"loading the models" not in shown:
-            more = os.read(reading, 4096)
-            assert more, shown[-500:]
-            shown += more
+            try:
+                shown += os.read(reading, 4096)
+            except OSError:  # it has ended, and its terminal with it
+                pytest.fail(shown[-500:].decode())
         done.kill()
         assert re.search(rb"\| +typer\b", shown), "imports are listed"
         assert not re.search(rb"\| +torch\b", shown)

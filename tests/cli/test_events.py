@@ -363,3 +363,13 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
     done = run("simulate", *(word.replace("CLIP", str(clip)).replace("TMP", str(tmp_path)) for word in words))
     assert isinstance(done.exception, BadInput) and told in str(done.exception) and "\n" not in str(done.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["clip"]
+
+
+def test_a_cut_keeps_where_its_recording_comes_from(clip: Path, tmp_path: Path) -> None:
+    found = Recording.open(clip)
+    write_native(tmp_path / "known", found, "a car park, camera 3")
+    for name, words, source in (("cut", (), "a car park, camera 3"), ("named", ("--source", "mine"), "mine")):
+        assert run("convert", tmp_path / "known", "--out", tmp_path / name, "--end", "0.0005", *words).exit_code == 0
+        assert Recording.open(tmp_path / name).source == source
+    assert run("convert", clip, "--out", tmp_path / "unknown").exit_code == 0
+    assert Recording.open(tmp_path / "unknown").source == "clip", "else the name of the file"

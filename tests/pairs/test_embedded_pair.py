@@ -13,7 +13,7 @@ import torch
 from eventspec.ask import generate, generation, stream
 from eventspec.core import BadCheckpoint, BadInput, Committed, Provisional, Retracted, Sampling, Window
 from eventspec.pairs import Pair, bundled, load_pair
-from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.pair_file import DATA, PairFile
 from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
@@ -136,12 +136,36 @@ def test_a_window_chooses_its_frames_and_events(pair: Pair, real: Recording) -> 
 
 def test_answers_about_other_recordings_than_the_streets_say_so(pair: Pair, real: Recording) -> None:
     street = scene(0)[0]
-    said = [generate(pair, found, "What is ahead?", max_new_tokens=2).trace.notes for found in (street, real)]
-    assert said[0] == []
-    assert sum("trained on the synthetic street only" in note for note in said[1]) == 1
-    assert pair.open(real).ask("What is ahead?", max_new_tokens=2).trace.notes == said[1]
+    notes = {
+        name: generate(pair, found, "What is ahead?", max_new_tokens=2).trace.notes
+        for name, found in (("street", street), ("real", real), ("unknown", replace(street, source="")))
+    }
+    assert notes["street"] == []
+    assert notes["real"] == [
+        "pair nano was trained on the synthetic street only, and this recording is of something else: answers may well be wrong"
+    ]
+    assert "does not say that it is of it" in notes["unknown"][0]
+    assert pair.open(real).ask("What is ahead?", max_new_tokens=2).trace.notes == notes["real"]
     assert pair.open(street).ask("What is ahead?", max_new_tokens=2).trace.notes == []
-    assert replace(pair, trained_on="").notes_on(real) == (), "of other pairs nothing is known"
+    assert pair.with_target(pair.target).notes_on(real) == (), "of other targets nothing is known"
+
+
+def test_what_a_pair_was_trained_on_stands_in_its_file(tmp_path: Path) -> None:
+    file = PairFile(tmp_path, "mine", trained_on="a car park")
+    file.write()
+    assert PairFile.read(tmp_path) == file
+    replace(file, trained_on="").write()
+    assert "trained_on" not in (tmp_path / "pair.toml").read_text()
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_pair_that_ships_knows_its_street_however_it_is_named(
+    relative: bool, real: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bundled()["nano"]
+    monkeypatch.chdir(folder.parent)
+    with load_pair(Path("nano") if relative else folder, fit=False) as found:
+        assert found.notes_on(real)
 
 
 def test_methods_say_what_a_recording_lacks(pair: Pair, real: Recording) -> None:

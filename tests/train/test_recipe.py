@@ -74,7 +74,7 @@ def test_figures_of_a_stage_are_kept_as_lines_and_for_tensorboard(tmp_path: Path
         silent,
     )
     rows = [json.loads(line) for line in (tmp_path / "calm.jsonl").read_text().splitlines()]
-    kept = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("calm/fit")
+    kept = EventAccumulator(str(tmp_path / "tensorboard/calm")).Reload().Scalars("fit")
     assert [row["step"] for row in rows] == [scalar.step for scalar in kept]
     assert [row["fit"] for row in rows] == pytest.approx([scalar.value for scalar in kept], abs=1e-4)
 

@@ -1,1 +1,1 @@
-"""Event features in the target's own space, and what that is worth."""
+"""The features of events and of frames: how far apart they lie."""

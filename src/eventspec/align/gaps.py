@@ -1,12 +1,12 @@
 """How far two sets of features lie apart. A gap says nothing about acceptance by itself: that is counted in accepted tokens.
 
 Arrays are float [N, D] and [M, D], a row a feature; what reads them as pairs needs N = M, the same moment in the same row. All
-raise BadInput for other shapes, for too few rows and for NaN. Computed in float64.
+raise BadInput for other shapes, for too few rows, for NaN and for settings that make no sense. Computed in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ import numpy as np
 from eventspec.core import BadInput
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
-Gap = Callable[[Any, Any], float]
 _BLOCK = 1024
-"""Rows whose distances to all others are held at once."""
+"""Rows that are compared with all others at once."""
+_DAMPING = 1e-3
+"""Added to the variance of standardised columns before they are whitened."""
 
 
 def cosine(a: Any, b: Any) -> float:
@@ -33,14 +34,16 @@ def l2(a: Any, b: Any) -> float:
 
 
 def mmd(a: Any, b: Any, bandwidth: float | None = None) -> float:
-    """Squared maximum mean discrepancy, unbiased (Gretton et al. 2012, eq. 3): two samples of one distribution give 0 on
-    average, and may give less. Kernel exp(-d^2 / (2 bandwidth^2)); without a bandwidth the median distance of the rows, of 1024
-    of each set at most, evenly taken."""
+    """Squared maximum mean discrepancy, unbiased (Gretton et al. 2012, section 2): two samples of one distribution give 0 on
+    average, and may give less. Kernel exp(-d^2 / (2 bandwidth^2)); without a bandwidth the median of the distances above 0, of
+    1024 rows of each set at most, evenly taken."""
     x, y = _checked(a, b)
+    middle = (x.mean(0) + y.mean(0)) / 2  # distances of rows far from zero would lose their digits
+    x, y = x - middle, y - middle
     width = _median_distance(x, y) if bandwidth is None else bandwidth
-    if not (np.isfinite(width) and width > 0):
-        if bandwidth is not None:
-            raise BadInput(f"a bandwidth of {bandwidth}: it must be above 0")
+    if bandwidth is not None and not 1e-100 < bandwidth < 1e100:
+        raise BadInput(f"a bandwidth of {bandwidth}: it must be above 0, and a number")
+    if width == 0:
         return 0.0  # all rows are the same one
 
     def total(first: Matrix, second: Matrix) -> float:
@@ -53,10 +56,11 @@ def mmd(a: Any, b: Any, bandwidth: float | None = None) -> float:
 
 
 def sliced_wasserstein(a: Any, b: Any, order: int = 2, projections: int = 256, seed: int = 0) -> float:
-    """Wasserstein distance of order 1 or 2 along random directions: the mean over the unit sphere of the distances to the power
-    `order`, and its root (Bonneel et al. 2015, section 2). Exact in each direction, of sets of any sizes."""
+    """Wasserstein distance of order 1 or 2 along random directions: the mean over a sample of the unit sphere of the distances
+    to the power `order`, and its root (Bonneel et al. 2015). Exact in each direction, of sets of any sizes. Two samples of one
+    distribution are above 0, small ones further: compare sets of equal sizes, or with a permutation of their rows."""
     x, y = _checked(a, b)
-    if order not in (1, 2) or projections < 1:
+    if order not in (1, 2) or not isinstance(projections, int) or projections < 1:
         raise BadInput(f"order {order} with {projections} projections: wanted order 1 or 2 and one projection at least")
     directions = np.random.default_rng(seed).normal(size=(x.shape[1], projections))
     directions /= np.linalg.norm(directions, axis=0)
@@ -69,61 +73,65 @@ def sliced_wasserstein(a: Any, b: Any, order: int = 2, projections: int = 256, s
 
 
 def linear_cka(a: Any, b: Any) -> float:
-    """Linear centred kernel alignment of paired rows, in [0, 1] (Kornblith et al. 2019, eq. 3): 1 for rotations and scalings of
-    one another. Biased upwards by about D / N: take many more rows than columns; a and b may have different ones."""
-    x, y = (_matrix(given) for given in (a, b))
-    if len(x) != len(y) or len(x) < 3:
-        raise BadInput(f"{len(x)} and {len(y)} rows: wanted pairs, three at least")
-    x, y = x - x.mean(0), y - y.mean(0)
-    own = float(np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y))
-    return float(np.linalg.norm(y.T @ x) ** 2 / own) if own > 0 else 0.0
+    """Linear centred kernel alignment of paired rows, in [0, 1] (Kornblith et al. 2019, section 3): 1 for rotations and
+    scalings of one another. Biased upwards: independent white rows give about D / (N + D), so take many more rows than columns.
+    a and b may differ in the number of columns; a set that does not vary gives 0."""
+    x, y = _rows_in_pairs(a, b, 3)
+    centred = [rows - rows.mean(0) for rows in (x, y)]
+    if any(np.linalg.norm(now) <= 1e-12 * np.linalg.norm(was) for now, was in zip(centred, (x, y), strict=True)):
+        return 0.0
+    x, y = (rows / np.linalg.norm(rows) for rows in centred)
+    return float(np.linalg.norm(y.T @ x) ** 2 / (np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)))
 
 
-def information(a: Any, b: Any, ridge: float = 1e-3) -> float:
-    """Lower bound in nats on the mutual information of paired rows (InfoNCE, van den Oord et al. 2018, eq. 5): at most the
-    logarithm of half their number. The critic is the density ratio of Gaussians, fitted on the even rows (`ridge` relative to
-    the mean variance) and judged on the odd ones; for Gaussians no critic is better."""
-    x, y = (_matrix(given) for given in (a, b))
-    least = 4 * max(x.shape[1], y.shape[1])
-    if len(x) != len(y) or len(x) < least:
-        raise BadInput(f"{len(x)} and {len(y)} rows: wanted pairs, {least} of them at least for so many columns")
-    middle = x[::2].mean(0), y[::2].mean(0)
-    known, judged = ((x[at::2] - middle[0], y[at::2] - middle[1]) for at in (0, 1))
+def information(a: Any, b: Any) -> float:
+    """Estimate in nats of the mutual information of paired rows, which are independent of one another; on average no more than
+    it, so below 0 at times, and never more than the logarithm of a third of their number (InfoNCE: van den Oord et al. 2018,
+    section 2.3; Poole et al. 2019, section 2).
 
-    def covariance(rows: Matrix) -> Matrix:
-        found: Matrix = rows.T @ rows / len(rows)
-        damped: Matrix = found + (ridge * float(np.trace(found)) / len(found) + 1e-12) * np.eye(len(found))
-        return damped
+    The critic is the density ratio of Gaussians: canonical directions from the first third of the rows, their correlations from
+    the second, judged on the third. Rows that follow one another in time are not independent: leave gaps, or take one a clip.
+    """
+    least = 12 * max(_matrix(a).shape[1], _matrix(b).shape[1])
+    x, y = _rows_in_pairs(a, b, least)
+    third = len(x) // 3
+    u, v = _canonical(x, y, third)
+    known = slice(third, 2 * third)
+    u, v = ((rows - rows[known].mean(0)) / np.maximum(rows[known].std(0), 1e-12) for rows in (u, v))
+    rho = np.clip((u[known] * v[known]).mean(0), 0.0, 0.9999)
+    # log p(v | u) - log p(v) for row u with column v, but for what depends on u alone, which cancels.
+    u, v = u[2 * third :] * (rho / (1 - rho**2)), v[2 * third :]
+    alone = (v**2) @ (rho**2 / (1 - rho**2)) / 2
+    found = 0.0
+    for at in range(0, len(u), _BLOCK):
+        critic = u[at : at + _BLOCK] @ v.T - alone
+        own = critic[np.arange(len(critic)), np.arange(at, at + len(critic))]
+        top = critic.max(1)
+        found += float((own - top - np.log(np.exp(critic - top[:, None]).mean(1))).sum())
+    return found / len(u)
 
-    onto = np.linalg.solve(covariance(known[0]), known[0].T @ known[1] / len(known[0]))
-    rest = np.linalg.inv(covariance(known[1] - known[0] @ onto))
-    alone = np.linalg.inv(covariance(known[1]))
-    # log p(y | x) - log p(y) for row x with column y [n, n], but for what depends on x alone, which cancels.
-    own, guess = judged[1], judged[0] @ onto
-    critic = guess @ rest @ own.T - 0.5 * np.einsum("nd,de,ne->n", own, rest - alone, own)[None]
-    top = critic.max(1, keepdims=True)
-    others = np.log(np.exp(critic - top).mean(1)) + top[:, 0]
-    return float(np.mean(np.diagonal(critic) - others))
 
-
-GAPS: Mapping[str, Gap] = {
-    "cosine": cosine,
-    "l2": l2,
-    "mmd": mmd,
-    "sliced_wasserstein": sliced_wasserstein,
-    "linear_cka": linear_cka,
-    "information": information,
-}
-"""All of them by name, for tables."""
+def _canonical(x: Matrix, y: Matrix, known: int) -> tuple[Matrix, Matrix]:
+    """The coordinates of all rows along the canonical directions of the first `known` ones, the most correlated first."""
+    sides, turned = [x, y], list[Matrix]()
+    for at, rows in enumerate(sides):
+        sides[at] = (rows - rows[:known].mean(0)) / np.maximum(rows[:known].std(0), 1e-12 + 1e-12 * np.abs(rows[:known]).max(0))
+        variances, axes = np.linalg.eigh(sides[at][:known].T @ sides[at][:known] / known)
+        turned.append(axes / np.sqrt(np.maximum(variances, 0.0) + _DAMPING))
+    left, _, right = np.linalg.svd(turned[0].T @ (sides[0][:known].T @ sides[1][:known]) @ turned[1], full_matrices=False)
+    return sides[0] @ (turned[0] @ left), sides[1] @ (turned[1] @ right.T)
 
 
 def _matrix(given: Any) -> Matrix:
-    found: Matrix = np.asarray(given, np.float64)
+    try:
+        found: Matrix = np.asarray(given, np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"features cannot be read as numbers ({error}): give arrays, or tensors as .detach().float()") from None
     if found.ndim != 2 or not found.size:
         raise BadInput(f"features are {list(found.shape)}: wanted [N, D], a row a feature")
-    if not np.isfinite(found).all():
-        wrong = int((~np.isfinite(found)).any(1).sum())
-        raise BadInput(f"{wrong} of {len(found)} features hold NaN or infinity: mend what they come from")
+    if not (np.abs(found) < 1e100).all():
+        wrong = int((~(np.abs(found) < 1e100)).any(1).sum())
+        raise BadInput(f"{wrong} of {len(found)} features hold NaN, infinity or the like: mend what they come from")
     return found
 
 
@@ -142,6 +150,14 @@ def _paired(a: Any, b: Any) -> tuple[Matrix, Matrix]:
     return x, y
 
 
+def _rows_in_pairs(a: Any, b: Any, least: int) -> tuple[Matrix, Matrix]:
+    """Pairs whose halves may have different numbers of columns."""
+    x, y = _matrix(a), _matrix(b)
+    if len(x) != len(y) or len(x) < least:
+        raise BadInput(f"{len(x)} and {len(y)} rows of features: wanted pairs, {least} at least for so many columns")
+    return x, y
+
+
 def _squared(x: Matrix, y: Matrix) -> Matrix:
     """Squared distances [N, M]."""
     found: Matrix = np.maximum((x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * (x @ y.T), 0.0)
@@ -149,6 +165,9 @@ def _squared(x: Matrix, y: Matrix) -> Matrix:
 
 
 def _median_distance(x: Matrix, y: Matrix) -> float:
-    """Of the rows of both sets to one another, 1024 of each at most."""
+    """Of the rows of both sets to one another, 1024 of each at most; rows that are equal say nothing of how far others lie."""
     some = np.concatenate([rows[:: -(-len(rows) // _BLOCK)] for rows in (x, y)])
-    return float(np.sqrt(np.median(_squared(some, some)[np.triu_indices(len(some), 1)])))
+    apart = _squared(some, some)[np.triu_indices(len(some), 1)]
+    # What is left of equal rows is rounding.
+    apart = apart[apart > 1e-12 * (some**2).sum(1).max()]
+    return math.sqrt(float(np.median(apart))) if len(apart) else 0.0

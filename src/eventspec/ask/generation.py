@@ -35,7 +35,7 @@ class Methods(Protocol):
         """What a name means; BadInput when there is no such method."""
 
     def notes_on(self, recording: Recording) -> tuple[str, ...]:
-        """What is to be said of every answer about a recording."""
+        """What is to be said of every answer about a whole recording."""
 
 
 def opened(recording: Recording | str | Path) -> Recording:

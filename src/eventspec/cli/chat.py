@@ -48,15 +48,16 @@ def chat(
     asking_person = sys.stdin.isatty()
     if asking_person:
         context.prepare(method)
+    said = set[str]()
     while question := _next_question(asking_person):
         try:
-            _tell(context.generation(question, method, sampling), asking_person)
+            _tell(context.generation(question, method, sampling), asking_person, said)
         except BadInput as error:  # the next question may be a better one
             typer.echo(f"eventspec: {error}", err=True)
 
 
-def _tell(asking: Generation, growing: bool) -> None:
-    """Print an answer, `growing` or whole, and how long it took."""
+def _tell(asking: Generation, growing: bool, said: set[str]) -> None:
+    """Print an answer, `growing` or whole, how long it took, and what was not `said` yet."""
     from eventspec.cli.show import show_live
 
     if growing:
@@ -67,7 +68,9 @@ def _tell(asking: Generation, growing: bool) -> None:
     first, end = (1e3 * result.trace.marks[name] for name in ("first_committed", "end"))
     typer.echo(f"({len(result.token_ids)} tokens, the first after {first:.1f} ms, all after {end:.1f} ms)", err=True)
     for note in result.trace.notes:
-        typer.echo(f"note: {note}", err=True)
+        if note not in said:
+            typer.echo(f"note: {note}", err=True)
+    said.update(result.trace.notes)
 
 
 def _next_question(asking_person: bool) -> str:

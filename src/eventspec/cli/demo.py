@@ -237,9 +237,9 @@ def verdict(rows: list[dict[str, Row]]) -> list[str]:
 def words_about(rows: list[dict[str, Row]]) -> str:
     """How the table was measured."""
     return (
-        f"Times are means in ms over {len(rows)} interleaved repeats; speedup and ceiling are ratios of sums. ceiling: what a "
-        "lossless method can gain at most; tau: tokens a round; same: the target's own answer. auto learnt from some answers "
-        "before what is fast here."
+        f"Times are means in ms over {len(rows)} interleaved repeats (of a first guess: over those that made one); speedup and "
+        "ceiling are ratios of sums. ceiling: what a lossless method can gain at most; tau: tokens a round; same: the target's "
+        "own answer. auto learnt from some answers before what is fast here."
     )
 
 

@@ -90,7 +90,7 @@ def convert(
     kind = outputs.kind_of(out, to)
     outputs.must_be_new(out)
     recording = _cut(_opened(file, sensor, monotonic), (start, end), (start_us, end_us))
-    _say(outputs.write(out, kind, recording, source or file.name), as_json)
+    _say(outputs.write(out, kind, recording, source or recording.source or file.name), as_json)
 
 
 @app.command()

@@ -61,6 +61,7 @@ def live(
         replay = Replay(stream, opened, seconds)
         answers = asked(stream, replay, prompt, every, max_new_tokens, as_json)
         found = report(stream, replay, answers, prompt)
+    found["notes"] = [*loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
         typer.echo(json.dumps(found))

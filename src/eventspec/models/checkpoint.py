@@ -30,8 +30,8 @@ SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
 
 
 class _NoFirstValues(TorchFunctionMode):
-    """Skips torch.nn.init: on the meta device its random numbers mean nothing, and asking for them imports torch's compiler
-    (1.0 s on one core)."""
+    """Skips torch.nn.init: on the meta device its random numbers mean nothing, and asking for them imports torch's compiler,
+    which takes a second or two."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":

@@ -74,8 +74,9 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
     )
     events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)
     methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
-    street = SOURCE if file.folder in bundled().values() else ""
-    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"), street)
+    shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())
+    trained_on = file.trained_on or (SOURCE if shipped else "")  # the weights that ship are older than the entry
+    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"), trained_on)
 
 
 def _prior(path: Path) -> TextPrior:

@@ -130,7 +130,7 @@ class Pair:
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
         reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
-        return self._with_same(target).forgetful()
+        return replace(self._with_same(target), trained_on="").forgetful()
 
     def _with_same(self, target: Target) -> Pair:
         """With another target object that is as fast."""
@@ -162,12 +162,12 @@ class Pair:
         return RecordingContext(self._with_same(kept), recording, window, notes)
 
     def notes_on(self, recording: Recording) -> tuple[str, ...]:
-        """What is to be said of every answer about a recording."""
+        """What is to be said of every answer about a whole recording; a live stream does not know what it is of."""
         if recording.source.startswith(self.trained_on):
             return ()
+        of = "is of something else" if recording.source else "does not say that it is of it"
         return (
-            f"pair {self.name} was trained on the {self.trained_on} only, and this recording seems to be of something else: "
-            "the answer is exactly the target's own, and may well be wrong",
+            f"pair {self.name} was trained on the {self.trained_on} only, and this recording {of}: answers may well be wrong",
         )
 
     def live(self, method: str = DEFAULT_METHOD, feature_bytes: int = FEATURE_BYTES, **policy: Any) -> Live:

@@ -34,6 +34,8 @@ class PairFile:
     heads: Mapping[str, str] = field(default_factory=dict)
     packers: Mapping[str, str] = field(default_factory=dict)
     drafters: Mapping[str, str] = field(default_factory=dict)
+    trained_on: str = ""
+    """What the source of a recording begins with that is of the one kind the pair was trained on; "" if unknown."""
 
     @classmethod
     def read(cls, folder: Path) -> PairFile:
@@ -47,7 +49,8 @@ class PairFile:
             found = f"format is {data.get('format')!r} version {data.get('version')!r}, wanted 'eventspec-pair' version 1"
             raise BadCheckpoint(f"{path}: {found}")
         tables = {table: _places(path, data, table) for table in _TABLES}
-        return cls(folder, str(data.get("name", folder.name)), {**_FILES, **_places(path, data, "files")}, **tables)
+        name, trained_on = (str(data.get(key, other)) for key, other in (("name", folder.name), ("trained_on", "")))
+        return cls(folder, name, {**_FILES, **_places(path, data, "files")}, **tables, trained_on=trained_on)
 
     def place(self, name: str) -> Path:
         """Where one of the pair's own files lies: target, drafter, tokenizer, prior, or the weights of a mixture."""
@@ -70,6 +73,7 @@ class PairFile:
     def write(self) -> None:
         """Write it whole or not at all."""
         lines = ['format = "eventspec-pair"', "version = 1", f'name = "{self.name}"']
+        lines += [f'trained_on = "{self.trained_on}"'] if self.trained_on else []
         moved = {name: place for name, place in self.files.items() if place != _FILES.get(name)}
         for table, entries in (("files", moved), *((table, getattr(self, table)) for table in _TABLES)):
             if entries:

@@ -64,7 +64,7 @@ def inspect_recordings(layout: Layout, path: Path, recordings: Path) -> Report:
 
 def _parts(path: Path) -> Parts:
     recording = Recording.open(path)
-    return Parts(recording.name, recording.events, recording.video, recording.notes)
+    return Parts(recording.name, recording.events, recording.video, recording.notes, recording.source)
 
 
 def _asked(layout: Layout, path: Path, recordings: Path | None, split: str | None) -> Questions:

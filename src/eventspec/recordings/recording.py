@@ -94,7 +94,8 @@ class Recording:
             raise BadInput(f"{video}: holds no frames: give a video or a folder of images")
         stream, clip, notes = _on_one_clock(first.events, second.video, f"{events} and {video}")
         formats = f"{first.source_format}+{second.source_format}"
-        return cls(first.name, stream, clip, (*first.notes, *second.notes, *notes), formats)
+        source = first.source if first.source == second.source else ""
+        return cls(first.name, stream, clip, (*first.notes, *second.notes, *notes), formats, source)
 
     @classmethod
     def from_arrays(

@@ -23,6 +23,7 @@ from eventspec.models.embedded import BOS, EOS, FINE_VOCABULARY, IMAGE, PAD, SIZ
 from eventspec.models.eventgpt import EventGpt, save_eventgpt
 from eventspec.models.video_llava import VideoLlava, save_video_llava
 from eventspec.pairs.pair_file import PairFile
+from eventspec.scenes import SOURCE
 from eventspec.scenes.language import every_wording
 from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, Branch, Clips, Questions, render_shards, train_tokenizer
@@ -217,7 +218,7 @@ def export(preset: Preset, out: Path, folder: Path) -> Path:
     )
     TextPrior.of(text).save(made / "prior.json")
     (made / "provenance.json").write_text(json.dumps(provenance(preset, out, clips), indent=2) + "\n")
-    PairFile(made, preset.size, drafters={"fine": FINE}).write()
+    PairFile(made, preset.size, drafters={"fine": FINE}, trained_on=SOURCE).write()
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)
     return folder

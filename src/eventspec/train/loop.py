@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -141,12 +140,12 @@ def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
 
 class _Log:
     """Smoothed figures of a stage, told and appended to `folder/NAME.jsonl` every 20 steps, and written to `folder/tensorboard`
-    where TensorBoard is installed."""
+    where TensorBoard is installed; there a stage that goes on leaves out what came behind the checkpoint."""
 
-    def __init__(self, folder: Path, stage: Stage, report: Report, written: bool) -> None:
+    def __init__(self, folder: Path, stage: Stage, report: Report, written: bool, steps: int) -> None:
         self.path, self.stage, self.report = folder / f"{stage.name}.jsonl", stage, report
         self.smooth: dict[str, float] = {}
-        self.scalars: Any = _scalars(folder / "tensorboard") if written else None
+        self.scalars: Any = _scalars(folder / "tensorboard" / stage.name, steps) if written else None
 
     def add(self, figures: Mapping[str, float], steps: int, seconds: float) -> None:
         for name, figure in figures.items():
@@ -159,7 +158,7 @@ class _Log:
             file.write(json.dumps(row) + "\n")
         if self.scalars is not None:
             for name, value in self.smooth.items():
-                self.scalars.add_scalar(f"{self.stage.name}/{name.lstrip('_')}", value, steps)
+                self.scalars.add_scalar(name.lstrip("_"), value, steps)
 
     def close(self) -> None:
         """Write what TensorBoard's writer still holds."""
@@ -167,13 +166,14 @@ class _Log:
             self.scalars.close()
 
 
-def _scalars(folder: Path) -> object:
-    """TensorBoard's writer, None where it is not installed. Its import takes seconds: not while a stage's time runs."""
-    if find_spec("tensorboard") is None:
+def _scalars(folder: Path, steps: int) -> object:
+    """TensorBoard's writer from a step on, None where it is not installed. Its import takes seconds: not while a stage's time
+    runs."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
         return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(folder, flush_secs=30)
+    return SummaryWriter(folder, purge_step=steps + 1, flush_secs=30)
 
 
 def run_stage(
@@ -195,7 +195,7 @@ def run_stage(
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
     checkpoint = Checkpoint(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
-    log = _Log(folder, stage, report, processes.first and seconds < stage.seconds)
+    log = _Log(folder, stage, report, processes.first and seconds < stage.seconds, steps)
     processes.begin(model)
     saved, last = seconds, trained_clock()
     with closing(log), _kept_when_interrupted(lambda: checkpoint.save(model, optimiser, seconds, steps), processes):
