@@ -369,7 +369,7 @@ def test_a_cut_keeps_where_its_recording_comes_from(clip: Path, tmp_path: Path) 
     found = Recording.open(clip)
     write_native(tmp_path / "known", found, "a car park, camera 3")
     for name, words, source in (("cut", (), "a car park, camera 3"), ("named", ("--source", "mine"), "mine")):
-        assert run("convert", tmp_path / "known", "--out", tmp_path / name, "--end", "0.0005", *words).exit_code == 0
+        assert run("convert", tmp_path / "known", tmp_path / name, "--to", "native", "--end-us", "1500", *words).exit_code == 0
         assert Recording.open(tmp_path / name).source == source
-    assert run("convert", clip, "--out", tmp_path / "unknown").exit_code == 0
+    assert run("convert", clip, tmp_path / "unknown", "--to", "native").exit_code == 0
     assert Recording.open(tmp_path / "unknown").source == "clip", "else the name of the file"
