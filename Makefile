@@ -23,7 +23,8 @@ TORCH_WANTED = import tomllib; \
 JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); test $$cores -lt 2 && echo 0 || echo 2)
 PYTEST_ARGS ?= -n $(JOBS)
 
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# Pip's own warnings (a place of its configuration that is not there) are none of ours: a second --quiet; errors are still shown.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-all docs lint format clean
@@ -85,11 +86,10 @@ $(READY_TEST): pyproject.toml | $(BIN)/pip
 	$(PIP) --editable '.[dev]'
 	@touch $(READY_DEMO) $@
 
-# Pip's own warnings (a place of its configuration that is not there) are none of the documentation's: a second --quiet.
 $(READY_DOCS): pyproject.toml | $(BIN)/pip
 	@echo "installing eventspec and its documentation's tools into $(VENV); the first time takes some minutes"
-	$(if $(TORCH_INDEX),$(PIP) --quiet --index-url "$(TORCH_INDEX)" "$$($(BIN)/python -c '$(TORCH_WANTED)')")
-	$(PIP) --quiet --editable '.[docs]'
+	$(if $(TORCH_INDEX),$(PIP) --index-url "$(TORCH_INDEX)" "$$($(BIN)/python -c '$(TORCH_WANTED)')")
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 $(SPECULATORS)/ready: | $(BIN)/pip

@@ -16,6 +16,7 @@ import typer
 from eventspec import __version__
 from eventspec.cli import bench, chat, dataset, demo, doctor, events, generate, live, models, plan, scenes, train
 from eventspec.cli.help import App
+from eventspec.errors import EventspecError
 
 app = App(
     name="eventspec",
@@ -97,8 +98,7 @@ def _explain(error: Exception) -> int:
     debugging = bool(os.environ.get("EVENTSPEC_DEBUG"))
     if debugging:
         traceback.print_exception(error, file=sys.stderr)
-    core = sys.modules.get("eventspec.core")  # not imported for this: what was never loaded cannot have raised
-    if core and isinstance(error, core.EventspecError):
+    if isinstance(error, EventspecError):
         return _say(str(error), 2)
     if isinstance(error, OSError) and error.filename is not None:
         place = os.fsdecode(error.filename2 or error.filename)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli.bars import Lines
 from eventspec.cli.events import Order, Sensor
 from eventspec.cli.generate import Device, Dtype, Target
 from eventspec.cli.help import App
@@ -88,15 +89,17 @@ def compare(
     _check_places(questions, out, plot, resume)  # before the imports, which take seconds
 
     from eventspec.core import Sampling
-    from eventspec.experiments.compare import Interrupted
+    from eventspec.experiments.compare import Interrupted, check_arms
     from eventspec.experiments.compare import compare as run
     from eventspec.pairs import check_method
-    from eventspec.recordings.qa import read_questions
+    from eventspec.recordings.qa import check_recordings, read_questions
 
     opening = _opening(sensor, monotonic)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
     contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
+    check_recordings(questions, asked)
+    check_arms(methods, kinds, contexts)
     about: dict[str, Any] = {"sensor": sensor, "monotonic": monotonic}
     if target is None:
         ready = _pair(pair, device_plan, dtype, device)
@@ -142,12 +145,16 @@ def _opening(sensor: str | None, monotonic: Monotonic) -> Callable[[Path], Recor
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on the error stream, where that is a terminal."""
+    """On the error stream a bar, or a line a minute where that is no terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     page = Console(stderr=True)
-    with Progress(console=page, transient=True, disable=not page.is_terminal) as bar:
+    if not page.is_terminal:
+        lines = Lines((), lambda text: typer.echo(text, err=True))
+        yield lambda done, total: lines.add("comparing", done / total, {})
+        return
+    with Progress(console=page, transient=True) as bar:
         task = bar.add_task("comparing", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -215,6 +222,7 @@ def _tell(found: dict[str, Any] | None, out: Path, plot: Path | None, as_json: b
         typer.echo(json.dumps(found if stopped is None else {**found, "stopped": stopped}))
     elif found is not None:
         typer.echo("\n".join(lines(found, Console().width)))
-        typer.echo(f"rows: {out}" if plot is None else f"rows: {out}, picture: {plot}")
+        beside = f"rows: {out} and, what drafters see, {out.with_name(f'{out.stem}.vision.jsonl').name}"
+        typer.echo(beside if plot is None else f"{beside}; picture: {plot}")
     if stopped is not None:
         typer.echo(stopped, err=True)

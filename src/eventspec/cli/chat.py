@@ -58,15 +58,14 @@ def chat(
 
 def _tell(asking: Generation, growing: bool, said: set[str]) -> None:
     """Print an answer, `growing` or whole, how long it took, and what was not `said` yet."""
-    from eventspec.cli.show import show_live
+    from eventspec.cli.show import in_short, show_live
 
     if growing:
         show_live(asking)
     result = asking.result()
     if not growing:
         typer.echo(result.text)
-    first, end = (1e3 * result.trace.marks[name] for name in ("first_committed", "end"))
-    typer.echo(f"({len(result.token_ids)} tokens, the first after {first:.1f} ms, all after {end:.1f} ms)", err=True)
+    typer.echo(in_short(result), err=True)
     for note in result.trace.notes:
         if note not in said:
             typer.echo(f"note: {note}", err=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ REPEATS, MOST_REPEATS = 5, 15
 """Every arm is run so often; more often where the times vary so much that the speedup of `auto` is not known."""
 NARROW = 0.15
 """Width of its 95 % interval, as a share, that is good enough."""
+PATIENCE_S = 90.0
+"""A clip's repeats end with the one that runs then: a busy machine may be ten times slower."""
 LIVE_SECONDS = 6.0
 
 
@@ -87,16 +91,20 @@ def demo(
     console = Console(stderr=as_json)
     if not console.is_terminal:
         console = Console(stderr=as_json, width=COLUMNS)
-    out.mkdir(parents=True, exist_ok=True)
+    if not out.is_dir():  # that it can be made is seen now; a demo that is interrupted leaves none behind
+        out.mkdir(parents=True)
+        out.rmdir()
     if html is not None:
         check_in_folder(html, "--html")
     with progress(console, "loading the bundled pair, and measuring what its steps cost here"):
         shown = Bench.loaded(device_plan)
     runs, clips = [], list[Clip]()
     for question in shown.questions:
-        with progress(console, f"{question.id}: {len(shown.arms)} ways to answer, {REPEATS} to {MOST_REPEATS} times each"):
+        doing = f"{question.id}: {len(shown.arms)} ways to answer, {REPEATS} to {MOST_REPEATS} times each"
+        with progress(console, doing) as say:
+            began = time.monotonic()
             rehearse(shown.arms, shown.recordings, question)
-            rows = measured(list(shown.arms.values()), shown.recordings, question)
+            rows = measured(list(shown.arms.values()), shown.recordings, question, began + PATIENCE_S, say)
         runs += [{**row, "label": label, "method": row["drafter"]} for label, row in rows[-1].items()]
         console.rule(f"{question.id}: {question.question}")
         growth = show_growing(console, shown.arms["auto"], shown.recordings, question)
@@ -106,6 +114,7 @@ def demo(
     pictures = shown.traced(shown.questions[0])
     where = f"pair {shown.pair.name}, {shown.pair.workers.placement} device(s)"
     title = f'{SCENE}: "{QUESTIONS[SCENE]}"\n{where}; one run each, so times and speeds vary'
+    out.mkdir(exist_ok=True)
     draw(pictures, out / "timeline.png", title)
     pictures[1][1].save(out / "trace.json")
     if html is not None:
@@ -122,14 +131,14 @@ def demo(
 
 
 @contextmanager
-def progress(console: Console, doing: str) -> Iterator[None]:
-    """Say what takes a while: with a spinner on a terminal, else in a line."""
+def progress(console: Console, doing: str) -> Iterator[Callable[[str], object]]:
+    """Say what takes a while, and how far it is: beside a spinner on a terminal, else in lines."""
     if console.is_terminal:
-        with console.status(doing):
-            yield
+        with console.status(doing) as status:
+            yield lambda text: status.update(f"{doing}: {text}")
     else:
         typer.echo(f"{doing} ...", err=True)
-        yield
+        yield lambda text: typer.echo(f"  {text}", err=True)
 
 
 @dataclass(frozen=True)
@@ -176,15 +185,19 @@ def rehearse(arms: dict[str, Arm], recordings: Recordings, question: Question) -
                 ready(arm, recordings, question, Sampling()).result()
 
 
-def measured(arms: list[Arm], recordings: Recordings, question: Question) -> list[dict[str, Row]]:
-    """Rows by arm, one dict a repeat: `REPEATS` of them, and more until the speedup of `auto` is known."""
+def measured(
+    arms: list[Arm], recordings: Recordings, question: Question, until: float = math.inf, say: Callable[[str], object] = len
+) -> list[dict[str, Row]]:
+    """Rows by arm, one dict a repeat: `REPEATS` of them, and more until the speedup of `auto` is known. Behind `until` on the
+    clock the repeat that is running is the last one."""
     from eventspec.core import Sampling
     from eventspec.experiments.arms import interleaved
 
     rows: list[dict[str, Row]] = []
     for _, found in interleaved(arms, recordings, [question] * MOST_REPEATS, Sampling()):
         rows.append(found)
-        if len(rows) >= REPEATS and width(figures_of(rows)["auto"]) <= NARROW:
+        say(f"repeat {len(rows)} of {REPEATS} to {MOST_REPEATS}")
+        if time.monotonic() > until or (len(rows) >= REPEATS and width(figures_of(rows)["auto"]) <= NARROW):
             break
     return rows
 

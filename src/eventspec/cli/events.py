@@ -219,7 +219,7 @@ def _cut(recording: Recording, seconds: tuple[float | None, float | None], us: t
         span = recording.span
         if not 0 <= after < 1e12 or (name == "--start" and after * 1e6 >= span.duration_us):
             lasts = f"the recording lasts {span.duration_us / 1e6:.6g} s"
-            raise BadInput(f"{name} {after:g} is no part of {recording.name}: {lasts}, give seconds from its beginning")
+            raise BadInput(f"{name} {after:g} does not lie in {recording.name}: {lasts}, give seconds from its beginning")
         ends.append(span.start_us + round(after * 1e6))
     return recording.slice(recording.window(*ends))
 

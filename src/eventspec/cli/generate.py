@@ -146,6 +146,9 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
         return Recording.open(whole, size, monotonic)
     if whole is None and video is not None and events is not None:
         return Recording.open_pair(events=events, video=video, sensor_size=size, monotonic=monotonic)
+    if whole is not None:
+        other = "--video" if video is not None else "--events"
+        raise BadInput(f"--recording and {other} exclude each other: give --recording, or --video and --events for two files")
     raise BadInput("give --recording PATH, or --video PATH and --events PATH for frames and events in two files")
 
 
@@ -171,6 +174,8 @@ def _check_choices(method: str, target: Path | None, given: dict[str, str | None
 
 
 def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
+    from eventspec.cli.show import in_short
+
     if provisional and not as_json:
         from eventspec.cli.show import show_live
 
@@ -182,6 +187,8 @@ def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Pa
         typer.echo(json.dumps({"recording": recording.name, **result.as_json(str(trace) if trace else None)}))
     elif not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
         typer.echo(result.text)
+    if not as_json:
+        typer.echo(in_short(result), err=True)
     for note in (*recording.notes, *result.trace.notes) if not as_json else recording.notes:
         typer.echo(f"note: {note}", err=True)
 

@@ -50,7 +50,7 @@ def live(
 
         check_method(method)
         if not (0 < seconds < math.inf and 0 < every < math.inf):
-            raise BadInput("--seconds and --every count seconds, above 0 and not for ever")
+            raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
         check_question(prompt)
         size = parse_sensor_size(sensor) if sensor is not None else None
         opened = Recording.open(recording, size, monotonic)
@@ -77,16 +77,23 @@ def asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, qu
         while replay.running:
             began = time.perf_counter()
             if stream.window is not None:
-                found.append(answer := stream.ask(prompt, max_new_tokens=most))
-                if not quiet:
-                    window = replay.on_recording(answer.window)
-                    typer.echo(f"[{window.start_us}, {window.end_us}) us  {1e3 * answer.seconds:6.1f} ms  {answer.text}")
+                found.append(_asked(stream, replay, prompt, most, quiet))
             time.sleep(max(0.001, min(every, 0.02 if stream.window is None else every) - (time.perf_counter() - began)))
     except BaseException:
         replay.stop()
         raise
     replay.join()
-    return found or [stream.ask(prompt, max_new_tokens=most)]
+    return found or [_asked(stream, replay, prompt, most, quiet)]
+
+
+def _asked(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool) -> LiveAnswer:
+    """One answer, printed unless it should be `quiet`."""
+    answer = stream.ask(prompt, max_new_tokens=most)
+    if not quiet:
+        window, start = replay.on_recording(answer.window), replay.recording.span.start_us
+        seen = f"{(window.start_us - start) / 1e6:.2f} to {(window.end_us - start) / 1e6:.2f} s"
+        typer.echo(f"{seen}, after {1e3 * answer.seconds:.1f} ms: {answer.text}")
+    return answer
 
 
 def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str) -> dict[str, Any]:
@@ -144,9 +151,13 @@ def show(found: dict[str, Any]) -> None:
     """Print a report for a person."""
     frames, events, latency = found["frames"], found["events"], found["latency_ms"]
     typer.echo(
-        f"{frames['arrived']} frames came; {frames['encoded']} were encoded ahead, {frames['dropped']} dropped from that"
+        f"{frames['arrived']} frames came; {frames['encoded']} were encoded before a question, {frames['dropped']} were not, "
+        "because others came too soon"
     )
-    typer.echo(f"{events['dropped']} of {events['arrived']} event packets dropped; {found['windows_read']} windows read ahead")
+    typer.echo(
+        f"{events['arrived']} packets of events came, {events['dropped']} were dropped; {found['windows_read']} windows were "
+        f"read before a question; {len(found['answers'])} questions were answered"
+    )
     for name, label in (
         ("provisional", "first provisional token"),
         ("committed", "first committed token"),
@@ -154,6 +165,7 @@ def show(found: dict[str, Any]) -> None:
     ):
         if latency[name]["n"]:
             values = latency[name]
-            typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   p99 {values['p99']:7.1f} ms   (n = {values['n']})")
+            worst = "p99" if values["n"] >= 100 else "max"
+            typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   {worst} {values['p99']:7.1f} ms   (n = {values['n']})")
     for note in found["notes"]:
         typer.echo(f"note: {note}", err=True)

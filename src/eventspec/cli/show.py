@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from eventspec.ask import Generation
+    from eventspec.ask import Generation, Result
     from eventspec.core import Update
 
 Decode = Callable[[Sequence[int]], str]
@@ -79,6 +79,13 @@ def grown(updates: Iterable[tuple[float, Update]], decode: Decode) -> list[tuple
         committed = decode(page.committed)
         found.append((at, committed, decode([*page.committed, *page.provisional])[len(committed) :]))
     return found
+
+
+def in_short(result: Result) -> str:
+    """Who drafted an answer, and how long it took, for a line below it."""
+    first, end = (1e3 * result.trace.marks[name] for name in ("first_committed", "end"))
+    how = f"method {result.chosen}, tau {result.trace.tau:.2f}"
+    return f"({len(result.token_ids)} tokens, the first after {first:.1f} ms, all after {end:.1f} ms; {how})"
 
 
 def show_live(asking: Generation) -> None:

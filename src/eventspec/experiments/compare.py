@@ -34,9 +34,8 @@ SEES_EVENTS = ("cross-modal", "cascade", "hybrid", "auto")
 ALL_CORES = f"{BASE}, all cores"
 
 
-def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequence[str] = CONTEXTS[:1]) -> list[Arm]:
-    """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores;
-    each in every context. A method that chooses learns in each arm apart. BadInput for what does not exist."""
+def check_arms(methods: list[str], events: list[str], contexts: Sequence[str]) -> None:
+    """BadInput for contexts and kinds of events that do not exist, or that no method sees."""
     for context in contexts:
         if context not in CONTEXTS:
             raise BadInput(f"context '{context}' is unknown: choose {', '.join(CONTEXTS)}")
@@ -49,6 +48,12 @@ def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequenc
             f"none of the methods {', '.join(methods)} sees events, so {' and '.join(controls)} events would change nothing"
         )
         raise BadInput(f"{problem}: add the method {' or '.join(SEES_EVENTS)}, or leave --events out")
+
+
+def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequence[str] = CONTEXTS[:1]) -> list[Arm]:
+    """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores;
+    each in every context. A method that chooses learns in each arm apart. BadInput for what does not exist."""
+    check_arms(methods, events, contexts)
     arms = []
     for method in methods:
         pair.method(method)

@@ -32,7 +32,10 @@ def verdict(methods: Mapping[str, Figures], questions: int) -> str:
     name = next((name for name in drafted if name.split(",")[0] == "auto"), None)
     best = name or max(drafted, key=lambda name: drafted[name]["speedup"])
     own = drafted[best]
-    return f"{same}; {'' if name else 'fastest: '}{best} {own['speedup']:.2f}x, of {own['ceiling']:.2f}x possible"
+    gain = f"{same}; {'' if name else 'fastest: '}{best} {own['speedup']:.2f}x, of {own['ceiling']:.2f}x possible"
+    plain = {name: rest["speedup"] for name, rest in measured.items() if name.split(",")[0] == BASE}
+    other = max(plain, key=lambda name: plain[name], default=None)
+    return gain if other is None or plain[other] < own["speedup"] else f"{gain}; but {other}: {plain[other]:.2f}x"
 
 
 def remarks(found: Figures) -> list[str]:

@@ -25,6 +25,13 @@ class Question:
     """What kind of question it is, where its file says so."""
 
 
+def check_recordings(path: Path, questions: list[Question]) -> None:
+    """BadInput, with the line, for a question of the qa.jsonl `path` about a recording that is not there."""
+    for question in questions:
+        if not str(question.recording).startswith(PREFIX) and not question.recording.exists():
+            raise BadInput(f"{path}, line {question.line}: there is no recording {question.recording}: check its place")
+
+
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     """Questions of a qa.jsonl, recordings relative to its folder or "example:NAME"; at most `limit`, spread over the
     recordings. BadInput names file and line of what is wrong."""

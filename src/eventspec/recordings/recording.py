@@ -216,7 +216,9 @@ def _not_one(folder: Path) -> str:
     sequence = next(dsec.sequences(folder, depth=2), None)
     if sequence is not None:
         return f"is a folder of DSEC sequences: open one of them, such as {sequence.relative_to(folder)}"
-    return f"the folder has neither {native.TOML_NAME} nor png or jpg images: give a recording"
+    if not any(folder.iterdir()):
+        return "the folder is empty: give a recording"
+    return f"the folder has neither {native.TOML_NAME} nor png or jpg images, and no data set's layout: give a recording"
 
 
 def _of_events(path: Path, found: EventFile) -> Recording:

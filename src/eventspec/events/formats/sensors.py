@@ -43,10 +43,9 @@ def parse_sensor_size(text: str) -> SensorSize:
     name = re.sub(r"^(davis\d{3})(?:[a-d]|color|red|blue|mono)$", r"\1", name)
     if name in SENSORS:
         return SENSORS[name]
-    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text.strip().lower())
+    match = re.fullmatch(r"(\d+)x(\d+)", text.strip().lower())
     if match is None:
         raise BadInput(f"sensor {text!r} is unknown: write WIDTHxHEIGHT or one of {', '.join(sorted(SENSORS))}")
-    size = int(match[1]), int(match[2])
-    if not all(1 <= side <= LARGEST_SIDE for side in size):
+    if not all(len(side) < 9 and 1 <= int(side) <= LARGEST_SIDE for side in match.groups()):
         raise BadInput(f"sensor {text!r} is none: give both sides in pixels, 1 to {LARGEST_SIDE}")
-    return size
+    return int(match[1]), int(match[2])
