@@ -166,11 +166,17 @@ def simulate(
 
     from eventspec.core import BadInput
     from eventspec.events import simulate as model
+    from eventspec.events.formats import SizeUnknown
 
     kind = outputs.kind_of(out)
     outputs.must_be_new(out)
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
-    recording = _cut(_opened(video, None, "raise", fps), (start, end), (start_us, end_us))
+    try:
+        recording = _cut(_opened(video, None, "raise", fps), (start, end), (start_us, end_us))
+    except SizeUnknown:
+        raise BadInput(
+            f"{video}: holds events, no frames: give a video, a folder of images or a recording with frames"
+        ) from None
     clip = recording.video
     if clip is None or not len(clip):
         raise BadInput(f"{video}: holds no frames: give a video, a folder of images or a recording with frames")

@@ -36,7 +36,7 @@ Video = Annotated[
 Events = Annotated[
     Path | None, typer.Option(parser=given_path, help="With --video: the events that belong to it, in any event file.")
 ]
-Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
+Pair = Annotated[str | None, typer.Option(help="A bundled pair, or the folder of a pair.toml; without --target: embedded.")]
 DevicePlan = Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Target = Annotated[Path | None, typer.Option(parser=given_path, help="A checkpoint folder that answers, instead of a pair.")]
@@ -80,7 +80,7 @@ def generate(
     events: Events = None,
     sensor: Sensor = None,
     monotonic: Order = "raise",
-    pair: Pair = "embedded",
+    pair: Pair = None,
     target: Target = None,
     drafter: Drafter = None,
     vocabulary: Ways = "auto",
@@ -194,13 +194,19 @@ def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Pa
 
 
 def _load(
-    folders: tuple[str, Path | None, str | None, str | None], method: str, vocabulary: str, how: LoadOptions, device_plan: str
+    folders: tuple[str | None, Path | None, str | None, str | None],
+    method: str,
+    vocabulary: str,
+    how: LoadOptions,
+    device_plan: str,
 ) -> LoadedPair:
     from eventspec.core import BadInput
     from eventspec.models.loading import LoadOptions
     from eventspec.pairs import load_folders, load_pair
 
     pair, target, drafter, head = folders
+    if target is not None and pair is not None:
+        raise BadInput(f"--pair {pair} and --target {target} both say who answers: give one of them")
     if target is not None:
         drafting = None if drafter is None else given_path(drafter)
         loaded = load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
@@ -208,7 +214,7 @@ def _load(
     if how != LoadOptions() or (drafter is None and vocabulary != "auto"):
         options = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
         raise BadInput(f"{options} are for checkpoint folders: give --target FOLDER or --drafter as well")
-    loaded = load_pair(pair, device_plan)
+    loaded = load_pair(pair or "embedded", device_plan)
     loaded = loaded if drafter is None else loaded.with_event_drafter(drafter, vocabulary)
     return loaded if head is None else loaded.with_head(head)
 
