@@ -56,9 +56,9 @@ def test_live_reports_what_came_and_how_long_answers_took(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "0"), "--seconds and --every"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "nan"), "--seconds and --every"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "inf"), "--seconds and --every"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "0"), "both must be above 0, and finite"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "nan"), "both must be above 0, and finite"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "inf"), "both must be above 0, and finite"),
         (("live", "--recording", "REAL", "--prompt", " "), "the prompt is empty"),
         (("live", "--recording", "REAL", "--prompt", "?", "--windows", "round"), "choose sliding, growing, triggered"),
         (("live", "--recording", "REAL", "--prompt", "?", "--share", "2"), "share is 2.0"),

@@ -222,7 +222,7 @@ def _tell(found: dict[str, Any] | None, out: Path, plot: Path | None, as_json: b
         typer.echo(json.dumps(found if stopped is None else {**found, "stopped": stopped}))
     elif found is not None:
         typer.echo("\n".join(lines(found, Console().width)))
-        beside = f"rows: {out} and, what drafters see, {out.with_name(f'{out.stem}.vision.jsonl').name}"
+        beside = f"rows: {out}, what drafters see: {out.with_name(f'{out.stem}.vision.jsonl').name}"
         typer.echo(beside if plot is None else f"{beside}; picture: {plot}")
     if stopped is not None:
         typer.echo(stopped, err=True)

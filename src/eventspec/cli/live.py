@@ -150,14 +150,10 @@ def _spread(values: list[float | None]) -> dict[str, float | int | None]:
 def show(found: dict[str, Any]) -> None:
     """Print a report for a person."""
     frames, events, latency = found["frames"], found["events"], found["latency_ms"]
-    typer.echo(
-        f"{frames['arrived']} frames came; {frames['encoded']} were encoded before a question, {frames['dropped']} were not, "
-        "because others came too soon"
-    )
-    typer.echo(
-        f"{events['arrived']} packets of events came, {events['dropped']} were dropped; {found['windows_read']} windows were "
-        f"read before a question; {len(found['answers'])} questions were answered"
-    )
+    typer.echo(f"{frames['arrived']} frames came, {frames['encoded']} were encoded before a question;")
+    typer.echo(f"{frames['dropped']} were not, because others came too soon behind them")
+    typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
+    typer.echo(f"{found['windows_read']} windows were read before a question; {len(found['answers'])} answers:")
     for name, label in (
         ("provisional", "first provisional token"),
         ("committed", "first committed token"),
