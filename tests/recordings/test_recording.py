@@ -116,7 +116,7 @@ def test_a_missing_recording_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_an_empty_folder_and_an_empty_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"has neither recording.toml nor png or jpg images"):
+    with pytest.raises(BadInput, match=r"the folder is empty: give a recording"):
         Recording.open(tmp_path)
     (tmp_path / "v.mp4").write_bytes(b"")
     with pytest.raises(BadInput, match="the file is empty"):
