@@ -3,7 +3,7 @@ r"""Writes the README's figures from benchmarks/results/main-job.json, so that n
 python benchmarks/readme.py            # rewrite the block between the markers
 python benchmarks/readme.py --check    # exit 1 when the block is not what the results say
 
-The results are what this prints on a quiet machine:
+The results are what this prints on a quiet machine (those that are there were made before it had `auto` and `hybrid`):
 
 eventspec scenes make --clips 100 --split test --seed 8800 --out street
 eventspec bench compare --questions street/qa.jsonl --limit 200 --device-plan two --out rows.jsonl --json \

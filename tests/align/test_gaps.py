@@ -16,8 +16,7 @@ from eventspec.align.gaps import cosine, information, l2, linear_cka, mmd, slice
 from eventspec.core import BadInput
 
 Gap = Callable[[Any, Any], float]
-A, B = (np.random.default_rng(3).normal(size=(count, 8)) for count in (1500, 1300))
-B = np.random.default_rng(4).normal(size=B.shape)
+A, B = np.random.default_rng(3).normal(size=(1500, 8)), np.random.default_rng(4).normal(size=(1300, 8))
 
 
 @pytest.fixture

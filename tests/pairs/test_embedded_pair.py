@@ -144,7 +144,7 @@ def test_answers_about_other_recordings_than_the_streets_say_so(pair: Pair, real
     assert notes["real"] == [
         "pair nano was trained on the synthetic street only, and this recording is of something else: answers may well be wrong"
     ]
-    assert "does not say that it is of it" in notes["unknown"][0]
+    assert "does not say where it comes from" in notes["unknown"][0]
     assert pair.open(real).ask("What is ahead?", max_new_tokens=2).trace.notes == notes["real"]
     assert pair.open(street).ask("What is ahead?", max_new_tokens=2).trace.notes == []
     assert pair.with_target(pair.target).notes_on(real) == (), "of other targets nothing is known"

@@ -25,7 +25,7 @@ class RecordingContext:
     but several answers may be in the making.
 
     A target that encodes differently (a lossy one) has a context of its own; drafters keep what they have seen of the recording
-    for as long as this object lives.
+    for as long as this object lives. notes: what is said of every answer.
     """
 
     def __init__(self, pair: Methods, recording: Recording, window: Window | None = None, notes: tuple[str, ...] = ()) -> None:

@@ -58,29 +58,37 @@ def said(figures: dict[str, float]) -> str:
 
 
 @contextmanager
-def shown(stages: Sequence[str] = (), visible: bool = True) -> Iterator[Tell]:
-    """Show what is reported on standard error, for as long as the block runs; Ctrl-C is told that nothing is lost."""
+def tracked(stages: Sequence[str] = ()) -> Iterator[Tell]:
+    """Show what is reported on standard error, for as long as the block runs."""
     from rich.console import Console
 
-    console, begun = Console(stderr=True), False
+    console = Console(stderr=True)
     lines = Lines(stages, lambda text: typer.echo(text, err=True))
     show, stop = _bars(console, stages) if console.is_terminal else (lines.add, _nothing_to_stop)
-
-    def report(name: str, progress: float, figures: dict[str, float]) -> None:
-        nonlocal begun
-        begun = True
-        if visible:
-            show(name, progress, figures)
-
     try:
-        yield report
-    except KeyboardInterrupt:
-        if begun:
-            stop()
-            typer.echo("what was done up to here is kept: go on with --resume", err=True)
-        raise
+        yield show
     finally:
         stop()
+
+
+@contextmanager
+def shown(stages: Sequence[str] = (), visible: bool = True) -> Iterator[Tell]:
+    """`tracked`, of work that can be gone on with: Ctrl-C is told that nothing is lost."""
+    begun = False
+    try:
+        with tracked(stages) as show:
+
+            def report(name: str, progress: float, figures: dict[str, float]) -> None:
+                nonlocal begun
+                begun = True
+                if visible:
+                    show(name, progress, figures)
+
+            yield report
+    except KeyboardInterrupt:
+        if begun:
+            typer.echo("what was done up to here is kept: go on with --resume", err=True)
+        raise
 
 
 @contextmanager

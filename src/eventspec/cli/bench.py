@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eventspec.cli.bars import Lines
+from eventspec.cli.bars import Tell, tracked
 from eventspec.cli.events import Order, Sensor
 from eventspec.cli.generate import Device, Dtype, Target
 from eventspec.cli.help import App
@@ -109,14 +108,19 @@ def compare(
     others = _others(ready, kinds[0], drafter or [], head or [], compress or [], fit=target is None)
     measured = partial(run, ready, asked, methods, sampling, kinds, out, opening=opening, others=others)
     try:
-        with _progress() as progress:
-            found = measured(progress=progress, contexts=contexts, resume=resume, about=about)
+        with tracked() as show:
+            report = partial(_compared, show)
+            found = measured(progress=report, contexts=contexts, resume=resume, about=about)
     except Interrupted as cut:
         _tell(
             cut.summary, out, plot, as_json, f"stopped: {out} keeps {cut.rows} of {cut.wanted} rows, --resume goes on with it"
         )
         raise
     _tell(found, out, plot, as_json)
+
+
+def _compared(show: Tell, done: int, total: int) -> None:
+    show("comparing", done / total, {})
 
 
 def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:
@@ -141,22 +145,6 @@ def _opening(sensor: str | None, monotonic: Monotonic) -> Callable[[Path], Recor
 
     size = parse_sensor_size(sensor) if sensor is not None else None
     return lambda path: Recording.open(path, size, monotonic)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """On the error stream a bar, or a line a minute where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    page = Console(stderr=True)
-    if not page.is_terminal:
-        lines = Lines((), lambda text: typer.echo(text, err=True))
-        yield lambda done, total: lines.add("comparing", done / total, {})
-        return
-    with Progress(console=page, transient=True) as bar:
-        task = bar.add_task("comparing", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _pair(where: str, device_plan: str, dtype: str, device: str) -> Pair:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -186,10 +185,10 @@ def rehearse(arms: dict[str, Arm], recordings: Recordings, question: Question) -
 
 
 def measured(
-    arms: list[Arm], recordings: Recordings, question: Question, until: float = math.inf, say: Callable[[str], object] = len
+    arms: list[Arm], recordings: Recordings, question: Question, until: float, say: Callable[[str], object]
 ) -> list[dict[str, Row]]:
-    """Rows by arm, one dict a repeat: `REPEATS` of them, and more until the speedup of `auto` is known. Behind `until` on the
-    clock the repeat that is running is the last one."""
+    """Rows by arm, one dict a repeat: `REPEATS` of them, and more until the speedup of `auto` is known. Behind `until`, in
+    seconds of the monotonic clock, the repeat that is running is the last one; `say` hears of every repeat."""
     from eventspec.core import Sampling
     from eventspec.experiments.arms import interleaved
 

@@ -171,15 +171,14 @@ def simulate(
     kind = outputs.kind_of(out)
     outputs.must_be_new(out)
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
+    frameless = f"{video}: holds no frames: give a video, a folder of images or a recording with frames"
     try:
         recording = _cut(_opened(video, None, "raise", fps), (start, end), (start_us, end_us))
-    except SizeUnknown:
-        raise BadInput(
-            f"{video}: holds events, no frames: give a video, a folder of images or a recording with frames"
-        ) from None
+    except SizeUnknown:  # of a file of events only
+        raise BadInput(frameless) from None
     clip = recording.video
     if clip is None or not len(clip):
-        raise BadInput(f"{video}: holds no frames: give a video, a folder of images or a recording with frames")
+        raise BadInput(frameless)
     with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("simulating", total=len(clip))
         events, notes = model.simulate(

@@ -77,16 +77,16 @@ def asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, qu
         while replay.running:
             began = time.perf_counter()
             if stream.window is not None:
-                found.append(_asked(stream, replay, prompt, most, quiet))
+                found.append(_answered(stream, replay, prompt, most, quiet))
             time.sleep(max(0.001, min(every, 0.02 if stream.window is None else every) - (time.perf_counter() - began)))
     except BaseException:
         replay.stop()
         raise
     replay.join()
-    return found or [_asked(stream, replay, prompt, most, quiet)]
+    return found or [_answered(stream, replay, prompt, most, quiet)]
 
 
-def _asked(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool) -> LiveAnswer:
+def _answered(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool) -> LiveAnswer:
     """One answer, printed unless it should be `quiet`."""
     answer = stream.ask(prompt, max_new_tokens=most)
     if not quiet:

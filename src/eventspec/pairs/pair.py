@@ -165,7 +165,7 @@ class Pair:
         """What is to be said of every answer about a whole recording; a live stream does not know what it is of."""
         if recording.source.startswith(self.trained_on):
             return ()
-        of = "is of something else" if recording.source else "does not say that it is of it"
+        of = "is of something else" if recording.source else "does not say where it comes from"
         return (
             f"pair {self.name} was trained on the {self.trained_on} only, and this recording {of}: answers may well be wrong",
         )

@@ -142,10 +142,10 @@ class _Log:
     """Smoothed figures of a stage, told and appended to `folder/NAME.jsonl` every 20 steps, and written to `folder/tensorboard`
     where TensorBoard is installed; there a stage that goes on leaves out what came behind the checkpoint."""
 
-    def __init__(self, folder: Path, stage: Stage, report: Report, written: bool, steps: int) -> None:
+    def __init__(self, folder: Path, stage: Stage, report: Report, scalars: Any) -> None:
         self.path, self.stage, self.report = folder / f"{stage.name}.jsonl", stage, report
         self.smooth: dict[str, float] = {}
-        self.scalars: Any = _scalars(folder / "tensorboard" / stage.name, steps) if written else None
+        self.scalars = scalars  # TensorBoard's writer, or None
 
     def add(self, figures: Mapping[str, float], steps: int, seconds: float) -> None:
         for name, figure in figures.items():
@@ -195,7 +195,8 @@ def run_stage(
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
     checkpoint = Checkpoint(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
-    log = _Log(folder, stage, report, processes.first and seconds < stage.seconds, steps)
+    curves = processes.first and seconds < stage.seconds
+    log = _Log(folder, stage, report, _scalars(folder / "tensorboard" / stage.name, steps) if curves else None)
     processes.begin(model)
     saved, last = seconds, trained_clock()
     with closing(log), _kept_when_interrupted(lambda: checkpoint.save(model, optimiser, seconds, steps), processes):
