@@ -240,6 +240,59 @@ def test_a_still_scene_has_no_events_and_is_seen(pair: Pair, recording: Recordin
         assert live.ask(QUESTION, max_new_tokens=4).token_ids
 
 
+def push_still(live: Live, frames: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    """A second of frames, and an event camera that sees nothing."""
+    live.push_events(EventStream.empty(346, 260))
+    for number, frame in enumerate(frames):
+        live.push_frame(frame, 1000 + 30_000 * number)
+
+
+def encoded_all(live: Live) -> bool:
+    counts = live.counts
+    return counts.encoded + counts.reused == counts.frames
+
+
+def test_frames_without_events_between_them_may_share_their_features_and_it_is_said(pair: Pair, recording: Recording) -> None:
+    assert recording.video is not None
+    frames = np.stack(list(recording.video.frames))[:10]
+    first = Recording.from_arrays(frames=np.repeat(frames[:1], len(frames), 0), times_us=1000 + 30_000 * np.arange(10))
+    with stream(pair, "autoregressive", reuse_below=0.01) as live:
+        push_still(live, frames)
+        wait(lambda: encoded_all(live))
+        assert (live.counts.encoded, live.counts.reused) == (1, 9)
+        answer = live.ask(QUESTION, max_new_tokens=24)
+        assert answer.token_ids == generate(pair, first, QUESTION, "autoregressive", max_new_tokens=24).token_ids
+        for method in ("autoregressive", "prior"):
+            result = live.ask("What is ahead?", method, max_new_tokens=4).result
+            assert not result.lossless
+            assert any("fewer than 0.01 events a pixel" in note for note in result.trace.notes)
+
+
+@pytest.mark.parametrize(("below", "reused"), [(0.0, 0), (1e-9, 0), (1e9, 9)])
+def test_how_many_frames_share_features_is_asked_for(below: float, reused: int, pair: Pair, recording: Recording) -> None:
+    assert recording.video is not None
+    short = recording.slice(Window(recording.span.start_us, int(recording.video.times_us[9]) + 1))
+    with stream(pair, "autoregressive", reuse_below=below, window_us=10_000_000) as live:
+        push(live, short)
+        wait(lambda: encoded_all(live))
+        assert (live.counts.frames, live.counts.reused) == (10, reused)
+        assert live.ask(QUESTION, max_new_tokens=4).result.lossless == (below == 0)
+
+
+def test_features_are_shared_for_a_window_at_most_and_never_without_an_event_camera(pair: Pair, recording: Recording) -> None:
+    assert recording.video is not None
+    frames = np.stack(list(recording.video.frames))[:10]
+    with stream(pair, "autoregressive", reuse_below=1.0, window_us=100_000) as live:
+        push_still(live, frames)
+        wait(lambda: encoded_all(live))
+        assert live.counts.encoded == 3, "at 1, 121 and 241 ms"
+    with stream(pair, "autoregressive", reuse_below=1.0) as live:
+        for number, frame in enumerate(frames):
+            live.push_frame(frame, 1000 + 30_000 * number)
+        wait(lambda: encoded_all(live))
+        assert live.counts.reused == 0
+
+
 def test_what_cannot_be_is_refused(pair: Pair) -> None:
     for settings, message in (
         ({"windows": "round"}, "windows 'round' are unknown: choose sliding, growing, triggered"),
@@ -250,6 +303,9 @@ def test_what_cannot_be_is_refused(pair: Pair) -> None:
         ({"trigger": None}, "trigger is None: give a number"),
         ({"share": "x"}, "share is 'x': give a number"),
         ({"feature_bytes": -1}, "feature_bytes is -1"),
+        ({"reuse_below": -0.1}, "reuse_below is -0.1"),
+        ({"reuse_below": float("nan")}, "reuse_below is nan"),
+        ({"method": "compressed-target", "reuse_below": 0.1}, "reuse_below is nothing to method compressed-target"),
         ({"widnow_us": 5}, "live has no setting 'widnow_us': choose from"),
     ):
         with pytest.raises(BadInput, match=message):

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eventspec.align.acceptance import reliability
 from eventspec.core import BadCheckpoint, BadInput, Budget, Proposal
 from eventspec.drafters.mixture import Mixture, SourceWeights, Union
-from eventspec.train.mixture import Judged, fitted, reliability
+from eventspec.train.mixture import Judged, fitted
 from eventspec.tree import check, depths
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=80)

@@ -105,6 +105,18 @@ def test_rows_larger_than_the_limit_are_not_kept() -> None:
     assert tower.asked == 2
 
 
+def test_a_frame_may_take_the_rows_of_another_and_both_count() -> None:
+    cache, tower = FeatureCache(1 << 20), Tower()
+    first = rows(cache, tower, 3)
+    assert cache.share(frame(4), frame(3))
+    assert not cache.share(frame(5), frame(6)), "nobody has seen it"
+    assert torch.equal(rows(cache, tower, 4), first)
+    assert tower.asked == 1
+    assert cache.used == 2 * first.nbytes
+    assert cache.share(frame(4), frame(3)), "once more changes nothing"
+    assert cache.used == 2 * first.nbytes
+
+
 def test_a_disk_without_space_costs_what_would_have_been_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tower = Tower()
     cache = FeatureCache(1 << 20, FeatureFolder(tmp_path, tower))

@@ -16,9 +16,11 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs import bundled, load_pair
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
+from eventspec.train import frozen
 from eventspec.train import packer as recipe
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Questions
+from eventspec.train.frozen import FrozenTarget
 
 NANO = bundled()["nano"]
 
@@ -48,7 +50,7 @@ def training_of(spoken: Any, packed: int = 2) -> recipe.PackerTraining:
     packer = Packer(PackerConfig.of(target.config, 2), target.config)
     packer.begin_as(target)
     asked = Questions(Tokenizer.from_file(str(NANO / "tokenizer.json")))
-    return recipe.PackerTraining(target, packer, asked, *spoken, packed)
+    return recipe.PackerTraining(FrozenTarget(target, asked), packer, *spoken, packed)
 
 
 class Whole(torch.nn.Module):
@@ -65,20 +67,22 @@ class Whole(torch.nn.Module):
 
 
 def test_agreement_is_whole_on_all_rows_and_little_on_none(spoken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe, "autocast", lambda device: torch.autocast("cpu", enabled=False))
+    monkeypatch.setattr(frozen, "autocast", lambda device: torch.autocast("cpu", enabled=False))
     training = training_of(spoken)
-    training.packer = Whole(training._target[0], 1.0)  # type: ignore[assignment]
-    assert training.agreement(*spoken) == {"tokens": 1.0, "answers": 1.0, "n_answers": 3}
-    training.packer = Whole(training._target[0], 0.0)  # type: ignore[assignment]
+    training.packer = Whole(training.target.model, 1.0)  # type: ignore[assignment]
+    longest = sum(len(branch.answer) for branch in spoken[1][0]) / 3
+    assert training.agreement(*spoken) == {"tokens": 1.0, "leading": longest, "answers": 1.0, "n_answers": 3}
+    training.packer = Whole(training.target.model, 0.0)  # type: ignore[assignment]
     found = training.agreement(*spoken)
     assert found["answers"] < 1.0
     assert found["tokens"] < 1.0
+    assert found["leading"] < longest
 
 
 def test_only_the_packer_learns_and_it_does(spoken: Any) -> None:
     torch.manual_seed(0)
     training = training_of(spoken, packed=3)
-    target = training._target[0]
+    target = training.target.model
     before = {name: parameter.clone() for name, parameter in target.named_parameters()}
     assert {id(p) for p in training.parameters()}.isdisjoint(id(p) for p in target.parameters())
     optimiser = torch.optim.AdamW(training.parameters(), lr=1e-3)

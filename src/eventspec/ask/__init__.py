@@ -2,7 +2,8 @@
 
 from eventspec.ask.context import RecordingContext
 from eventspec.ask.generation import Generation, Methods, generate, generation, stream, stream_text
-from eventspec.ask.live import Live, LiveAnswer, LivePolicy
+from eventspec.ask.live import Live
+from eventspec.ask.live_policy import LiveAnswer, LivePolicy
 from eventspec.ask.result import Result
 
 __all__ = [

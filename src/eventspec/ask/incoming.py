@@ -65,6 +65,11 @@ class Incoming:
         with self._lock:
             return self._frames[-1][0] + 1 if self._frames else None
 
+    @property
+    def sensor(self) -> tuple[int, int] | None:
+        """Width and height of the event camera, None before its first packet."""
+        return self._sensor
+
     def push_frame(self, frame: Frame, time_us: int) -> Frame:
         """One more frame uint8 [H, W, 3] RGB; the copy that is kept. BadInput for another shape than before, or a time that is
         not later."""

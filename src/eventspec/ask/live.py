@@ -14,105 +14,22 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from eventspec.ask.context import RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_question
 from eventspec.ask.incoming import Frame, Incoming
+from eventspec.ask.live_policy import LiveAnswer, LiveCounts, LivePolicy
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, EventspecError, Media, Sampling, Trace, Window
 from eventspec.events.stream import EventStream
 from eventspec.models.prompt import FrameEncoder
 from eventspec.video.clip import VideoClip
-
-Windows = Literal["sliding", "growing", "triggered"]
-
-
-@dataclass(frozen=True)
-class LivePolicy:
-    """Which windows are cut, and what reading ahead may cost.
-
-    A prefix is exact, so a window that is not the last one's beginning is read anew: its frames are encoded already, but the
-    prefill of all visual rows is paid once a window, of which `share` and `hop_us` say how many there are.
-    """
-
-    window_us: int = 1_000_000
-    """How long a window is, at most."""
-    windows: Windows = "sliding"
-    """sliding: the latest `window_us`. growing: from where the last one ended, until it is `window_us` long. triggered: as
-    sliding, but cut only when events come `trigger` times as fast as over the window before, and once a window at least."""
-    hop_us: int = 250_000
-    """A window is cut so long after the one before, at the earliest."""
-    trigger: float = 1.5
-    share: float = 0.5
-    """Of the target's time that reading ahead may take while nobody asks."""
-    rows: int = 64
-    """Rows of a prompt that are read in one go. A question waits for what is being read just now: so many rows, a frame, or the
-    last part of a window, in which drafters read their own prompt."""
-    waiting: int = 4
-    """Frames that may wait to be encoded ahead. When one more comes, the one that has waited longest is dropped: it is encoded
-    when a window needs it, and otherwise never."""
-    event_bytes: int = 256 << 20
-    """Of the events that are held; the oldest packets are dropped beyond."""
-    frame_bytes: int = 1 << 30
-    """Of the frames that are held; beyond, a window has the later ones only."""
-
-    def checked(self) -> LivePolicy:
-        """Itself; BadInput for what cannot be."""
-        if self.windows not in get_args(Windows):
-            raise BadInput(f"windows '{self.windows}' are unknown: choose {', '.join(get_args(Windows))}")
-        for name in ("window_us", "hop_us", "rows", "waiting", "event_bytes", "frame_bytes"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(f"{name} is {value!r}: give a whole number from 1 on")
-        for name in ("share", "trigger"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadInput(f"{name} is {value!r}: give a number")
-        if not 0 < self.share <= 1:
-            raise BadInput(f"share is {self.share!r}: give a part of the target's time above 0, up to 1")
-        if not self.trigger > 0:
-            raise BadInput(f"trigger is {self.trigger!r}: give how many times as fast, above 0")
-        return self
-
-
-@dataclass(frozen=True)
-class LiveAnswer:
-    """An answer about a window of a stream. `seconds` between question and answer; a standing question's answer may have been
-    there before it was asked."""
-
-    window: Window
-    result: Result
-    seconds: float
-    ahead: bool = False
-
-    @property
-    def text(self) -> str:
-        return self.result.text
-
-    @property
-    def token_ids(self) -> list[int]:
-        return self.result.token_ids
-
-
-@dataclass
-class LiveCounts:
-    """What came and what became of it."""
-
-    frames: int = 0
-    encoded: int = 0
-    dropped: int = 0
-    """Frames that were not encoded ahead because others came too soon behind them."""
-    packets: int = 0
-    dropped_packets: int = 0
-    windows: int = 0
-    """Windows that were read ahead."""
-    notes: list[str] = field(default_factory=list)
 
 
 class Live:
@@ -131,6 +48,7 @@ class Live:
         pair.method(method)
         self._incoming = Incoming(2 * self.policy.window_us, self.policy.event_bytes, self.policy.frame_bytes)
         self._waiting: deque[tuple[Frame, int]] = deque()
+        self._encoded: tuple[Frame, int] | None = None  # the frame that was encoded last
         self._counts = LiveCounts()
         self._standing: dict[str, Sampling] = {}
         self._ready: _Window | None = None
@@ -202,8 +120,8 @@ class Live:
     def counts(self) -> LiveCounts:
         """What came so far, and what became of it."""
         found, incoming = self._counts, self._incoming
-        about = (incoming.frames, found.encoded, found.dropped, incoming.packets, incoming.dropped_packets, found.windows)
-        return LiveCounts(*about, list(found.notes))
+        came = {"frames": incoming.frames, "packets": incoming.packets, "dropped_packets": incoming.dropped_packets}
+        return replace(found, **came, notes=list(found.notes))
 
     @property
     def window(self) -> Window | None:
@@ -268,15 +186,30 @@ class Live:
         return True
 
     def _encode_one(self) -> None:
-        """Encode the frame that has waited longest, if one waits."""
+        """Encode the frame that has waited longest, if one waits, or take another one's rows for it."""
         with self._changed:
             if not self._waiting:
                 return
             frame, time_us = self._waiting.popleft()
         assert self._encoder is not None  # else none waits
+        if self._looks_like_the_last(frame, time_us):
+            self._counts.reused += 1
+            return
         alone = Media(None, VideoClip(frame[None], np.array([time_us], np.int64)))
         self.pair.workers.start("target", partial(self._encoder.encode, alone, Trace(), "target")).result()
         self._counts.encoded += 1
+        self._encoded = frame, time_us
+
+    def _looks_like_the_last(self, frame: Frame, time_us: int) -> bool:
+        """Whether a frame has the rows of the one that was encoded last, because hardly an event came since."""
+        sensor, below = self._incoming.sensor, self.policy.reuse_below
+        if not below or self._encoded is None or sensor is None or self._encoder is None or self._encoder.kept is None:
+            return False
+        last, at = self._encoded
+        if time_us - at > self.policy.window_us:  # its events may be forgotten
+            return False
+        came = self._incoming.count(Window(at, time_us)) / (sensor[0] * sensor[1])
+        return came < below and self._encoder.kept.share(frame, last)
 
     def _due(self) -> bool:
         """Whether another window is to be cut."""

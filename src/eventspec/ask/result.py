@@ -73,6 +73,7 @@ class Result:
             "method": self.method,
             "chosen": self.chosen,
             "lossless": self.lossless,
+            "skipped": self.trace.skipped,
             "finish_reason": self.finish_reason,
             "usage": {
                 "prompt_tokens": self.prompt_tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,6 +49,10 @@ Heads = Annotated[
 Compressions = Annotated[
     list[str] | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N. Repeatable.")
 ]
+Adapters = Annotated[
+    list[str] | None, typer.Option(help="One row more: method aligned with another adapter, NAME or a folder. Repeatable.")
+]
+Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
 Plot = Annotated[Path | None, typer.Option(parser=given_path, help="Draw the speedups: a .png or .svg file.")]
 Resume = Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")]
 
@@ -72,6 +76,8 @@ def compare(
     drafter: Drafters = None,
     head: Heads = None,
     compress: Compressions = None,
+    adapter: Adapters = None,
+    risk: Risk = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
@@ -105,16 +111,16 @@ def compare(
     else:
         ready, drafter, models = _folders(target, drafter or [], methods, device_plan, dtype, device)
         about |= models
-    others = _others(ready, kinds[0], drafter or [], head or [], compress or [], fit=target is None)
-    measured = partial(run, ready, asked, methods, sampling, kinds, out, opening=opening, others=others)
+    ready = ready if risk is None else ready.with_risk(risk)
+    more = {"drafter": drafter, "head": head, "compress": compress, "adapter": adapter}
+    others = _others(ready, kinds[0], more, fit=target is None)
+    measured = partial(run, ready, asked, methods, sampling, kinds, out, opening=opening, others=others, contexts=contexts)
     try:
         with tracked() as show:
-            report = partial(_compared, show)
-            found = measured(progress=report, contexts=contexts, resume=resume, about=about)
+            found = measured(progress=partial(_compared, show), resume=resume, about=about)
     except Interrupted as cut:
-        _tell(
-            cut.summary, out, plot, as_json, f"stopped: {out} keeps {cut.rows} of {cut.wanted} rows, --resume goes on with it"
-        )
+        stopped = f"stopped: {out} keeps {cut.rows} of {cut.wanted} rows, --resume goes on with it"
+        _tell(cut.summary, out, plot, as_json, stopped)
         raise
     _tell(found, out, plot, as_json)
 
@@ -179,19 +185,21 @@ def _folders(
     return loaded, drafters[1:], {**about, "vocabulary": mapping, "device": device}
 
 
-def _others(pair: Pair, events: str, drafters: list[str], heads: list[str], compressions: list[str], fit: bool) -> list[Arm]:
-    """Arms beyond the methods: other event drafters, heads and compressions of the same target. fit: heads draft as is worth it
-    on this machine."""
+def _others(pair: Pair, events: str, more: Mapping[str, list[str] | None], fit: bool) -> list[Arm]:
+    """Arms beyond the methods: other event drafters, heads, compressions and adapters of the same target. fit: heads draft as
+    is worth it on this machine."""
     from eventspec.experiments.arms import Arm
     from eventspec.pairs import warm_up
-    from eventspec.pairs.methods import EVENT_METHOD, LOSSY
+    from eventspec.pairs.methods import ALIGNED, EVENT_METHOD, LOSSY
     from eventspec.pairs.specs import DrafterSpec
 
+    drafters, heads, compressions, adapters = (more[choice] or [] for choice in ("drafter", "head", "compress", "adapter"))
     specs = [(name, DrafterSpec.parse(name, pair.parts.drafters)) for name in drafters]
     made = [(EVENT_METHOD, name, pair.with_event_drafter(spec.drafter, spec.mapping)) for name, spec in specs]
     headed = [(name, pair.with_head(name)) for name in heads]
     made += [("eagle", name, warm_up(other, ("eagle",)) if fit else other) for name, other in headed]
     made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
+    made += [(ALIGNED, name, pair.with_adapter(name)) for name in adapters]
     return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]
 
 

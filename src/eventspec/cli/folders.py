@@ -1,4 +1,4 @@
-"""What a folder holds, for `eventspec models check`: a pair, a head, a packer, or a checkpoint; and what ships with a pair."""
+"""What a folder holds, for `eventspec models check`, and what ships with a pair."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from eventspec.errors import BadCheckpoint, BadInput
 
 
 def described(given: str) -> dict[str, Any]:
-    """What a folder is, or the bundled pair of a bare name. Key `head` or `packer` says that it is one; BadInput or
-    BadCheckpoint, one line, for the first thing that is wrong."""
+    """What a folder is, or the bundled pair of a bare name. Key `head`, `packer` or `adapter` says that it is
+    one; BadInput or BadCheckpoint, one line, for the first thing that is wrong."""
     from eventspec.models import configuration as fields
     from eventspec.models.folder import describe, is_checkpoint
     from eventspec.pairs.pair_file import bundled, by_name
@@ -27,7 +27,9 @@ def described(given: str) -> dict[str, Any]:
     path = folder / "config.json"
     data = fields.read_json(path)
     try:
-        about = _packer(folder) if data.get("model_type") == "packer" else _head(folder, data)
+        kinds = {"packer": _packer, "adapter": _adapter}
+        own = kinds.get(str(data.get("model_type")))
+        about = own(folder) if own is not None else _head(folder, data)
     except fields.BadField as error:
         raise BadCheckpoint(f"{path}: {error}") from None
     return about or describe(folder)
@@ -38,6 +40,14 @@ def _packer(folder: Path) -> dict[str, Any]:
 
     config, checkpoint, target = inspect_packer(folder)
     about = {"packer": config.scale, "layers": list(config.layers), "target": target}
+    return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
+
+
+def _adapter(folder: Path) -> dict[str, Any]:
+    from eventspec.pairs.adapters import inspect_adapter
+
+    config, checkpoint, between = inspect_adapter(folder)
+    about = {"adapter": config.kind, "layers": list(config.layers), **between}
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 
@@ -62,11 +72,12 @@ def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def parts_of(folder: Path) -> dict[str, list[str]]:
-    """Names of what a pair has beside its target and its drafter: heads, packers, further event drafters."""
+    """Names of what a pair has beside its target and its drafter: heads, packers, further event drafters, adapters."""
     from eventspec.pairs import PairFile
 
     file = PairFile.read(folder)
-    return {"heads": sorted(file.heads), "packers": sorted(file.packers), "drafters": sorted(file.drafters)}
+    tables = {"heads": file.heads, "packers": file.packers, "drafters": file.drafters, "adapters": file.adapters}
+    return {name: sorted(table) for name, table in tables.items()}
 
 
 def rows(about: dict[str, Any]) -> list[tuple[str, str]]:
@@ -104,6 +115,9 @@ def _pair(given: str) -> dict[str, Any]:
     if (packers := pair.parts.packers) is not None:
         for scale, packer in packers.folders.items():
             packers.load(packer, scale)
+    if (adapters := pair.parts.adapters) is not None:
+        for name in adapters.folders:
+            adapters.encoder(name)
     if isinstance(pair.target, LanguageTarget):
         about["target"] = fingerprint(pair.target.language)
     provenance = pair.folder / "provenance.json"

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,6 +51,8 @@ Head = Annotated[
     ),
 ]
 Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N.")]
+Adapter = Annotated[str | None, typer.Option(help="Another adapter for method aligned: one of --pair's, or a folder.")]
+Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
 Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
 Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]
 Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
@@ -86,6 +88,8 @@ def generate(
     vocabulary: Ways = "auto",
     head: Head = None,
     compress: Compress = None,
+    adapter: Adapter = None,
+    risk: Risk = None,
     frames: Frames = None,
     allow_extrapolation: Beyond = False,
     compat: Compat = False,
@@ -120,16 +124,14 @@ def generate(
         from eventspec.models.loading import LoadOptions
         from eventspec.pairs import check_method
 
-        check_method(method)
-        _check_choices(method, target, {"head": head, "drafter": drafter, "compress": compress}, trace)
+        choices = {"head": head, "drafter": drafter, "compress": compress, "adapter": adapter, "risk": risk}
+        _check_choices(check_method(method), target, choices, trace)
         drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
         drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
         drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
         opened = _opened(recording, video, events, sensor, monotonic)
         how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=allow_extrapolation, compat=compat)
-        folders = (pair, target, drafter, head)
-        loaded = _load(folders, method, vocabulary, how, device_plan)
-        loaded = loaded if compress is None else loaded.with_compression(compress)
+        loaded = _load(pair, target, choices, method, vocabulary, how, device_plan)
         drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
         asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window)), drawn)
     _tell(asking, opened, provisional, trace, as_json)
@@ -152,7 +154,7 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
     raise BadInput("give --recording PATH, or --video PATH and --events PATH for frames and events in two files")
 
 
-def _check_choices(method: str, target: Path | None, given: dict[str, str | None], trace: Path | None) -> None:
+def _check_choices(method: str, target: Path | None, given: dict[str, Any], trace: Path | None) -> None:
     """BadInput for a choice that the method passes over, where a checkpoint alone is not enough for the method, and for a trace
     that cannot be written: before minutes of loading."""
     from eventspec.core import BadInput
@@ -194,29 +196,36 @@ def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Pa
 
 
 def _load(
-    folders: tuple[str | None, Path | None, str | None, str | None],
+    pair: str | None,
+    target: Path | None,
+    choices: dict[str, Any],
     method: str,
     vocabulary: str,
     how: LoadOptions,
     device_plan: str,
 ) -> LoadedPair:
+    """The pair of --pair or --target, with what else was chosen."""
     from eventspec.core import BadInput
     from eventspec.models.loading import LoadOptions
     from eventspec.pairs import load_folders, load_pair
 
-    pair, target, drafter, head = folders
+    drafter = choices["drafter"]
     if target is not None and pair is not None:
         raise BadInput(f"--pair {pair} and --target {target} both say who answers: give one of them")
     if target is not None:
         drafting = None if drafter is None else given_path(drafter)
         loaded = load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
-        return loaded if head is None else loaded.with_head(head)
-    if how != LoadOptions() or (drafter is None and vocabulary != "auto"):
-        options = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
-        raise BadInput(f"{options} are for checkpoint folders: give --target FOLDER or --drafter as well")
-    loaded = load_pair(pair or "embedded", device_plan)
-    loaded = loaded if drafter is None else loaded.with_event_drafter(drafter, vocabulary)
-    return loaded if head is None else loaded.with_head(head)
+    else:
+        if how != LoadOptions() or (drafter is None and vocabulary != "auto"):
+            options = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+            raise BadInput(f"{options} are for checkpoint folders: give --target FOLDER or --drafter as well")
+        loaded = load_pair(pair or "embedded", device_plan)
+        loaded = loaded if drafter is None else loaded.with_event_drafter(drafter, vocabulary)
+    head, compress, adapter, risk = (choices[name] for name in ("head", "compress", "adapter", "risk"))
+    loaded = loaded if head is None else loaded.with_head(head)
+    loaded = loaded if compress is None else loaded.with_compression(compress)
+    loaded = loaded if adapter is None else loaded.with_adapter(adapter)
+    return loaded if risk is None else loaded.with_risk(risk, adapter)
 
 
 def _ends(window: str | None) -> tuple[int | None, int | None]:

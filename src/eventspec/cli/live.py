@@ -32,6 +32,9 @@ def live(
     window_us: Annotated[int, typer.Option(help="How long a window is, in microseconds.")] = 1_000_000,
     hop_us: Annotated[int, typer.Option(help="A window is read ahead so often, in microseconds.")] = 250_000,
     share: Annotated[float, typer.Option(help="Of the target's time that reading ahead may take.")] = 0.5,
+    reuse_below: Annotated[
+        float, typer.Option(help="LOSSY: a frame with fewer events a pixel since the last encoded one takes its features.")
+    ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     sensor: Sensor = None,
@@ -55,7 +58,14 @@ def live(
         size = parse_sensor_size(sensor) if sensor is not None else None
         opened = Recording.open(recording, size, monotonic)
         loaded = load_pair(pair, device_plan)
-    with loaded.live(method, windows=windows, window_us=window_us, hop_us=hop_us, share=share) as stream:
+    policy: dict[str, Any] = {
+        "windows": windows,
+        "window_us": window_us,
+        "hop_us": hop_us,
+        "share": share,
+        "reuse_below": reuse_below,
+    }
+    with loaded.live(method, **policy) as stream:
         if standing:
             stream.standing(prompt, max_new_tokens=max_new_tokens)
         replay = Replay(stream, opened, seconds)
@@ -100,7 +110,13 @@ def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str)
     """What came, what was dropped, how long answers took."""
     counts, seen = stream.counts, [replay.on_recording(answer.window) for answer in answers]
     return {
-        "frames": {"arrived": counts.frames, "encoded": counts.encoded, "dropped": counts.dropped},
+        "lossless": all(answer.result.lossless for answer in answers),
+        "frames": {
+            "arrived": counts.frames,
+            "encoded": counts.encoded,
+            "reused": counts.reused,
+            "dropped": counts.dropped,
+        },
         "events": {"arrived": counts.packets, "dropped": counts.dropped_packets},
         "windows_read": counts.windows,
         "latency_ms": {
@@ -152,6 +168,8 @@ def show(found: dict[str, Any]) -> None:
     frames, events, latency = found["frames"], found["events"], found["latency_ms"]
     typer.echo(f"{frames['arrived']} frames came, {frames['encoded']} were encoded before a question;")
     typer.echo(f"{frames['dropped']} were not, because others came too soon behind them")
+    if frames["reused"]:
+        typer.echo(f"{frames['reused']} were not, because hardly an event came since another (LOSSY)")
     typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
     typer.echo(f"{found['windows_read']} windows were read before a question; {len(found['answers'])} answers:")
     for name, label in (

@@ -39,7 +39,7 @@ def list_pairs(as_json: Annotated[bool, typer.Option("--json", help="Print one J
         return
     for name, facts in found.items():
         typer.echo(f"{name}  {facts['bytes'] / 1e6:.1f} MB{', which is also called embedded' if name == chosen else ''}")
-        options = {"--head": facts["heads"], "--drafter": facts["drafters"]}
+        options = {"--head": facts["heads"], "--drafter": facts["drafters"], "--adapter": facts["adapters"]}
         options["--compress"] = [f"packer:{scale}" for scale in facts["packers"]]
         _print([(f"  {option}", ", ".join(names)) for option, names in options.items() if names])
     typer.echo("methods")
@@ -49,7 +49,7 @@ def list_pairs(as_json: Annotated[bool, typer.Option("--json", help="Print one J
 @models.command()
 def check(
     folder: Annotated[
-        str, typer.Argument(help="Of a checkpoint, a head, a packer or a pair.toml; or the name of a bundled pair.")
+        str, typer.Argument(help="Of a checkpoint, head, packer, adapter or pair.toml; or the name of a bundled pair.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -66,6 +66,10 @@ def check(
     if "packer" in about:
         squares = f"{about['packer']} x {about['packer']} patches"
         typer.echo(f"{folder}: a packer of {squares} for {fits}: the table [packers] of a pair.toml takes it")
+        return
+    if "adapter" in about:
+        between = f"between event model {about['drafter']} and {fits}"
+        typer.echo(f"{folder}: an adapter ({about['adapter']}) {between}: generate --adapter takes it")
         return
     if "head" in about:
         kind = f"{about['head']}, {about['mode']}" if "mode" in about else about["head"]

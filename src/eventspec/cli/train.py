@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventspec.cli.bars import shown
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
+
+if TYPE_CHECKING:
+    from eventspec.train.processes import Processes
 
 train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
 
@@ -116,7 +120,6 @@ def _heads_of_pair(
     from eventspec.pairs.pair_file import folder_of
     from eventspec.train import heads as recipe
     from eventspec.train.embedded import reexecute_with_allocator
-    from eventspec.train.loop import TrainingFailed
     from eventspec.train.processes import launched_first, started
 
     folder_of(pair)
@@ -125,13 +128,9 @@ def _heads_of_pair(
         if begin_with_own:
             _tell_fresh(pair, names)
     reexecute_with_allocator(sys.argv[1:])
-    with started() as processes, shown(("render train", "render calibration", "heads"), processes.first) as report:
-        try:
-            folder = recipe.train(pair, preset, names, out, report, processes=processes, go_on=begin_with_own)
-        except TrainingFailed:
-            if processes.first:
-                raise
-            raise typer.Exit from None  # it came to all of them; were this a failure too, the launcher might end the first
+    stages = ("render train", "render calibration", "heads")
+    with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
+        folder = recipe.train(pair, preset, names, out, report, processes=processes, go_on=begin_with_own)
     if not processes.first:
         return
     recorded = json.loads((folder / "heads.json").read_text())
@@ -141,6 +140,20 @@ def _heads_of_pair(
     for name, tau in recorded["calibration"]["tau"].items():
         typer.echo(f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}")
     typer.echo(f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle")
+
+
+@contextmanager
+def _failing_once(processes: Processes) -> Iterator[None]:
+    """A training that fails comes to all of its processes; were it a failure in each, the launcher might end the first before
+    it has told."""
+    from eventspec.train.loop import TrainingFailed
+
+    try:
+        yield
+    except TrainingFailed:
+        if processes.first:
+            raise
+        raise typer.Exit from None
 
 
 def _only_for_target(given: Mapping[str, object]) -> None:
@@ -228,6 +241,58 @@ def packer(
         figures = recorded[name]
         typer.echo(f"{name:<12} {figures['tokens']:.1%} of tokens, {figures['answers']:.1%} of {figures['n_answers']} answers")
     typer.echo(f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}")
+
+
+@train.command()
+def adapter(
+    out: Annotated[Path, typer.Option(parser=given_path, help="Clips, answers, checkpoints, and the finished pair.")],
+    pair: Annotated[
+        str, typer.Option(help="Between whose event tower and target: a bundled pair, or the folder of a pair.toml.")
+    ] = "nano",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="linear, bottleneck, blocks, wide, attention, causal or fused; by default bottleneck. Repeatable."),
+    ] = None,
+    phase: Annotated[
+        list[str] | None, typer.Option(help="alignment, acceptance or end-to-end; by default all three. Repeatable.")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="cpu (15 min for every kind, after half an hour of clips and answers), gpu or smoke.")
+    ] = "cpu",
+    resume: Annotated[
+        bool, typer.Option(help="Go on in a folder that holds an earlier run, or its clips and answers.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the agreement.")] = False,
+) -> None:
+    """Train adapters for `--method aligned`: event features become visual rows of the target's own language model.
+
+    On several GPUs, or processes, as `train heads`.
+    """
+    from eventspec.pairs.pair_file import folder_of
+    from eventspec.train import adapters as recipe
+    from eventspec.train.embedded import reexecute_with_allocator
+    from eventspec.train.processes import launched_first, started
+
+    kinds, phases = recipe.checked(kind or ["bottleneck"]), recipe.check_phases(phase or [])
+    _check_preset(preset, recipe.PRESETS)
+    folder_of(pair)
+    if launched_first():
+        _check_out(out, resume)
+    reexecute_with_allocator(sys.argv[1:])
+    stages = ("render train", "render calibration", *phases, "calibrate")
+    with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
+        folder = recipe.train(pair, preset, kinds, out, report, phases, processes=processes)
+    if not processes.first:
+        return
+    recorded = json.loads((folder / "adapters/adapters.json").read_text())
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **recorded}))
+        return
+    for name in kinds:
+        own = recorded["calibration"][name]
+        right = f"{own['tokens']:.1%} of tokens, the first {own['leading']:.1f} of an answer"
+        typer.echo(f"{name:<12} {right}, {own['answers']:.1%} of {own['n_answers']} answers")
+    typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method aligned")
 
 
 @train.command()

@@ -6,6 +6,7 @@ An acceptance that does not exceed this one's has nothing to do with vision.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -44,6 +45,13 @@ class TextPrior:
                 if found and (total := found.total()) >= 4:
                     return [(token, count / total) for token, count in found.most_common(most)]
         return []
+
+    def log_probability(self, question: str, answer: Sequence[int], least: float = 1e-3) -> float:
+        """Of an answer, each token given those before it; a token that is not among the likeliest has the share `least`."""
+        return sum(
+            math.log(max(least, dict(self.following(question, answer[:at], 8)).get(token, 0.0)))
+            for at, token in enumerate(answer)
+        )
 
     def mean_length(self, question: str) -> float | None:
         """Mean tokens of the answers to a question, or of all where it is not known; None without any."""

@@ -119,10 +119,23 @@ class FeatureCache:
         if self.folder is not None and stored is None:
             self.folder.save(key, rows)
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = rows
-                self.used += rows.nbytes
-            while self.used > self.limit and self._kept:
-                _, oldest = self._kept.popitem(last=False)
-                self.used -= oldest.nbytes
+            self._keep(key, rows)
         return rows
+
+    def share(self, frame: np.ndarray[Any, np.dtype[np.uint8]], like: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
+        """Take the rows of the frame `like` for those of `frame` too, in memory; False where they are kept no more."""
+        key, other = content_key(frame), content_key(like)
+        with self._lock:
+            rows = self._kept.get(other)
+            if rows is not None:
+                self._keep(key, rows)
+            return rows is not None
+
+    def _keep(self, key: str, rows: Tensor) -> None:
+        """Under the lock. Rows of two frames count twice."""
+        if key not in self._kept:
+            self._kept[key] = rows
+            self.used += rows.nbytes
+        while self.used > self.limit and self._kept:
+            _, oldest = self._kept.popitem(last=False)
+            self.used -= oldest.nbytes

@@ -13,6 +13,7 @@ from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.loading import LoadOptions
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
+from eventspec.pairs.adapters import Adapters
 from eventspec.pairs.costs import fitted
 from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import EVENT_METHOD, Parts, built, cross_modal
@@ -70,6 +71,7 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
         heads=file.places("heads"),
         drafters=file.places("drafters"),
         packers=Packers(target, vocabulary.encode, file.places("packers")),
+        adapters=Adapters(drafter, target, vocabulary.encode, file.places("adapters")),
         mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
     )
     events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)

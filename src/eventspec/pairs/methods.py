@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from eventspec.align.substitute import Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder
 from eventspec.core import BadInput, Drafter, Target
-from eventspec.drafters import Cascade, Mixture, NgramDrafter, PriorDrafter, TextPrior
+from eventspec.drafters import Cascade, LanguageDrafter, Mixture, NgramDrafter, PriorDrafter, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method, Modality
@@ -17,6 +18,7 @@ from eventspec.models.hf_session import HfTarget
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.llama import LanguageEnds
+from eventspec.pairs.adapters import Adapters
 from eventspec.pairs.auto import Chooser
 from eventspec.pairs.heads import head_drafter
 from eventspec.pairs.packers import Packers
@@ -31,11 +33,16 @@ EVENT_METHOD = "cross-modal"
 HYBRID = "hybrid"
 BLIND = "hybrid-blind"
 CASCADE = "cascade"
+ALIGNED = "aligned"
+SKIP = "skip-encode"
+USUAL_RISK = 0.05
 AUTO = "auto"
 CHOICES = {
     "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
     "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),
     "compress": (LOSSY,),
+    "adapter": (ALIGNED, SKIP),
+    "risk": (SKIP,),
 }
 """What may be chosen beside a method, and the methods that use it."""
 USUAL_COMPRESSION = CompressionSpec("pool", 3)
@@ -64,6 +71,7 @@ class Parts:
     drafters: Mapping[str, Path] = field(default_factory=dict)
     """Further event drafters by name."""
     packers: Packers | None = None
+    adapters: Adapters | None = None
     mixture: Mixture = field(default_factory=Mixture)
     """How the drafts of several become one tree."""
 
@@ -203,6 +211,44 @@ def cascade(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     return replace(events, drafts=Drafts.by(drafter))
 
 
+def aligned(parts: Parts, name: str | None = None) -> Method | None:
+    """The target's own language model on adapted event rows, ahead only: behind the prefill its step costs what the target's
+    own does. `name` of an adapter or its folder, by default the pair's first; None where there is none. BadInput and
+    BadCheckpoint, one line each."""
+    if parts.adapters is None or (which := name or parts.adapters.usual) is None:
+        return None
+    lookahead = None if parts.prior is None else parts.prior.sure_of
+    drafter = LanguageDrafter(ALIGNED, parts.adapters.encoder(which), parts.tokens.eos_id, lookahead=lookahead)
+    note = parts.notes if name is None else (*parts.notes, f"drafted by adapter {name}")
+    return replace(autoregressive(parts), drafts=Drafts((drafter,)), drafter_needs="events", notes=note)
+
+
+def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None) -> Method | None:
+    """LOSSY: answers from events alone where the share of wrong ones among all stays below `risk` (default `USUAL_RISK`). None
+    where there is no adapter that was calibrated; BadInput for an adapter or a risk that was asked for and cannot be had."""
+    adapters = parts.adapters
+    if adapters is None or (which := name or adapters.usual) is None:
+        return None
+    if (calibrated := adapters.calibrated(which)) is None:
+        if name is None and risk is None:
+            return None
+        raise BadInput(f"adapter {which} was not calibrated: method {SKIP} does not know when to trust it")
+    allowed = USUAL_RISK if risk is None else risk
+    target = SubstitutedTarget(parts.target, substitute_of(parts, which), calibrated, allowed)
+    lossy = f"lossy: of answers to questions like those of its calibration at most {allowed:.3g} are not the target's"
+    return replace(autoregressive(parts), target=target, drafter_needs="events", notes=(*parts.notes, lossy))
+
+
+def substitute_of(parts: Parts, name: str) -> Substitute:
+    """Who answers from events alone, through an adapter. BadInput and BadCheckpoint, one line each."""
+    if parts.adapters is None:
+        raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
+    target, prior = LanguageTarget(parts.adapters.encoder(name), lossless=False), parts.prior
+    if prior is None:
+        return Substitute(target, lambda question, answer: 0.0)
+    return Substitute(target, prior.log_probability, Drafts.by(PriorDrafter(prior, parts.tokens.eos_id)))
+
+
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     """One of each kind, chosen for each question; None where there is nothing to choose from."""
     kinds = (HEAD_METHODS, ("prior", "ngram"), (BLIND,), (BASELINE,), (EVENT_METHOD,), (HYBRID,))
@@ -246,6 +292,13 @@ METHODS = {
     "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True)),
     "cascade": Shipped(
         "the event VLM's drafts, looked through by the target on a single frame before the target sees them", cascade
+    ),
+    "aligned": Shipped(
+        "the target's own language model on event features that an adapter maps to its visual rows drafts the head start",
+        _by(aligned),
+    ),
+    "skip-encode": Shipped(
+        "LOSSY: answers from events alone where a calibrated risk allows it, and asks the target where not", _by(skip_encode)
     ),
     "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
     "ngram": Shipped("control: prompt lookup", _by(ngram)),

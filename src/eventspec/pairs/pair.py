@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eventspec.align.acceptance import check_risk
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
 from eventspec.core import BadInput, Constraint, Drafter, Target, Window
@@ -19,14 +20,18 @@ from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping
 from eventspec.pairs.event_drafters import event_method
 from eventspec.pairs.methods import (
+    ALIGNED,
     EVENT_METHOD,
     HEAD_METHODS,
     LOSSY,
     METHODS,
+    SKIP,
     Parts,
+    aligned,
     compressed,
     drafted_by,
     remade,
+    skip_encode,
 )
 from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
@@ -122,6 +127,24 @@ class Pair:
         made = {name: head_method(self.parts, name, spec) for name in HEAD_METHODS}
         return replace(self, methods=remade(self.parts, self.methods, made))
 
+    def with_adapter(self, adapter: str) -> Pair:
+        """With another adapter for method aligned, and for skip-encode where it was calibrated: a name from the pair's
+        `[adapters]`, or the folder of one. BadInput and BadCheckpoint, one line each."""
+        adapters, made = self.parts.adapters, aligned(self.parts, adapter)
+        if adapters is None or made is None:
+            raise BadInput(f"pair {self.name} takes no adapters: they are for a pair of ours, see `eventspec train adapter`")
+        skipping = skip_encode(self.parts, adapter) if adapters.calibrated(adapter) is not None else None
+        others = {} if skipping is None else {SKIP: skipping}
+        return replace(self, methods=remade(self.parts, self.methods, {ALIGNED: made, **others}))
+
+    def with_risk(self, risk: float, adapter: str | None = None) -> Pair:
+        """With another risk for method skip-encode: the share of answers that may differ from the target's, in (0, 1). BadInput
+        for another number, for a calibration that is too small for it, and for a pair without a calibrated adapter."""
+        check_risk(risk)
+        if (made := skip_encode(self.parts, adapter, risk)) is None:
+            raise BadInput(f"pair {self.name} has no adapter that was calibrated: method {SKIP} cannot keep a risk")
+        return self.with_method(SKIP, made)
+
     def with_compression(self, compression: str) -> Pair:
         """With another KIND:SIZE (see `compress.lossy`), or packer:SCALE (`compress.packer`), for method compressed-target.
         BadInput and BadCheckpoint, one line."""
@@ -137,6 +160,13 @@ class Pair:
         old = self.parts.target
         made = {n: replace(m, target=target) for n, m in self.methods.items() if m.target is old}
         return replace(self, parts=replace(self.parts, target=target), methods={**self.methods, **made})
+
+    def _reusing(self, below: float) -> Pair:
+        """LOSSY: with a target whose frames may have the rows of others."""
+        made = self._with_same(LanguageTarget(self.parts.language_target.encoder, lossless=False))
+        lossy = f"frames with fewer than {below:g} events a pixel since another have its rows: lossy"
+        noted = {n: replace(m, notes=(*m.notes, lossy)) for n, m in made.methods.items() if m.target is made.target}
+        return replace(made, methods={**made.methods, **noted})
 
     def forgetful(self) -> Pair:
         """With methods that choose and have learnt nothing yet: what is there now takes other times."""
@@ -178,10 +208,16 @@ class Pair:
             raise BadInput(f"live has no setting '{unknown[0]}': choose from {', '.join(sorted(known))}")
         if isinstance(feature_bytes, bool) or not isinstance(feature_bytes, int) or feature_bytes < 1:
             raise BadInput(f"feature_bytes is {feature_bytes!r}: give a whole number from 1 on")
-        kept = keeping(self.target, feature_bytes)
-        ahead = kept.encoder.of_one() if isinstance(kept, LanguageTarget) and isinstance(kept.encoder, FrameEncoder) else None
-        reads = self.method(method).target is self.target
-        return Live(self._with_same(kept), method, LivePolicy(**policy), ahead if reads else None)
+        kept, wanted = keeping(self.target, feature_bytes), LivePolicy(**policy).checked()
+        if not isinstance(kept, LanguageTarget) or not isinstance(kept.encoder, FrameEncoder):
+            ahead = None
+        else:
+            ahead = kept.encoder.of_one() if self.method(method).target is self.target else None
+        if not wanted.reuse_below:
+            return Live(self._with_same(kept), method, wanted, ahead)
+        if ahead is None:
+            raise BadInput(f"reuse_below is nothing to method {method} of pair {self.name}: its frames are not encoded ahead")
+        return Live(self._with_same(kept)._reusing(wanted.reuse_below), method, wanted, ahead)
 
     def close(self) -> None:
         """End the workers' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.files import write_text
@@ -20,8 +20,8 @@ _FILES = {
     "prior": "prior.json",
     "mixture": "mixture.json",
 }
-Table = Literal["drafters", "packers", "heads"]
-_TABLES: tuple[Table, ...] = ("drafters", "packers", "heads")
+Table = Literal["drafters", "adapters", "packers", "heads"]
+_TABLES: tuple[Table, ...] = get_args(Table)
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class PairFile:
     heads: Mapping[str, str] = field(default_factory=dict)
     packers: Mapping[str, str] = field(default_factory=dict)
     drafters: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
     trained_on: str = ""
     """What the source of a recording begins with that is of the one kind the pair was trained on; "" if unknown."""
 

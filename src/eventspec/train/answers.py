@@ -22,6 +22,8 @@ from eventspec.scenes.language import questions as ask
 from eventspec.train.data import Branch, Clips, Questions
 
 TOP = 8
+LONGEST = 96
+"""Tokens of an answer, at most."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ class _Growing:
 
 @torch.inference_mode()
 def target_answers(
-    model: VideoLlava, questions: Questions, frames: np.ndarray[Any, Any], texts: list[str], most: int = 96
+    model: VideoLlava, questions: Questions, frames: np.ndarray[Any, Any], texts: list[str], most: int = LONGEST
 ) -> list[Branch]:
     """Greedy answers to every question about one clip's frames uint8 [8, H, W, 3]; a branch carries the top-8
     log-probabilities."""

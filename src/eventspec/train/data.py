@@ -124,6 +124,11 @@ class Branch:
     teacher_logs: np.ndarray[Any, Any] | None = None
 
 
+def drawn(known: list[Branch], count: int, rng: np.random.Generator) -> list[Branch]:
+    """`count` of a recording's branches in any order, all where there are no more."""
+    return [known[i] for i in rng.permutation(len(known))[:count]]
+
+
 @dataclass(frozen=True)
 class Packed:
     """Branches of B recordings behind one prefix each: ids int64 [B, R], labels int64 [B, R] (-100 = no loss; row i's label is

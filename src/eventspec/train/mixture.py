@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from eventspec.align.acceptance import reliability
 from eventspec.ask import generate
 from eventspec.core import BadInput, Budget, Proposal
 from eventspec.drafters.mixture import Mixture, SourceWeights, Union
@@ -33,7 +34,6 @@ PRESETS = {"cpu": 200, "smoke": 2}
 ASKED = 2
 LEAST = 500
 """Nodes that a fit needs."""
-BINS = 10
 
 
 class Watched:
@@ -117,19 +117,6 @@ def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
     optimiser.step(loss)
     found = [SourceWeights(*row) for row in weights.detach().tolist()]
     return Mixture(dict(zip(names, found, strict=True)), float(bias.detach()))
-
-
-def reliability(predicted: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """How often what was given a probability is right: by tenths of the probability, with n; the Brier score, and the expected
-    calibration error."""
-    place = np.minimum((predicted * BINS).astype(int), BINS - 1)
-    rows = []
-    for tenth in range(BINS):
-        here = place == tenth
-        if here.any():
-            rows.append({"n": int(here.sum()), "said": float(predicted[here].mean()), "right": float(right[here].mean())})
-    apart = sum(row["n"] * abs(row["said"] - row["right"]) for row in rows) / max(1, len(predicted))
-    return {"bins": rows, "brier": float(((predicted - right) ** 2).mean()), "calibration_error": apart, "n": len(predicted)}
 
 
 def street(clips: int, seed: int, split: str = "calibration") -> Iterator[tuple[Recording, str]]:

@@ -15,7 +15,7 @@ from eventspec.models.eventgpt import EventGpt
 from eventspec.models.pixels import normalised
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama
-from eventspec.train.data import Branch, Clips, Packed, Questions, augment_events, augment_frames, pack
+from eventspec.train.data import Branch, Clips, Packed, Questions, augment_events, augment_frames, drawn, pack
 from eventspec.train.loop import half_precision
 from eventspec.train.losses import Grounding, answer_loss, distillation_loss
 from eventspec.train.processes import ALONE, Processes
@@ -150,8 +150,7 @@ class DrafterTraining(nn.Module):
 
     def branches(self, index: int) -> list[Branch]:
         if index in self.answers:
-            known = self.answers[index]
-            return [known[i] for i in self.rng.permutation(len(known))[: self.packed]]
+            return drawn(self.answers[index], self.packed, self.rng)
         return self.questions.draw(self.clips.facts(index), self.packed, self.rng)
 
 

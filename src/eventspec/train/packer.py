@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.packers import save_packer
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import answered
-from eventspec.train.data import Branch, Clips, Questions, pack
+from eventspec.train.data import Branch, Clips, Questions, drawn
+from eventspec.train.frozen import FrozenTarget
 from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
-from eventspec.train.losses import answer_loss, distillation_loss
-from eventspec.train.models import Sampler, autocast, initialise, through
+from eventspec.train.models import Sampler, autocast, initialise
 
 
 @dataclass(frozen=True)
@@ -50,65 +51,32 @@ class PackerTraining(nn.Module):
     """A packer before a frozen target, and its loss on a batch of clips."""
 
     def __init__(
-        self,
-        target: VideoLlava,
-        packer: Packer,
-        questions: Questions,
-        clips: Clips,
-        answers: Mapping[int, list[Branch]],
-        packed: int,
+        self, target: FrozenTarget, packer: Packer, clips: Clips, answers: Mapping[int, list[Branch]], packed: int
     ) -> None:
         super().__init__()
-        self.packer, self.questions, self.clips, self.answers, self.packed = packer, questions, clips, answers, packed
-        # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
-        self._target = [target.train().requires_grad_(False)]
+        self.target, self.packer, self.clips, self.answers, self.packed = target, packer, clips, answers, packed
         self.rng = np.random.default_rng(0)
 
     def losses(self, index: object, progress: float) -> dict[str, Tensor]:
         """teacher: cross-entropy with the target's own distribution; `_accuracy`: how often its own token comes first."""
         assert isinstance(index, np.ndarray)
-        known = [self.answers[int(i)] for i in index]
-        drawn = [[every[i] for i in self.rng.permutation(len(every))[: self.packed]] for every in known]
-        with autocast(next(self.parameters()).device):
-            logits, labels, top = self.student(index, drawn)
-            return {"teacher": distillation_loss(logits, labels, *top), "_accuracy": answer_loss(logits, labels)[1]}
+        branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
+        with autocast(self.target.device):
+            said = self.target.reads(self.rows(self.clips, index), branches)
+            return {"teacher": said.teacher_loss(), "_accuracy": said.accuracy()}
 
-    def student(
-        self, index: np.ndarray[Any, Any], branches: list[list[Branch]]
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """The target on packed rows, branches behind them: logits float [B, R, V], labels int64 [B, R] as in `Packed`, and the
-        teacher's top ids and log-probabilities [B, R, 8]."""
-        (target,), before = self._target, self.questions.prefix()
-        device = target.language.embed.weight.device
-        frames = self.clips.column("frames", index).numpy()
+    def rows(self, clips: Clips, index: np.ndarray[Any, Any]) -> Tensor:
+        """Packed rows [B, T, D] of clips."""
+        model, frames = self.target.model, clips.column("frames", index).numpy()
         with torch.no_grad():
-            pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(device)
-            layers = target.tower.outputs(pixels, self.packer.config.layers)
-        visual = self.packer(layers).flatten(0, 1).unflatten(0, (len(index), -1))
-        prefix = len(before) + visual.shape[1]
-        packed = pack(branches, prefix)
-        hidden = through(target.language, before, visual, packed, torch.arange(prefix), prefix)
-        assert packed.teacher_ids is not None and packed.teacher_logs is not None
-        top = packed.teacher_ids.to(device), packed.teacher_logs.to(device)
-        return target.language.logits(hidden[:, prefix:]), packed.labels.to(device), top
+            pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(self.target.device)
+            layers = model.tower.outputs(pixels, self.packer.config.layers)
+        rows: Tensor = self.packer(layers).flatten(0, 1).unflatten(0, (len(index), -1))
+        return rows
 
-    @torch.no_grad()
     def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
-        """On held-out clips: shares of the target's tokens that come first behind its own, and of its answers that come out
-        whole (the greedy answers that stay what they were)."""
-        right = tokens = whole = count = 0
-        mine, self.clips = self.clips, clips
-        for number, branches in sorted(answers.items()):
-            for at in range(0, len(branches), self.packed):
-                drawn = branches[at : at + self.packed]
-                with autocast(next(self.parameters()).device):
-                    logits, labels, _ = self.student(np.array([number]), [drawn])
-                kept = labels[0] >= 0
-                hits = logits[0][kept].argmax(-1) == labels[0][kept]
-                right, tokens, count = right + int(hits.sum()), tokens + len(hits), count + len(drawn)
-                whole += sum(bool(part.all()) for part in hits.split([len(branch.answer) for branch in drawn]))
-        self.clips = mine
-        return {"tokens": right / tokens, "answers": whole / count, "n_answers": count}
+        """As `FrozenTarget.agreement`, on held-out clips."""
+        return self.target.agreement(partial(self.rows, clips), answers, self.packed)
 
 
 def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = 2) -> Path:
@@ -122,9 +90,8 @@ def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, wo
     initialise(packer)
     packer.begin_as(target)
     target.to("cuda" if torch.cuda.is_available() else "cpu")
-    questions = Questions(Tokenizer.from_file(str(folder / "tokenizer.json")))
-    training = PackerTraining(target, packer, questions, clips, answers, preset.packed)
-    training.to(target.language.embed.weight.device)
+    frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json"))))
+    training = PackerTraining(frozen, packer, clips, answers, preset.packed).to(frozen.device)
     stage = Stage(f"packer-{scale}", preset.stage.seconds, preset.stage.rate, preset.stage.batch)
     log = out / f"{stage.name}-calibration.jsonl"
 

@@ -13,7 +13,7 @@ from eventspec.drafters.heads.batch import TargetBatch, loss_mask_of
 from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama
-from eventspec.train.data import Branch, Clips, Questions, pack
+from eventspec.train.data import Branch, Clips, Questions, drawn, pack
 
 
 class StreetBatches:
@@ -59,5 +59,4 @@ class StreetBatches:
         yield TargetBatch(rows, said, following, taps, logits, places, mask, offsets, labels, len(before), prefix, learned)
 
     def _branches(self, number: int, rng: np.random.Generator) -> list[Branch]:
-        known = self.answers[number]
-        return [Branch(known[i].question, known[i].answer) for i in rng.permutation(len(known))[: self.packed]]
+        return [Branch(known.question, known.answer) for known in drawn(self.answers[number], self.packed, rng)]

@@ -1,0 +1,219 @@
+"""Whether a drafted answer will be the target's, told before the target has seen a frame; and how often that may go wrong.
+
+A logistic model gives the probability from what is known of a draft. Which probability is enough is no guess: the threshold is
+chosen on calibration answers so that the share of answers that were taken and are wrong stays below a risk that the user sets.
+It holds for questions like those of the calibration: an order among them must not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eventspec.core import BadCheckpoint, BadInput
+from eventspec.files import write_text
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+LEAST = 40
+"""Answers that a fit needs, of either kind a quarter of so many."""
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Log-odds that a draft is the target's answer: a weight for each of the named features, standardised, and a bias."""
+
+    names: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    weights: tuple[float, ...]
+    bias: float
+
+    @classmethod
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def fit(cls, names: Sequence[str], features: Any, right: Any, penalty: float = 1.0) -> Predictor:
+        """The weights under which what was seen is most likely (binary cross-entropy, with a Gaussian prior around none):
+        features float [N, F], right bool [N]. BadInput for NaN, for other shapes, and where there is too little of either
+        kind to learn from."""
+        rows, kept = _matrix(features, len(names)), np.asarray(right, bool)
+        if kept.shape != (len(rows),):
+            raise BadInput(f"{len(rows)} answers, and {list(kept.shape)} of which are right: give one for each")
+        fewest = int(min(kept.sum(), (~kept).sum()))
+        if len(rows) < LEAST or fewest < LEAST // 4:
+            raise BadInput(
+                f"{len(rows)} answers, {fewest} of the rarer kind, are too few to fit a predictor on: {LEAST} are needed, "
+                f"{LEAST // 4} of either kind"
+            )
+        mean, scale = rows.mean(0), np.maximum(rows.std(0), 1e-9)
+        x, y = torch.from_numpy((rows - mean) / scale), torch.from_numpy(kept).double()
+        weights = torch.zeros(len(names), dtype=torch.float64, requires_grad=True)
+        bias = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        optimiser = torch.optim.LBFGS([weights, bias], max_iter=200, line_search_fn="strong_wolfe")
+
+        def loss() -> torch.Tensor:
+            optimiser.zero_grad()
+            found = torch.nn.functional.binary_cross_entropy_with_logits(x @ weights + bias, y, reduction="sum")
+            whole = found + penalty * (weights**2).sum()
+            whole.backward()
+            return whole
+
+        optimiser.step(loss)
+        return cls(tuple(names), tuple(mean), tuple(scale), tuple(weights.detach().tolist()), float(bias.detach()))
+
+    def probabilities(self, features: Any) -> Floats:
+        """float64 [N] for features float [N, F]; BadInput for NaN and other shapes."""
+        standard = (_matrix(features, len(self.names)) - np.array(self.mean)) / np.array(self.scale)
+        return np.asarray(1 / (1 + np.exp(-np.clip(standard @ np.array(self.weights) + self.bias, -40, 40))))
+
+    def as_json(self) -> dict[str, Any]:
+        """What `from_json` needs."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Predictor:
+        """ValueError, KeyError or TypeError for what is none."""
+        names = tuple(str(name) for name in data["names"])
+        mean, scale, weights = (tuple(map(float, data[part])) for part in ("mean", "scale", "weights"))
+        made = cls(names, mean, scale, weights, float(data["bias"]))
+        numbers = (*mean, *scale, *weights, made.bias)
+        if not all(map(math.isfinite, numbers)) or {len(mean), len(scale), len(weights)} != {len(names)} or min(scale) <= 0:
+            raise ValueError("a number for every feature, and a scale above 0")
+        return made
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A predictor, and what it said of calibration answers that it did not learn from: probabilities float64 [N], and which of
+    the answers would have been wrong, bool [N]."""
+
+    predictor: Predictor
+    probabilities: Floats
+    wrong: np.ndarray[Any, np.dtype[np.bool_]]
+
+    def threshold(self, risk: float, confidence: float | None = None) -> float:
+        """As `threshold`, of these answers; infinite where the predictor does not tell their right ones from the wrong ones."""
+        least = threshold(self.probabilities, self.wrong, risk, confidence)
+        return least if self.wrong.all() or not self.wrong.any() or self._tells() else math.inf
+
+    def _tells(self) -> bool:
+        """Whether its AUC is above that of chance by three standard errors."""
+        bad = int(self.wrong.sum())
+        good = len(self.wrong) - bad
+        chance = math.sqrt((good + bad + 1) / (12 * good * bad))
+        return auc(self.probabilities, ~self.wrong) > 0.5 + 3 * chance
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        rows = {"probabilities": self.probabilities.tolist(), "wrong": self.wrong.astype(int).tolist()}
+        write_text(path, json.dumps({"predictor": self.predictor.as_json(), **rows}) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Calibrated:
+        """BadCheckpoint for a file that holds none."""
+        try:
+            data = json.loads(path.read_text())
+            predictor = Predictor.from_json(data["predictor"])
+            probabilities, wrong = np.array(data["probabilities"], float), np.array(data["wrong"], bool)
+            if probabilities.shape != wrong.shape or probabilities.ndim != 1 or not np.isfinite(probabilities).all():
+                raise ValueError("a probability for every answer")
+        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+            raise BadCheckpoint(f"{path} holds no calibrated predictor ({error}): calibrate it again") from None
+        return cls(predictor, probabilities, wrong)
+
+
+def check_risk(risk: float) -> float:
+    """The risk itself; BadInput unless it lies between 0 and 1."""
+    if isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 < risk < 1:
+        raise BadInput(f"a risk of {risk}: give the share of answers that may differ, above 0 and below 1, such as 0.05")
+    return float(risk)
+
+
+def threshold(probabilities: Any, wrong: Any, risk: float, confidence: float | None = None) -> float:
+    """The least probability from which on answers may be taken: of all answers, those taken and wrong are then `risk` at most.
+    Infinite where none may be.
+
+    On average over calibrations (conformal risk control: Angelopoulos et al. 2022, section 2.1), or with `confidence` in (0, 1)
+    for that share of calibrations (learn then test: Angelopoulos et al. 2021, fixed sequence, exact binomial tails).
+    BadInput for a risk outside (0, 1), and for too few answers: it says how many."""
+    risk = check_risk(risk)
+    scores, bad = np.asarray(probabilities, float), np.asarray(wrong, bool)
+    if scores.ndim != 1 or scores.shape != bad.shape or not np.isfinite(scores).all():
+        raise BadInput(f"probabilities {list(scores.shape)} of answers {list(bad.shape)}: give a number for each")
+    if confidence is not None and not 0 < confidence < 1:
+        raise BadInput(f"a confidence of {confidence}: give a share of calibrations, above 0 and below 1")
+    count = len(scores)
+    needed = _needed(risk, confidence)
+    if count < needed:
+        raise BadInput(f"{count} calibration answers are too few for a risk of {risk:g}: {needed} are needed at least")
+    order = np.argsort(-scores, kind="stable")
+    falling, taken_wrong = scores[order], np.cumsum(bad[order])
+    # Equal probabilities are taken together: only the last of them says how many are wrong.
+    ends = np.append(falling[1:] != falling[:-1], True)
+    steps = [(float(value), int(mistakes)) for value, mistakes in zip(falling[ends], taken_wrong[ends], strict=True)]
+    allowed = math.inf
+    for value, mistakes in steps:
+        if not _safe(mistakes, count, risk, confidence):
+            break
+        allowed = value
+    return allowed
+
+
+def _needed(risk: float, confidence: float | None) -> int:
+    """Answers without a mistake that would be enough."""
+    if confidence is None:
+        return math.ceil(1 / risk - 1 - 1e-9)
+    return math.ceil(math.log(1 - confidence) / math.log(1 - risk) - 1e-9)
+
+
+def _safe(mistakes: int, count: int, risk: float, confidence: float | None) -> bool:
+    if confidence is None:
+        return (mistakes + 1) / (count + 1) <= risk + 1e-12
+    logs = math.log(risk), math.log1p(-risk)
+    tail = sum(math.exp(_log_binomial(count, k, *logs)) for k in range(mistakes + 1))
+    return tail <= 1 - confidence
+
+
+def _log_binomial(n: int, k: int, log_p: float, log_q: float) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * log_p + (n - k) * log_q
+
+
+def auc(scores: Any, right: Any) -> float:
+    """The probability that a right answer has a higher score than a wrong one, ties counted half; 0.5 where there is one kind
+    only."""
+    values, kept = np.asarray(scores, float), np.asarray(right, bool)
+    good, bad = values[kept], np.sort(values[~kept])
+    if not len(good) or not len(bad):
+        return 0.5
+    below, up_to = np.searchsorted(bad, good, "left"), np.searchsorted(bad, good, "right")
+    return float((below + up_to).mean() / 2 / len(bad))
+
+
+def reliability(predicted: Any, right: Any) -> dict[str, Any]:
+    """How often what was given a probability is right: by tenths of the probability, with n; the Brier score, and the expected
+    calibration error."""
+    said, hits = np.asarray(predicted, float), np.asarray(right, float)
+    place = np.minimum((said * BINS).astype(int), BINS - 1)
+    rows = []
+    for tenth in range(BINS):
+        here = place == tenth
+        if here.any():
+            rows.append({"n": int(here.sum()), "said": float(said[here].mean()), "right": float(hits[here].mean())})
+    apart = sum(row["n"] * abs(row["said"] - row["right"]) for row in rows) / max(1, len(said))
+    return {"bins": rows, "brier": float(((said - hits) ** 2).mean()), "calibration_error": apart, "n": len(said)}
+
+
+def _matrix(features: Any, width: int) -> Floats:
+    rows = np.asarray(features, float)
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise BadInput(f"features are {list(rows.shape)}: wanted a row of {width} numbers for every answer")
+    if not np.isfinite(rows).all():
+        raise BadInput("a feature is NaN or infinite: leave that answer out")
+    return rows

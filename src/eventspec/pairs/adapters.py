@@ -1,0 +1,127 @@
+"""Folders of trained adapters: config.json, which names the two models they were trained between, and model.safetensors in
+fp16. A pair lists them by name in the table `[adapters]` of pair.toml, the best one first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eventspec.align.acceptance import Calibrated
+from eventspec.align.adapters import Adapter, AdapterConfig, pooled_layers
+from eventspec.core import BadCheckpoint, BadInput, EventSlice
+from eventspec.events.representations import red_blue_classes
+from eventspec.models import configuration as fields
+from eventspec.models import weights
+from eventspec.models.checkpoint import Checkpoint, without_memory
+from eventspec.models.embedded import pixels_from_classes, target_ids
+from eventspec.models.eventgpt import EventGpt
+from eventspec.models.fingerprint import fingerprint
+from eventspec.models.prompt import EventEncoder
+from eventspec.models.video_llava import VideoLlava
+
+ACCEPTANCE = "acceptance.json"
+"""In an adapter's folder: its calibrated acceptance predictor."""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of a pair by name, the event model whose tower they read, the target they write for, and how its prompt is
+    encoded."""
+
+    drafter: EventGpt
+    target: VideoLlava
+    encode: Callable[[str], list[int]]
+    folders: Mapping[str, Path]
+
+    @property
+    def usual(self) -> str | None:
+        """The name of the one that is used unless another is named."""
+        return next(iter(self.folders), None)
+
+    def folder(self, name: str) -> Path:
+        """Where an adapter lies, by the pair's name for it or as it is; BadInput for one that is not there."""
+        folder = self.folders.get(name, Path(name))
+        if not name or not folder.is_dir():
+            known = f", or one of {', '.join(self.folders)}" if self.folders else ""
+            raise BadInput(f"no adapter '{name}': give the folder of an adapter{known}; `eventspec train adapter` makes one")
+        return folder
+
+    def calibrated(self, name: str) -> Calibrated | None:
+        """What is known of the answers that an adapter gives from events alone; None where nobody looked. BadInput, and
+        BadCheckpoint for a damaged file."""
+        path = self.folder(name) / ACCEPTANCE
+        return Calibrated.load(path) if path.is_file() else None
+
+    def encoder(self, name: str) -> EventEncoder:
+        """The target's prompt with adapted event rows where its visual rows would be; BadInput for an unknown adapter,
+        BadCheckpoint for one that does not fit."""
+        adapter, drafter = load_adapter(self.folder(name), self.drafter, self.target), self.drafter
+
+        def see(events: EventSlice) -> Tensor:
+            classes = torch.from_numpy(red_blue_classes(events, drafter.config.images))
+            pixels = pixels_from_classes(classes).to(drafter.projector.linear_1.weight)
+            rows: Tensor = adapter(pooled_layers(drafter, pixels, adapter.config.layers))[0]
+            return rows
+
+        return EventEncoder(self.target.language, target_ids(self.encode), see, "the target on adapted events")
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """A field that cannot be is one of the folder's config.json."""
+    try:
+        yield
+    except fields.BadField as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+
+
+def inspect_adapter(folder: Path) -> tuple[AdapterConfig, Checkpoint, dict[str, str]]:
+    """An adapter's config, its tensors, and the fingerprints of the `drafter` and the `target` it stands between; BadCheckpoint
+    in one line for what can be none."""
+    data = fields.read_json(folder / "config.json")
+    with _naming(folder):
+        fields.require(data, "model_type", data.get("model_type") == "adapter", "adapter")
+        config, own = AdapterConfig.from_json(data), fields.part(data, "eventspec", {})
+        for role in ("drafter", "target"):
+            fields.require(own, role, isinstance(own.get(role), str), f"a {role}'s fingerprint")
+    checkpoint = Checkpoint(folder)
+    with without_memory():
+        adapter = Adapter(config)
+    checkpoint.check(adapter, _sources(adapter), lambda name: False)
+    return config, checkpoint, {role: own[role] for role in ("drafter", "target")}
+
+
+def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter:
+    """The adapter of a folder, checked against the models it is to stand between; BadCheckpoint in one line for what does not
+    fit."""
+    config, checkpoint, between = inspect_adapter(folder)
+    for role, model in (("drafter", drafter), ("target", target)):
+        if between[role] != (found := fingerprint(model)):
+            raise BadCheckpoint(
+                f"{folder}: the adapter was trained for {role} {between[role]}, this one is {found}: "
+                "`eventspec train adapter` makes one"
+            )
+    with _naming(folder):
+        config.check(drafter.config, target.config.language.hidden_size)
+    with without_memory():
+        adapter = Adapter(config)
+    checkpoint.fill(adapter, _sources(adapter), target.projector.linear_1.weight.dtype)
+    return adapter.to(target.projector.linear_1.weight.device).requires_grad_(False).eval()
+
+
+def save_adapter(adapter: Adapter, folder: Path, drafter: EventGpt, target: VideoLlava) -> None:
+    """Write a folder that `load_adapter` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights.save(adapter, folder / "model.safetensors", _sources(adapter))
+    config = {"model_type": "adapter", "dtype": "float16", **adapter.config.as_json()}
+    between = {"drafter": fingerprint(drafter), "target": fingerprint(target)}
+    (folder / "config.json").write_text(fields.pretty({**config, "eventspec": between}))
+
+
+def _sources(adapter: torch.nn.Module) -> weights.Sources:
+    return {name: [(name, 0)] for name, _ in adapter.named_parameters()}

@@ -1,0 +1,111 @@
+"""Adapters: the rows they make, who looks at whom, and what a config refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from eventspec.align.adapters import KINDS, Adapter, AdapterConfig, pooled_layers
+from eventspec.core import BadInput
+from eventspec.models.configuration import BadField
+from eventspec.models.eventgpt import EventGpt, EventGptConfig
+from eventspec.nn import ClipConfig, LlamaConfig
+
+TINY = EventGptConfig(ClipConfig(16, 32, 4, 2, 28, 14), LlamaConfig(30, 12, 24, 2, 2, 2, max_position_embeddings=64), images=3)
+WIDTH, ROWS = 24, 3 + 5
+
+
+def adapter_of(kind: str, seed: int = 0) -> Adapter:
+    """With random weights throughout."""
+    adapter = Adapter(AdapterConfig.of(kind, TINY, WIDTH))
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in adapter.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.3, generator=generator)
+    return adapter.eval()
+
+
+def layers_of(adapter: Adapter, seed: int = 1) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(2, ROWS, 16, generator=generator) for _ in adapter.config.layers]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_makes_a_row_of_each_feature(kind: str) -> None:
+    adapter = adapter_of(kind)
+    layers = layers_of(adapter)
+    rows = adapter(layers)
+    assert rows.shape == (2, ROWS, WIDTH)
+    assert torch.allclose(rows[:1], adapter([layer[:1] for layer in layers]), atol=1e-5), "recordings do not meet"
+    moved = [layer.clone() for layer in layers]
+    moved[-1][0, 4, 0] += 1.0
+    changed = (adapter(moved) - rows).abs().amax(-1)[0] > 1e-5
+    assert changed[4]
+    assert changed[:4].any() == (kind == "attention")
+    assert changed[5:].any() == (kind in ("attention", "causal"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_causal_kind_says_the_row_behind(kind: str) -> None:
+    adapter = adapter_of(kind)
+    foreseen = adapter.foreseen(adapter.inner(layers_of(adapter)))
+    assert (foreseen is not None) == (kind == "causal")
+    assert foreseen is None or foreseen.shape == (2, ROWS, WIDTH)
+
+
+def test_a_gate_mixes_layers_by_shares_that_are_one_together() -> None:
+    adapter = adapter_of("fused")
+    assert adapter.config.layers == (2, 3, 4)
+    for block in adapter.blocks:
+        for parameter in block.parameters():
+            torch.nn.init.zeros_(parameter)
+    for enter in adapter.enter:
+        torch.nn.init.zeros_(enter.weight)  # type: ignore[arg-type]
+        torch.nn.init.ones_(enter.bias)  # type: ignore[arg-type]
+    assert torch.allclose(adapter.inner(layers_of(adapter)), torch.ones(2, ROWS, WIDTH))
+
+
+@torch.no_grad()
+def test_layers_are_pooled_as_the_event_model_pools() -> None:
+    torch.manual_seed(0)
+    model = EventGpt(TINY).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.2)
+    pixels = torch.randn(6, 3, 28, 28)
+    (last,) = pooled_layers(model, pixels, (4,))
+    assert last.shape == (2, ROWS, 16)
+    whole = model.tower(pixels).unflatten(0, (2, 3))
+    assert torch.allclose(last, torch.cat((whole.mean(2), whole.mean(1)), 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_config_is_read_as_it_was_written(kind: str) -> None:
+    config = AdapterConfig.of(kind, TINY, WIDTH)
+    assert AdapterConfig.from_json(config.as_json()) == config
+    config.check(TINY, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "magic"}, "one of linear"),
+        ({"layers": []}, "ascending layers"),
+        ({"layers": [4, 3]}, "ascending layers"),
+        ({"layers": [True]}, "ascending layers"),
+        ({"layers": [3]}, "end with 4"),
+        ({"reads": 0}, "a whole number"),
+        ({"reads": 32}, "16, the event tower's width"),
+        ({"width": 1 << 20}, "a whole number"),
+        ({"width": 23}, "a multiple of 4"),
+        ({"width": 48}, "24, the target's hidden_size"),
+    ],
+)
+def test_a_config_that_fits_nothing_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadField, match=message):
+        AdapterConfig.from_json({**AdapterConfig.of("linear", TINY, WIDTH).as_json(), **change}).check(TINY, WIDTH)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(BadInput, match="adapter 'magic' is unknown: choose one of linear, bottleneck"):
+        AdapterConfig.of("magic", TINY, WIDTH)

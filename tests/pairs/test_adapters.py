@@ -1,0 +1,125 @@
+"""Folders of adapters, and method aligned: the target's own answers whatever an adapter makes of events."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eventspec.align.adapters import Adapter, AdapterConfig
+from eventspec.ask import generate
+from eventspec.core import BadCheckpoint, BadInput
+from eventspec.pairs import Pair, load_pair
+from eventspec.pairs.adapters import Adapters, load_adapter, save_adapter
+from eventspec.pairs.pair_file import DATA, PairFile
+from eventspec.recordings import Recording
+
+NANO = DATA / "pairs/nano"
+QUESTIONS = ("How many road users are visible?", "Describe the scene.")
+
+
+@pytest.fixture(scope="module")
+def adapters() -> Adapters:
+    found = load_pair("nano", "one", fit=False).parts.adapters
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(adapters: Adapters, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter of random weights for the bundled pair."""
+    torch.manual_seed(3)
+    made = Adapter(AdapterConfig.of("attention", adapters.drafter.config, adapters.target.config.language.hidden_size))
+    place = tmp_path_factory.mktemp("adapters") / "mine"
+    save_adapter(made, place, adapters.drafter, adapters.target)
+    return place
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Pair:
+    return load_pair("nano", "two", fit=False).with_adapter(str(folder))
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return Recording.open("example:street")
+
+
+def test_what_was_saved_is_what_is_loaded(folder: Path, adapters: Adapters) -> None:
+    adapter = load_adapter(folder, adapters.drafter, adapters.target)
+    assert adapter.config.kind == "attention"
+    assert not any(parameter.requires_grad for parameter in adapter.parameters())
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "adapter"
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 5}])
+def test_an_adapter_of_noise_changes_no_answer(
+    question: str, settings: dict[str, Any], pair: Pair, recording: Recording
+) -> None:
+    wanted = generate(pair, recording, question, "autoregressive", max_new_tokens=24, **settings)
+    found = generate(pair, recording, question, "aligned", max_new_tokens=24, **settings)
+    assert found.token_ids == wanted.token_ids
+    assert found.lossless
+    assert any("drafted by adapter" in note for note in found.trace.notes)
+    assert {span.stage for span in found.trace.spans if span.lane == "drafter"} >= {"vision", "prefill", "draft"}
+
+
+def test_it_drafts_ahead_only_and_needs_events(pair: Pair, recording: Recording) -> None:
+    method = pair.method("aligned")
+    assert (len(method.drafts.ahead), len(method.drafts.after)) == (1, 0)
+    with pytest.raises(BadInput, match="has no events: method aligned"):
+        generate(pair, replace(recording, events=None), QUESTIONS[0], "aligned")
+
+
+def test_a_pair_lists_its_adapters_and_uses_the_first(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(NANO, tmp_path / "pair")
+    for name in ("b", "a"):
+        shutil.copytree(folder, tmp_path / f"pair/adapters/{name}")
+    PairFile.read(tmp_path / "pair").with_table("adapters", {"b": "adapters/b", "a": "adapters/a"}).write()
+    made = load_pair(tmp_path / "pair", "one", fit=False)
+    assert made.parts.adapters is not None
+    assert made.parts.adapters.usual == "b"
+    assert "aligned" in made.methods
+    assert made.with_adapter("a").method("aligned").notes[-1] == "drafted by adapter a"
+    with pytest.raises(BadInput, match="no adapter 'c': give the folder of an adapter, or one of b, a"):
+        made.with_adapter("c")
+
+
+def broken(folder: Path, out: Path, change: dict[str, Any]) -> Path:
+    shutil.copytree(folder, out)
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps({**config, **change}))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "packer"}, "model_type"),
+        ({"kind": "linear"}, "are unknown: this is another architecture"),
+        ({"width": 64}, "config.json asks for"),
+        ({"eventspec": {"target": "0" * 16, "drafter": "0" * 16}}, "was trained for drafter 0000000000000000, this one is"),
+        ({"eventspec": 3}, "eventspec"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(
+    change: dict[str, Any], message: str, folder: Path, adapters: Adapters, tmp_path: Path
+) -> None:
+    with pytest.raises(BadCheckpoint, match=message) as raised:
+        load_adapter(broken(folder, tmp_path / "mine", change), adapters.drafter, adapters.target)
+    assert "\n" not in str(raised.value)
+
+
+def test_nan_and_missing_weights_are_refused(folder: Path, adapters: Adapters, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "mine")
+    (tmp_path / "mine/model.safetensors").write_bytes(b"not a file of tensors")
+    with pytest.raises(BadCheckpoint):
+        load_adapter(tmp_path / "mine", adapters.drafter, adapters.target)
+    with pytest.raises(BadInput, match="no adapter ''"):
+        adapters.encoder("")

@@ -1,0 +1,131 @@
+"""Method skip-encode: an answer from events alone where the threshold allows it, else the target's own; and always said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from eventspec.align.acceptance import Calibrated, Predictor
+from eventspec.align.adapters import Adapter, AdapterConfig
+from eventspec.align.substitute import FEATURES, SaidSession, SubstitutedTarget
+from eventspec.ask import generate
+from eventspec.core import BadInput, Proposal
+from eventspec.pairs import Pair, load_pair
+from eventspec.pairs.adapters import ACCEPTANCE, save_adapter
+from eventspec.recordings import Recording
+
+QUESTION = "Describe the scene."
+NUMBERS = (0.0,) * len(FEATURES)
+
+
+def calibrated(bias: float, answers: int = 400) -> Calibrated:
+    """A predictor that says the same of every answer, and calibration answers from hopeless ones to sure ones: those from one
+    half on are right."""
+    probabilities = np.linspace(0.0, 0.999, answers)
+    predictor = Predictor(FEATURES, NUMBERS, (1.0,) * len(FEATURES), NUMBERS, bias)
+    return Calibrated(predictor, probabilities, probabilities < 0.5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter of random weights for the bundled pair."""
+    adapters = load_pair("nano", "one", fit=False).parts.adapters
+    assert adapters is not None
+    torch.manual_seed(3)
+    made = Adapter(AdapterConfig.of("linear", adapters.drafter.config, adapters.target.config.language.hidden_size))
+    place = tmp_path_factory.mktemp("skipping") / "mine"
+    save_adapter(made, place, adapters.drafter, adapters.target)
+    return place
+
+
+def pair_of(folder: Path, found: Calibrated, risk: float = 0.05) -> Pair:
+    found.save(folder / ACCEPTANCE)
+    return load_pair("nano", "one", fit=False).with_adapter(str(folder)).with_risk(risk, str(folder))
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return Recording.open("example:street")
+
+
+def test_a_draft_that_is_not_sure_leaves_the_answer_to_the_target(folder: Path, recording: Recording) -> None:
+    pair = pair_of(folder, calibrated(-20.0))
+    found = generate(pair, recording, QUESTION, "skip-encode", max_new_tokens=24)
+    wanted = generate(pair, recording, QUESTION, "autoregressive", max_new_tokens=24)
+    assert found.token_ids == wanted.token_ids
+    assert (found.lossless, found.as_json()["skipped"]) == (False, False)
+    assert [span.stage for span in found.trace.spans if span.stage == "vision"] == ["vision"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_new_tokens": 5}, {"stop_strings": (" a",)}])
+def test_a_sure_draft_is_the_answer_and_no_frame_is_encoded(
+    settings: dict[str, Any], folder: Path, recording: Recording
+) -> None:
+    pair = pair_of(folder, calibrated(20.0))
+    found = generate(pair, recording, QUESTION, "skip-encode", **{"max_new_tokens": 24, **settings})
+    assert (found.lossless, found.as_json()["skipped"]) == (False, True)
+    assert not [span for span in found.trace.spans if span.stage == "vision"]
+    assert any("no frame was encoded" in note for note in found.trace.notes)
+    target = pair.method("skip-encode").target
+    assert isinstance(target, SubstitutedTarget)
+    plain = generate(
+        pair.with_target(target.substitute.aligned), recording, QUESTION, "autoregressive", **{"max_new_tokens": 24, **settings}
+    )
+    assert found.token_ids == plain.token_ids, "the target's language model on adapted rows, token by token"
+
+
+def test_a_second_question_is_decided_anew(folder: Path, recording: Recording) -> None:
+    pair = pair_of(folder, calibrated(-20.0))
+    context = pair.open(recording)
+    answers = [context.ask(question, "skip-encode", max_new_tokens=12) for question in (QUESTION, "What is ahead?")]
+    assert [span.stage for span in answers[1].trace.spans].count("vision") == 0
+    for answer, question in zip(answers, (QUESTION, "What is ahead?"), strict=True):
+        assert answer.token_ids == generate(pair, recording, question, "autoregressive", max_new_tokens=12).token_ids
+
+
+def test_a_smaller_risk_asks_for_more(folder: Path) -> None:
+    thresholds = []
+    for risk in (0.01, 0.05, 0.3):
+        target = pair_of(folder, calibrated(0.0), risk).method("skip-encode").target
+        assert isinstance(target, SubstitutedTarget)
+        thresholds.append(target.threshold)
+    assert thresholds == sorted(thresholds, reverse=True)
+    assert thresholds[0] > thresholds[-1]
+
+
+def test_what_nobody_calibrated_is_refused(folder: Path, recording: Recording) -> None:
+    pair = pair_of(folder, calibrated(20.0))
+    for settings, name in (
+        ({"temperature": 0.5}, "temperature"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"min_new_tokens": 9}, "min_new_tokens"),
+        ({"logit_bias": {7: 1.0}}, "logit_bias"),
+    ):
+        with pytest.raises(BadInput, match=f"plain greedy answers: leave out {name}"):
+            generate(pair, recording, QUESTION, "skip-encode", **settings)
+    with pytest.raises(BadInput, match="has no events: method skip-encode"):
+        generate(pair, replace(recording, events=None), QUESTION, "skip-encode")
+    for risk in (0.0, 1.0, float("nan")):
+        with pytest.raises(BadInput, match="a risk of"):
+            pair.with_risk(risk)
+    with pytest.raises(BadInput, match=r"30 calibration answers are too few for a risk of 0\.01: 99 are needed"):
+        pair_of(folder, calibrated(0.0, 30), 0.01)
+    (folder / ACCEPTANCE).unlink()
+    bare = load_pair("nano", "one", fit=False)
+    with pytest.raises(BadInput, match="was not calibrated: method skip-encode does not know when to trust it"):
+        bare.with_risk(0.05, str(folder))
+    assert "skip-encode" not in bare.with_adapter(str(folder)).methods
+
+
+def test_a_session_of_what_was_said_says_it_again() -> None:
+    session = SaidSession([7, 8, 9], 12)
+    chain = Proposal.chain([7, 8])
+    assert session.score(chain).logits.argmax(1).tolist() == [7, 8, 9]
+    assert session.score(Proposal.empty()).logits.argmax(1).tolist() == [7]
+    assert session.room == 3
+    assert session.again().score(Proposal.empty()).logits.argmax(1).tolist() == [7]

@@ -1,0 +1,144 @@
+"""The adapters' recipe: what each phase learns, what stays as it is, and what is written."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from eventspec.align.adapters import Adapter, AdapterConfig
+from eventspec.core import BadInput
+from eventspec.events.representations import red_blue_classes
+from eventspec.models.embedded import pixels_from_frames
+from eventspec.models.eventgpt import load_eventgpt
+from eventspec.models.video_llava import load_video_llava
+from eventspec.pairs import bundled, load_pair
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.language import questions
+from eventspec.scenes.writer import as_recording
+from eventspec.train import adapters as recipe
+from eventspec.train.answers import target_answers
+from eventspec.train.data import Branch, Questions
+from eventspec.train.frozen import FrozenTarget, Said
+
+NANO = bundled()["nano"]
+KINDS = ("linear", "causal", "fused")
+
+
+class TwoClips:
+    """As `train.data.Clips`, of two clips."""
+
+    def __init__(self, frames: list[np.ndarray[Any, Any]], classes: list[np.ndarray[Any, Any]]) -> None:
+        self.columns = {name: torch.from_numpy(np.stack(rows)) for name, rows in (("frames", frames), ("classes", classes))}
+
+    def column(self, name: str, index: np.ndarray[Any, Any]) -> torch.Tensor:
+        return self.columns[name][index]
+
+
+@pytest.fixture(scope="module")
+def spoken() -> tuple[TwoClips, dict[int, list[Branch]]]:
+    """Two clips, and the target's own answers to two questions about each."""
+    target, asked = load_video_llava(NANO / "target"), Questions(Tokenizer.from_file(str(NANO / "tokenizer.json")))
+    frames, classes, answers = [], [], {}
+    for number in range(2):
+        clip = make_clip(split_seed("test", 41, number))
+        recording = as_recording(clip, "clip")
+        assert recording.events is not None
+        frames.append(clip.frames)
+        classes.append(red_blue_classes(recording.events.slice(recording.span), 5))
+        texts = [qa.question for qa in questions(clip.facts, number)][:2]
+        answers[number] = target_answers(target, asked, clip.frames, texts)
+    return TwoClips(frames, classes), answers
+
+
+def training_of(spoken: Any) -> recipe.AdapterTraining:
+    torch.manual_seed(0)
+    target, drafter = load_video_llava(NANO / "target"), load_eventgpt(NANO / "drafter")
+    width = target.config.language.hidden_size
+    adapters = {kind: recipe._begun(AdapterConfig.of(kind, drafter.config, width)) for kind in KINDS}
+    frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(NANO / "tokenizer.json"))))
+    return recipe.AdapterTraining(frozen, drafter, adapters, *spoken, 2)
+
+
+@pytest.mark.parametrize("phase", recipe.PHASES)
+def test_only_the_adapters_learn_and_each_does(phase: str, spoken: Any) -> None:
+    training = training_of(spoken)
+    frozen = [training.target.model, *training._drafter]
+    before = [{name: parameter.clone() for name, parameter in model.named_parameters()} for model in frozen]
+    optimiser, said = torch.optim.AdamW(training.parameters(), lr=2e-3), []
+    for _ in range(6):
+        losses = training.losses(phase, np.array([0, 1]), 0.0)
+        torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum().backward()
+        said.append({kind: float(losses[kind].detach()) for kind in KINDS})
+        optimiser.step()
+        optimiser.zero_grad()
+    for kind in KINDS:
+        assert said[-1][kind] < said[0][kind]
+    for model, known in zip(frozen, before, strict=True):
+        assert all(torch.equal(known[name], parameter) for name, parameter in model.named_parameters())
+    assert ("causal next" in losses) == (phase == "alignment")
+    assert ("linear missed" in losses) == (phase == "end-to-end")
+
+
+def test_what_rows_should_be_are_means_of_the_targets_own(spoken: Any) -> None:
+    training = training_of(spoken)
+    wanted = training.wanted(np.array([1]))
+    model = training.target.model.eval()
+    with torch.no_grad():
+        rows = model.encode(pixels_from_frames(spoken[0].column("frames", np.array([1])).numpy()[0]))
+    rows = rows.unflatten(0, (8, -1))
+    assert wanted.shape == (1, 5 + 65, rows.shape[-1])
+    assert torch.allclose(wanted[0, 5:], rows.mean(0), atol=1e-4)
+    assert torch.allclose(wanted[0, 2], rows[4].mean(0), atol=1e-4) or torch.allclose(wanted[0, 2], rows[3].mean(0), atol=1e-4)
+
+
+def test_contrast_is_least_where_every_row_is_its_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 6, 16, generator=generator)
+    own, mixed = float(recipe.contrast(rows, 2 * rows)), float(recipe.contrast(rows, rows.roll(1, 0)))
+    assert own < 0.1
+    assert mixed > 3.0
+
+
+def test_the_accepted_share_is_that_of_the_path() -> None:
+    # Two answers of two tokens; shares of the right token: 0.5, 0.5 and 0.25, 1.
+    shares = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
+    said = Said(shares.log()[None], torch.zeros(1, 4, dtype=torch.int64), *[torch.zeros(1, 4, 1)] * 2, (2, 2))
+    assert float(said.accepted_share()) == pytest.approx((0.5 + 0.25 + 0.25 + 0.25) / 4)
+    assert [part.tolist() for part in said.right()] == [[True, True], [False, True]]
+
+
+def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path) -> None:
+    training = training_of(spoken)
+    figures = {kind: {"leading": float(n), "tokens": 0.5, "answers": 0.1, "n_answers": 4} for n, kind in enumerate(KINDS)}
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"phase": "acceptance", "adapters": figures}) + "\n")
+    adapters = {name: adapter for name, adapter in training.adapters.items() if isinstance(adapter, Adapter)}
+    folder = recipe.export(NANO, adapters, (training._drafter[0], training.target), tmp_path, log)
+    made = tomllib.loads((folder / "pair.toml").read_text())
+    assert list(made["adapters"]) == ["fused", "causal", "linear"]
+    pair = load_pair(folder, "one", fit=False)
+    assert {"aligned", "eagle"} <= set(pair.methods)
+    assert pair.with_adapter("linear").method("aligned").drafts.ahead
+
+
+def test_unknown_kinds_and_phases_are_refused() -> None:
+    with pytest.raises(BadInput, match="adapter 'magic' is unknown: choose one of linear"):
+        recipe.checked(["magic"])
+    with pytest.raises(BadInput, match="phase 'last' is unknown: choose from alignment, acceptance, end-to-end"):
+        recipe.check_phases(["last"])
+    assert recipe.check_phases(["end-to-end", "alignment"]) == ("alignment", "end-to-end")
+    assert recipe.check_phases([]) == recipe.PHASES
+
+
+@pytest.mark.long
+def test_a_small_run_gives_a_pair_with_an_adapter(tmp_path: Path) -> None:
+    folder = recipe.train("nano", "smoke", ["linear", "attention"], tmp_path, lambda *words: None)
+    assert (folder / "adapters/linear/model.safetensors").stat().st_size < 1_000_000
+    assert "aligned" in load_pair(folder, "one", fit=False).methods
