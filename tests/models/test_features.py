@@ -113,7 +113,7 @@ def test_a_frame_may_take_the_rows_of_another_and_both_count() -> None:
     assert torch.equal(rows(cache, tower, 4), first)
     assert tower.asked == 1
     assert cache.used == 2 * first.nbytes
-    assert cache.share(frame(4), frame(3)), "once more changes nothing"
+    assert not cache.share(frame(4), frame(3)), "it has some already"
     assert cache.used == 2 * first.nbytes
 
 

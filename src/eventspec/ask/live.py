@@ -243,6 +243,8 @@ class Live:
         if not self._due():
             return
         self._cut_us = self._incoming.end_us  # first: what fails is not tried again before the next hop
+        for _ in range(len(self._waiting) if self.policy.reuse_below else 0):
+            self._encode_one()  # a window would encode them all
         made = self._cut()
         # Without events nothing moved, which is seen too.
         yield from made.context.preparing(self.method, self.policy.rows, events_may_lack=True)

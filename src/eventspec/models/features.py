@@ -123,13 +123,15 @@ class FeatureCache:
         return rows
 
     def share(self, frame: np.ndarray[Any, np.dtype[np.uint8]], like: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
-        """Take the rows of the frame `like` for those of `frame` too, in memory; False where they are kept no more."""
+        """Take the rows of the frame `like` for those of `frame` too, in memory; False where they are kept no more, and where
+        there are some of `frame` already."""
         key, other = content_key(frame), content_key(like)
         with self._lock:
             rows = self._kept.get(other)
-            if rows is not None:
-                self._keep(key, rows)
-            return rows is not None
+            if rows is None or key in self._kept:
+                return False
+            self._keep(key, rows)
+            return True
 
     def _keep(self, key: str, rows: Tensor) -> None:
         """Under the lock. Rows of two frames count twice."""
