@@ -53,6 +53,22 @@ def test_live_reports_what_came_and_how_long_answers_took(capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["token_ids"] == told["answers"][-1]["token_ids"]
 
 
+def test_frames_that_share_features_make_the_answers_lossy(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("live", "--recording", str(REAL), "--prompt", QUESTIONS[1], "--seconds", "1", "--every", "0.5")
+    assert run([*words, "--max-new-tokens", "4", "--reuse-below", "1000"]) == 0
+    told = capsys.readouterr()
+    assert "were not, because hardly an event came since another (LOSSY)" in told.out
+
+
+def test_a_window_may_be_named_in_seconds_from_the_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("generate", "--recording", "example:street", "--prompt", QUESTIONS[1], "--method", "autoregressive", "--json")
+    texts = []
+    for window in ("0.25s:0.75s", "250000:750000"):  # the street's clock begins at 0
+        assert run([*asked, "--window", window, "--max-new-tokens", "8"]) == 0
+        texts.append(json.loads(capsys.readouterr().out)["token_ids"])
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -68,7 +84,15 @@ def test_live_reports_what_came_and_how_long_answers_took(capsys: pytest.Capture
         (("chat", "nowhere"), "nowhere"),
         (("chat", "REAL", "--method", "nobody"), "unknown method 'nobody'"),
         (("chat", "REAL", "--temperature", "-1"), "temperature"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--reuse-below", "-1"), "reuse_below is -1.0"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--window", "5"), "give START:END"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--window", "0.2s:nans"), "give START:END"),
+        (("generate", "--recording", "nowhere", "--prompt", "?", "--pair", "nope"), "no pair 'nope'"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--risk", "0.05"), "--risk is nothing to method auto"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--method", "skip-encode", "--risk", "0"), "a risk of 0"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--method", "skip-encode", "--risk", "nan"), "a risk of nan"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--method", "aligned"), "has no drafter for method aligned"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--method", "aligned", "--adapter", "x"), "no adapter 'x'"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--window", "a:b"), "give START:END"),
     ],
 )

@@ -59,6 +59,9 @@ def test_a_bare_name_that_is_also_a_folder_is_the_pair_and_a_note_says_so(
     assert "write ./nano" in capsys.readouterr().err
     assert run(["models", "check", "./nano"]) == 2
     assert "neither config.json nor pair.toml" in capsys.readouterr().err
+    (tmp_path / "file").write_text("words")
+    assert run(["models", "check", str(tmp_path / "file")]) == 2
+    assert "is a file: give the folder of a checkpoint" in capsys.readouterr().err
 
 
 def test_the_folder_is_meant_where_a_separator_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

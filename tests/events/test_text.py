@@ -46,6 +46,13 @@ def test_columns_and_units_are_understood(tmp_path: Path, text: str, times: list
     assert list(zip(stream.x.tolist(), stream.y.tolist(), stream.p.tolist(), strict=True)) == columns
 
 
+def test_a_header_without_a_line_is_text_of_no_events(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("# sensor 4x4\nx,y,t,p\n")
+    with pytest.raises(BadInput, match="before its first event") as raised:
+        read_events(tmp_path / "e.csv")
+    assert "there is no line of events" in str(raised.value)
+
+
 @pytest.mark.parametrize("sign", ["#", "%"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_long_comments_before_the_events_are_passed_over(tmp_path: Path, sign: str, mark: bytes) -> None:

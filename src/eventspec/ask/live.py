@@ -120,8 +120,9 @@ class Live:
     def counts(self) -> LiveCounts:
         """What came so far, and what became of it."""
         found, incoming = self._counts, self._incoming
-        came = {"frames": incoming.frames, "packets": incoming.packets, "dropped_packets": incoming.dropped_packets}
-        return replace(found, **came, notes=list(found.notes))
+        frames = {"frames": incoming.frames, "lost": incoming.dropped_frames}
+        packets = {"packets": incoming.packets, "dropped_packets": incoming.dropped_packets}
+        return replace(found, **frames, **packets, notes=list(found.notes))
 
     @property
     def window(self) -> Window | None:

@@ -94,6 +94,8 @@ class LiveCounts:
     """Frames that were not encoded ahead because others came too soon behind them."""
     reused: int = 0
     """Frames that have another one's rows (`LivePolicy.reuse_below`)."""
+    lost: int = 0
+    """Frames that no window has: the oldest go first where more bytes were held than may be."""
     packets: int = 0
     dropped_packets: int = 0
     windows: int = 0

@@ -22,6 +22,8 @@ def described(given: str) -> dict[str, Any]:
     if not folder.exists():
         names = ", ".join(["embedded", *bundled()])
         raise BadInput(f"{given}: no such folder: check the path, or name a bundled pair: {names}")
+    if folder.is_file():
+        raise BadInput(f"{folder} is a file: give the folder of a checkpoint, a head or a pair")
     if not is_checkpoint(folder):
         raise BadInput(f"{folder} has neither config.json nor pair.toml: give the folder of a checkpoint or of a pair")
     path = folder / "config.json"

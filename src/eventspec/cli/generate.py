@@ -63,7 +63,9 @@ Dtype = Annotated[
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 Window = Annotated[
     str | None,
-    typer.Option(help="START:END, microseconds on the recording's clock; an end left out is the recording's own."),
+    typer.Option(
+        help="START:END in us on the recording's clock, or in seconds from its beginning: 0.2s:1.2s. Either may lack."
+    ),
 ]
 Stops = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
 Frequency = Annotated[float, typer.Option(help="Taken off a token's logit for every time it was said.")]
@@ -125,7 +127,7 @@ def generate(
         from eventspec.pairs import check_method
 
         choices = {"head": head, "drafter": drafter, "compress": compress, "adapter": adapter, "risk": risk}
-        _check_choices(check_method(method), target, choices, trace)
+        _check_choices(check_method(method), pair, target, choices, trace)
         drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
         drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
         drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
@@ -133,7 +135,7 @@ def generate(
         how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=allow_extrapolation, compat=compat)
         loaded = _load(pair, target, choices, method, vocabulary, how, device_plan)
         drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
-        asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window)), drawn)
+        asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window, opened.span.start_us)), drawn)
     _tell(asking, opened, provisional, trace, as_json)
 
 
@@ -154,12 +156,13 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
     raise BadInput("give --recording PATH, or --video PATH and --events PATH for frames and events in two files")
 
 
-def _check_choices(method: str, target: Path | None, given: dict[str, Any], trace: Path | None) -> None:
-    """BadInput for a choice that the method passes over, where a checkpoint alone is not enough for the method, and for a trace
-    that cannot be written: before minutes of loading."""
+def _check_choices(method: str, pair: str | None, target: Path | None, given: dict[str, Any], trace: Path | None) -> None:
+    """BadInput for a pair that is not there, a choice that the method passes over, where a checkpoint alone is not enough for
+    the method, and for a trace that cannot be written: before minutes of loading."""
     from eventspec.core import BadInput
     from eventspec.pairs import check_choices
     from eventspec.pairs.methods import HEAD_METHODS, LOSSY
+    from eventspec.pairs.pair_file import folder_of
 
     if trace is not None:
         check_in_folder(trace, "--trace")
@@ -167,6 +170,7 @@ def _check_choices(method: str, target: Path | None, given: dict[str, Any], trac
     half = () if target is None else ("drafter",)
     check_choices(method, [name for name, value in given.items() if value is not None and name not in half])
     if target is None:
+        folder_of(pair or "embedded")
         return
     if method in HEAD_METHODS and given["head"] is None:
         problem = f"method {method} drafts with a head, and the checkpoint {target} has none"
@@ -228,17 +232,24 @@ def _load(
     return loaded if risk is None else loaded.with_risk(risk, adapter)
 
 
-def _ends(window: str | None) -> tuple[int | None, int | None]:
-    """What stands before and behind the colon of --window, None for what is left out."""
+def _ends(window: str | None, begin_us: int) -> tuple[int | None, int | None]:
+    """What stands before and behind the colon of --window, in us on the clock of a recording that begins at `begin_us`; None
+    for what is left out."""
     from eventspec.core import BadInput
 
-    start, colon, end = (window if window is not None else ":").partition(":")
+    def end(text: str) -> int | None:
+        if text.endswith("s"):
+            return begin_us + round(1e6 * float(text.removesuffix("s")))
+        return int(text) if text else None
+
+    start, colon, stop = (window if window is not None else ":").partition(":")
     try:
         if not colon:
             raise ValueError
-        return int(start) if start else None, int(end) if end else None
-    except ValueError:
-        raise BadInput(f"--window {window} cannot be read: give START:END in microseconds, such as 200000:1200000") from None
+        return end(start), end(stop)
+    except (ValueError, OverflowError):
+        how = "give START:END in microseconds, such as 200000:1200000, or in seconds from the beginning, such as 0.2s:1.2s"
+        raise BadInput(f"--window {window} cannot be read: {how}") from None
 
 
 def _biases(given: list[str]) -> dict[int, float]:

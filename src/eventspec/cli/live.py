@@ -116,6 +116,7 @@ def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str)
             "encoded": counts.encoded,
             "reused": counts.reused,
             "dropped": counts.dropped,
+            "lost": counts.lost,
         },
         "events": {"arrived": counts.packets, "dropped": counts.dropped_packets},
         "windows_read": counts.windows,
@@ -170,6 +171,8 @@ def show(found: dict[str, Any]) -> None:
     typer.echo(f"{frames['dropped']} were not, because others came too soon behind them")
     if frames["reused"]:
         typer.echo(f"{frames['reused']} were not, because hardly an event came since another (LOSSY)")
+    if frames["lost"]:
+        typer.echo(f"{frames['lost']} were lost: more bytes were held than may be")
     typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
     typer.echo(f"{found['windows_read']} windows were read before a question; {len(found['answers'])} answers:")
     for name, label in (

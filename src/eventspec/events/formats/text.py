@@ -100,7 +100,8 @@ def layout(head: bytes, whole: bool) -> Layout | None:
             else:
                 return None
         start += len(line)
-    return None
+    # Nothing behind a header: text of no events.
+    return Layout(b",", names, scale or 1.0, start, size, True, "there is no line of events") if names and whole else None
 
 
 def _looks_numeric(cell: bytes) -> bool:
