@@ -90,12 +90,15 @@ def test_a_config_is_read_as_it_was_written(kind: str) -> None:
     ("change", "message"),
     [
         ({"kind": "magic"}, "one of linear"),
-        ({"layers": []}, "ascending layers"),
-        ({"layers": [4, 3]}, "ascending layers"),
-        ({"layers": [True]}, "ascending layers"),
-        ({"layers": [3]}, "end with 4"),
+        ({"output": "words"}, "rows or features"),
+        ({"output": "features", "kind": "causal"}, "one of linear, bottleneck, blocks, wide, fused"),
+        ({"output": "features"}, "12, the event model's width"),
+        ({"layers": []}, "ascending inputs"),
+        ({"layers": [4, 3]}, "ascending inputs"),
+        ({"layers": [True]}, "ascending inputs"),
+        ({"layers": [3]}, r"\[4\] of this event model"),
         ({"reads": 0}, "a whole number"),
-        ({"reads": 32}, "16, the event tower's width"),
+        ({"reads": 32}, "16, the event model's width"),
         ({"width": 1 << 20}, "a whole number"),
         ({"width": 23}, "a multiple of 4"),
         ({"width": 48}, "24, the target's hidden_size"),
@@ -107,5 +110,19 @@ def test_a_config_that_fits_nothing_is_refused(change: dict[str, Any], message: 
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(BadInput, match="adapter 'magic' is unknown: choose one of linear, bottleneck"):
+    with pytest.raises(BadInput, match="adapter 'magic' to rows is unknown: choose one of linear, bottleneck"):
         AdapterConfig.of("magic", TINY, WIDTH)
+    with pytest.raises(BadInput, match="adapter 'attention' to features is unknown"):
+        AdapterConfig.of("attention", TINY, WIDTH, "features")
+
+
+def test_to_features_a_gate_mixes_what_was_computed_and_what_was_read() -> None:
+    config = AdapterConfig.of("fused", TINY, WIDTH, "features")
+    assert (config.layers, config.reads, config.width) == ((1, 2), 12, WIDTH)
+    adapter = Adapter(config).eval()
+    hidden, rows = torch.randn(7, 12), torch.randn(7, 12)
+    both = adapter([hidden, rows])
+    assert both.shape == (7, WIDTH)
+    assert torch.allclose(both[3:4], adapter([hidden[3:4], rows[3:4]]), atol=1e-5), "tokens do not meet"
+    assert not torch.allclose(both, adapter([hidden, rows.flip(0)]), atol=1e-3)
+    AdapterConfig.from_json(config.as_json()).check(TINY, WIDTH)

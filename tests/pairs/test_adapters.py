@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from eventspec.align.adapters import Adapter, AdapterConfig
+from eventspec.align.adapters import Adapter, AdapterConfig, Output
 from eventspec.ask import generate
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.pairs import Pair, load_pair
@@ -30,19 +30,24 @@ def adapters() -> Adapters:
     return found
 
 
-@pytest.fixture(scope="module")
-def folder(adapters: Adapters, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(adapters: Adapters, kind: str, output: Output, place: Path) -> Path:
     """An adapter of random weights for the bundled pair."""
     torch.manual_seed(3)
-    made = Adapter(AdapterConfig.of("attention", adapters.drafter.config, adapters.target.config.language.hidden_size))
-    place = tmp_path_factory.mktemp("adapters") / "mine"
+    made = Adapter(AdapterConfig.of(kind, adapters.drafter.config, adapters.target.config.language.hidden_size, output))
     save_adapter(made, place, adapters.drafter, adapters.target)
     return place
 
 
 @pytest.fixture(scope="module")
-def pair(folder: Path) -> Pair:
-    return load_pair("nano", "two", fit=False).with_adapter(str(folder))
+def folder(adapters: Adapters, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(adapters, "attention", "rows", tmp_path_factory.mktemp("adapters") / "mine")
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path, adapters: Adapters, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    fusion = saved(adapters, "fused", "features", tmp_path_factory.mktemp("adapters") / "fusion")
+    made = load_pair("nano", "one", fit=False).with_adapter(str(folder)).with_adapter(str(fusion))
+    return made.with_policy(("aligned", "event-eagle"), node_cost=1e-4)  # or nothing is sure enough to be drafted
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +62,20 @@ def test_what_was_saved_is_what_is_loaded(folder: Path, adapters: Adapters) -> N
     assert json.loads((folder / "config.json").read_text())["model_type"] == "adapter"
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 5}])
+@pytest.mark.parametrize("method", ["aligned", "event-eagle"])
+@pytest.mark.parametrize(
+    ("question", "settings"), [(QUESTIONS[0], {}), (QUESTIONS[1], {}), (QUESTIONS[1], {"temperature": 1.0, "seed": 5})]
+)
 def test_an_adapter_of_noise_changes_no_answer(
-    question: str, settings: dict[str, Any], pair: Pair, recording: Recording
+    method: str, question: str, settings: dict[str, Any], pair: Pair, recording: Recording
 ) -> None:
     wanted = generate(pair, recording, question, "autoregressive", max_new_tokens=24, **settings)
-    found = generate(pair, recording, question, "aligned", max_new_tokens=24, **settings)
+    found = generate(pair, recording, question, method, max_new_tokens=24, **settings)
     assert found.token_ids == wanted.token_ids
     assert found.lossless
-    assert any("drafted by adapter" in note for note in found.trace.notes)
+    assert any(" adapter " in note for note in found.trace.notes)
+    assert found.trace.drafted > 0
+    assert not found.trace.given_up
     assert {span.stage for span in found.trace.spans if span.lane == "drafter"} >= {"vision", "prefill", "draft"}
 
 
@@ -84,7 +93,8 @@ def test_a_pair_lists_its_adapters_and_uses_the_first(folder: Path, tmp_path: Pa
     PairFile.read(tmp_path / "pair").with_table("adapters", {"b": "adapters/b", "a": "adapters/a"}).write()
     made = load_pair(tmp_path / "pair", "one", fit=False)
     assert made.parts.adapters is not None
-    assert made.parts.adapters.usual == "b"
+    assert made.parts.adapters.usual("rows") == "b"
+    assert made.parts.adapters.usual("features") is None
     assert "aligned" in made.methods
     assert made.with_adapter("a").method("aligned").notes[-1] == "drafted by adapter a"
     with pytest.raises(BadInput, match="no adapter 'c': give the folder of an adapter, or one of b, a"):
@@ -123,3 +133,5 @@ def test_nan_and_missing_weights_are_refused(folder: Path, adapters: Adapters, t
         load_adapter(tmp_path / "mine", adapters.drafter, adapters.target)
     with pytest.raises(BadInput, match="no adapter ''"):
         adapters.encoder("")
+    with pytest.raises(BadInput, match="this adapter writes rows, and the method reads features: name another one"):
+        adapters.scored(str(folder))

@@ -50,7 +50,7 @@ def recording() -> Recording:
 
 
 def test_a_bundled_pair_offers_every_method(pair: Pair) -> None:
-    assert set(METHODS) - set(pair.methods) == {"aligned", "skip-encode"}, "these come with an adapter"
+    assert set(METHODS) - set(pair.methods) == {"aligned", "event-eagle", "skip-encode"}, "these come with an adapter"
     assert [name for name, method in pair.methods.items() if not method.target.lossless] == ["compressed-target"]
     assert pair.method("cross-modal").drafter_needs == "events"
     assert pair.drafter("autoregressive") is None

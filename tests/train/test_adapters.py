@@ -12,7 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from eventspec.align.adapters import Adapter, AdapterConfig
+from eventspec.align.adapters import AdapterConfig, Output
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.embedded import pixels_from_frames
@@ -23,12 +23,13 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train import adapters as recipe
+from eventspec.train.adapting import AdapterTraining, FeatureTraining, RowTraining, contrast
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Questions
 from eventspec.train.frozen import FrozenTarget, Said
 
 NANO = bundled()["nano"]
-KINDS = ("linear", "causal", "fused")
+KINDS: dict[Output, tuple[str, ...]] = {"rows": ("linear", "causal", "fused"), "features": ("linear", "fused")}
 
 
 class TwoClips:
@@ -57,38 +58,41 @@ def spoken() -> tuple[TwoClips, dict[int, list[Branch]]]:
     return TwoClips(frames, classes), answers
 
 
-def training_of(spoken: Any) -> recipe.AdapterTraining:
+def training_of(spoken: Any, output: Output = "rows") -> AdapterTraining:
     torch.manual_seed(0)
     target, drafter = load_video_llava(NANO / "target"), load_eventgpt(NANO / "drafter")
     width = target.config.language.hidden_size
-    adapters = {kind: recipe._begun(AdapterConfig.of(kind, drafter.config, width)) for kind in KINDS}
+    adapters = {kind: recipe._begun(AdapterConfig.of(kind, drafter.config, width, output)) for kind in KINDS[output]}
     frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(NANO / "tokenizer.json"))))
-    return recipe.AdapterTraining(frozen, drafter, adapters, *spoken, 2)
+    return (RowTraining if output == "rows" else FeatureTraining)(frozen, drafter, adapters, *spoken, 2)
 
 
+@pytest.mark.parametrize("output", ["rows", "features"])
 @pytest.mark.parametrize("phase", recipe.PHASES)
-def test_only_the_adapters_learn_and_each_does(phase: str, spoken: Any) -> None:
-    training = training_of(spoken)
+def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoken: Any) -> None:
+    training = training_of(spoken, output)
     frozen = [training.target.model, *training._drafter]
     before = [{name: parameter.clone() for name, parameter in model.named_parameters()} for model in frozen]
     optimiser, said = torch.optim.AdamW(training.parameters(), lr=2e-3), []
     for _ in range(6):
         losses = training.losses(phase, np.array([0, 1]), 0.0)
         torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum().backward()
-        said.append({kind: float(losses[kind].detach()) for kind in KINDS})
+        said.append({kind: float(losses[kind].detach()) for kind in KINDS[output]})
         optimiser.step()
         optimiser.zero_grad()
-    for kind in KINDS:
+    for kind in KINDS[output]:
         assert said[-1][kind] < said[0][kind]
     for model, known in zip(frozen, before, strict=True):
         assert all(torch.equal(known[name], parameter) for name, parameter in model.named_parameters())
-    assert ("causal next" in losses) == (phase == "alignment")
+    assert ("causal next" in losses) == (phase == "alignment" and output == "rows")
     assert ("linear missed" in losses) == (phase == "end-to-end")
 
 
 def test_what_rows_should_be_are_means_of_the_targets_own(spoken: Any) -> None:
     training = training_of(spoken)
-    wanted = training.wanted(np.array([1]))
+    with torch.no_grad():
+        wanted, counts = training.wanted(np.array([1]), [])
+    assert counts.all()
     model = training.target.model.eval()
     with torch.no_grad():
         rows = model.encode(pixels_from_frames(spoken[0].column("frames", np.array([1])).numpy()[0]))
@@ -101,9 +105,15 @@ def test_what_rows_should_be_are_means_of_the_targets_own(spoken: Any) -> None:
 def test_contrast_is_least_where_every_row_is_its_own() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(4, 6, 16, generator=generator)
-    own, mixed = float(recipe.contrast(rows, 2 * rows)), float(recipe.contrast(rows, rows.roll(1, 0)))
-    assert own < 0.1
-    assert mixed > 3.0
+    all_, some = torch.ones(4, 6, dtype=torch.bool), torch.ones(4, 6, dtype=torch.bool)
+    some[2, 3:] = False
+    for counts in (all_, some):
+        own, mixed = float(contrast(rows, 2 * rows, counts)), float(contrast(rows, rows.roll(1, 0), counts))
+        assert own < 0.1
+        assert mixed > 2.0
+    alone = torch.zeros(4, 6, dtype=torch.bool)
+    alone[1] = True
+    assert float(contrast(rows, rows.roll(1, 0), alone)) == 0.0, "there is nobody else at these places"
 
 
 def test_the_accepted_share_is_that_of_the_path() -> None:
@@ -116,21 +126,31 @@ def test_the_accepted_share_is_that_of_the_path() -> None:
 
 def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path) -> None:
     training = training_of(spoken)
-    figures = {kind: {"leading": float(n), "tokens": 0.5, "answers": 0.1, "n_answers": 4} for n, kind in enumerate(KINDS)}
+    scores = {"tokens": 0.5, "answers": 0.1, "n_answers": 4}
+    figures = {kind: {"leading": float(n), **scores} for n, kind in enumerate(KINDS["rows"])}
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({"phase": "acceptance", "adapters": figures}) + "\n")
-    adapters = {name: adapter for name, adapter in training.adapters.items() if isinstance(adapter, Adapter)}
+    adapters = dict(training.each())
     folder = recipe.export(NANO, adapters, (training._drafter[0], training.target), tmp_path, log)
     made = tomllib.loads((folder / "pair.toml").read_text())
     assert list(made["adapters"]) == ["fused", "causal", "linear"]
+    training = training_of(spoken, "features")
+    adapters = {f"features-{name}": adapter for name, adapter in training.each()}
+    log.write_text(json.dumps({"phase": "acceptance", "adapters": dict.fromkeys(adapters, figures["linear"])}) + "\n")
+    folder = recipe.export(folder, adapters, (training._drafter[0], training.target), tmp_path / "b", log)
+    assert set(tomllib.loads((folder / "pair.toml").read_text())["adapters"]) == {"fused", "causal", "linear", *adapters}
     pair = load_pair(folder, "one", fit=False)
-    assert {"aligned", "eagle"} <= set(pair.methods)
-    assert pair.with_adapter("linear").method("aligned").drafts.ahead
+    assert {"aligned", "event-eagle", "eagle"} <= set(pair.methods)
+    assert pair.with_adapter("linear").method("aligned").notes[-1] == "drafted by adapter linear"
+    assert pair.with_adapter("features-linear").method("event-eagle").notes[-1] == "drafted through adapter features-linear"
 
 
 def test_unknown_kinds_and_phases_are_refused() -> None:
-    with pytest.raises(BadInput, match="adapter 'magic' is unknown: choose one of linear"):
-        recipe.checked(["magic"])
+    with pytest.raises(BadInput, match="adapter 'magic' to rows is unknown: choose one of linear"):
+        recipe.checked(["magic"], "rows")
+    with pytest.raises(BadInput, match="output 'words' is unknown: choose rows or features"):
+        recipe.checked(["linear"], "words")
+    assert recipe.checked(["linear", "linear"], "features") == (["linear"], "features")
     with pytest.raises(BadInput, match="phase 'last' is unknown: choose from alignment, acceptance, end-to-end"):
         recipe.check_phases(["last"])
     assert recipe.check_phases(["end-to-end", "alignment"]) == ("alignment", "end-to-end")

@@ -1,16 +1,19 @@
-"""Modules that map features of an event tower to visual rows of a target's language model.
+"""Modules that map what an event model computes to what a target's language model reads; both models stay as they are.
 
-They are small, and trained while both models stay as they are. Rows are laid out as EventGPT's: one a picture (means over its
-places), then one a place (means over the pictures). linear: one product. bottleneck, blocks, wide: residual MLPs (one narrow,
-three narrow, three wide: the L1, L2 and L3 of earlier work). attention: rows look at each other before; causal: only at earlier
-ones, and each also learns to say the next. fused: several layers of the tower, mixed by a gate for every row and channel.
+Output `rows`: features of the event tower become visual rows of the target, laid out as EventGPT's: one a picture (means over
+its places), then one a place (means over the pictures). Output `features`: what the event model computes behind a token becomes
+what the target's own head reads, so that the next token is named with the target's embeddings.
+
+linear: one product. bottleneck, blocks, wide: residual MLPs (one narrow, three narrow, three wide: the L1, L2 and L3 of earlier
+work). attention: rows look at each other before; causal: only at earlier ones, and each also learns to say the next. fused:
+several inputs (layers of the tower; a token's feature and its embedding), mixed by a gate for every row and channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +24,7 @@ from eventspec.models import configuration as fields
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
 from eventspec.nn.linear import Linear
 
+Output = Literal["rows", "features"]
 HEADS = 4
 LARGEST = 1 << 16
 """Bound of a width."""
@@ -61,11 +65,12 @@ class Attending(nn.Module):
 
 @dataclass(frozen=True)
 class Kind:
-    """How an adapter of a kind is made for rows of a width: its blocks, how many layers of the tower it reads, and whether it
-    also learns to say the next row."""
+    """How an adapter of a kind is made for rows of a width: its blocks, whether it reads several inputs, whether rows look at
+    each other, and whether each also learns to say the next."""
 
     blocks: Callable[[int], list[nn.Module]]
-    layers: int = 1
+    several: bool = False
+    attends: bool = False
     foresees: bool = False
 
 
@@ -74,33 +79,43 @@ KINDS = {
     "bottleneck": Kind(lambda width: [Residual(width, width // 2)]),
     "blocks": Kind(lambda width: [Residual(width, width // 2) for _ in range(3)]),
     "wide": Kind(lambda width: [Residual(width, 4 * width) for _ in range(3)]),
-    "attention": Kind(lambda width: [Attending(width, 2 * width, causal=False) for _ in range(2)]),
-    "causal": Kind(lambda width: [Attending(width, 2 * width, causal=True) for _ in range(2)], foresees=True),
-    "fused": Kind(lambda width: [Residual(width, 2 * width) for _ in range(2)], LAST_LAYERS),
+    "attention": Kind(lambda width: [Attending(width, 2 * width, causal=False) for _ in range(2)], attends=True),
+    "causal": Kind(lambda width: [Attending(width, 2 * width, causal=True) for _ in range(2)], attends=True, foresees=True),
+    "fused": Kind(lambda width: [Residual(width, 2 * width) for _ in range(2)], several=True),
 }
 
 
-def check_kind(kind: str) -> str:
+def check_kind(kind: str, output: Output) -> str:
     """The kind itself; BadInput for one that there is not."""
-    if kind not in KINDS:
-        raise BadInput(f"adapter '{kind}' is unknown: choose one of {', '.join(KINDS)}")
+    able = [name for name, own in KINDS.items() if output == "rows" or not own.attends]
+    if kind not in able:
+        raise BadInput(f"adapter '{kind}' to {output} is unknown: choose one of {', '.join(able)}")
     return kind
 
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """A kind, the tower's layers that are read (ascending from 1, the last one last), the tower's width and that of a row."""
+    """A kind, its inputs' numbers ascending, their width and that of what comes out.
+
+    To `rows` the inputs are layers of the event tower from 1 on, the last one last. To `features` they are what the event
+    model's head reads (1) and the row that was read there (2).
+    """
 
     kind: str
+    output: Output
     layers: tuple[int, ...]
     reads: int
     width: int
 
     @classmethod
-    def of(cls, kind: str, drafter: EventGptConfig, width: int) -> AdapterConfig:
-        """For the tower of an event model and a language model of a width; BadInput for an unknown kind."""
-        last, count = drafter.vision.num_hidden_layers, KINDS[check_kind(kind)].layers
-        return cls(kind, tuple(range(max(1, last - count + 1), last + 1)), drafter.vision.hidden_size, width)
+    def of(cls, kind: str, drafter: EventGptConfig, width: int, output: Output = "rows") -> AdapterConfig:
+        """Between an event model and a language model of a width; BadInput for an unknown kind."""
+        several = KINDS[check_kind(kind, output)].several
+        if output == "features":
+            return cls(kind, output, (1, 2) if several else (1,), drafter.language.hidden_size, width)
+        last = drafter.vision.num_hidden_layers
+        layers = tuple(range(max(1, last - LAST_LAYERS + 1), last + 1)) if several else (last,)
+        return cls(kind, output, layers, drafter.vision.hidden_size, width)
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` needs."""
@@ -110,27 +125,29 @@ class AdapterConfig:
     def from_json(cls, data: fields.Fields) -> AdapterConfig:
         """The config of an adapter's folder; BadField for what can be none."""
         kind: Any = data.get("kind")
+        output: Any = data.get("output")
         layers: Any = data.get("layers")
-        fields.require(data, "kind", isinstance(kind, str) and kind in KINDS, f"one of {', '.join(KINDS)}")
+        fields.require(data, "output", output in get_args(Output), " or ".join(get_args(Output)))
+        able = [name for name, own in KINDS.items() if output == "rows" or not own.attends]
+        fields.require(data, "kind", isinstance(kind, str) and kind in able, f"one of {', '.join(able)}")
         fits = isinstance(layers, list) and len(layers) > 0 and all(type(i) is int and i > 0 for i in layers)
-        fields.require(data, "layers", fits and sorted(set(layers)) == layers, "ascending layers of the event tower, from 1")
+        fields.require(data, "layers", fits and sorted(set(layers)) == layers, "ascending inputs, from 1")
         sizes: dict[str, Any] = {name: data.get(name) for name in ("reads", "width")}
         for name, size in sizes.items():
             fields.require(data, name, type(size) is int and 0 < size <= LARGEST, f"a whole number, 1 to {LARGEST}")
         fields.require(data, "width", sizes["width"] % HEADS == 0, f"a multiple of {HEADS}")
-        return cls(kind, tuple(layers), **sizes)
+        return cls(kind, output, tuple(layers), **sizes)
 
     def check(self, drafter: EventGptConfig, width: int) -> None:
         """BadField unless it is one for this event model and a language model of this width."""
-        data, vision = self.as_json(), drafter.vision
-        fields.require(data, "reads", self.reads == vision.hidden_size, f"{vision.hidden_size}, the event tower's width")
+        data, own = self.as_json(), AdapterConfig.of(self.kind, drafter, width, self.output)
+        fields.require(data, "reads", self.reads == own.reads, f"{own.reads}, the event model's width there")
         fields.require(data, "width", self.width == width, f"{width}, the target's hidden_size")
-        most = vision.num_hidden_layers
-        fields.require(data, "layers", self.layers[-1] == most, f"them to end with {most}, the tower's last")
+        fields.require(data, "layers", self.layers == own.layers, f"{list(own.layers)} of this event model")
 
 
 class Adapter(nn.Module):
-    """Pooled layers of the event tower, [B, T, C] each -> rows [B, T, D] for the target's language model."""
+    """Inputs [B, T, C] each (to features also [T, C]) -> what the target's language model reads, [B, T, D]."""
 
     def __init__(self, config: AdapterConfig) -> None:
         super().__init__()

@@ -50,7 +50,8 @@ Compressions = Annotated[
     list[str] | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N. Repeatable.")
 ]
 Adapters = Annotated[
-    list[str] | None, typer.Option(help="One row more: method aligned with another adapter, NAME or a folder. Repeatable.")
+    list[str] | None,
+    typer.Option(help="One row more: aligned or event-eagle with another adapter, NAME or a folder. Repeatable."),
 ]
 Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
 Plot = Annotated[Path | None, typer.Option(parser=given_path, help="Draw the speedups: a .png or .svg file.")]
@@ -190,7 +191,7 @@ def _others(pair: Pair, events: str, more: Mapping[str, list[str] | None], fit: 
     is worth it on this machine."""
     from eventspec.experiments.arms import Arm
     from eventspec.pairs import warm_up
-    from eventspec.pairs.methods import ALIGNED, EVENT_METHOD, LOSSY
+    from eventspec.pairs.methods import EVENT_METHOD, LOSSY, drafting_by
     from eventspec.pairs.specs import DrafterSpec
 
     drafters, heads, compressions, adapters = (more[choice] or [] for choice in ("drafter", "head", "compress", "adapter"))
@@ -199,7 +200,7 @@ def _others(pair: Pair, events: str, more: Mapping[str, list[str] | None], fit: 
     headed = [(name, pair.with_head(name)) for name in heads]
     made += [("eagle", name, warm_up(other, ("eagle",)) if fit else other) for name, other in headed]
     made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
-    made += [(ALIGNED, name, pair.with_adapter(name)) for name in adapters]
+    made += [(drafting_by(pair.parts, name), name, pair.with_adapter(name)) for name in adapters]
     return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]
 
 

@@ -49,7 +49,7 @@ def _adapter(folder: Path) -> dict[str, Any]:
     from eventspec.pairs.adapters import inspect_adapter
 
     config, checkpoint, between = inspect_adapter(folder)
-    about = {"adapter": config.kind, "layers": list(config.layers), **between}
+    about = {"adapter": config.kind, "output": config.output, "layers": list(config.layers), **between}
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 
@@ -102,6 +102,7 @@ def _pair(given: str) -> dict[str, Any]:
     from eventspec.models.fingerprint import fingerprint
     from eventspec.models.session import LanguageTarget
     from eventspec.pairs import load_pair
+    from eventspec.pairs.adapters import load_adapter
 
     pair = load_pair(given, fit=False)
     assert pair.folder is not None  # it comes from the file of one
@@ -118,8 +119,8 @@ def _pair(given: str) -> dict[str, Any]:
         for scale, packer in packers.folders.items():
             packers.load(packer, scale)
     if (adapters := pair.parts.adapters) is not None:
-        for name in adapters.folders:
-            adapters.encoder(name)
+        for folder in adapters.folders.values():
+            load_adapter(folder, adapters.drafter, adapters.target)
     if isinstance(pair.target, LanguageTarget):
         about["target"] = fingerprint(pair.target.language)
     provenance = pair.folder / "provenance.json"

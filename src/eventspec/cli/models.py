@@ -69,7 +69,7 @@ def check(
         return
     if "adapter" in about:
         between = f"between event model {about['drafter']} and {fits}"
-        typer.echo(f"{folder}: an adapter ({about['adapter']}) {between}: generate --adapter takes it")
+        typer.echo(f"{folder}: an adapter ({about['adapter']}, to {about['output']}) {between}: generate --adapter takes it")
         return
     if "head" in about:
         kind = f"{about['head']}, {about['mode']}" if "mode" in about else about["head"]

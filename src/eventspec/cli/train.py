@@ -253,6 +253,9 @@ def adapter(
         list[str] | None,
         typer.Option(help="linear, bottleneck, blocks, wide, attention, causal or fused; by default bottleneck. Repeatable."),
     ] = None,
+    output: Annotated[
+        str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
+    ] = "rows",
     phase: Annotated[
         list[str] | None, typer.Option(help="alignment, acceptance or end-to-end; by default all three. Repeatable.")
     ] = None,
@@ -264,7 +267,8 @@ def adapter(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the agreement.")] = False,
 ) -> None:
-    """Train adapters for `--method aligned`: event features become visual rows of the target's own language model.
+    """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
+    language model reads. Kinds attention and causal write rows only.
 
     On several GPUs, or processes, as `train heads`.
     """
@@ -273,26 +277,27 @@ def adapter(
     from eventspec.train.embedded import reexecute_with_allocator
     from eventspec.train.processes import launched_first, started
 
-    kinds, phases = recipe.checked(kind or ["bottleneck"]), recipe.check_phases(phase or [])
+    (kinds, written), phases = recipe.checked(kind or ["bottleneck"], output), recipe.check_phases(phase or [])
     _check_preset(preset, recipe.PRESETS)
     folder_of(pair)
     if launched_first():
         _check_out(out, resume)
     reexecute_with_allocator(sys.argv[1:])
-    stages = ("render train", "render calibration", *phases, "calibrate")
+    stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
     with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
-        folder = recipe.train(pair, preset, kinds, out, report, phases, processes=processes)
+        folder = recipe.train(pair, preset, kinds, out, report, written, phases, processes=processes)
     if not processes.first:
         return
     recorded = json.loads((folder / "adapters/adapters.json").read_text())
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **recorded}))
         return
-    for name in kinds:
+    for name in (kind if written == "rows" else f"{written}-{kind}" for kind in kinds):
         own = recorded["calibration"][name]
         right = f"{own['tokens']:.1%} of tokens, the first {own['leading']:.1f} of an answer"
-        typer.echo(f"{name:<12} {right}, {own['answers']:.1%} of {own['n_answers']} answers")
-    typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method aligned")
+        typer.echo(f"{name:<19} {right}, {own['answers']:.1%} of {own['n_answers']} answers")
+    method = "aligned" if written == "rows" else "event-eagle"
+    typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method}")
 
 
 @train.command()

@@ -52,10 +52,18 @@ class DraftModel(Protocol):
     limit: int | None
     lookahead: Lookahead
 
+    def scores(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """Logits [T, V] of what follows rows [T, D] that were read, from the last layer's outputs [T, D]."""
+
+
+Scored = Callable[[Tensor, Tensor], Tensor]
+"""As `DraftModel.scores`."""
+
 
 class LanguageDrafter:
     """`encoder` makes the drafter's own prompt, which its language model reads; `eos_id` is its end-of-text id; ids from
-    `limit` on are never drafted (rows without a token, tokens that the target does not share); `lookahead` is read ahead."""
+    `limit` on are never drafted (rows without a token, tokens that the target does not share); `lookahead` is read ahead;
+    `scored` names tokens where not the model's own head does."""
 
     taps: tuple[int, ...] = ()
     needs_target = False
@@ -68,10 +76,15 @@ class LanguageDrafter:
         eos_id: int,
         limit: int | None = None,
         lookahead: Lookahead | None = None,
+        scored: Scored | None = None,
     ) -> None:
         self.name, self.encoder, self.language, self.eos_id, self.limit = name, encoder, encoder.language, eos_id, limit
-        self.lookahead = lookahead or no_lookahead
+        self.lookahead, self._scored = lookahead or no_lookahead, scored
         self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
+
+    def scores(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """As `DraftModel.scores`."""
+        return self.language.logits(hidden) if self._scored is None else self._scored(hidden, rows)
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """Vision encoding and prefill of the drafter, as far as no question about the same recording came before."""
@@ -90,7 +103,7 @@ class LanguageDraft:
     """The drafter's cache, its tree, and the committed tokens it has not read yet."""
 
     def __init__(self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
-        self.trace = trace
+        self.trace, self.scores = trace, drafter.scores
         self.language, self.eos_id, self.name, self.limit = drafter.language, drafter.eos_id, drafter.name, drafter.limit
         self.lookahead, self.question, self.answer = drafter.lookahead, request.question, list[int]()
         self.context, most = self.language.config.max_position_embeddings, request.sampling.max_new_tokens
@@ -103,7 +116,7 @@ class LanguageDraft:
         self.row_of: dict[int, int] = {}  # expanded node -> its row behind the base
         rows = prompt.rows[reading.rows :]
         hidden = self._forward(rows)
-        self.root: Children | None = self._children(hidden[-1:])[0]
+        self.root: Children | None = self._children(hidden[-1:], rows[-1:])[0]
         reading.hidden.append(hidden)
         self.cache.keep(len(rows), [])
         self.base = total
@@ -166,8 +179,8 @@ class LanguageDraft:
             self.cache.length = self.base
             ahead = self._looked_ahead([], self.base + len(self.unread))
             text = torch.tensor(self.unread + ahead, device=self.language.embed.weight.device)
-            hidden = self._forward(self.language.embed(text))
-            self.root, *after = self._children(hidden[len(self.unread) - 1 :])
+            rows, last = self.language.embed(text), len(self.unread) - 1
+            self.root, *after = self._children(self._forward(rows)[last:], rows[last:])
             self.cache.keep(len(self.unread), [])
             self.base += len(self.unread)
             self.unread = []
@@ -226,7 +239,8 @@ class LanguageDraft:
         placed = torch.tensor([tokens, levels], device=self.language.embed.weight.device)
         self.cache.length = self.base + rows
         mask = torch.from_numpy(visible).to(placed.device)
-        known = self._children(self._forward(self.language.embed(placed[0]), placed[1], mask))
+        read = self.language.embed(placed[0])
+        known = self._children(self._forward(read, placed[1], mask), read)
         self.cache.length = self.base
         for leaf, children in zip(leaves, known, strict=False):
             tree.grow(leaf, children, 0.0, self.eos_id)
@@ -240,10 +254,10 @@ class LanguageDraft:
         self.trace.forward("drafter", self.trace.now() - began)
         return hidden
 
-    def _children(self, hidden: Tensor) -> list[Children]:
-        """The likeliest next tokens after each row [T, D]."""
+    def _children(self, hidden: Tensor, rows: Tensor) -> list[Children]:
+        """The likeliest next tokens after each row [T, D], from the last layer's outputs [T, D]."""
         began = self.trace.now()
-        logits = self.language.logits(hidden)
+        logits = self.scores(hidden, rows)
         shares, tokens = logits[..., : self.limit].float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)

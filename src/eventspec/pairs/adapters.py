@@ -1,5 +1,5 @@
 """Folders of trained adapters: config.json, which names the two models they were trained between, and model.safetensors in
-fp16. A pair lists them by name in the table `[adapters]` of pair.toml, the best one first."""
+fp16. A pair lists them by name in the table `[adapters]` of pair.toml, the best one of those with the same output first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from eventspec.align.acceptance import Calibrated
-from eventspec.align.adapters import Adapter, AdapterConfig, pooled_layers
+from eventspec.align.adapters import Adapter, AdapterConfig, Output, pooled_layers
 from eventspec.core import BadCheckpoint, BadInput, EventSlice
+from eventspec.drafters.language_model import Scored
 from eventspec.events.representations import red_blue_classes
 from eventspec.models import configuration as fields
 from eventspec.models import weights
@@ -38,10 +39,13 @@ class Adapters:
     encode: Callable[[str], list[int]]
     folders: Mapping[str, Path]
 
-    @property
-    def usual(self) -> str | None:
-        """The name of the one that is used unless another is named."""
-        return next(iter(self.folders), None)
+    def usual(self, output: Output) -> str | None:
+        """The name of the one with an output that is used unless another is named. BadCheckpoint for a damaged one."""
+        return next((name for name in self.folders if self.output(name) == output), None)
+
+    def output(self, name: str) -> Output:
+        """What an adapter writes. BadInput and BadCheckpoint, one line each."""
+        return inspect_adapter(self.folder(name))[0].output
 
     def folder(self, name: str) -> Path:
         """Where an adapter lies, by the pair's name for it or as it is; BadInput for one that is not there."""
@@ -50,6 +54,13 @@ class Adapters:
             known = f", or one of {', '.join(self.folders)}" if self.folders else ""
             raise BadInput(f"no adapter '{name}': give the folder of an adapter{known}; `eventspec train adapter` makes one")
         return folder
+
+    def _loaded(self, name: str, output: Output) -> Adapter:
+        folder = self.folder(name)
+        adapter = load_adapter(folder, self.drafter, self.target)
+        if (own := adapter.config.output) != output:
+            raise BadInput(f"{folder}: this adapter writes {own}, and the method reads {output}: name another one")
+        return adapter
 
     def calibrated(self, name: str) -> Calibrated | None:
         """What is known of the answers that an adapter gives from events alone; None where nobody looked. BadInput, and
@@ -60,7 +71,7 @@ class Adapters:
     def encoder(self, name: str) -> EventEncoder:
         """The target's prompt with adapted event rows where its visual rows would be; BadInput for an unknown adapter,
         BadCheckpoint for one that does not fit."""
-        adapter, drafter = load_adapter(self.folder(name), self.drafter, self.target), self.drafter
+        adapter, drafter = self._loaded(name, "rows"), self.drafter
 
         def see(events: EventSlice) -> Tensor:
             classes = torch.from_numpy(red_blue_classes(events, drafter.config.images))
@@ -69,6 +80,18 @@ class Adapters:
             return rows
 
         return EventEncoder(self.target.language, target_ids(self.encode), see, "the target on adapted events")
+
+    def scored(self, name: str) -> Scored:
+        """Tokens behind what the event model's language model computes, named by the target's own head through an adapter to
+        features; errors as `encoder`."""
+        adapter, normed, head = self._loaded(name, "features"), self.drafter.language.normed, self.target.language.head
+
+        def scored(hidden: Tensor, rows: Tensor) -> Tensor:
+            inputs = (normed(hidden), rows)
+            logits: Tensor = head(adapter([inputs[number - 1] for number in adapter.config.layers]))
+            return logits
+
+        return scored
 
 
 @contextmanager

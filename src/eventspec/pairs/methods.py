@@ -14,6 +14,7 @@ from eventspec.drafters import Cascade, LanguageDrafter, Mixture, NgramDrafter, 
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method, Modality
+from eventspec.models.embedded import drafter_encoder
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
@@ -34,6 +35,7 @@ HYBRID = "hybrid"
 BLIND = "hybrid-blind"
 CASCADE = "cascade"
 ALIGNED = "aligned"
+FUSED = "event-eagle"
 SKIP = "skip-encode"
 USUAL_RISK = 0.05
 AUTO = "auto"
@@ -41,7 +43,7 @@ CHOICES = {
     "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
     "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),
     "compress": (LOSSY,),
-    "adapter": (ALIGNED, SKIP),
+    "adapter": (ALIGNED, FUSED, SKIP),
     "risk": (SKIP,),
 }
 """What may be chosen beside a method, and the methods that use it."""
@@ -215,7 +217,7 @@ def aligned(parts: Parts, name: str | None = None) -> Method | None:
     """The target's own language model on adapted event rows, ahead only: behind the prefill its step costs what the target's
     own does. `name` of an adapter or its folder, by default the pair's first; None where there is none. BadInput and
     BadCheckpoint, one line each."""
-    if parts.adapters is None or (which := name or parts.adapters.usual) is None:
+    if parts.adapters is None or (which := name or parts.adapters.usual("rows")) is None:
         return None
     lookahead = None if parts.prior is None else parts.prior.sure_of
     drafter = LanguageDrafter(ALIGNED, parts.adapters.encoder(which), parts.tokens.eos_id, lookahead=lookahead)
@@ -223,11 +225,31 @@ def aligned(parts: Parts, name: str | None = None) -> Method | None:
     return replace(autoregressive(parts), drafts=Drafts((drafter,)), drafter_needs="events", notes=note)
 
 
+def event_eagle(parts: Parts, name: str | None = None) -> Method | None:
+    """The event drafter, whose features an adapter maps to those of the target, so that the target's own head names its tokens.
+    `name` of an adapter to features or its folder, by default the pair's first; None where there is none. BadInput and
+    BadCheckpoint, one line each."""
+    adapters, encode = parts.adapters, parts.tokens.vocabulary.encode
+    if adapters is None or (which := name or adapters.usual("features")) is None:
+        return None
+    lookahead = None if parts.prior is None else parts.prior.sure_of
+    encoder, ends = drafter_encoder(adapters.drafter, encode), parts.tokens.eos_id
+    drafter = LanguageDrafter(FUSED, encoder, ends, None, lookahead, adapters.scored(which))
+    return cross_modal(parts, drafter, None if name is None else f"drafted through adapter {name}")
+
+
+def drafting_by(parts: Parts, adapter: str) -> str:
+    """The method that drafts through an adapter. BadInput and BadCheckpoint, one line each."""
+    if parts.adapters is None:
+        raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
+    return FUSED if parts.adapters.output(adapter) == "features" else ALIGNED
+
+
 def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None) -> Method | None:
     """LOSSY: answers from events alone where the share of wrong ones among all stays below `risk` (default `USUAL_RISK`). None
     where there is no adapter that was calibrated; BadInput for an adapter or a risk that was asked for and cannot be had."""
     adapters = parts.adapters
-    if adapters is None or (which := name or adapters.usual) is None:
+    if adapters is None or (which := name or adapters.usual("rows")) is None:
         return None
     if (calibrated := adapters.calibrated(which)) is None:
         if name is None and risk is None:
@@ -296,6 +318,10 @@ METHODS = {
     "aligned": Shipped(
         "the target's own language model on event features that an adapter maps to its visual rows drafts the head start",
         _by(aligned),
+    ),
+    "event-eagle": Shipped(
+        "the event drafter, its tokens named by the target's own head: an adapter maps its features to the target's",
+        _by(event_eagle),
     ),
     "skip-encode": Shipped(
         "LOSSY: answers from events alone where a calibrated risk allows it, and asks the target where not", _by(skip_encode)

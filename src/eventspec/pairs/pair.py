@@ -22,6 +22,7 @@ from eventspec.pairs.event_drafters import event_method
 from eventspec.pairs.methods import (
     ALIGNED,
     EVENT_METHOD,
+    FUSED,
     HEAD_METHODS,
     LOSSY,
     METHODS,
@@ -30,6 +31,7 @@ from eventspec.pairs.methods import (
     aligned,
     compressed,
     drafted_by,
+    event_eagle,
     remade,
     skip_encode,
 )
@@ -128,14 +130,18 @@ class Pair:
         return replace(self, methods=remade(self.parts, self.methods, made))
 
     def with_adapter(self, adapter: str) -> Pair:
-        """With another adapter for method aligned, and for skip-encode where it was calibrated: a name from the pair's
-        `[adapters]`, or the folder of one. BadInput and BadCheckpoint, one line each."""
-        adapters, made = self.parts.adapters, aligned(self.parts, adapter)
-        if adapters is None or made is None:
+        """With another adapter, a name from the pair's `[adapters]` or the folder of one: to rows for method aligned, and for
+        skip-encode where it was calibrated; to features for event-eagle. BadInput and BadCheckpoint, one line each."""
+        adapters, parts, made = self.parts.adapters, self.parts, dict[str, Method | None]()
+        if adapters is None:
             raise BadInput(f"pair {self.name} takes no adapters: they are for a pair of ours, see `eventspec train adapter`")
-        skipping = skip_encode(self.parts, adapter) if adapters.calibrated(adapter) is not None else None
-        others = {} if skipping is None else {SKIP: skipping}
-        return replace(self, methods=remade(self.parts, self.methods, {ALIGNED: made, **others}))
+        if adapters.output(adapter) == "features":
+            made[FUSED] = event_eagle(parts, adapter)
+        else:
+            made[ALIGNED] = aligned(parts, adapter)
+            made[SKIP] = skip_encode(parts, adapter) if adapters.calibrated(adapter) is not None else None
+        there = {name: method for name, method in made.items() if method is not None}
+        return replace(self, methods=remade(parts, self.methods, there))
 
     def with_risk(self, risk: float, adapter: str | None = None) -> Pair:
         """With another risk for method skip-encode: the share of answers that may differ from the target's, in (0, 1). BadInput

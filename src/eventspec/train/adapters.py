@@ -1,9 +1,9 @@
-"""The recipe of adapters between a pair's event tower and its target's language model, which both stay as they are.
+"""The recipe of adapters between a pair's event model and its target, which both stay as they are.
 
-Three phases, each from where the one before ended. alignment: rows like the target's own visual rows of the same moments and
-places. acceptance: the target's own answers behind adapted rows, by cross-entropy with what it said on its own rows.
-end-to-end: the same, and the share of an answer that a chain drafted from these rows would have accepted. Whatever its kind, an
-adapter is trained on the text of the target: on two texts that two models make on their own, training stops at their
+Three phases, each from where the one before ended. alignment: what is written is like the target's own, visual rows of the
+same moments and places or features behind the same tokens. acceptance: the target's own answers, by cross-entropy with what it
+said on its own rows. end-to-end: the same, and the share of an answer that a chain drafted so would have accepted. Whatever its
+kind, an adapter is trained on the text of the target: on two texts that two models make on their own, training stops at their
 difference.
 """
 
@@ -15,21 +15,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor, nn
 
 from eventspec.align.acceptance import Calibrated, Predictor
-from eventspec.align.adapters import Adapter, AdapterConfig, check_kind, pooled_layers
+from eventspec.align.adapters import Adapter, AdapterConfig, Output, check_kind
 from eventspec.align.substitute import FEATURES
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Sampling
 from eventspec.files import write_text
-from eventspec.models.embedded import pixels_from_classes, pixels_from_frames
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
@@ -40,19 +37,18 @@ from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
+from eventspec.train.adapting import FeatureTraining, RowTraining
 from eventspec.train.answered import answered
 from eventspec.train.answers import LONGEST
-from eventspec.train.data import Branch, Clips, Questions, drawn
+from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.frozen import FrozenTarget
 from eventspec.train.loop import Checkpoint, Report, Stage, note_run, run_stage
-from eventspec.train.models import Sampler, autocast, initialise
+from eventspec.train.models import Sampler, initialise
 from eventspec.train.processes import ALONE, Processes
 
 Judged = tuple[int, tuple[float, ...], bool]
 """The number of a recording, what is known of an answer about it, and whether it is the target's."""
 PHASES = ("alignment", "acceptance", "end-to-end")
-TEMPERATURE = 0.1
-"""Of InfoNCE, over cosines."""
 
 
 @dataclass(frozen=True)
@@ -83,131 +79,36 @@ def check_phases(phases: Iterable[str]) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES if phase in wanted or not wanted)
 
 
-class AdapterTraining(nn.Module):
-    """Adapters between a frozen event tower and a frozen target, and their losses on a batch of clips: they share the tower's
-    pass, and each has a pass of the target's language model."""
-
-    def __init__(
-        self,
-        target: FrozenTarget,
-        drafter: EventGpt,
-        adapters: Mapping[str, Adapter],
-        clips: Clips,
-        answers: Mapping[int, list[Branch]],
-        packed: int,
-    ) -> None:
-        super().__init__()
-        self.adapters = nn.ModuleDict(adapters)
-        self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
-        self._drafter = [drafter.requires_grad_(False).eval()]  # in a list: it is no part of what is trained and saved
-        self.rng = np.random.default_rng(0)
-
-    def losses(self, phase: str, index: object, progress: float) -> dict[str, Tensor]:
-        """Of every adapter, under its name; what begins with `_` says how it does."""
-        assert isinstance(index, np.ndarray)
-        parts = dict[str, Tensor]()
-        with autocast(self.target.device):
-            layers = self.layers(self.clips, index)
-            if phase == "alignment":
-                wanted = self.wanted(index)
-                for name, adapter in self._each():
-                    parts |= self._aligned(name, adapter, self._read(adapter, layers), wanted)
-                return parts
-            branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
-            for name, adapter in self._each():
-                said = self.target.reads(adapter(self._read(adapter, layers)), branches)
-                parts |= {name: said.teacher_loss(), f"_{name}_accuracy": said.accuracy()}
-                if phase == "end-to-end":
-                    share = said.accepted_share()
-                    parts |= {f"{name} missed": 2 * (1 - share), f"_{name}_accepted": share.detach()}
-        return parts
-
-    def layers(self, clips: Clips, index: np.ndarray[Any, Any]) -> dict[int, Tensor]:
-        """Pooled layers of the event tower by number, [B, T, C] each: all that any adapter reads."""
-        (drafter,) = self._drafter
-        read = tuple(sorted({layer for _, adapter in self._each() for layer in adapter.config.layers}))
-        with torch.no_grad():
-            classes = clips.column("classes", index).flatten(0, 1)
-            found = pooled_layers(drafter, pixels_from_classes(classes).to(self.target.device), read)
-        return dict(zip(read, found, strict=True))
-
-    def wanted(self, index: np.ndarray[Any, Any]) -> Tensor:
-        """What adapted rows should be, [B, images + tokens, D]: the target's own visual rows, for every event picture the mean
-        over the places of the frame nearest in time, then for every place the mean over the frames."""
-        (drafter,), model = self._drafter, self.target.model
-        images = drafter.config.images
-        with torch.no_grad():
-            frames = self.clips.column("frames", index).numpy()
-            pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(self.target.device)
-            rows = model.encode(pixels).unflatten(0, (len(index), -1, model.config.vision.tokens))
-        count = rows.shape[1]
-        nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
-        return torch.cat((rows[:, nearest].mean(2), rows.mean(1)), 1)
-
-    def _aligned(self, name: str, adapter: Adapter, layers: list[Tensor], wanted: Tensor) -> dict[str, Tensor]:
-        inner = adapter.inner(layers)
-        rows, spread = adapter.said(inner).float(), wanted.float().var()
-        near = F.cosine_similarity(rows, wanted.float(), dim=-1).mean()
-        parts = {name: F.mse_loss(rows, wanted.float()) / spread + 0.5 * (1 - near) + 0.1 * contrast(rows, wanted.float())}
-        foreseen = adapter.foreseen(inner)
-        if foreseen is not None:
-            parts[f"{name} next"] = 0.5 * F.mse_loss(foreseen[:, :-1].float(), wanted[:, 1:].float()) / spread
-        return {**parts, f"_{name}_cosine": near.detach()}
-
-    def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
-        """As `FrozenTarget.agreement`, of every adapter on held-out clips."""
-
-        def rows(adapter: Adapter, index: np.ndarray[Any, Any]) -> Tensor:
-            made: Tensor = adapter(self._read(adapter, self.layers(clips, index)))
-            return made
-
-        self.eval()
-        found = {name: self.target.agreement(partial(rows, adapter), answers, self.packed) for name, adapter in self._each()}
-        self.train()
-        return found
-
-    def _each(self) -> list[tuple[str, Adapter]]:
-        return [(name, adapter) for name, adapter in self.adapters.items() if isinstance(adapter, Adapter)]
-
-    @staticmethod
-    def _read(adapter: Adapter, layers: Mapping[int, Tensor]) -> list[Tensor]:
-        return [layers[layer] for layer in adapter.config.layers]
-
-
-def contrast(rows: Tensor, wanted: Tensor) -> Tensor:
-    """InfoNCE over the recordings of a batch: each row of [B, T, D] is to be nearer to its own of `wanted` than to those of
-    other recordings at the same place."""
-    near = torch.einsum("btd,ctd->tbc", F.normalize(rows, dim=-1), F.normalize(wanted, dim=-1)) / TEMPERATURE
-    own = torch.arange(len(rows), device=rows.device).expand(rows.shape[1], -1)
-    return F.cross_entropy(near.flatten(0, 1), own.flatten())
-
-
 def train(
     pair: str,
     preset_name: str,
     kinds: list[str],
     out: Path,
     report: Report,
+    output: Output = "rows",
     phases: Iterable[str] = (),
     workers: int = 2,
     processes: Processes = ALONE,
 ) -> Path:
-    """Train adapters of some kinds for a pair and write OUT/pair: the pair with them, the best first. Picks up where a run was
-    interrupted, with any number of processes; the first of them does alone what is not training."""
+    """Train adapters of some kinds to an output for a pair, and write OUT/pair: the pair with them, the best first. Picks up
+    where a run was interrupted, with any number of processes; the first of them does alone what is not training."""
     preset, folder, chosen = PRESETS[preset_name], folder_of(pair), check_phases(phases)
     target, drafter = load_video_llava(folder / "target"), load_eventgpt(folder / "drafter")
     with processes.first_ahead():
         between = {"target": fingerprint(target), "drafter": fingerprint(drafter)}
-        note_run(out, {**between, "preset": preset_name, "adapters": kinds, "phases": list(chosen)})
+        note_run(out, {**between, "preset": preset_name, "adapters": kinds, "output": output, "phases": list(chosen)})
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)
         held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
-    adapters = {kind: _begun(AdapterConfig.of(kind, drafter.config, target.config.language.hidden_size)) for kind in kinds}
+    width = target.config.language.hidden_size
+    configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in kinds]
+    adapters = {name_of(config): _begun(config) for config in configs}
     torch.manual_seed(1 + processes.rank)
     for model in (target, drafter):
         model.to(processes.device)
     frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json"))))
-    training = AdapterTraining(frozen, drafter, adapters, clips, answers, preset.packed).to(processes.device)
+    made = RowTraining if output == "rows" else FeatureTraining
+    training = made(frozen, drafter, adapters, clips, answers, preset.packed).to(processes.device)
     log, before = out / "calibration.jsonl", None
     for phase in chosen:
         share = preset.shares[PHASES.index(phase)]
@@ -222,9 +123,15 @@ def train(
         before = phase
     if not processes.first:
         return out / "pair"
-    made = export(folder, adapters, (drafter, frozen), out, log)
-    calibrate(made, kinds, held_out, wanted, report)
-    return made
+    whole = export(folder, adapters, (drafter, frozen), out, log)
+    if output == "rows":
+        calibrate(whole, list(adapters), held_out, wanted, report)
+    return whole
+
+
+def name_of(config: AdapterConfig) -> str:
+    """What a pair calls an adapter."""
+    return config.kind if config.output == "rows" else f"{config.output}-{config.kind}"
 
 
 def _begun(config: AdapterConfig) -> Adapter:
@@ -240,7 +147,7 @@ def _note(log: Path, phase: str, found: Mapping[str, Mapping[str, float]]) -> No
 
 
 def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt, FrozenTarget], out: Path, log: Path) -> Path:
-    """A copy of the pair with the adapters in it, in the place of those of the same kinds; the one whose drafts are accepted
+    """A copy of the pair with the adapters in it, in the place of those of the same names; the one whose drafts are accepted
     longest stands first."""
     made, last = out / ".pair.part", json.loads(log.read_text().splitlines()[-1])
     shutil.rmtree(made, ignore_errors=True)
@@ -261,23 +168,23 @@ def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt
 
 
 @torch.inference_mode()
-def calibrate(pair: Path, kinds: Iterable[str], clips: Clips, answers: Mapping[int, list[Branch]], report: Report) -> None:
+def calibrate(pair: Path, names: Iterable[str], clips: Clips, answers: Mapping[int, list[Branch]], report: Report) -> None:
     """Look at what each adapter answers from events alone, beside the target's own answers: the predictor of method skip-encode
     learns from one half of the clips, and its threshold comes from the other. Nothing is written where there is too little."""
     loaded = load_pair(pair, "one", fit=False)
     plain, rows = loaded.tokens.sampling(Sampling(max_new_tokens=LONGEST)), dict[str, list[Judged]]()
-    substitutes = {kind: substitute_of(loaded.parts, kind) for kind in kinds}
+    substitutes = {name: substitute_of(loaded.parts, name) for name in names}
     for number, known in sorted(answers.items()):
         clip = make_clip(split_seed("calibration", 0, number))
         assert clip.facts == clips.facts(number), "the clip is another one than the target was asked about"
         media = media_of(as_recording(clip, f"clip {number}"))
         for qa, branch in zip(questions(clip.facts, number), known, strict=True):
-            for kind, substitute in substitutes.items():
+            for name, substitute in substitutes.items():
                 drafted = substitute.answer(media, qa.question, plain)
-                rows.setdefault(kind, []).append((number, drafted.features, drafted.token_ids == branch.answer))
-        report("calibrate", len(rows[kind]) / sum(map(len, answers.values())), {})
-    for kind, judged in rows.items():
-        save_calibrated(judged, pair / "adapters" / kind)
+                rows.setdefault(name, []).append((number, drafted.features, drafted.token_ids == branch.answer))
+        report("calibrate", len(next(iter(rows.values()))) / sum(map(len, answers.values())), {})
+    for name, judged in rows.items():
+        save_calibrated(judged, pair / "adapters" / name)
 
 
 def save_calibrated(rows: Sequence[Judged], folder: Path) -> None:
@@ -291,6 +198,9 @@ def save_calibrated(rows: Sequence[Judged], folder: Path) -> None:
     Calibrated(predictor, probabilities, np.array([not row[2] for row in judged])).save(folder / ACCEPTANCE)
 
 
-def checked(kinds: Iterable[str]) -> list[str]:
-    """Kinds, each once; BadInput for an unknown one."""
-    return [check_kind(kind) for kind in dict.fromkeys(kinds)]
+def checked(kinds: Iterable[str], output: str) -> tuple[list[str], Output]:
+    """Kinds, each once, and their output; BadInput for an unknown one."""
+    if output not in get_args(Output):
+        raise BadInput(f"output '{output}' is unknown: choose {' or '.join(get_args(Output))}")
+    written: Output = "rows" if output == "rows" else "features"
+    return [check_kind(kind, written) for kind in dict.fromkeys(kinds)], written

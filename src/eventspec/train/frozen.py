@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eventspec.models.video_llava import VideoLlava
-from eventspec.train.data import Branch, Questions, pack
+from eventspec.train.data import Branch, Packed, Questions, pack
 from eventspec.train.losses import answer_loss, distillation_loss
 from eventspec.train.models import autocast, through
 
@@ -50,6 +50,10 @@ class Said:
         return torch.cat(paths).mean()
 
 
+Saying = Callable[[np.ndarray[Any, Any], list[list[Branch]]], Said]
+"""What somebody says of branches about recordings by number."""
+
+
 class FrozenTarget:
     """A model that learns nothing, with its prompts. It is no module, so it is no part of what is trained and saved."""
 
@@ -68,23 +72,25 @@ class FrozenTarget:
         prefix = len(before) + visual.shape[1]
         packed = pack(branches, prefix)
         hidden = through(language, before, visual, packed, torch.arange(prefix), prefix)
+        return self.said(language.logits(hidden[:, prefix:]), packed, branches)
+
+    def said(self, logits: Tensor, packed: Packed, branches: list[list[Branch]]) -> Said:
+        """Somebody's logits [B, R, V] on the rows of packed branches, beside its own."""
         assert packed.teacher_ids is not None and packed.teacher_logs is not None
         teacher = packed.teacher_ids.to(self.device), packed.teacher_logs.to(self.device)
         lengths = tuple(len(branch.answer) for known in branches for branch in known)
-        return Said(language.logits(hidden[:, prefix:]), packed.labels.to(self.device), *teacher, lengths)
+        return Said(logits, packed.labels.to(self.device), *teacher, lengths)
 
     @torch.no_grad()
-    def agreement(
-        self, rows: Callable[[np.ndarray[Any, Any]], Tensor], answers: Mapping[int, list[Branch]], packed: int
-    ) -> dict[str, float]:
-        """Over answers to recordings by number, with the rows [1, T, D] of each: shares of the target's tokens that come first
+    def agreement(self, saying: Saying, answers: Mapping[int, list[Branch]], packed: int) -> dict[str, float]:
+        """Over answers to recordings by number, with what somebody says of them: shares of the target's tokens that come first
         behind its own, tokens of an answer up to the first that does not (what a chain drafted ahead would have accepted), and
         the share of answers that come out whole."""
         found: list[list[bool]] = []
         for number, branches in sorted(answers.items()):
             for at in range(0, len(branches), packed):
                 with autocast(self.device):
-                    said = self.reads(rows(np.array([number])), [branches[at : at + packed]])
+                    said = saying(np.array([number]), [branches[at : at + packed]])
                 found += [part.tolist() for part in said.right()]
         tokens = sum(map(len, found))
         leading = [next((n for n, right in enumerate(own) if not right), len(own)) for own in found]

@@ -10,7 +10,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from eventspec.pairs.packers import save_packer
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import answered
 from eventspec.train.data import Branch, Clips, Questions, drawn
-from eventspec.train.frozen import FrozenTarget
+from eventspec.train.frozen import FrozenTarget, Said
 from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
 from eventspec.train.models import Sampler, autocast, initialise
 
@@ -76,7 +75,11 @@ class PackerTraining(nn.Module):
 
     def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
         """As `FrozenTarget.agreement`, on held-out clips."""
-        return self.target.agreement(partial(self.rows, clips), answers, self.packed)
+
+        def saying(index: np.ndarray[Any, Any], branches: list[list[Branch]]) -> Said:
+            return self.target.reads(self.rows(clips, index), branches)
+
+        return self.target.agreement(saying, answers, self.packed)
 
 
 def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = 2) -> Path:

@@ -158,6 +158,10 @@ class SmallVlmDrafter:
         assert target is not None
         return SmallVlmDraft(self, request, target, trace)
 
+    def scores(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """As `DraftModel.scores`."""
+        return self.language.logits(hidden)
+
     def prefix(self, media: Media) -> Prefix:
         """What questions about a recording share."""
         return self._read.setdefault(media, Prefix(self.language))

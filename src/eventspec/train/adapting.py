@@ -1,0 +1,183 @@
+"""Adapters in training between a frozen event model and a frozen target: what they read, what they should write, and their
+losses."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eventspec.align.adapters import Adapter, pooled_layers
+from eventspec.models.embedded import pixels_from_classes, pixels_from_frames
+from eventspec.models.eventgpt import EventGpt
+from eventspec.train.data import Branch, Clips, drawn, pack
+from eventspec.train.frozen import FrozenTarget, Said
+from eventspec.train.models import autocast, through
+
+TEMPERATURE = 0.1
+"""Of InfoNCE, over cosines."""
+Index = np.ndarray[Any, Any]
+Branches = list[list[Branch]]
+
+
+class AdapterTraining(nn.Module):
+    """Adapters with one output, and their losses on a batch of clips: they share the event model's pass."""
+
+    def __init__(
+        self,
+        target: FrozenTarget,
+        drafter: EventGpt,
+        adapters: Mapping[str, Adapter],
+        clips: Clips,
+        answers: Mapping[int, list[Branch]],
+        packed: int,
+    ) -> None:
+        super().__init__()
+        self.adapters = nn.ModuleDict(adapters)
+        self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
+        # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
+        self._drafter = [drafter.train().requires_grad_(False)]
+        self.rng = np.random.default_rng(0)
+
+    @abstractmethod
+    def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
+        """All that any adapter reads, by number."""
+
+    @abstractmethod
+    def wanted(self, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+        """What adapters should write, [B, T, D], and which rows of it count, bool [B, T]."""
+
+    @abstractmethod
+    def said(self, written: Tensor, branches: Branches) -> Said:
+        """What the target makes of what an adapter wrote, [B, T, D]."""
+
+    def losses(self, phase: str, index: object, progress: float) -> dict[str, Tensor]:
+        """Of every adapter, under its name; what begins with `_` says how it does."""
+        assert isinstance(index, np.ndarray)
+        parts = dict[str, Tensor]()
+        with autocast(self.target.device):
+            branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
+            with torch.no_grad():
+                inputs = self.inputs(self.clips, index, branches)
+                wanted = self.wanted(index, branches) if phase == "alignment" else None
+            for name, adapter in self.each():
+                own = [inputs[number] for number in adapter.config.layers]
+                if wanted is not None:
+                    parts |= aligned(name, adapter, own, *wanted)
+                    continue
+                said = self.said(adapter(own), branches)
+                parts |= {name: said.teacher_loss(), f"_{name}_accuracy": said.accuracy()}
+                if phase == "end-to-end":
+                    share = said.accepted_share()
+                    parts |= {f"{name} missed": 2 * (1 - share), f"_{name}_accepted": share.detach()}
+        return parts
+
+    def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
+        """As `FrozenTarget.agreement`, of every adapter on held-out clips."""
+
+        def of(adapter: Adapter) -> dict[str, float]:
+            def saying(index: Index, branches: Branches) -> Said:
+                inputs = self.inputs(clips, index, branches)
+                return self.said(adapter([inputs[number] for number in adapter.config.layers]), branches)
+
+            return self.target.agreement(saying, answers, self.packed)
+
+        self.eval()
+        found = {name: of(adapter) for name, adapter in self.each()}
+        self.train()
+        return found
+
+    def each(self) -> list[tuple[str, Adapter]]:
+        """The adapters by name."""
+        return [(name, adapter) for name, adapter in self.adapters.items() if isinstance(adapter, Adapter)]
+
+    def pictures(self, clips: Clips, index: Index) -> Tensor:
+        """Event pictures of clips, float [B * images, 3, S, S]."""
+        return pixels_from_classes(clips.column("classes", index).flatten(0, 1)).to(self.target.device)
+
+    def target_rows(self, index: Index) -> Tensor:
+        """The target's own visual rows of clips, [B, K, tokens, D]."""
+        model, frames = self.target.model, self.clips.column("frames", index).numpy()
+        pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(self.target.device)
+        rows: Tensor = model.encode(pixels).unflatten(0, (len(index), -1, model.config.vision.tokens))
+        return rows
+
+
+class RowTraining(AdapterTraining):
+    """To rows: layers of the event tower in, the target's visual rows out."""
+
+    def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
+        """As `AdapterTraining.inputs`: pooled layers of the event tower, [B, images + tokens, C] each."""
+        read = tuple(sorted({layer for _, adapter in self.each() for layer in adapter.config.layers}))
+        found = pooled_layers(self._drafter[0], self.pictures(clips, index), read)
+        return dict(zip(read, found, strict=True))
+
+    def wanted(self, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+        """As `AdapterTraining.wanted`: the target's own visual rows, for every event picture the mean over the places of the
+        frame nearest in time, then for every place the mean over the frames."""
+        rows, images = self.target_rows(index), self._drafter[0].config.images
+        count = rows.shape[1]
+        nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
+        made = torch.cat((rows[:, nearest].mean(2), rows.mean(1)), 1)
+        return made, torch.ones(made.shape[:2], dtype=torch.bool, device=made.device)
+
+    def said(self, written: Tensor, branches: Branches) -> Said:
+        """As `AdapterTraining.said`: its language model reads them, and the answers behind."""
+        return self.target.reads(written, branches)
+
+
+class FeatureTraining(AdapterTraining):
+    """To features: what the event model computes behind the tokens of the target's answers in, what the target computed there
+    itself out; its head names the next tokens."""
+
+    def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
+        """As `AdapterTraining.inputs`: behind the final norm, and the rows that were read, [B, R, D] each."""
+        drafter, before = self._drafter[0], self.target.questions.prefix()
+        visual = drafter.encode(self.pictures(clips, index))
+        prefix = len(before) + visual.shape[1]
+        packed = pack(branches, prefix)
+        hidden = through(drafter.language, before, visual, packed, torch.arange(prefix), prefix)
+        rows = drafter.language.embed(packed.ids.to(self.target.device))
+        return {1: drafter.language.normed(hidden[:, prefix:]), 2: rows}
+
+    def wanted(self, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+        """As `AdapterTraining.wanted`: what the target's head read behind the same tokens, where an answer follows."""
+        language, before = self.target.model.language, self.target.questions.prefix()
+        visual = self.target_rows(index).flatten(1, 2)
+        prefix = len(before) + visual.shape[1]
+        packed = pack(branches, prefix)
+        hidden = through(language, before, visual, packed, torch.arange(prefix), prefix)
+        return language.normed(hidden[:, prefix:]), packed.labels.to(self.target.device) >= 0
+
+    def said(self, written: Tensor, branches: Branches) -> Said:
+        """As `AdapterTraining.said`: its head names a token behind each."""
+        return self.target.said(self.target.model.language.head(written), pack(branches, 0), branches)
+
+
+def aligned(name: str, adapter: Adapter, inputs: list[Tensor], wanted: Tensor, counts: Tensor) -> dict[str, Tensor]:
+    """Squared error by the variance of what is wanted, cosine and InfoNCE; where an adapter foresees, also of the row behind.
+    wanted [B, T, D], of which rows count where `counts` bool [B, T] says so."""
+    inner = adapter.inner(inputs)
+    rows, wanted = adapter.said(inner).float(), wanted.float()
+    own = wanted[counts]
+    spread, near = own.var(), F.cosine_similarity(rows[counts], own, dim=-1).mean()
+    apart = F.mse_loss(rows[counts], own) / spread + 0.5 * (1 - near)
+    parts = {name: apart + 0.1 * contrast(rows, wanted, counts), f"_{name}_cosine": near.detach()}
+    foreseen = adapter.foreseen(inner)
+    if foreseen is not None:
+        parts[f"{name} next"] = 0.5 * F.mse_loss(foreseen[:, :-1].float(), wanted[:, 1:]) / spread
+    return parts
+
+
+def contrast(rows: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:
+    """InfoNCE over the recordings of a batch: each row of [B, T, D] that counts, bool [B, T], is to be nearer to its own of
+    `wanted` than to those of other recordings at the same place."""
+    near = torch.einsum("btd,ctd->tbc", F.normalize(rows, dim=-1), F.normalize(wanted, dim=-1)) / TEMPERATURE
+    near = near.masked_fill(~counts.T[:, None], -torch.inf)[counts.T]
+    own = torch.arange(len(rows), device=rows.device).expand(rows.shape[1], -1)[counts.T]
+    return F.cross_entropy(near, own)
