@@ -262,7 +262,26 @@ def test_a_negative_limit(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert "--limit" in refused(capsys, *words)
 
 
-@pytest.mark.parametrize("recipe", ["heads", "packer"])
+@pytest.mark.parametrize("recipe", ["heads", "packer", "adapter"])
 def test_training_for_a_pair_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path, recipe: str) -> None:
     assert "no pair 'nope'" in refused(capsys, "train", recipe, "--pair", "nope", "--out", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--kind", "magic"), "adapter 'magic' to rows is unknown"),
+        (("--output", "features", "--kind", "causal"), "adapter 'causal' to features is unknown"),
+        (("--output", "words"), "output 'words' is unknown"),
+        (("--phase", "last"), "phase 'last' is unknown"),
+        (("--preset", "huge"), "preset 'huge' is unknown"),
+        (("--free-running",), "it is for --output features"),
+        (("--free-running", "--output", "features", "--phase", "acceptance"), "have phase alignment only"),
+    ],
+)
+def test_adapters_that_cannot_be_trained(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    assert says in refused(capsys, "train", "adapter", "--out", tmp_path / "new", *words)
     assert not (tmp_path / "new").exists()

@@ -23,7 +23,7 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train import adapters as recipe
-from eventspec.train.adapting import AdapterTraining, FeatureTraining, RowTraining, contrast
+from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, contrast
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Questions
 from eventspec.train.frozen import FrozenTarget, Said
@@ -86,6 +86,27 @@ def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoke
         assert all(torch.equal(known[name], parameter) for name, parameter in model.named_parameters())
     assert ("causal next" in losses) == (phase == "alignment" and output == "rows")
     assert ("linear missed" in losses) == (phase == "end-to-end")
+
+
+def test_free_running_texts_are_paired_place_by_place(spoken: Any) -> None:
+    features = training_of(spoken, "features")
+    training = FreeRunning(features.target, features._drafter[0], dict(features.each()), spoken[0], 2)
+    training.answers = training.pairs(*spoken)
+    tokenizer, parted = training.target.questions.tokenizer, 0
+    for number, known in training.answers.items():
+        for made, theirs in zip(known, spoken[1][number], strict=True):
+            own = training._own[id(made)]
+            assert own.question == made.question == theirs.question
+            assert len(own.answer) == len(made.answer) == len(made.teacher_ids)
+            assert made.answer == theirs.answer[: len(made.answer)]
+            parted += own.answer != made.answer
+    assert parted, f"the texts never part: {[tokenizer.decode(b.answer) for b in spoken[1][0]]}"
+    losses = training.losses("alignment", np.array([0, 1]), 0.0)
+    assert all(bool(torch.isfinite(loss)) for loss in losses.values())
+    found = training.agreement(spoken[0], training.answers)
+    assert all(0 <= figures["tokens"] <= 1 for figures in found.values())
+    apart = {id(branch) for known in training.answers.values() for branch in known}
+    assert apart == set(training._own)
 
 
 def test_what_rows_should_be_are_means_of_the_targets_own(spoken: Any) -> None:
@@ -155,6 +176,9 @@ def test_unknown_kinds_and_phases_are_refused() -> None:
         recipe.check_phases(["last"])
     assert recipe.check_phases(["end-to-end", "alignment"]) == ("alignment", "end-to-end")
     assert recipe.check_phases([]) == recipe.PHASES
+    assert recipe.check_phases([], free_running=True) == ("alignment",)
+    with pytest.raises(BadInput, match="have phase alignment only"):
+        recipe.check_phases(["acceptance"], free_running=True)
 
 
 @pytest.mark.long

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +13,11 @@ import typer
 from eventspec.cli.bars import shown
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
+from eventspec.cli.train_adapter import adapter
+from eventspec.cli.training import check_out, check_preset, failing_once
 
 if TYPE_CHECKING:
-    from eventspec.train.processes import Processes
+    pass
 
 train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
 
@@ -42,8 +43,8 @@ def embedded(
 
     if launched() > 1:
         raise BadInput(f"the embedded pair is trained in one process, not in {launched()}: start it without torchrun")
-    _check_preset(preset, recipe.PRESETS)
-    _check_out(out, resume)
+    check_preset(preset, recipe.PRESETS)
+    check_out(out, resume)
     recipe.reexecute_with_allocator(sys.argv[1:])
 
     with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
@@ -100,7 +101,7 @@ def heads(
     from eventspec.train import heads as recipe
 
     names = list(recipe.checked(head or recipe.NAMES))
-    _check_preset(preset, recipe.PRESETS)
+    check_preset(preset, recipe.PRESETS)
     if target is None and questions is None:
         given = {"--device": device, "--dtype": dtype, "--max-new-tokens": max_new_tokens}
         _only_for_target(given)
@@ -109,7 +110,7 @@ def heads(
     _own_target(target, questions, pair, begin_with_own)
     assert target is not None
     assert questions is not None
-    _check_out(out, resume)
+    check_out(out, resume)
     where = (device or "cpu", dtype or "float32")
     _heads_for(target, questions, preset, names, out, where, max_new_tokens or 96, as_json)
 
@@ -124,12 +125,12 @@ def _heads_of_pair(
 
     folder_of(pair)
     if launched_first():
-        _check_out(out, resume)
+        check_out(out, resume)
         if begin_with_own:
             _tell_fresh(pair, names)
     reexecute_with_allocator(sys.argv[1:])
     stages = ("render train", "render calibration", "heads")
-    with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
+    with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
         folder = recipe.train(pair, preset, names, out, report, processes=processes, go_on=begin_with_own)
     if not processes.first:
         return
@@ -140,20 +141,6 @@ def _heads_of_pair(
     for name, tau in recorded["calibration"]["tau"].items():
         typer.echo(f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}")
     typer.echo(f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle")
-
-
-@contextmanager
-def _failing_once(processes: Processes) -> Iterator[None]:
-    """A training that fails comes to all of its processes; were it a failure in each, the launcher might end the first before
-    it has told."""
-    from eventspec.train.loop import TrainingFailed
-
-    try:
-        yield
-    except TrainingFailed:
-        if processes.first:
-            raise
-        raise typer.Exit from None
 
 
 def _only_for_target(given: Mapping[str, object]) -> None:
@@ -227,9 +214,9 @@ def packer(
 
     if launched() > 1:
         raise BadInput(f"a packer is trained in one process, not in {launched()}: start it without torchrun")
-    _check_preset(preset, recipe.PRESETS)
+    check_preset(preset, recipe.PRESETS)
     folder_of(pair)
-    _check_out(out, resume)
+    check_out(out, resume)
     reexecute_with_allocator(sys.argv[1:])
     with shown(("render train", f"packer-{scale}")) as report:
         folder = recipe.train(pair, preset, scale, out, report)
@@ -241,63 +228,6 @@ def packer(
         figures = recorded[name]
         typer.echo(f"{name:<12} {figures['tokens']:.1%} of tokens, {figures['answers']:.1%} of {figures['n_answers']} answers")
     typer.echo(f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}")
-
-
-@train.command()
-def adapter(
-    out: Annotated[Path, typer.Option(parser=given_path, help="Clips, answers, checkpoints, and the finished pair.")],
-    pair: Annotated[
-        str, typer.Option(help="Between whose event tower and target: a bundled pair, or the folder of a pair.toml.")
-    ] = "nano",
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(help="linear, bottleneck, blocks, wide, attention, causal or fused; by default bottleneck. Repeatable."),
-    ] = None,
-    output: Annotated[
-        str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
-    ] = "rows",
-    phase: Annotated[
-        list[str] | None, typer.Option(help="alignment, acceptance or end-to-end; by default all three. Repeatable.")
-    ] = None,
-    preset: Annotated[
-        str, typer.Option(help="cpu (15 min for every kind, after half an hour of clips and answers), gpu or smoke.")
-    ] = "cpu",
-    resume: Annotated[
-        bool, typer.Option(help="Go on in a folder that holds an earlier run, or its clips and answers.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the agreement.")] = False,
-) -> None:
-    """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
-    language model reads. Kinds attention and causal write rows only.
-
-    On several GPUs, or processes, as `train heads`.
-    """
-    from eventspec.pairs.pair_file import folder_of
-    from eventspec.train import adapters as recipe
-    from eventspec.train.embedded import reexecute_with_allocator
-    from eventspec.train.processes import launched_first, started
-
-    (kinds, written), phases = recipe.checked(kind or ["bottleneck"], output), recipe.check_phases(phase or [])
-    _check_preset(preset, recipe.PRESETS)
-    folder_of(pair)
-    if launched_first():
-        _check_out(out, resume)
-    reexecute_with_allocator(sys.argv[1:])
-    stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
-    with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
-        folder = recipe.train(pair, preset, kinds, out, report, written, phases, processes=processes)
-    if not processes.first:
-        return
-    recorded = json.loads((folder / "adapters/adapters.json").read_text())
-    if as_json:
-        typer.echo(json.dumps({"folder": str(folder), **recorded}))
-        return
-    for name in (kind if written == "rows" else f"{written}-{kind}" for kind in kinds):
-        own = recorded["calibration"][name]
-        right = f"{own['tokens']:.1%} of tokens, the first {own['leading']:.1f} of an answer"
-        typer.echo(f"{name:<19} {right}, {own['answers']:.1%} of {own['n_answers']} answers")
-    method = "aligned" if written == "rows" else "event-eagle"
-    typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method}")
 
 
 @train.command()
@@ -316,10 +246,10 @@ def mixture(
     from eventspec.recordings.qa import read_questions
     from eventspec.train import mixture as recipe
 
-    _check_preset(preset, recipe.PRESETS)
+    check_preset(preset, recipe.PRESETS)
     folder_of(pair)
     asked = None if questions is None else read_questions(questions)
-    _check_out(out, resume=False)
+    check_out(out, resume=False)
     with shown(("questions",)) as report:
         folder = recipe.train(pair, preset, out, report, asked)
     recorded = json.loads((out / "mixture-report.json").read_text())
@@ -345,18 +275,4 @@ def _tell_fresh(pair: str, names: list[str]) -> None:
             )
 
 
-def _check_preset(preset: str, known: Collection[str]) -> None:
-    from eventspec.core import BadInput
-
-    if preset not in known:
-        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(known)}")
-
-
-def _check_out(out: Path, resume: bool) -> None:
-    from eventspec.core import BadInput
-
-    held = not out.is_dir() or any(out.iterdir()) if out.exists() else False
-    if held and (not resume or not out.is_dir()):
-        raise BadInput(f"{out} is not an empty folder: choose another one, or continue it with --resume")
-    if resume and not held:
-        raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
+train.command()(adapter)

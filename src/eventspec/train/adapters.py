@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
-from eventspec.train.adapting import FeatureTraining, RowTraining
+from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining
 from eventspec.train.answered import answered
 from eventspec.train.answers import LONGEST
 from eventspec.train.data import Branch, Clips, Questions
@@ -48,6 +48,8 @@ from eventspec.train.processes import ALONE, Processes
 
 Judged = tuple[int, tuple[float, ...], bool]
 """The number of a recording, what is known of an answer about it, and whether it is the target's."""
+FIGURES = "adapters/adapters.json"
+"""In a pair's folder: what its adapters reached on calibration clips."""
 PHASES = ("alignment", "acceptance", "end-to-end")
 
 
@@ -70,9 +72,14 @@ PRESETS = {
 }
 
 
-def check_phases(phases: Iterable[str]) -> tuple[str, ...]:
-    """The phases in their order, all of them for none; BadInput for an unknown one."""
+def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str, ...]:
+    """The phases in their order, all of them for none, alignment alone for free-running texts; BadInput for an unknown one, and
+    for one that such texts do not have."""
     wanted = tuple(phases)
+    if free_running and set(wanted) - {"alignment"}:
+        raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
+    if free_running:
+        return ("alignment",)
     for phase in wanted:
         if phase not in PHASES:
             raise BadInput(f"phase '{phase}' is unknown: choose from {', '.join(PHASES)}")
@@ -87,16 +94,19 @@ def train(
     report: Report,
     output: Output = "rows",
     phases: Iterable[str] = (),
+    free_running: bool = False,
     workers: int = 2,
     processes: Processes = ALONE,
 ) -> Path:
     """Train adapters of some kinds to an output for a pair, and write OUT/pair: the pair with them, the best first. Picks up
-    where a run was interrupted, with any number of processes; the first of them does alone what is not training."""
-    preset, folder, chosen = PRESETS[preset_name], folder_of(pair), check_phases(phases)
+    where a run was interrupted, with any number of processes; the first of them does alone what is not training. free_running:
+    to features, of texts that the two models made on their own (`adapting.FreeRunning`), in phase alignment."""
+    preset, folder, chosen = PRESETS[preset_name], folder_of(pair), check_phases(phases, free_running)
     target, drafter = load_video_llava(folder / "target"), load_eventgpt(folder / "drafter")
     with processes.first_ahead():
         between = {"target": fingerprint(target), "drafter": fingerprint(drafter)}
-        note_run(out, {**between, "preset": preset_name, "adapters": kinds, "output": output, "phases": list(chosen)})
+        what = {"preset": preset_name, "adapters": kinds, "output": output, "phases": list(chosen)}
+        note_run(out, {**between, **what, "free_running": free_running})
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)
         held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
@@ -107,8 +117,14 @@ def train(
     for model in (target, drafter):
         model.to(processes.device)
     frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json"))))
-    made = RowTraining if output == "rows" else FeatureTraining
-    training = made(frozen, drafter, adapters, clips, answers, preset.packed).to(processes.device)
+    training: AdapterTraining
+    if free_running:
+        training = FreeRunning(frozen, drafter, adapters, clips, preset.packed)
+        training.answers, wanted = training.pairs(clips, answers), training.pairs(held_out, wanted)
+    else:
+        made = RowTraining if output == "rows" else FeatureTraining
+        training = made(frozen, drafter, adapters, clips, answers, preset.packed)
+    training.to(processes.device)
     log, before = out / "calibration.jsonl", None
     for phase in chosen:
         share = preset.shares[PHASES.index(phase)]
@@ -123,6 +139,9 @@ def train(
         before = phase
     if not processes.first:
         return out / "pair"
+    if free_running:
+        write_figures(out / FIGURES, json.loads(log.read_text().splitlines()[-1]))
+        return out
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":
         calibrate(whole, list(adapters), held_out, wanted, report)
@@ -152,19 +171,26 @@ def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt
     made, last = out / ".pair.part", json.loads(log.read_text().splitlines()[-1])
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, made)
-    known = made / "adapters/adapters.json"
-    figures = {**(json.loads(known.read_text())["calibration"] if known.exists() else {}), **last["adapters"]}
+    figures = write_figures(made / FIGURES, last)
     drafter, target = models[0].to("cpu"), models[1].model.to("cpu").eval()
     for kind, adapter in adapters.items():
         shutil.rmtree(made / "adapters" / kind, ignore_errors=True)
         save_adapter(adapter.cpu(), made / "adapters" / kind, drafter, target)
-    write_text(known, json.dumps({"calibration": figures, "phase": last["phase"], "torch": torch.__version__}) + "\n")
     there = [path.name for path in sorted((made / "adapters").iterdir()) if path.is_dir()]
     best = sorted(there, key=lambda kind: -figures.get(kind, {}).get("leading", 0.0))
     PairFile.read(made).with_table("adapters", {kind: f"adapters/{kind}" for kind in best}).write()
     shutil.rmtree(out / "pair", ignore_errors=True)
     made.rename(out / "pair")
     return out / "pair"
+
+
+def write_figures(path: Path, last: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Figures of adapters by name behind a phase, beside those that are there of others."""
+    before = json.loads(path.read_text())["calibration"] if path.exists() else {}
+    figures: dict[str, dict[str, float]] = {**before, **last["adapters"]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps({"calibration": figures, "phase": last["phase"], "torch": torch.__version__}) + "\n")
+    return figures
 
 
 @torch.inference_mode()

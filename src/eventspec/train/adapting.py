@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from eventspec.align.adapters import Adapter, pooled_layers
 from eventspec.models.embedded import pixels_from_classes, pixels_from_frames
 from eventspec.models.eventgpt import EventGpt
+from eventspec.train.answers import greedy_answers
 from eventspec.train.data import Branch, Clips, drawn, pack
 from eventspec.train.frozen import FrozenTarget, Said
 from eventspec.train.models import autocast, through
@@ -157,6 +158,43 @@ class FeatureTraining(AdapterTraining):
     def said(self, written: Tensor, branches: Branches) -> Said:
         """As `AdapterTraining.said`: its head names a token behind each."""
         return self.target.said(self.target.model.language.head(written), pack(branches, 0), branches)
+
+
+class FreeRunning(FeatureTraining):
+    """To features, of two texts that the models made on their own, place by place: what earlier work learnt from. Once the
+    texts part, what is read has nothing to do with what is wanted. It is here so that this can be measured."""
+
+    def __init__(
+        self, target: FrozenTarget, drafter: EventGpt, adapters: Mapping[str, Adapter], clips: Clips, packed: int
+    ) -> None:
+        super().__init__(target, drafter, adapters, clips, {}, packed)
+        self._own: dict[int, Branch] = {}
+
+    def pairs(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
+        """The target's answers about clips, each as long as the event model's own to the same question, which `inputs` reads in
+        its place."""
+        drafter, questions, found = self._drafter[0].eval(), self.target.questions, dict[int, list[Branch]]()
+        with torch.no_grad():
+            for number, known in answers.items():
+                visual = drafter.encode(self.pictures(clips, np.array([number])))[0]
+                asked = [branch.question for branch in known]
+                for theirs, own in zip(known, greedy_answers(drafter.language, questions.prefix(), visual, asked), strict=True):
+                    length = min(len(theirs.answer), len(own.answer))
+                    made = cut(theirs, length)
+                    self._own[id(made)] = cut(own, length)
+                    found.setdefault(number, []).append(made)
+        drafter.train()
+        return found
+
+    def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
+        """As `FeatureTraining.inputs`, behind the event model's own text."""
+        return super().inputs(clips, index, [[self._own[id(branch)] for branch in known] for known in branches])
+
+
+def cut(branch: Branch, length: int) -> Branch:
+    """The first tokens of an answer."""
+    assert branch.teacher_ids is not None and branch.teacher_logs is not None
+    return Branch(branch.question, branch.answer[:length], branch.teacher_ids[:length], branch.teacher_logs[:length])
 
 
 def aligned(name: str, adapter: Adapter, inputs: list[Tensor], wanted: Tensor, counts: Tensor) -> dict[str, Tensor]:

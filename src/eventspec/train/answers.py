@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from eventspec.models.embedded import EOS, pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
-from eventspec.nn import KVCache
+from eventspec.nn import KVCache, Llama
 from eventspec.scenes.language import questions as ask
 from eventspec.train.data import Branch, Clips, Questions
 
@@ -51,10 +51,17 @@ def target_answers(
 ) -> list[Branch]:
     """Greedy answers to every question about one clip's frames uint8 [8, H, W, 3]; a branch carries the top-8
     log-probabilities."""
-    language = model.language
-    before = torch.tensor(questions.prefix())
-    prefix = torch.cat((language.embed(before), model.encode(pixels_from_frames(frames))))
     asked = [questions.question(text) for text in texts]
+    return greedy_answers(model.language, questions.prefix(), model.encode(pixels_from_frames(frames)), asked, most)
+
+
+@torch.inference_mode()
+def greedy_answers(
+    language: Llama, before: list[int], visual: torch.Tensor, asked: list[list[int]], most: int = LONGEST
+) -> list[Branch]:
+    """What a language model answers behind the text ids `before` and visual rows [T, D], to each of the questions in ids; as
+    `target_answers`."""
+    prefix = torch.cat((language.embed(torch.tensor(before)), visual))
     cache = language.new_cache(len(prefix) + sum(map(len, asked)) + len(asked) * most)
     language.step(prefix, cache)
     cache.keep(len(prefix), [])
@@ -64,36 +71,38 @@ def target_answers(
         growing.append(_Growing(question, list(range(at, at + len(question)))))
     tokens = [token for question in asked for token in question]
     positions = [len(prefix) + i for question in asked for i in range(len(question))]
-    hidden = _read(model, cache, tokens, positions, [g.rows[: i + 1] for g in growing for i in range(len(g.rows))], len(prefix))
+    hidden = _read(
+        language, cache, tokens, positions, [g.rows[: i + 1] for g in growing for i in range(len(g.rows))], len(prefix)
+    )
     ends = np.cumsum([len(question) for question in asked]) - 1
-    _say(model, hidden[torch.from_numpy(ends)], growing)
+    _say(language, hidden[torch.from_numpy(ends)], growing)
     alive = [g for g in growing if g.answer[-1] != EOS]
     while alive and len(alive[0].answer) < most:
         for offset, g in enumerate(alive):
             g.rows.append(cache.length + offset)
         last = [g.answer[-1] for g in alive]
         places = [len(prefix) + len(g.rows) - 1 for g in alive]
-        _say(model, _read(model, cache, last, places, [g.rows for g in alive], len(prefix)), alive)
+        _say(language, _read(language, cache, last, places, [g.rows for g in alive], len(prefix)), alive)
         alive = [g for g in alive if g.answer[-1] != EOS]
     return [g.branch() for g in growing]
 
 
 def _read(
-    model: VideoLlava, cache: KVCache, tokens: list[int], positions: list[int], visible: list[list[int]], prefix: int
+    language: Llama, cache: KVCache, tokens: list[int], positions: list[int], visible: list[list[int]], prefix: int
 ) -> torch.Tensor:
     """Rows behind the cache, each seeing the prefix and the cache rows `visible`; they are committed."""
     mask = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool)
     mask[:, :prefix] = True
     for row, seen in zip(mask, visible, strict=True):
         row[torch.tensor(seen)] = True
-    rows = model.language.embed(torch.tensor(tokens))
-    hidden, _ = model.language.step(rows, cache, torch.tensor(positions), mask)
+    rows = language.embed(torch.tensor(tokens))
+    hidden, _ = language.step(rows, cache, torch.tensor(positions), mask)
     cache.keep(len(tokens), [])
     return hidden
 
 
-def _say(model: VideoLlava, hidden: torch.Tensor, growing: list[_Growing]) -> None:
-    logs, ids = model.language.logits(hidden).log_softmax(-1).topk(TOP)
+def _say(language: Llama, hidden: torch.Tensor, growing: list[_Growing]) -> None:
+    logs, ids = language.logits(hidden).log_softmax(-1).topk(TOP)
     for g, top, log in zip(growing, ids.tolist(), logs.tolist(), strict=True):
         g.say(top, log)
 

@@ -1,0 +1,91 @@
+"""``eventspec train adapter``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eventspec.cli.bars import shown
+from eventspec.cli.paths import given_path
+from eventspec.cli.training import check_out, check_preset, failing_once
+
+Out = Annotated[Path, typer.Option(parser=given_path, help="Clips, answers, checkpoints, and the finished pair.")]
+Between = Annotated[
+    str, typer.Option(help="Between whose event model and target: a bundled pair, or the folder of a pair.toml.")
+]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(help="linear, bottleneck, blocks, wide, attention, causal or fused; by default bottleneck. Repeatable."),
+]
+Written = Annotated[
+    str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
+]
+Phases = Annotated[
+    list[str] | None, typer.Option(help="alignment, acceptance or end-to-end; by default all three. Repeatable.")
+]
+FreeRunning = Annotated[
+    bool,
+    typer.Option(
+        "--free-running",
+        help="To features, from texts that the models make on their own, as earlier work did; nothing is kept but figures.",
+    ),
+]
+Preset = Annotated[
+    str, typer.Option(help="cpu (15 min for every kind, after half an hour of clips and answers), gpu or smoke.")
+]
+Resume = Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run, or its clips and answers.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the agreement.")]
+
+
+def adapter(
+    out: Out,
+    pair: Between = "nano",
+    kind: Kinds = None,
+    output: Written = "rows",
+    phase: Phases = None,
+    free_running: FreeRunning = False,
+    preset: Preset = "cpu",
+    resume: Resume = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
+    language model reads. Kinds attention and causal write rows only.
+
+    On several GPUs, or processes, as `train heads`.
+    """
+    from eventspec.core import BadInput
+    from eventspec.pairs.pair_file import folder_of
+    from eventspec.train import adapters as recipe
+    from eventspec.train.embedded import reexecute_with_allocator
+    from eventspec.train.processes import launched_first, started
+
+    (kinds, written), phases = recipe.checked(kind or ["bottleneck"], output), recipe.check_phases(phase or [], free_running)
+    if free_running and written != "features":
+        raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
+    check_preset(preset, recipe.PRESETS)
+    folder_of(pair)
+    if launched_first():
+        check_out(out, resume)
+    reexecute_with_allocator(sys.argv[1:])
+    stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
+    with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
+        folder = recipe.train(pair, preset, kinds, out, report, written, phases, free_running, processes=processes)
+    if not processes.first:
+        return
+    recorded = json.loads((folder / recipe.FIGURES).read_text())
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **recorded}))
+        return
+    for name in (kind if written == "rows" else f"{written}-{kind}" for kind in kinds):
+        own = recorded["calibration"][name]
+        right = f"{own['tokens']:.1%} of tokens, the first {own['leading']:.1f} of an answer"
+        typer.echo(f"{name:<19} {right}, {own['answers']:.1%} of {own['n_answers']} answers")
+    if free_running:
+        typer.echo(f"of texts that part no draft can come: the figures are in {folder / recipe.FIGURES}, and there is no pair")
+        return
+    method = "aligned" if written == "rows" else "event-eagle"
+    typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method}")
