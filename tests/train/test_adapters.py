@@ -112,7 +112,7 @@ def test_free_running_texts_are_paired_place_by_place(spoken: Any) -> None:
 def test_what_rows_should_be_are_means_of_the_targets_own(spoken: Any) -> None:
     training = training_of(spoken)
     with torch.no_grad():
-        wanted, counts = training.wanted(np.array([1]), [])
+        wanted, counts = training.wanted(spoken[0], np.array([1]), [])
     assert counts.all()
     model = training.target.model.eval()
     with torch.no_grad():
@@ -121,6 +121,17 @@ def test_what_rows_should_be_are_means_of_the_targets_own(spoken: Any) -> None:
     assert wanted.shape == (1, 5 + 65, rows.shape[-1])
     assert torch.allclose(wanted[0, 5:], rows.mean(0), atol=1e-4)
     assert torch.allclose(wanted[0, 2], rows[4].mean(0), atol=1e-4) or torch.allclose(wanted[0, 2], rows[3].mean(0), atol=1e-4)
+
+
+@pytest.mark.parametrize("output", ["rows", "features"])
+def test_gaps_are_those_between_what_is_written_and_wanted(output: Output, spoken: Any) -> None:
+    training = training_of(spoken, output)
+    found = training.gaps(*spoken)
+    assert set(found) == set(KINDS[output])
+    for figures in found.values():
+        assert {"cosine", "l2", "mmd", "sliced_wasserstein", "linear_cka"} <= set(figures)
+        assert abs(figures["cosine"]) < 0.7, "nothing was learnt yet"
+        assert figures["mmd"] > 0.01
 
 
 def test_contrast_is_least_where_every_row_is_its_own() -> None:

@@ -125,18 +125,8 @@ def train(
         made = RowTraining if output == "rows" else FeatureTraining
         training = made(frozen, drafter, adapters, clips, answers, preset.packed)
     training.to(processes.device)
-    log, before = out / "calibration.jsonl", None
-    for phase in chosen:
-        share = preset.shares[PHASES.index(phase)]
-        stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * share * len(kinds))
-        if before is not None and not Checkpoint(out, phase).path.exists():
-            Checkpoint(out, before).require(training)
-        sampler = Sampler(clips, stage.batch, 600 + PHASES.index(phase), sorted(answers), processes)
-        losses, clipped = partial(training.losses, phase), list(adapters.values())
-        run_stage(stage, training, sampler, losses, out, report, clipped=clipped, processes=processes)
-        if processes.first:
-            _note(log, phase, training.agreement(held_out, wanted))
-        before = phase
+    log = out / "calibration.jsonl"
+    learn(training, preset, chosen, (held_out, wanted), log, report, processes)
     if not processes.first:
         return out / "pair"
     if free_running:
@@ -146,6 +136,32 @@ def train(
     if output == "rows":
         calibrate(whole, list(adapters), held_out, wanted, report)
     return whole
+
+
+def learn(
+    training: AdapterTraining,
+    preset: Preset,
+    phases: Sequence[str],
+    judged: tuple[Clips, dict[int, list[Branch]]],
+    log: Path,
+    report: Report,
+    processes: Processes,
+) -> None:
+    """One phase after the other, in the folder of `log`, which has a line on what is `judged` before the first and behind each."""
+    out, before, adapters = log.parent, None, [adapter for _, adapter in training.each()]
+    if processes.first and not log.exists():
+        _note(log, "", training.agreement(*judged), training.gaps(*judged))
+    for phase in phases:
+        share = preset.shares[PHASES.index(phase)]
+        stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * share * len(adapters))
+        if before is not None and not Checkpoint(out, phase).path.exists():
+            Checkpoint(out, before).require(training)
+        sampler = Sampler(training.clips, stage.batch, 600 + PHASES.index(phase), sorted(training.answers), processes)
+        losses = partial(training.losses, phase)
+        run_stage(stage, training, sampler, losses, out, report, clipped=adapters, processes=processes)
+        if processes.first:
+            _note(log, phase, training.agreement(*judged), training.gaps(*judged))
+        before = phase
 
 
 def name_of(config: AdapterConfig) -> str:
@@ -159,10 +175,17 @@ def _begun(config: AdapterConfig) -> Adapter:
     return adapter
 
 
-def _note(log: Path, phase: str, found: Mapping[str, Mapping[str, float]]) -> None:
-    rounded = {kind: {name: round(value, 4) for name, value in figures.items()} for kind, figures in found.items()}
+Figures = Mapping[str, Mapping[str, float]]
+
+
+def _note(log: Path, phase: str, agreement: Figures, gaps: Figures) -> None:
+    """A line behind a phase, or before the first: how far each adapter agrees with the target, and how far apart they lie."""
+    found, apart = (
+        {adapter: {name: round(value, 4) for name, value in figures.items()} for adapter, figures in part.items()}
+        for part in (agreement, gaps)
+    )
     with log.open("a") as file:
-        file.write(json.dumps({"phase": phase, "adapters": rounded}) + "\n")
+        file.write(json.dumps({"phase": phase, "adapters": found, "gaps": apart}) + "\n")
 
 
 def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt, FrozenTarget], out: Path, log: Path) -> Path:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eventspec.align import gaps
 from eventspec.align.adapters import Adapter, pooled_layers
 from eventspec.models.embedded import pixels_from_classes, pixels_from_frames
 from eventspec.models.eventgpt import EventGpt
@@ -22,6 +23,8 @@ from eventspec.train.models import autocast, through
 
 TEMPERATURE = 0.1
 """Of InfoNCE, over cosines."""
+GAPS = (gaps.cosine, gaps.l2, gaps.mmd, gaps.sliced_wasserstein, gaps.linear_cka)
+MOST_ROWS = 3000
 Index = np.ndarray[Any, Any]
 Branches = list[list[Branch]]
 
@@ -50,7 +53,7 @@ class AdapterTraining(nn.Module):
         """All that any adapter reads, by number."""
 
     @abstractmethod
-    def wanted(self, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What adapters should write, [B, T, D], and which rows of it count, bool [B, T]."""
 
     @abstractmethod
@@ -65,7 +68,7 @@ class AdapterTraining(nn.Module):
             branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
             with torch.no_grad():
                 inputs = self.inputs(self.clips, index, branches)
-                wanted = self.wanted(index, branches) if phase == "alignment" else None
+                wanted = self.wanted(self.clips, index, branches) if phase == "alignment" else None
             for name, adapter in self.each():
                 own = [inputs[number] for number in adapter.config.layers]
                 if wanted is not None:
@@ -93,6 +96,24 @@ class AdapterTraining(nn.Module):
         self.train()
         return found
 
+    @torch.no_grad()
+    def gaps(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
+        """How far what every adapter writes lies from what it should, on held-out clips, by `align.gaps`; `MOST_ROWS` rows at
+        most, evenly taken. They are no acceptance."""
+        written, wanted = dict[str, list[Tensor]](), list[Tensor]()
+        self.eval()
+        for number, known in sorted(answers.items()):
+            index, branches = np.array([number]), [known[: self.packed]]
+            inputs, (own, counts) = self.inputs(clips, index, branches), self.wanted(clips, index, branches)
+            wanted.append(own[counts])
+            for name, adapter in self.each():
+                made = adapter([inputs[layer] for layer in adapter.config.layers])
+                written.setdefault(name, []).append(made[counts])
+        self.train()
+        target = torch.cat(wanted).float().cpu().numpy()
+        some = np.linspace(0, len(target) - 1, min(len(target), MOST_ROWS)).astype(int)
+        return {name: _gaps(torch.cat(rows).float().cpu().numpy()[some], target[some]) for name, rows in written.items()}
+
     def each(self) -> list[tuple[str, Adapter]]:
         """The adapters by name."""
         return [(name, adapter) for name, adapter in self.adapters.items() if isinstance(adapter, Adapter)]
@@ -101,12 +122,17 @@ class AdapterTraining(nn.Module):
         """Event pictures of clips, float [B * images, 3, S, S]."""
         return pixels_from_classes(clips.column("classes", index).flatten(0, 1)).to(self.target.device)
 
-    def target_rows(self, index: Index) -> Tensor:
+    def target_rows(self, clips: Clips, index: Index) -> Tensor:
         """The target's own visual rows of clips, [B, K, tokens, D]."""
-        model, frames = self.target.model, self.clips.column("frames", index).numpy()
+        model, frames = self.target.model, clips.column("frames", index).numpy()
         pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(self.target.device)
         rows: Tensor = model.encode(pixels).unflatten(0, (len(index), -1, model.config.vision.tokens))
         return rows
+
+
+def _gaps(written: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> dict[str, float]:
+    found = {measure.__name__: measure(written, wanted) for measure in GAPS}
+    return found if len(written) < 12 * written.shape[1] else {**found, "information": gaps.information(written, wanted)}
 
 
 class RowTraining(AdapterTraining):
@@ -118,10 +144,10 @@ class RowTraining(AdapterTraining):
         found = pooled_layers(self._drafter[0], self.pictures(clips, index), read)
         return dict(zip(read, found, strict=True))
 
-    def wanted(self, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """As `AdapterTraining.wanted`: the target's own visual rows, for every event picture the mean over the places of the
         frame nearest in time, then for every place the mean over the frames."""
-        rows, images = self.target_rows(index), self._drafter[0].config.images
+        rows, images = self.target_rows(clips, index), self._drafter[0].config.images
         count = rows.shape[1]
         nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
         made = torch.cat((rows[:, nearest].mean(2), rows.mean(1)), 1)
@@ -146,10 +172,10 @@ class FeatureTraining(AdapterTraining):
         rows = drafter.language.embed(packed.ids.to(self.target.device))
         return {1: drafter.language.normed(hidden[:, prefix:]), 2: rows}
 
-    def wanted(self, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """As `AdapterTraining.wanted`: what the target's head read behind the same tokens, where an answer follows."""
         language, before = self.target.model.language, self.target.questions.prefix()
-        visual = self.target_rows(index).flatten(1, 2)
+        visual = self.target_rows(clips, index).flatten(1, 2)
         prefix = len(before) + visual.shape[1]
         packed = pack(branches, prefix)
         hidden = through(language, before, visual, packed, torch.arange(prefix), prefix)
