@@ -147,7 +147,7 @@ def learn(
     report: Report,
     processes: Processes,
 ) -> None:
-    """One phase after the other, in the folder of `log`, which has a line on what is `judged` before the first and behind each."""
+    """One phase after the other, in the folder of `log`; it has a line on what is `judged` before the first and behind each."""
     out, before, adapters = log.parent, None, [adapter for _, adapter in training.each()]
     if processes.first and not log.exists():
         _note(log, "", training.agreement(*judged), training.gaps(*judged))
