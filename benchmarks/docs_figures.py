@@ -179,12 +179,26 @@ def profiles() -> str:
     return "\n".join(table(heads, rows)).rstrip()
 
 
+def reuse() -> str:
+    """What sharing features between frames saves and changes."""
+    found = json.loads((RESULTS / "reuse.json").read_text())
+    rows = []
+    for below, own in found["below"].items():
+        low, high = own["same_ci95"]
+        same = f"{own['same_share']:.0%} ({low:.0%} to {high:.0%})"
+        rows.append([below, f"{own['encoded_share']:.0%}", same if float(below) else "100%, exact"])
+    heads = ["`reuse_below`", "frames encoded", "answers that stay the same (95 %)"]
+    asked = f"{found['questions']} questions about {found['scenes']} scenes of the synthetic street, 8 frames a second."
+    return "\n".join([asked, "", *table(heads, rows)]).rstrip()
+
+
 PAGES = {
     "index.md": {"headline": headline},
     "start/demo.md": {"blind": blind},
     "concepts/ceiling.md": {"ceilings": ceilings, "profiles": profiles, "blind": blind},
     "results/index.md": {"comparison": comparison, "against": against, "blind": blind, "processors": processors},
     "limits.md": {"blind": blind},
+    "how-to/live.md": {"reuse": reuse},
 }
 
 
