@@ -10,8 +10,10 @@ import pytest
 
 import eventspec as es
 from eventspec.ask import Result
+from eventspec.ask.result import ready_rounds
 from eventspec.core import BadInput, Committed, Provisional, Retracted, Trace
 from eventspec.pairs.pair_file import DATA
+from eventspec.trace.record import Round
 
 CLIP = DATA / "clips/street_scene"
 
@@ -78,3 +80,14 @@ def test_settings_are_read_as_they_are_meant(pair: es.Pair, result: Result) -> N
     assert cut.text == result.text[: result.text.index(word)].strip()
     with pytest.raises(BadInput, match="unknown setting 'max_tokens': did you mean max_new_tokens"):
         es.generate(pair, CLIP, "What?", max_tokens=3)
+
+
+def test_rounds_that_begin_with_a_draft_are_those_nobody_waited_for() -> None:
+    def made(proposed: int, waited: float) -> Round:
+        return Round(proposed, 1, "eagle", False, model_seconds=1.0, draft_seconds=waited)
+
+    trace = Trace()
+    # Whether a round's draft was there is told by how long the round before waited for it.
+    trace.rounds += [made(4, 0.5), made(4, 0.01), made(4, 0.2), made(0, 0.0), made(4, 0.0)]
+    assert ready_rounds(trace) == {"drafted_rounds": 3, "ready_rounds": 2}
+    assert ready_rounds(Trace()) == {"drafted_rounds": 0, "ready_rounds": 0}

@@ -48,6 +48,8 @@ def row(method: str, total: float, first: float, ids: list[int], vision: list[in
         },
         "speculation": {
             "rounds": 2,
+            "drafted_rounds": 1,
+            "ready_rounds": 1,
             "accepted": len(ids) - 2,
             "drafted_levels": 4,
             "drafted": 9,

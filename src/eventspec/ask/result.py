@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from eventspec.core import Trace
 from eventspec.engine.answer import FinishReason
+
+READY = 0.1
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,6 +96,7 @@ class Result:
                 "tau": round(self.trace.tau, 4),
                 "accepted_per_position": accepted_per_position(self.trace),
                 "accepted_by": accepted_by(self.trace),
+                **ready_rounds(self.trace),
                 "near_ties": self.trace.near_ties,
             },
             "rounds_ms": rounds_ms(self.trace),
@@ -140,6 +144,14 @@ def accepted_by(trace: Trace) -> dict[str, int]:
         for name, count in r.named.items():
             found[name] = found.get(name, 0) + count
     return found
+
+
+def ready_rounds(trace: Trace) -> dict[str, int]:
+    """Rounds behind the first that verified a draft, and how many of these began with a draft that was there: the target waited
+    for less than `READY` of its own forward."""
+    pairs = [(before, own) for before, own in pairwise(trace.rounds) if own.proposed]
+    ready = sum(before.draft_seconds < READY * own.model_seconds for before, own in pairs)
+    return {"drafted_rounds": len(pairs), "ready_rounds": ready}
 
 
 def rounds_ms(trace: Trace) -> dict[str, float]:

@@ -54,6 +54,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         "acceptance_vision": ratio_of_sums([v[0] for v in vision], [v[1] for v in vision]) if vision else None,
         "vision_tokens": sum(v[1] for v in vision) if vision else None,
         "vision_share": ratio_of_sums([v[1] for v in vision], [len(r["token_ids"]) for r in own]) if vision else None,
+        "drafts_ready": spoken_ratio("ready_rounds", "drafted_rounds"),
         "exact_match": mean([float(_right(r)) for r in own]),
         "exact_match_short": mean([float(_right(r)) for r in short]),
         "first_provisional_ms": mean(_column(own, "first_provisional")),
