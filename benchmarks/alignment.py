@@ -1,0 +1,163 @@
+r"""Adapters from events to the target, compared: what their drafts are worth beside controls, what skipping the encoder risks, and
+how feature gaps and acceptance go together in training. Every mode prints JSON and writes its part of the results:
+
+python benchmarks/alignment.py table --pair adapters/pair --scenes 100 --limit 200  # on a quiet machine
+python benchmarks/alignment.py risk  --pair adapters/pair --scenes 100              # three disjoint sets of scenes; counts only
+python benchmarks/alignment.py training RUN [RUN ...]                               # folders of `eventspec train adapter`
+
+`benchmarks/alignment_report.py` writes docs/alignment.md from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eventspec.align.acceptance import auc, reliability
+from eventspec.align.adapters import Adapter
+from eventspec.align.substitute import FEATURES, SubstitutedTarget
+from eventspec.ask import generate
+from eventspec.ask.generation import media_of
+from eventspec.core import Sampling
+from eventspec.experiments.arms import Arm
+from eventspec.experiments.compare import compare, environment
+from eventspec.files import write_text
+from eventspec.models import configuration as fields
+from eventspec.pairs import Pair, load_pair, warm_up
+from eventspec.pairs.adapters import inspect_adapter, save_adapter
+from eventspec.pairs.methods import SKIP, drafting_by
+from eventspec.recordings.qa import read_questions
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.language import questions
+from eventspec.scenes.writer import as_recording, write_scenes
+from eventspec.train.models import initialise
+
+RESULTS = Path(__file__).parent / "results/alignment.json"
+METHODS = ["autoregressive", "prior", "ngram", "cross-modal", "aligned", "event-eagle", "hybrid", SKIP]
+KINDS = ["real", "shuffled", "blank"]
+RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
+FIXED = (0.8, 0.85, 0.9)
+"""Thresholds of the early notes, on the predictor's probability."""
+SPLITS = 3
+NOISE = "noise"
+
+
+def noisy(pair: Pair, name: str, folder: Path) -> Path:
+    """An adapter like one of the pair's that has learnt nothing: its rows come from the same events."""
+    adapters = pair.parts.adapters
+    assert adapters is not None
+    torch.manual_seed(0)
+    made = Adapter(inspect_adapter(adapters.folder(name))[0])
+    initialise(made)
+    save_adapter(made, folder, adapters.drafter, adapters.target)
+    return folder
+
+
+def table(options: argparse.Namespace) -> dict[str, Any]:
+    """Every adapter and its controls, interleaved."""
+    pair = warm_up(load_pair(options.pair, "two", fit=False))
+    adapters = pair.parts.adapters
+    assert adapters is not None
+    with tempfile.TemporaryDirectory() as folder:
+        street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
+        write_scenes(street, options.scenes, "test", options.seed)
+        usual = {adapters.usual("rows"), adapters.usual("features")}
+        arms = [
+            Arm(f"{drafting_by(pair.parts, name)}, {name}", drafting_by(pair.parts, name), pair.with_adapter(name))
+            for name in adapters.folders
+            if name not in usual
+        ]
+        first = adapters.usual("rows")
+        assert first is not None, "there is no adapter to rows"
+        arms.append(Arm(f"aligned, {NOISE}", "aligned", pair.with_adapter(str(noisy(pair, first, Path(folder, NOISE))))))
+        methods = [name for name in METHODS if name in pair.methods]
+        asked, sampling = read_questions(street / "qa.jsonl", options.limit), Sampling(max_new_tokens=128)
+        return compare(pair, asked, methods, sampling, KINDS, rows, progress, others=arms)
+
+
+def progress(done: int, total: int) -> None:
+    if done % 20 == 0:
+        print(f"{done} of {total}", file=sys.stderr, flush=True)
+
+
+def looked_at(pair: Pair, target: SubstitutedTarget, seed: int, scenes: int) -> Iterator[tuple[tuple[float, ...], bool]]:
+    """What is known of every answer from events alone about rendered scenes, and whether it is the target's."""
+    plain = pair.tokens.sampling(Sampling(max_new_tokens=64))
+    for index in range(scenes):
+        clip = make_clip(split_seed("test", seed, index))
+        recording = as_recording(clip, f"scene {index}")
+        media = media_of(recording)
+        for qa in questions(clip.facts, index):
+            drafted = target.substitute.answer(media, qa.question, plain)
+            wanted = generate(pair, recording, qa.question, "prior", max_new_tokens=64)
+            yield drafted.features, drafted.token_ids == wanted.token_ids
+
+
+def risk(options: argparse.Namespace) -> dict[str, Any]:
+    """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and single features tell right
+    from wrong."""
+    with load_pair(options.pair, "one", fit=False) as pair, torch.inference_mode():
+        target = pair.method(SKIP).target
+        assert isinstance(target, SubstitutedTarget)
+        splits, predictor = [], target.calibrated.predictor
+        for split in range(SPLITS):
+            rows = list(looked_at(pair, target, options.seed + 1000 * split, options.scenes))
+            features, right = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+            sure = predictor.probabilities(features)
+            limits = {f"risk {risk:g}": target.calibrated.threshold(risk) for risk in RISKS}
+            limits |= {f"threshold {limit:g}": limit for limit in FIXED}
+            told = {
+                name: {"skipped": float((sure >= t).mean()), "wrong": float(((sure >= t) & ~right).mean())}
+                for name, t in limits.items()
+            }
+            by_feature = {name: auc(features[:, place], right) for place, name in enumerate(FEATURES)}
+            scores = {"auc": {"predictor": auc(sure, right), **by_feature}, "reliability": reliability(sure, right)}
+            splits.append({"n": len(rows), "right": float(right.mean()), "at": told, **scores})
+            print(f"{split + 1} of {SPLITS} sets of scenes", file=sys.stderr, flush=True)
+        return {"splits": splits, "calibrated_on": len(target.calibrated.wrong), "environment": environment(pair, ["real"])}
+
+
+def training(options: argparse.Namespace) -> dict[str, Any]:
+    """What the calibration of trainings said, phase by phase."""
+    found = []
+    for run in options.runs:
+        about = fields.read_json(run / "run.json")
+        lines = [json.loads(line) for line in (run / "calibration.jsonl").read_text().splitlines()]
+        sizes = {}
+        for path in sorted(run.glob("pair/adapters/*/config.json")):
+            sizes[path.parent.name] = inspect_adapter(path.parent)[1].parameters
+        found.append({"output": about["output"], "free_running": about["free_running"], "phases": lines, "parameters": sizes})
+    return {"runs": found}
+
+
+def main() -> None:
+    """Measure one part and write it beside the others."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = options.add_subparsers(dest="mode", required=True)
+    for mode, own in (("table", table), ("risk", risk)):
+        made = modes.add_parser(mode)
+        made.add_argument("--pair", default="embedded")
+        made.add_argument("--scenes", type=int, default=100)
+        made.add_argument("--limit", type=int, default=200)
+        made.add_argument("--seed", type=int, default=8100)
+        made.set_defaults(run=own)
+    made = modes.add_parser("training")
+    made.add_argument("runs", nargs="+", type=Path)
+    made.set_defaults(run=training)
+    given = options.parse_args()
+    told = given.run(given)
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    write_text(RESULTS, json.dumps({**before, given.mode: told}, indent=1) + "\n")
+    print(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()
