@@ -1,5 +1,5 @@
-r"""Adapters from events to the target, compared: what their drafts are worth beside controls, what skipping the encoder risks, and
-how feature gaps and acceptance go together in training. Every mode prints JSON and writes its part of the results:
+r"""Adapters from events to the target, compared: what their drafts are worth beside controls, what skipping the encoder risks,
+and how feature gaps and acceptance go together in training. Every mode prints JSON and writes its part of the results:
 
 python benchmarks/alignment.py table --pair adapters/pair --scenes 100 --limit 200  # on a quiet machine
 python benchmarks/alignment.py risk  --pair adapters/pair --scenes 100              # three disjoint sets of scenes; counts only
