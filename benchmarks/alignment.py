@@ -5,7 +5,7 @@ python benchmarks/alignment.py table --pair adapters/pair --scenes 100 --limit 2
 python benchmarks/alignment.py risk  --pair adapters/pair --scenes 100              # three disjoint sets of scenes; counts only
 python benchmarks/alignment.py training RUN [RUN ...]                               # folders of `eventspec train adapter`
 
-`benchmarks/alignment_report.py` writes docs/alignment.md from them.
+They go into benchmarks/results/alignment.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 
 from eventspec.align.acceptance import auc, reliability
 from eventspec.align.adapters import Adapter
-from eventspec.align.substitute import FEATURES, SubstitutedTarget
+from eventspec.align.substitute import FEATURES, LONGEST, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
 from eventspec.core import Sampling
@@ -90,15 +90,15 @@ def progress(done: int, total: int) -> None:
 
 def looked_at(pair: Pair, target: SubstitutedTarget, seed: int, scenes: int) -> Iterator[tuple[tuple[float, ...], bool]]:
     """What is known of every answer from events alone about rendered scenes, and whether it is the target's."""
-    plain = pair.tokens.sampling(Sampling(max_new_tokens=64))
     for index in range(scenes):
         clip = make_clip(split_seed("test", seed, index))
         recording = as_recording(clip, f"scene {index}")
         media = media_of(recording)
         for qa in questions(clip.facts, index):
-            drafted = target.substitute.answer(media, qa.question, plain)
-            wanted = generate(pair, recording, qa.question, "prior", max_new_tokens=64)
-            yield drafted.features, drafted.token_ids == wanted.token_ids
+            drafted = target.substitute.answer(media, qa.question)
+            wanted = generate(pair, recording, qa.question, "prior", max_new_tokens=LONGEST)
+            if drafted.features is not None:
+                yield drafted.features, drafted.token_ids == wanted.token_ids
 
 
 def risk(options: argparse.Namespace) -> dict[str, Any]:
@@ -133,6 +133,8 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
         lines = [json.loads(line) for line in (run / "calibration.jsonl").read_text().splitlines()]
         sizes = {}
         for path in sorted(run.glob("pair/adapters/*/config.json")):
+            if path.parent.name not in lines[-1]["adapters"]:
+                continue  # it came with the pair
             sizes[path.parent.name] = inspect_adapter(path.parent)[1].parameters
         found.append({"output": about["output"], "free_running": about["free_running"], "phases": lines, "parameters": sizes})
     return {"runs": found}

@@ -184,10 +184,9 @@ def reuse() -> str:
     found = json.loads((RESULTS / "reuse.json").read_text())
     rows = []
     for below, own in found["below"].items():
-        low, high = own["same_ci95"]
-        same = f"{own['same_share']:.0%} ({low:.0%} to {high:.0%})"
-        rows.append([below, f"{own['encoded_share']:.0%}", same if float(below) else "100%, exact"])
-    heads = ["`reuse_below`", "frames encoded", "answers that stay the same (95 %)"]
+        shares = [(own[f"{part}_share"], *own[f"{part}_ci95"]) for part in ("same", "evenly")]
+        rows.append([below, share(own["encoded_share"]), *(f"{s:.0%} ({low:.0%} to {high:.0%})" for s, low, high in shares)])
+    heads = ["`reuse_below`", "frames encoded", "answers that stay (95 %)", "control: as many frames, evenly chosen"]
     asked = f"{found['questions']} questions about {found['scenes']} scenes of the synthetic street, 8 frames a second."
     return "\n".join([asked, "", *table(heads, rows)]).rstrip()
 

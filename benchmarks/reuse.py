@@ -2,8 +2,9 @@ r"""What sharing features between frames of a live stream saves, and which answe
 
 python benchmarks/reuse.py --scenes 40    # writes benchmarks/results/reuse.json; benchmarks/docs_figures.py writes the page
 
-Every scene is pushed into a stream of the exact mode and of each threshold; the same questions are asked about the same window.
-It counts, and measures no time: any machine will do.
+The rule of `LivePolicy.reuse_below` is applied to every scene's frames, in order: one that shares another's features is replaced by
+it, and the same questions are asked. The control shares as many frames, evenly chosen, whatever the events say. It counts answers
+that stay what they were, and measures no time: any machine will do.
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from eventspec.ask import Live
+from eventspec.ask import generate
 from eventspec.core import Window
 from eventspec.experiments.compare import environment
 from eventspec.experiments.statistics import ratio_interval
@@ -29,50 +28,49 @@ from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
+from eventspec.video.clip import VideoClip
 
 RESULTS = Path(__file__).parent / "results/reuse.json"
-BELOW = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Events a pixel; 0 is the exact mode."""
+BELOW = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Events a pixel."""
 ASKED = 6
 
 
-def push(live: Live, recording: Recording) -> None:
-    """The whole recording, each frame behind the events before it, and what becomes of every frame."""
+def encoded_by_events(recording: Recording, below: float) -> list[int]:
+    """The frames that are encoded: the first, and each with so many events a pixel since the one encoded last."""
     assert recording.video is not None and recording.events is not None
-    before = recording.span.start_us
-    for frame, at in zip(recording.video.frames, recording.video.times_us.tolist(), strict=True):
-        live.push_events(recording.events.slice(Window(before, at + 1)))
-        live.push_frame(np.asarray(frame), at)
-        before = at + 1
-    until = time.monotonic() + 60
-    while (counts := live.counts).encoded + counts.reused < counts.frames or live.window is None:
-        if time.monotonic() > until:
-            sys.exit("a stream does not come to an end: the machine is too busy")
-        time.sleep(0.002)
+    pixels, times = recording.events.width * recording.events.height, recording.video.times_us.tolist()
+    found = [0]
+    for place in range(1, len(times)):
+        if len(recording.events.slice(Window(times[found[-1]], times[place]))) / pixels >= below:
+            found.append(place)
+    return found
 
 
-@contextmanager
-def streamed(pair: Pair, recording: Recording, below: float) -> Iterator[Live]:
-    """A stream that has seen the recording."""
-    length = recording.span.duration_us + 1
-    with pair.live("autoregressive", window_us=length, hop_us=length, share=1.0, waiting=1 << 20, reuse_below=below) as live:
-        push(live, recording)
-        yield live
+def sharing(recording: Recording, encoded: list[int]) -> Recording:
+    """The recording, every frame that is not encoded replaced by the one encoded last."""
+    assert recording.video is not None
+    places = [max(place for place in encoded if place <= number) for number in range(len(recording.video))]
+    frames = np.asarray(recording.video.frames)[places]
+    return replace(recording, video=VideoClip(frames, recording.video.times_us))
 
 
-def answers(pair: Pair, recording: Recording, asked: list[str], below: float) -> tuple[list[list[int]], int, int]:
-    """The answers' tokens, and of how many frames how many were encoded."""
-    with streamed(pair, recording, below) as live:
-        # The window that was cut first may lack the last frames: ask about all of them.
-        context = pair_of(live).open(recording)
-        found = [context.ask(question, "autoregressive").token_ids for question in asked]
-        return found, live.counts.encoded, live.counts.frames
+class Scene:
+    """A recording with questions, and the target's answers by which of its frames are encoded."""
 
+    def __init__(self, pair: Pair, recording: Recording, asked: list[str]) -> None:
+        self.pair, self.recording, self.asked = pair, recording, asked
+        self.wanted, self._same = self._answers(recording), dict[tuple[int, ...], int]()
 
-def pair_of(live: Live) -> Pair:
-    """The pair of a stream: its target keeps the features that the stream made."""
-    assert isinstance(live.pair, Pair)
-    return live.pair
+    def _answers(self, recording: Recording) -> list[list[int]]:
+        return [generate(self.pair, recording, question, "prior").token_ids for question in self.asked]
+
+    def same(self, encoded: list[int]) -> int:
+        """How many answers stay what they were."""
+        if (key := tuple(encoded)) not in self._same:
+            found = self._answers(sharing(self.recording, encoded))
+            self._same[key] = sum(mine == own for mine, own in zip(found, self.wanted, strict=True))
+        return self._same[key]
 
 
 def main() -> None:
@@ -82,40 +80,36 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--pair", default="embedded")
     given = options.parse_args()
-    rows: dict[float, list[dict[str, Any]]] = {below: [] for below in BELOW}
+    rows: dict[float, list[dict[str, int]]] = {below: [] for below in BELOW}
     with load_pair(given.pair, "one", fit=False) as pair:
         for index in range(given.scenes):
             clip = make_clip(split_seed("test", 7300 + given.seed, index))
-            recording, asked = (
-                as_recording(clip, f"scene {index}"),
-                [qa.question for qa in questions(clip.facts, index)][:ASKED],
-            )
-            exact: list[list[int]] = []
+            recording = as_recording(clip, f"scene {index}")
+            asked = [qa.question for qa in questions(clip.facts, index)][:ASKED]
+            scene, frames = Scene(pair, recording, asked), len(recording.video or ())
             for below in BELOW:
-                found, encoded, frames = answers(pair, recording, asked, below)
-                exact = exact or found
-                same = [mine == wanted for mine, wanted in zip(found, exact, strict=True)]
-                rows[below].append({"encoded": encoded, "frames": frames, "same": sum(same), "asked": len(same)})
+                encoded = encoded_by_events(recording, below)
+                evenly = np.unique(np.linspace(0, frames, len(encoded), endpoint=False).astype(int)).tolist()
+                counts = {"encoded": len(encoded), "frames": frames, "asked": len(asked)}
+                rows[below].append({**counts, "same": scene.same(encoded), "evenly": scene.same(evenly)})
             print(f"{index + 1} of {given.scenes}", file=sys.stderr, flush=True)
     told = {str(below): summary(found) for below, found in rows.items()}
-    about = {
-        "scenes": given.scenes,
-        "questions": given.scenes * ASKED,
-        "seed": given.seed,
-        "environment": environment(pair, ["real"]),
-    }
-    write_text(RESULTS, json.dumps({**about, "below": told}, indent=1) + "\n")
+    about = {"scenes": given.scenes, "questions": given.scenes * ASKED, "seed": given.seed}
+    write_text(RESULTS, json.dumps({**about, "environment": environment(pair, ["real"]), "below": told}, indent=1) + "\n")
     print(json.dumps(told, indent=1))
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Shares over all scenes, with bootstrap intervals over scenes."""
-    return {
-        f"{part}_share": sum(row[part] for row in rows) / sum(row[whole] for row in rows)
-        for part, whole in (("encoded", "frames"), ("same", "asked"))
-    } | {
-        "same_ci95": ratio_interval([row["same"] for row in rows], [row["asked"] for row in rows], list(range(len(rows)))),
-    }
+def summary(rows: list[dict[str, int]]) -> dict[str, Any]:
+    """Shares over all scenes, with 95 % bootstrap intervals over scenes; where nothing changed, from the exact bound on scenes
+    in which something does."""
+    parts = {part: [row[part] for row in rows] for part in rows[0]}
+    told: dict[str, Any] = {"encoded_share": sum(parts["encoded"]) / sum(parts["frames"])}
+    for part in ("same", "evenly"):
+        told[f"{part}_share"] = sum(parts[part]) / sum(parts["asked"])
+        whole = parts[part] == parts["asked"]
+        found = ratio_interval(parts[part], parts["asked"], range(len(rows)))
+        told[f"{part}_ci95"] = [0.05 ** (1 / len(rows)), 1.0] if whole else found
+    return told
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def test_every_kind_makes_a_row_of_each_feature(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_causal_kind_says_the_row_behind(kind: str) -> None:
     adapter = adapter_of(kind)
-    foreseen = adapter.foreseen(adapter.inner(layers_of(adapter)))
+    foreseen = adapter.predict_next(adapter.hidden(layers_of(adapter)))
     assert (foreseen is not None) == (kind == "causal")
     assert foreseen is None or foreseen.shape == (2, ROWS, WIDTH)
 
@@ -63,7 +63,7 @@ def test_a_gate_mixes_layers_by_shares_that_are_one_together() -> None:
     for enter in adapter.enter:
         torch.nn.init.zeros_(enter.weight)  # type: ignore[arg-type]
         torch.nn.init.ones_(enter.bias)  # type: ignore[arg-type]
-    assert torch.allclose(adapter.inner(layers_of(adapter)), torch.ones(2, ROWS, WIDTH))
+    assert torch.allclose(adapter.hidden(layers_of(adapter)), torch.ones(2, ROWS, WIDTH))
 
 
 @torch.no_grad()

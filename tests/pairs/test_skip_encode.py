@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import torch
 
 from eventspec.align.acceptance import Calibrated, Predictor
 from eventspec.align.adapters import Adapter, AdapterConfig
-from eventspec.align.substitute import FEATURES, SaidSession, SubstitutedTarget
+from eventspec.align.substitute import FEATURES, LONGEST, SaidSession, SubstitutedTarget
 from eventspec.ask import generate
-from eventspec.core import BadInput, Proposal
+from eventspec.ask.generation import media_of
+from eventspec.core import BadCheckpoint, BadInput, Proposal
+from eventspec.events.stream import EventStream
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.adapters import ACCEPTANCE, save_adapter
 from eventspec.recordings import Recording
@@ -28,7 +31,7 @@ def calibrated(bias: float, answers: int = 400) -> Calibrated:
     half on are right."""
     probabilities = np.linspace(0.0, 0.999, answers)
     predictor = Predictor(FEATURES, NUMBERS, (1.0,) * len(FEATURES), NUMBERS, bias)
-    return Calibrated(predictor, probabilities, probabilities < 0.5)
+    return Calibrated(predictor, probabilities, probabilities < 0.5, np.arange(answers))
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +70,60 @@ def test_a_sure_draft_is_the_answer_and_no_frame_is_encoded(
     settings: dict[str, Any], folder: Path, recording: Recording
 ) -> None:
     pair = pair_of(folder, calibrated(20.0))
-    found = generate(pair, recording, QUESTION, "skip-encode", **{"max_new_tokens": 24, **settings})
-    assert (found.lossless, found.as_json()["skipped"]) == (False, True)
-    assert not [span for span in found.trace.spans if span.stage == "vision"]
-    assert any("no frame was encoded" in note for note in found.trace.notes)
+    whole = {"max_new_tokens": LONGEST}
+    found = generate(pair, recording, QUESTION, "skip-encode", **{**whole, **settings})
     target = pair.method("skip-encode").target
     assert isinstance(target, SubstitutedTarget)
-    plain = generate(
-        pair.with_target(target.substitute.aligned), recording, QUESTION, "autoregressive", **{"max_new_tokens": 24, **settings}
-    )
+    events_only = pair.with_target(target.substitute.aligned)
+    plain = generate(events_only, recording, QUESTION, "autoregressive", **{**whole, **settings})
+    assert (found.lossless, found.as_json()["skipped"]) == (False, True)
     assert found.token_ids == plain.token_ids, "the target's language model on adapted rows, token by token"
+    assert not [span for span in found.trace.spans if span.stage == "vision"]
+    assert any("no frame was encoded" in note for note in found.trace.notes)
+    assert found.prompt_tokens > 0
+    assert found.visual_tokens == 70
+
+
+def test_without_an_event_nothing_is_taken(folder: Path, recording: Recording) -> None:
+    pair = pair_of(folder, calibrated(20.0))
+    still = replace(recording, events=EventStream.empty(112, 112))
+    media = media_of(still)
+    target = pair.method("skip-encode").target
+    assert isinstance(target, SubstitutedTarget)
+    assert target.probability(target.substitute.answer(media, QUESTION)) == 0.0
+
+
+@pytest.mark.parametrize("bias", [-20.0, 20.0])
+def test_it_can_be_read_ahead(bias: float, folder: Path, recording: Recording) -> None:
+    pair = pair_of(folder, calibrated(bias))
+    context = pair.open(recording)
+    context.prepare("skip-encode")
+    answer = context.ask(QUESTION, "skip-encode", max_new_tokens=8)
+    assert not [span for span in answer.trace.spans if span.stage == "vision"] or bias > 0
+    with pair.live("skip-encode", window_us=1_000_000) as live:
+        assert recording.video is not None
+        assert recording.events is not None
+        live.push_events(recording.events)
+        for frame, at in zip(recording.video.frames, recording.video.times_us.tolist(), strict=True):
+            live.push_frame(np.asarray(frame), at)
+        assert not live.ask(QUESTION, max_new_tokens=4).result.lossless
+        assert not live.counts.notes
+
+
+def test_adapters_and_risks_do_not_forget_each_other(folder: Path, tmp_path: Path) -> None:
+    pair = pair_of(folder, calibrated(0.0), 0.2)
+    for changed in (pair.with_adapter(str(folder)), pair.with_risk(0.2)):
+        target = changed.method("skip-encode").target
+        assert isinstance(target, SubstitutedTarget)
+        assert (target.risk, target.adapter) == (0.2, str(folder))
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    (other / ACCEPTANCE).unlink()
+    assert "skip-encode" not in pair.with_adapter(str(other)).methods, "another adapter's answers are not what was asked for"
+    with pytest.raises(BadInput, match="was not calibrated"):
+        pair.with_adapter(str(other), "skip-encode")
+    with pytest.raises(BadInput, match="is for method aligned: name another one for method event-eagle"):
+        pair.with_adapter(str(folder), "event-eagle")
+    assert "skip-encode" not in pair.with_target(pair.target).methods, "it was calibrated on that target"
 
 
 def test_a_second_question_is_decided_anew(folder: Path, recording: Recording) -> None:
@@ -105,6 +152,8 @@ def test_what_nobody_calibrated_is_refused(folder: Path, recording: Recording) -
         ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"min_new_tokens": 9}, "min_new_tokens"),
         ({"logit_bias": {7: 1.0}}, "logit_bias"),
+        ({"banned_ids": (9,)}, "banned_ids"),
+        ({"stop_ids": (9,)}, "stop_ids"),
     ):
         with pytest.raises(BadInput, match=f"plain greedy answers: leave out {name}"):
             generate(pair, recording, QUESTION, "skip-encode", **settings)
@@ -113,13 +162,19 @@ def test_what_nobody_calibrated_is_refused(folder: Path, recording: Recording) -
     for risk in (0.0, 1.0, float("nan")):
         with pytest.raises(BadInput, match="a risk of"):
             pair.with_risk(risk)
-    with pytest.raises(BadInput, match=r"30 calibration answers are too few for a risk of 0\.01: 99 are needed"):
+    with pytest.raises(BadInput, match=r"30 calibration recordings are too few for a risk of 0\.01: 99 are needed"):
         pair_of(folder, calibrated(0.0, 30), 0.01)
+    never = pair_of(folder, Calibrated(calibrated(0.0).predictor, np.ones(400), np.ones(400, bool), np.arange(400)))
+    assert "no answer is sure enough" in never.method("skip-encode").notes[-1]
     (folder / ACCEPTANCE).unlink()
     bare = load_pair("nano", "one", fit=False)
     with pytest.raises(BadInput, match="was not calibrated: method skip-encode does not know when to trust it"):
         bare.with_risk(0.05, str(folder))
     assert "skip-encode" not in bare.with_adapter(str(folder)).methods
+    strange = Predictor(("a", "b"), (0.0, 0.0), (1.0, 1.0), (0.0, 0.0), 0.0)
+    Calibrated(strange, np.ones(40), np.zeros(40, bool), np.arange(40)).save(folder / ACCEPTANCE)
+    with pytest.raises(BadCheckpoint, match="it goes by a, b, wanted least, sum"):
+        bare.with_risk(0.05, str(folder))
 
 
 def test_a_session_of_what_was_said_says_it_again() -> None:

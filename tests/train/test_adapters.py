@@ -12,6 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from eventspec.align.acceptance import Calibrated, auc
 from eventspec.align.adapters import AdapterConfig, Output
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
@@ -19,6 +20,7 @@ from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import bundled, load_pair
+from eventspec.pairs.adapters import ACCEPTANCE
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
@@ -175,6 +177,25 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     assert {"aligned", "event-eagle", "eagle"} <= set(pair.methods)
     assert pair.with_adapter("linear").method("aligned").notes[-1] == "drafted by adapter linear"
     assert pair.with_adapter("features-linear").method("event-eagle").notes[-1] == "drafted through adapter features-linear"
+
+
+def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows: list[recipe.Judged] = []
+    for clip in range(80):
+        for _ in range(5):
+            sure = float(rng.normal())
+            rows.append((clip, (sure, 0.0, 1.0, 0.0, 0.0), bool(rng.random() < 1 / (1 + np.exp(-3 * sure)))))
+    recipe.save_calibrated(rows, tmp_path)
+    found = Calibrated.load(tmp_path / ACCEPTANCE)
+    assert set(found.recordings.tolist()) == set(range(1, 80, 2))
+    odd = [row for row in rows if row[0] % 2]
+    assert found.wrong.tolist() == [not row[2] for row in odd]
+    assert found.probabilities.tolist() == found.predictor.probabilities([row[1] for row in odd]).tolist()
+    assert auc(found.probabilities, ~found.wrong) > 0.8, "what is likely is right, not wrong"
+    assert 0 < found.threshold(0.1) <= 1
+    recipe.save_calibrated(rows[:20], tmp_path / "few")
+    assert not (tmp_path / "few").exists()
 
 
 def test_unknown_kinds_and_phases_are_refused() -> None:

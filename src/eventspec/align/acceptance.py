@@ -1,8 +1,8 @@
 """Whether a drafted answer will be the target's, told before the target has seen a frame; and how often that may go wrong.
 
 A logistic model gives the probability from what is known of a draft. Which probability is enough is no guess: the threshold is
-chosen on calibration answers so that the share of answers that were taken and are wrong stays below a risk that the user sets.
-It holds for questions like those of the calibration: an order among them must not matter.
+chosen on calibration recordings so that answers that are taken and wrong stay, of all answers, a share below the risk that the
+user sets. That holds on average over calibrations, and for recordings and questions like those of the calibration.
 """
 
 from __future__ import annotations
@@ -91,28 +91,33 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A predictor, and what it said of calibration answers that it did not learn from: probabilities float64 [N], and which of
-    the answers would have been wrong, bool [N]."""
+    """A predictor, and what it said of calibration answers that it did not learn from: probabilities float64 [N], which of the
+    answers would have been wrong, bool [N], and which recording each is about, int64 [N]."""
 
     predictor: Predictor
     probabilities: Floats
     wrong: np.ndarray[Any, np.dtype[np.bool_]]
+    recordings: np.ndarray[Any, np.dtype[np.int64]]
 
-    def threshold(self, risk: float, confidence: float | None = None) -> float:
+    def threshold(self, risk: float) -> float:
         """As `threshold`, of these answers; infinite where the predictor does not tell their right ones from the wrong ones."""
-        least = threshold(self.probabilities, self.wrong, risk, confidence)
-        return least if self.wrong.all() or not self.wrong.any() or self._tells() else math.inf
+        least = threshold(self.probabilities, self.wrong, self.recordings, risk)
+        if least <= self.probabilities.min():
+            return least  # everything may be taken, nothing has to be told apart
+        return least if self._tells() else math.inf
 
     def _tells(self) -> bool:
-        """Whether its AUC is above that of chance by three standard errors."""
+        """Whether its AUC is above chance, one-sided at 5 % (Mann-Whitney, normal approximation)."""
         bad = int(self.wrong.sum())
         good = len(self.wrong) - bad
-        chance = math.sqrt((good + bad + 1) / (12 * good * bad))
-        return auc(self.probabilities, ~self.wrong) > 0.5 + 3 * chance
+        if not good or not bad:
+            return not bad
+        return auc(self.probabilities, ~self.wrong) > 0.5 + 1.645 * math.sqrt((good + bad + 1) / (12 * good * bad))
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         rows = {"probabilities": self.probabilities.tolist(), "wrong": self.wrong.astype(int).tolist()}
+        rows["recordings"] = self.recordings.tolist()
         write_text(path, json.dumps({"predictor": self.predictor.as_json(), **rows}) + "\n")
 
     @classmethod
@@ -122,11 +127,14 @@ class Calibrated:
             data = json.loads(path.read_text())
             predictor = Predictor.from_json(data["predictor"])
             probabilities, wrong = np.array(data["probabilities"], float), np.array(data["wrong"], bool)
-            if probabilities.shape != wrong.shape or probabilities.ndim != 1 or not np.isfinite(probabilities).all():
+            recordings = np.array(data["recordings"], np.int64)
+            if not probabilities.shape == wrong.shape == recordings.shape or probabilities.ndim != 1:
                 raise ValueError("a probability for every answer")
-        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+            if not ((probabilities >= 0) & (probabilities <= 1)).all():
+                raise ValueError("probabilities from 0 to 1")
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError) as error:
             raise BadCheckpoint(f"{path} holds no calibrated predictor ({error}): calibrate it again") from None
-        return cls(predictor, probabilities, wrong)
+        return cls(predictor, probabilities, wrong, recordings)
 
 
 def check_risk(risk: float) -> float:
@@ -136,53 +144,37 @@ def check_risk(risk: float) -> float:
     return float(risk)
 
 
-def threshold(probabilities: Any, wrong: Any, risk: float, confidence: float | None = None) -> float:
-    """The least probability from which on answers may be taken: of all answers, those taken and wrong are then `risk` at most.
-    Infinite where none may be.
+def needed(risk: float) -> int:
+    """Recordings that a calibration needs for a risk: so many that none goes wrong on would be enough."""
+    return math.ceil(1 / check_risk(risk) - 1 - 1e-9)
 
-    On average over calibrations (conformal risk control: Angelopoulos et al. 2022, section 2.1), or with `confidence` in (0, 1)
-    for that share of calibrations (learn then test: Angelopoulos et al. 2021, fixed sequence, exact binomial tails).
-    BadInput for a risk outside (0, 1), and for too few answers: it says how many."""
-    risk = check_risk(risk)
-    scores, bad = np.asarray(probabilities, float), np.asarray(wrong, bool)
-    if scores.ndim != 1 or scores.shape != bad.shape or not np.isfinite(scores).all():
-        raise BadInput(f"probabilities {list(scores.shape)} of answers {list(bad.shape)}: give a number for each")
-    if confidence is not None and not 0 < confidence < 1:
-        raise BadInput(f"a confidence of {confidence}: give a share of calibrations, above 0 and below 1")
-    count = len(scores)
-    needed = _needed(risk, confidence)
-    if count < needed:
-        raise BadInput(f"{count} calibration answers are too few for a risk of {risk:g}: {needed} are needed at least")
+
+def threshold(probabilities: Any, wrong: Any, recordings: Any, risk: float) -> float:
+    """The least probability from which on answers may be taken: of all answers about a new recording, those taken and wrong are
+    then a share of `risk` at most, on average over calibrations and recordings. Infinite where none may be taken.
+
+    Conformal risk control (Angelopoulos et al. 2022, section 2.1). Answers about one recording are not exchangeable with those
+    about a new one, recordings are: the loss is the share of a recording's answers that are taken and wrong. BadInput for a
+    risk outside (0, 1), and for too few recordings: it says how many."""
+    least = needed(risk)
+    scores, bad, about = np.asarray(probabilities, float), np.asarray(wrong, bool), np.asarray(recordings)
+    if scores.ndim != 1 or not scores.shape == bad.shape == about.shape or not np.isfinite(scores).all():
+        raise BadInput(
+            f"probabilities {list(scores.shape)} of answers {list(bad.shape)} {list(about.shape)}: one number for each"
+        )
+    _, place, sizes = np.unique(about, return_inverse=True, return_counts=True)
+    if len(sizes) < least:
+        raise BadInput(f"{len(sizes)} calibration recordings are too few for a risk of {risk:g}: {least} are needed at least")
     order = np.argsort(-scores, kind="stable")
-    falling, taken_wrong = scores[order], np.cumsum(bad[order])
-    # Equal probabilities are taken together: only the last of them says how many are wrong.
+    falling, lost = scores[order], np.cumsum((bad / sizes[place])[order])
+    # Equal probabilities are taken together: only the last of them says how much is lost.
     ends = np.append(falling[1:] != falling[:-1], True)
-    steps = [(float(value), int(mistakes)) for value, mistakes in zip(falling[ends], taken_wrong[ends], strict=True)]
     allowed = math.inf
-    for value, mistakes in steps:
-        if not _safe(mistakes, count, risk, confidence):
+    for value, loss in zip(falling[ends].tolist(), lost[ends].tolist(), strict=True):
+        if (loss + 1) / (len(sizes) + 1) > risk + 1e-12:
             break
         allowed = value
     return allowed
-
-
-def _needed(risk: float, confidence: float | None) -> int:
-    """Answers without a mistake that would be enough."""
-    if confidence is None:
-        return math.ceil(1 / risk - 1 - 1e-9)
-    return math.ceil(math.log(1 - confidence) / math.log(1 - risk) - 1e-9)
-
-
-def _safe(mistakes: int, count: int, risk: float, confidence: float | None) -> bool:
-    if confidence is None:
-        return (mistakes + 1) / (count + 1) <= risk + 1e-12
-    logs = math.log(risk), math.log1p(-risk)
-    tail = sum(math.exp(_log_binomial(count, k, *logs)) for k in range(mistakes + 1))
-    return tail <= 1 - confidence
-
-
-def _log_binomial(n: int, k: int, log_p: float, log_q: float) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * log_p + (n - k) * log_q
 
 
 def auc(scores: Any, right: Any) -> float:

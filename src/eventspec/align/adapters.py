@@ -5,7 +5,7 @@ its places), then one a place (means over the pictures). Output `features`: what
 what the target's own head reads, so that the next token is named with the target's embeddings.
 
 linear: one product. bottleneck, blocks, wide: residual MLPs (one narrow, three narrow, three wide: the L1, L2 and L3 of earlier
-work). attention: rows look at each other before; causal: only at earlier ones, and each also learns to say the next. fused:
+work). attention: rows attend to each other; causal: to earlier ones only, and each also learns to predict the next. fused:
 several inputs (layers of the tower; a token's feature and its embedding), mixed by a gate for every row and channel.
 """
 
@@ -65,8 +65,8 @@ class Attending(nn.Module):
 
 @dataclass(frozen=True)
 class Kind:
-    """How an adapter of a kind is made for rows of a width: its blocks, whether it reads several inputs, whether rows look at
-    each other, and whether each also learns to say the next."""
+    """How an adapter of a kind is made for rows of a width: its blocks, whether it reads several inputs, whether rows attend to
+    each other, and whether each also learns to predict the next."""
 
     blocks: Callable[[int], list[nn.Module]]
     several: bool = False
@@ -87,10 +87,14 @@ KINDS = {
 
 def check_kind(kind: str, output: Output) -> str:
     """The kind itself; BadInput for one that there is not."""
-    able = [name for name, own in KINDS.items() if output == "rows" or not own.attends]
-    if kind not in able:
-        raise BadInput(f"adapter '{kind}' to {output} is unknown: choose one of {', '.join(able)}")
+    if kind not in kinds_to(output):
+        raise BadInput(f"adapter '{kind}' to {output} is unknown: choose one of {', '.join(kinds_to(output))}")
     return kind
+
+
+def kinds_to(output: Output) -> list[str]:
+    """The kinds that can write an output: features come token by token, so nothing attends there."""
+    return [name for name, own in KINDS.items() if output == "rows" or not own.attends]
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,7 @@ class AdapterConfig:
         output: Any = data.get("output")
         layers: Any = data.get("layers")
         fields.require(data, "output", output in get_args(Output), " or ".join(get_args(Output)))
-        able = [name for name, own in KINDS.items() if output == "rows" or not own.attends]
-        fields.require(data, "kind", isinstance(kind, str) and kind in able, f"one of {', '.join(able)}")
+        fields.require(data, "kind", kind in kinds_to(output), f"one of {', '.join(kinds_to(output))}")
         fits = isinstance(layers, list) and len(layers) > 0 and all(type(i) is int and i > 0 for i in layers)
         fields.require(data, "layers", fits and sorted(set(layers)) == layers, "ascending inputs, from 1")
         sizes: dict[str, Any] = {name: data.get(name) for name in ("reads", "width")}
@@ -160,10 +163,10 @@ class Adapter(nn.Module):
         self.next = Linear(config.width, config.width) if kind.foresees else None
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
-        return self.said(self.inner(layers))
+        return self.project(self.hidden(layers))
 
-    def inner(self, layers: Sequence[Tensor]) -> Tensor:
-        """What rows [B, T, D] are made of."""
+    def hidden(self, layers: Sequence[Tensor]) -> Tensor:
+        """Rows before the last product, [B, T, D]."""
         entered: list[Tensor] = [e(norm(layer)) for e, norm, layer in zip(self.enter, self.norms, layers, strict=True)]
         rows = entered[0]
         if self.gate is not None:
@@ -173,14 +176,14 @@ class Adapter(nn.Module):
             rows = block(rows)
         return rows
 
-    def said(self, inner: Tensor) -> Tensor:
-        """Rows of what they are made of."""
-        rows: Tensor = inner if self.leave is None else self.leave(inner)
+    def project(self, hidden: Tensor) -> Tensor:
+        """The last product: what the target's language model reads, [B, T, D]."""
+        rows: Tensor = hidden if self.leave is None else self.leave(hidden)
         return rows
 
-    def foreseen(self, inner: Tensor) -> Tensor | None:
-        """What each row says about the one behind it, [B, T, D], of a kind that learns to; else None."""
-        return None if self.next is None else self.next(inner)
+    def predict_next(self, hidden: Tensor) -> Tensor | None:
+        """Every row's prediction of the next one, [B, T, D], of a kind that learns to; else None."""
+        return None if self.next is None else self.next(hidden)
 
 
 def pooled_layers(model: EventGpt, pixels: Tensor, layers: tuple[int, ...]) -> list[Tensor]:

@@ -8,8 +8,9 @@ above a threshold that keeps a calibrated risk the answer stands, and no frame i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -40,66 +41,75 @@ from eventspec.models.session import LanguageTarget
 FEATURES = ("least", "sum", "length", "blind", "events")
 """Log-probability of the least sure token, and of all together; the logarithm of how many there are; log-probability to whoever
 saw no recording; the logarithm of how many events came a second."""
-MOST = 120
-"""Tokens whose log-probabilities are looked at."""
+LONGEST = 96
+"""Tokens of an answer that is judged, at most; a longer one is left to the target."""
 SURE = 50.0
 """Logit of a token that is said already."""
-_DRAWN = (
-    *("temperature", "repetition_penalty", "frequency_penalty", "presence_penalty"),
-    *("logit_bias", "bad_words", "min_new_tokens", "constraint"),
-)
+KEPT = 32
+"""Questions about a recording whose answers from events are kept."""
+_FREE = ("max_new_tokens", "stop_strings", "seed")
+"""Settings that cut an answer, or do nothing to a greedy one."""
 Blind = Callable[[str, list[int]], float]
 """(question, answer) -> its log-probability to somebody who saw no recording."""
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """An answer from adapted event rows, and what is known of it, by `FEATURES`."""
+    """An answer from adapted event rows, what is known of it, by `FEATURES`, and how many rows its prompt had, text and visual.
+    Without features it is not to be judged: there were no events, or it did not end."""
 
     token_ids: list[int]
-    features: tuple[float, ...]
+    features: tuple[float, ...] | None
+    sizes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Substitute:
     """Answers from events alone: `aligned` reads adapted event rows, `drafts` make that faster and change nothing, `blind`
-    knows what answers usually say."""
+    knows what answers usually say; `plain` is how a pair answers where nothing else is asked for, with LONGEST tokens."""
 
     aligned: LanguageTarget
     blind: Blind
+    plain: Sampling
     drafts: Drafts = field(default_factory=Drafts)
     policy: DraftPolicy = field(default_factory=DraftPolicy)
     workers: Workers = field(default_factory=lambda: Workers("one"))
 
-    def answer(self, media: Media, question: str, sampling: Sampling) -> Drafted:
-        """The answer to a question, as plain greedy decoding gives it. On the target's lane. BadInput without events."""
-        events, ends = media.events, frozenset(sampling.stop_ids)
+    def answer(self, media: Media, question: str, context: Context | None = None) -> Drafted:
+        """The whole answer to a question, as plain greedy decoding gives it. On the target's lane; cancelling does not stop it.
+        `context` where the events were encoded before. BadInput without events."""
+        events, ends, trace = media.events, frozenset(self.plain.stop_ids), Trace()
         if events is None:
             raise BadInput("the recording has no events: there is nothing to answer from without frames")
 
         def stop(tokens: Sequence[int]) -> int | None:
             return next((place for place, token in enumerate(tokens, 1) if token in ends), None)
 
-        context, request = self.aligned.encode(media, Trace()), Request(media, question, sampling)
-        how = (self.aligned, self.drafts, request, self.policy, self.workers, Trace(), stop)
-        tokens = run(*how, encode=lambda trace: context).token_ids
-        seen = tokens[:MOST]
-        scores = context.open(question, sampling, NO_TAIL, Trace()).score(Proposal.chain(seen[:-1]))
-        logs = scores.logits.float().log_softmax(-1)[torch.arange(len(seen)), torch.tensor(seen)]
-        seconds = (int(events.t[-1]) - int(events.t[0])) / 1e6 if len(events.t) else 0.0
-        rate = len(events.t) / max(1e-3, seconds)
+        read = context or self.aligned.encode(media, Trace())
+        how = (self.aligned, self.drafts, Request(media, question, self.plain), self.policy, self.workers, trace, stop)
+        tokens = run(*how, encode=lambda trace: read).token_ids
+        if not len(events.t) or tokens[-1] not in ends:
+            return Drafted(tokens, None, trace.sizes)
+        scores = read.open(question, self.plain, NO_TAIL, Trace()).score(Proposal.chain(tokens[:-1]))
+        logs = scores.logits.float().log_softmax(-1)[torch.arange(len(tokens)), torch.tensor(tokens)]
+        rate = len(events.t) / max(1e-3, (int(events.t[-1]) - int(events.t[0])) / 1e6)
         about = (float(logs.min()), float(logs.sum()), math.log(len(tokens)), self.blind(question, tokens), math.log1p(rate))
-        return Drafted(tokens, about)
+        return Drafted(tokens, about, trace.sizes)
 
 
 class SubstitutedTarget:
-    """`target`, asked only where the answer from events is not sure enough for `risk`."""
+    """`target`, asked only where the answer from events is not sure enough for `risk`. `adapter` is the name of what maps the
+    events."""
 
     lossless = False
 
-    def __init__(self, target: Target, substitute: Substitute, calibrated: Calibrated, risk: float) -> None:
-        self.target, self.substitute, self.calibrated = target, substitute, calibrated
+    def __init__(self, target: Target, substitute: Substitute, calibrated: Calibrated, risk: float, adapter: str) -> None:
+        self.target, self.substitute, self.calibrated, self.adapter = target, substitute, calibrated, adapter
         self.risk, self.threshold = check_risk(risk), calibrated.threshold(risk)
+
+    def asking(self, target: Target) -> SubstitutedTarget:
+        """The same, with another object of the same target."""
+        return SubstitutedTarget(target, self.substitute, self.calibrated, self.risk, self.adapter)
 
     @property
     def limits(self) -> Limits:
@@ -111,16 +121,20 @@ class SubstitutedTarget:
         return SubstitutedContext(self, media)
 
     def probability(self, drafted: Drafted) -> float:
-        """That it is the answer of the target that sees."""
+        """That it is the answer of the target that sees; 0 for one that is not to be judged."""
+        if drafted.features is None:
+            return 0.0
         return float(self.calibrated.predictor.probabilities([drafted.features])[0])
 
 
 class SubstitutedContext:
-    """As `core.Context`: a recording that is encoded with the first question that needs it."""
+    """As `core.Context`: a recording whose frames are encoded with the first question that needs them."""
 
     def __init__(self, owner: SubstitutedTarget, media: Media) -> None:
         self.owner, self.media = owner, media
         self._context: Context | None = None
+        self._aligned: Context | None = None
+        self._drafted: OrderedDict[str, Drafted] = OrderedDict()
         self._later: list[Frames] = []
 
     def extend(self, frames: Frames, trace: Trace) -> None:
@@ -131,22 +145,33 @@ class SubstitutedContext:
             self._context.extend(frames, trace)
 
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
-        """As `core.Context.open`; BadInput for sampled answers, whose risk nobody has measured."""
-        plain = Sampling(max_new_tokens=sampling.max_new_tokens)
-        for name in _DRAWN:
-            if getattr(sampling, name) != getattr(plain, name):
-                raise BadInput(f"the risk of skip-encode was calibrated on plain greedy answers: leave out {name}")
-        owner, began = self.owner, trace.now()
-        drafted = owner.substitute.answer(self.media, question, sampling)
+        """As `core.Context.open`; BadInput for settings that change an answer, whose risk nobody has measured."""
+        owner, plain = self.owner, self.owner.substitute.plain
+        for item in fields(Sampling):
+            if item.name not in _FREE and getattr(sampling, item.name) != getattr(plain, item.name):
+                raise BadInput(f"the risk of skip-encode was calibrated on plain greedy answers: leave out {item.name}")
+        began = trace.now()
+        drafted = self._answered(question)
         trace.span("draft", "target", began)
         probability = owner.probability(drafted)
-        trace.skipped = probability >= owner.threshold
-        if trace.skipped:
-            trace.note(
-                f"answered from events alone, no frame was encoded: the target's answer with probability {probability:.3f}"
-            )
-            return SaidSession(drafted.token_ids, owner.limits.vocabulary)
-        return self._encoded(trace).open(question, sampling, tail, trace, taps)
+        trace.skipped = drafted.features is not None and probability >= owner.threshold
+        if not trace.skipped:
+            return self._encoded(trace).open(question, sampling, tail, trace, taps)
+        trace.sizes.update(drafted.sizes)
+        how = f"no frame was encoded: the target's answer with probability {probability:.3f}"
+        trace.note(f"answered from events alone, {how}")
+        return SaidSession(drafted.token_ids, owner.limits.vocabulary)
+
+    def _answered(self, question: str) -> Drafted:
+        """The answer from events, which is kept: a recording that is read in parts is opened often."""
+        if question not in self._drafted:
+            substitute = self.owner.substitute
+            if self._aligned is None and self.media.events is not None:
+                self._aligned = substitute.aligned.encode(self.media, Trace())
+            self._drafted[question] = substitute.answer(self.media, question, self._aligned)
+            while len(self._drafted) > KEPT:
+                self._drafted.popitem(last=False)
+        return self._drafted[question]
 
     def _encoded(self, trace: Trace) -> Context:
         if self._context is None:

@@ -74,7 +74,7 @@ class RecordingContext:
         what a method's drafters read. Between two parts the target's lane is free for others; whoever leaves early loses
         nothing of the parts that are done."""
         widest = self._widest(method)
-        asked = self.generation(ANY_QUESTION, widest, None, events_may_lack, max_new_tokens=2, min_new_tokens=2)
+        asked = self.generation(ANY_QUESTION, widest, None, events_may_lack, max_new_tokens=2)
         target, lane = asked.method.target, self.pair.workers
         taps = next((drafter.taps for drafter in asked.method.drafts.after if drafter.taps), ())
 

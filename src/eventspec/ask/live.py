@@ -49,6 +49,7 @@ class Live:
         self._incoming = Incoming(2 * self.policy.window_us, self.policy.event_bytes, self.policy.frame_bytes)
         self._waiting: deque[tuple[Frame, int]] = deque()
         self._encoded: tuple[Frame, int] | None = None  # the frame that was encoded last
+        self._dropped_before = 0  # packets of events, when it was
         self._counts = LiveCounts()
         self._standing: dict[str, Sampling] = {}
         self._ready: _Window | None = None
@@ -199,7 +200,7 @@ class Live:
         alone = Media(None, VideoClip(frame[None], np.array([time_us], np.int64)))
         self.pair.workers.start("target", partial(self._encoder.encode, alone, Trace(), "target")).result()
         self._counts.encoded += 1
-        self._encoded = frame, time_us
+        self._encoded, self._dropped_before = (frame, time_us), self._incoming.dropped_packets
 
     def _looks_like_the_last(self, frame: Frame, time_us: int) -> bool:
         """Whether a frame has the rows of the one that was encoded last, because hardly an event came since."""
@@ -207,8 +208,8 @@ class Live:
         if not below or self._encoded is None or sensor is None or self._encoder is None or self._encoder.kept is None:
             return False
         last, at = self._encoded
-        if time_us - at > self.policy.window_us:  # its events may be forgotten
-            return False
+        if time_us - at > self.policy.window_us or self._incoming.dropped_packets > self._dropped_before:
+            return False  # its events may be forgotten
         came = self._incoming.count(Window(at, time_us)) / (sensor[0] * sensor[1])
         return came < below and self._encoder.kept.share(frame, last)
 

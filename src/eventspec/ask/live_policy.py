@@ -42,7 +42,8 @@ class LivePolicy:
     """Of the frames that are held; beyond, a window has the later ones only."""
     reuse_below: float = 0.0
     """LOSSY unless 0: a frame is not encoded, and has the rows of the frame that was encoded last, where fewer events than so
-    many a pixel came between the two. Without an event camera, and when that frame is older than a window, it is encoded."""
+    many a pixel came between the two. Without an event camera, when that frame is older than a window, and when packets were
+    dropped since, it is encoded. Push the events up to a frame's time before the frame: those that come later do not count."""
 
     def checked(self) -> LivePolicy:
         """Itself; BadInput for what cannot be."""

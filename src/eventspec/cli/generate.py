@@ -228,7 +228,7 @@ def _load(
     head, compress, adapter, risk = (choices[name] for name in ("head", "compress", "adapter", "risk"))
     loaded = loaded if head is None else loaded.with_head(head)
     loaded = loaded if compress is None else loaded.with_compression(compress)
-    loaded = loaded if adapter is None else loaded.with_adapter(adapter)
+    loaded = loaded if adapter is None else loaded.with_adapter(adapter, method)
     return loaded if risk is None else loaded.with_risk(risk, adapter)
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 from eventspec.cli.train_adapter import adapter
 from eventspec.cli.training import check_out, check_preset, failing_once
-
-if TYPE_CHECKING:
-    pass
 
 train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
 

@@ -80,12 +80,13 @@ def adapter(
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **recorded}))
         return
-    for name in (kind if written == "rows" else f"{written}-{kind}" for kind in kinds):
+    for made in kinds:
+        name = recipe.name_of(made, written)
         own = recorded["calibration"][name]
         right = f"{own['tokens']:.1%} of tokens, the first {own['leading']:.1f} of an answer"
         typer.echo(f"{name:<19} {right}, {own['answers']:.1%} of {own['n_answers']} answers")
     if free_running:
-        typer.echo(f"of texts that part no draft can come: the figures are in {folder / recipe.FIGURES}, and there is no pair")
+        typer.echo(f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair")
         return
     method = "aligned" if written == "rows" else "event-eagle"
     typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method}")

@@ -47,7 +47,7 @@ class TextPrior:
         return []
 
     def log_probability(self, question: str, answer: Sequence[int], least: float = 1e-3) -> float:
-        """Of an answer, each token given those before it; a token that is not among the likeliest has the share `least`."""
+        """Of an answer, each token given those before it; no token counts less than the share `least`."""
         return sum(
             math.log(max(least, dict(self.following(question, answer[:at], 8)).get(token, 0.0)))
             for at, token in enumerate(answer)

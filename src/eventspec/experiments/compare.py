@@ -30,7 +30,7 @@ from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
 EVENTS = ("real", "blank", "shuffled")
-SEES_EVENTS = ("cross-modal", "aligned", "event-eagle", "cascade", "hybrid", "auto")
+SEES_EVENTS = ("cross-modal", "aligned", "event-eagle", "skip-encode", "cascade", "hybrid", "auto")
 ALL_CORES = f"{BASE}, all cores"
 
 

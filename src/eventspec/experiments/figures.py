@@ -41,14 +41,15 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
 
     withdrawn = spoken_ratio("retracted", "provisional")
     inside = ratio_of_sums([r["rounds_ms"]["model"] for r in own], [r["rounds_ms"]["all"] for r in own])
-    rounds = [len(r["token_ids"]) for r in own], [s["rounds"] for s in spoken]
+    asked = [r for r in own if not r.get("skipped")]  # an answer from events alone has no rounds of the target
+    rounds = [len(r["token_ids"]) for r in asked], [r["speculation"]["rounds"] for r in asked]
     figures: dict[str, Any] = {
         "lossless": all(r["lossless"] for r in own),
         "control": own[0]["drafter"] in CONTROLS or own[0]["events"] != "real",
         "context": own[0]["context"],
         "device_plan": own[0]["device_plan"],
         "tau": ratio_of_sums(*rounds),
-        "tau_ci95": ratio_interval(*rounds, [r["recording"] for r in own]),
+        "tau_ci95": ratio_interval(*rounds, [r["recording"] for r in asked]),
         "acceptance": spoken_ratio("accepted", "drafted_levels"),
         "acceptance_nodes": spoken_ratio("accepted", "drafted"),
         "acceptance_vision": ratio_of_sums([v[0] for v in vision], [v[1] for v in vision]) if vision else None,

@@ -130,6 +130,7 @@ class FeatureCache:
             rows = self._kept.get(other)
             if rows is None or key in self._kept:
                 return False
+            self._kept.move_to_end(other)
             self._keep(key, rows)
             return True
 

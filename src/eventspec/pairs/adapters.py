@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eventspec.align.acceptance import Calibrated
 from eventspec.align.adapters import Adapter, AdapterConfig, Output, pooled_layers
+from eventspec.align.substitute import FEATURES
 from eventspec.core import BadCheckpoint, BadInput, EventSlice
 from eventspec.drafters.language_model import Scored
 from eventspec.events.representations import red_blue_classes
@@ -66,7 +67,10 @@ class Adapters:
         """What is known of the answers that an adapter gives from events alone; None where nobody looked. BadInput, and
         BadCheckpoint for a damaged file."""
         path = self.folder(name) / ACCEPTANCE
-        return Calibrated.load(path) if path.is_file() else None
+        found = Calibrated.load(path) if path.is_file() else None
+        if found is not None and found.predictor.names != FEATURES:
+            raise BadCheckpoint(f"{path}: it goes by {', '.join(found.predictor.names)}, wanted {', '.join(FEATURES)}")
+        return found
 
     def encoder(self, name: str) -> EventEncoder:
         """The target's prompt with adapted event rows where its visual rows would be; BadInput for an unknown adapter,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from eventspec.align.substitute import Substitute, SubstitutedTarget
+from eventspec.align.acceptance import needed
+from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder
-from eventspec.core import BadInput, Drafter, Target
+from eventspec.core import BadInput, Drafter, Sampling, Target
 from eventspec.drafters import Cascade, LanguageDrafter, Mixture, NgramDrafter, PriorDrafter, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
@@ -35,7 +36,7 @@ HYBRID = "hybrid"
 BLIND = "hybrid-blind"
 CASCADE = "cascade"
 ALIGNED = "aligned"
-FUSED = "event-eagle"
+EVENT_EAGLE = "event-eagle"
 SKIP = "skip-encode"
 USUAL_RISK = 0.05
 AUTO = "auto"
@@ -43,7 +44,7 @@ CHOICES = {
     "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
     "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),
     "compress": (LOSSY,),
-    "adapter": (ALIGNED, FUSED, SKIP),
+    "adapter": (ALIGNED, EVENT_EAGLE, SKIP),
     "risk": (SKIP,),
 }
 """What may be chosen beside a method, and the methods that use it."""
@@ -234,7 +235,7 @@ def event_eagle(parts: Parts, name: str | None = None) -> Method | None:
         return None
     lookahead = None if parts.prior is None else parts.prior.sure_of
     encoder, ends = drafter_encoder(adapters.drafter, encode), parts.tokens.eos_id
-    drafter = LanguageDrafter(FUSED, encoder, ends, None, lookahead, adapters.scored(which))
+    drafter = LanguageDrafter(EVENT_EAGLE, encoder, ends, None, lookahead, adapters.scored(which))
     return cross_modal(parts, drafter, None if name is None else f"drafted through adapter {name}")
 
 
@@ -242,23 +243,27 @@ def drafting_by(parts: Parts, adapter: str) -> str:
     """The method that drafts through an adapter. BadInput and BadCheckpoint, one line each."""
     if parts.adapters is None:
         raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
-    return FUSED if parts.adapters.output(adapter) == "features" else ALIGNED
+    return EVENT_EAGLE if parts.adapters.output(adapter) == "features" else ALIGNED
 
 
 def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None) -> Method | None:
     """LOSSY: answers from events alone where the share of wrong ones among all stays below `risk` (default `USUAL_RISK`). None
-    where there is no adapter that was calibrated; BadInput for an adapter or a risk that was asked for and cannot be had."""
+    where there is no adapter that was calibrated for it; BadInput for an adapter or a risk that was asked for and cannot be
+    had."""
     adapters = parts.adapters
     if adapters is None or (which := name or adapters.usual("rows")) is None:
         return None
-    if (calibrated := adapters.calibrated(which)) is None:
-        if name is None and risk is None:
-            return None
+    calibrated, allowed = adapters.calibrated(which), USUAL_RISK if risk is None else risk
+    if name is None and risk is None and (calibrated is None or len(set(calibrated.recordings)) < needed(allowed)):
+        return None
+    if calibrated is None:
         raise BadInput(f"adapter {which} was not calibrated: method {SKIP} does not know when to trust it")
-    allowed = USUAL_RISK if risk is None else risk
-    target = SubstitutedTarget(parts.target, substitute_of(parts, which), calibrated, allowed)
-    lossy = f"lossy: of answers to questions like those of its calibration at most {allowed:.3g} are not the target's"
-    return replace(autoregressive(parts), target=target, drafter_needs="events", notes=(*parts.notes, lossy))
+    target = SubstitutedTarget(parts.target, substitute_of(parts, which), calibrated, allowed, which)
+    lossy = f"lossy, by adapter {which}: on average {allowed:.3g} of all answers at most are not the target's"
+    never = (
+        () if target.threshold <= 1 else (f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked",)
+    )
+    return replace(autoregressive(parts), target=target, drafter_needs="events", notes=(*parts.notes, lossy, *never))
 
 
 def substitute_of(parts: Parts, name: str) -> Substitute:
@@ -266,9 +271,10 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
     if parts.adapters is None:
         raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
     target, prior = LanguageTarget(parts.adapters.encoder(name), lossless=False), parts.prior
+    plain = parts.tokens.sampling(Sampling(max_new_tokens=LONGEST))
     if prior is None:
-        return Substitute(target, lambda question, answer: 0.0)
-    return Substitute(target, prior.log_probability, Drafts.by(PriorDrafter(prior, parts.tokens.eos_id)))
+        return Substitute(target, lambda question, answer: 0.0, plain)
+    return Substitute(target, prior.log_probability, plain, Drafts.by(PriorDrafter(prior, parts.tokens.eos_id)))
 
 
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.align.acceptance import check_risk
+from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
 from eventspec.core import BadInput, Constraint, Drafter, Target, Window
@@ -20,17 +21,18 @@ from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping
 from eventspec.pairs.event_drafters import event_method
 from eventspec.pairs.methods import (
-    ALIGNED,
+    EVENT_EAGLE,
     EVENT_METHOD,
-    FUSED,
     HEAD_METHODS,
     LOSSY,
     METHODS,
     SKIP,
+    USUAL_RISK,
     Parts,
     aligned,
     compressed,
     drafted_by,
+    drafting_by,
     event_eagle,
     remade,
     skip_encode,
@@ -129,27 +131,41 @@ class Pair:
         made = {name: head_method(self.parts, name, spec) for name in HEAD_METHODS}
         return replace(self, methods=remade(self.parts, self.methods, made))
 
-    def with_adapter(self, adapter: str) -> Pair:
+    def with_adapter(self, adapter: str, method: str | None = None) -> Pair:
         """With another adapter, a name from the pair's `[adapters]` or the folder of one: to rows for method aligned, and for
-        skip-encode where it was calibrated; to features for event-eagle. BadInput and BadCheckpoint, one line each."""
-        adapters, parts, made = self.parts.adapters, self.parts, dict[str, Method | None]()
-        if adapters is None:
-            raise BadInput(f"pair {self.name} takes no adapters: they are for a pair of ours, see `eventspec train adapter`")
-        if adapters.output(adapter) == "features":
-            made[FUSED] = event_eagle(parts, adapter)
-        else:
-            made[ALIGNED] = aligned(parts, adapter)
-            made[SKIP] = skip_encode(parts, adapter) if adapters.calibrated(adapter) is not None else None
-        there = {name: method for name, method in made.items() if method is not None}
-        return replace(self, methods=remade(parts, self.methods, there))
+        skip-encode where it was calibrated; to features for event-eagle. BadInput and BadCheckpoint, one line each: also for
+        one that the `method` it is meant for cannot use."""
+        parts, rest = self.parts, {name: own for name, own in self.methods.items() if name != SKIP}
+        by = drafting_by(parts, adapter)
+        if method is not None and method not in ((by,) if by == EVENT_EAGLE else (by, SKIP)):
+            raise BadInput(f"adapter {adapter} is for method {by}: name another one for method {method}")
+        if by == EVENT_EAGLE:
+            made = event_eagle(parts, adapter)
+            return self if made is None else replace(self, methods=remade(parts, self.methods, {by: made}))
+        found, adapters = aligned(parts, adapter), parts.adapters
+        assert found is not None and adapters is not None  # `drafting_by` looked
+        own = replace(self, methods=remade(parts, rest, {by: found}))
+        if adapters.calibrated(adapter) is not None:
+            return own.with_risk(self._skipping.risk if self._skipping else USUAL_RISK, adapter)
+        if method == SKIP:
+            raise BadInput(f"adapter {adapter} was not calibrated: method {SKIP} does not know when to trust it")
+        return own
 
     def with_risk(self, risk: float, adapter: str | None = None) -> Pair:
-        """With another risk for method skip-encode: the share of answers that may differ from the target's, in (0, 1). BadInput
-        for another number, for a calibration that is too small for it, and for a pair without a calibrated adapter."""
+        """With another risk for method skip-encode: the share of all answers that may differ from the target's, in (0, 1), on
+        average over calibrations. BadInput for another number, for a calibration that is too small for it, and for a pair
+        without a calibrated adapter."""
         check_risk(risk)
-        if (made := skip_encode(self.parts, adapter, risk)) is None:
+        which = adapter or (self._skipping.adapter if self._skipping else None)
+        if (made := skip_encode(self.parts, which, risk)) is None:
             raise BadInput(f"pair {self.name} has no adapter that was calibrated: method {SKIP} cannot keep a risk")
         return self.with_method(SKIP, made)
+
+    @property
+    def _skipping(self) -> SubstitutedTarget | None:
+        """The target of method skip-encode, if there is one."""
+        target = self.methods[SKIP].target if SKIP in self.methods else None
+        return target if isinstance(target, SubstitutedTarget) else None
 
     def with_compression(self, compression: str) -> Pair:
         """With another KIND:SIZE (see `compress.lossy`), or packer:SCALE (`compress.packer`), for method compressed-target.
@@ -159,12 +175,17 @@ class Pair:
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
         reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
-        return replace(self._with_same(target), trained_on="").forgetful()
+        made = replace(self._with_same(target), trained_on="").forgetful()
+        return replace(
+            made, methods={name: own for name, own in made.methods.items() if name != SKIP}
+        )  # calibrated on this one
 
     def _with_same(self, target: Target) -> Pair:
         """With another target object that is as fast."""
         old = self.parts.target
         made = {n: replace(m, target=target) for n, m in self.methods.items() if m.target is old}
+        if (skipping := self._skipping) is not None:
+            made[SKIP] = replace(self.methods[SKIP], target=skipping.asking(target))
         return replace(self, parts=replace(self.parts, target=target), methods={**self.methods, **made})
 
     def _reusing(self, below: float) -> Pair:

@@ -25,7 +25,7 @@ from eventspec.align.acceptance import Calibrated, Predictor
 from eventspec.align.adapters import Adapter, AdapterConfig, Output, check_kind
 from eventspec.align.substitute import FEATURES
 from eventspec.ask.generation import media_of
-from eventspec.core import BadInput, Sampling
+from eventspec.core import BadInput
 from eventspec.files import write_text
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.fingerprint import fingerprint
@@ -39,7 +39,6 @@ from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining
 from eventspec.train.answered import answered
-from eventspec.train.answers import LONGEST
 from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.frozen import FrozenTarget
 from eventspec.train.loop import Checkpoint, Report, Stage, note_run, run_stage
@@ -47,7 +46,7 @@ from eventspec.train.models import Sampler, initialise
 from eventspec.train.processes import ALONE, Processes
 
 Judged = tuple[int, tuple[float, ...], bool]
-"""The number of a recording, what is known of an answer about it, and whether it is the target's."""
+"""The number of a recording, what is known of an answer from events about it, and whether it is the target's."""
 FIGURES = "adapters/adapters.json"
 """In a pair's folder: what its adapters reached on calibration clips."""
 PHASES = ("alignment", "acceptance", "end-to-end")
@@ -66,8 +65,8 @@ class Preset:
 
 
 PRESETS = {
-    "cpu": Preset(3000, 64, Stage("adapters", 900, 1.5e-3, 8), (0.1, 0.6, 0.3), 6),
-    "gpu": Preset(20000, 64, Stage("adapters", 120, 1.5e-3, 64), (0.1, 0.6, 0.3), 6),
+    "cpu": Preset(3000, 400, Stage("adapters", 900, 1.5e-3, 8), (0.1, 0.6, 0.3), 6),
+    "gpu": Preset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), (0.1, 0.6, 0.3), 6),
     "smoke": Preset(4, 2, Stage("adapters", 2, 1e-3, 2), (0.2, 0.4, 0.4), 2),
 }
 
@@ -112,7 +111,7 @@ def train(
     torch.manual_seed(0)
     width = target.config.language.hidden_size
     configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in kinds]
-    adapters = {name_of(config): _begun(config) for config in configs}
+    adapters = {name_of(config.kind, output): _begun(config) for config in configs}
     torch.manual_seed(1 + processes.rank)
     for model in (target, drafter):
         model.to(processes.device)
@@ -134,7 +133,8 @@ def train(
         return out
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":
-        calibrate(whole, list(adapters), held_out, wanted, report)
+        best = next(name for name in PairFile.read(whole).adapters if name in adapters)
+        calibrate(whole, [best], held_out, wanted, report)
     return whole
 
 
@@ -149,8 +149,11 @@ def learn(
 ) -> None:
     """One phase after the other, in the folder of `log`; it has a line on what is `judged` before the first and behind each."""
     out, before, adapters = log.parent, None, [adapter for _, adapter in training.each()]
-    if processes.first and not log.exists():
-        _note(log, "", training.agreement(*judged), training.gaps(*judged))
+    # Of even numbers only: which adapter is best is decided on them, and the others say when to trust it.
+    clips, even = judged[0], {number: known for number, known in judged[1].items() if number % 2 == 0}
+    noted = [json.loads(line)["phase"] for line in log.read_text().splitlines()] if log.exists() else []
+    if processes.first and "" not in noted:
+        _note(log, "", training.agreement(clips, even), training.gaps(clips, even))
     for phase in phases:
         share = preset.shares[PHASES.index(phase)]
         stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * share * len(adapters))
@@ -159,14 +162,14 @@ def learn(
         sampler = Sampler(training.clips, stage.batch, 600 + PHASES.index(phase), sorted(training.answers), processes)
         losses = partial(training.losses, phase)
         run_stage(stage, training, sampler, losses, out, report, clipped=adapters, processes=processes)
-        if processes.first:
-            _note(log, phase, training.agreement(*judged), training.gaps(*judged))
+        if processes.first and phase not in noted:
+            _note(log, phase, training.agreement(clips, even), training.gaps(clips, even))
         before = phase
 
 
-def name_of(config: AdapterConfig) -> str:
+def name_of(kind: str, output: Output) -> str:
     """What a pair calls an adapter."""
-    return config.kind if config.output == "rows" else f"{config.output}-{config.kind}"
+    return kind if output == "rows" else f"{output}-{kind}"
 
 
 def _begun(config: AdapterConfig) -> Adapter:
@@ -218,33 +221,36 @@ def write_figures(path: Path, last: Mapping[str, Any]) -> dict[str, dict[str, fl
 
 @torch.inference_mode()
 def calibrate(pair: Path, names: Iterable[str], clips: Clips, answers: Mapping[int, list[Branch]], report: Report) -> None:
-    """Look at what each adapter answers from events alone, beside the target's own answers: the predictor of method skip-encode
+    """Look at what adapters answer from events alone, beside the target's own answers: the predictor of method skip-encode
     learns from one half of the clips, and its threshold comes from the other. Nothing is written where there is too little."""
     loaded = load_pair(pair, "one", fit=False)
-    plain, rows = loaded.tokens.sampling(Sampling(max_new_tokens=LONGEST)), dict[str, list[Judged]]()
-    substitutes = {name: substitute_of(loaded.parts, name) for name in names}
-    for number, known in sorted(answers.items()):
+    substitutes, rows = {name: substitute_of(loaded.parts, name) for name in names}, dict[str, list[Judged]]()
+    for place, (number, known) in enumerate(sorted(answers.items()), 1):
         clip = make_clip(split_seed("calibration", 0, number))
         assert clip.facts == clips.facts(number), "the clip is another one than the target was asked about"
         media = media_of(as_recording(clip, f"clip {number}"))
         for qa, branch in zip(questions(clip.facts, number), known, strict=True):
             for name, substitute in substitutes.items():
-                drafted = substitute.answer(media, qa.question, plain)
-                rows.setdefault(name, []).append((number, drafted.features, drafted.token_ids == branch.answer))
-        report("calibrate", len(next(iter(rows.values()))) / sum(map(len, answers.values())), {})
+                drafted = substitute.answer(media, qa.question)
+                if drafted.features is not None:  # others are never taken
+                    rows.setdefault(name, []).append((number, drafted.features, drafted.token_ids == branch.answer))
+        report("calibrate", place / len(answers), {})
     for name, judged in rows.items():
         save_calibrated(judged, pair / "adapters" / name)
 
 
 def save_calibrated(rows: Sequence[Judged], folder: Path) -> None:
-    """Fit on the recordings of even numbers, and keep what that says of the others."""
+    """Fit on the recordings of even numbers, and keep what that says of the others; nothing where there is too little."""
     learned, judged = ([row for row in rows if row[0] % 2 == half] for half in (0, 1))
+    if not judged:
+        return
     try:
         predictor = Predictor.fit(FEATURES, [row[1] for row in learned], [row[2] for row in learned])
     except BadInput:
         return
     probabilities = predictor.probabilities([row[1] for row in judged])
-    Calibrated(predictor, probabilities, np.array([not row[2] for row in judged])).save(folder / ACCEPTANCE)
+    wrong, recordings = np.array([not row[2] for row in judged]), np.array([row[0] for row in judged])
+    Calibrated(predictor, probabilities, wrong, recordings).save(folder / ACCEPTANCE)
 
 
 def checked(kinds: Iterable[str], output: str) -> tuple[list[str], Output]:

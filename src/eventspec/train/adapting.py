@@ -32,6 +32,9 @@ Branches = list[list[Branch]]
 class AdapterTraining(nn.Module):
     """Adapters with one output, and their losses on a batch of clips: they share the event model's pass."""
 
+    contrasted = False
+    """Whether a place of one recording is the same place in another, so that they can be told apart (InfoNCE)."""
+
     def __init__(
         self,
         target: FrozenTarget,
@@ -72,7 +75,7 @@ class AdapterTraining(nn.Module):
             for name, adapter in self.each():
                 own = [inputs[number] for number in adapter.config.layers]
                 if wanted is not None:
-                    parts |= aligned(name, adapter, own, *wanted)
+                    parts |= aligned(name, adapter, own, *wanted, contrasted=self.contrasted)
                     continue
                 said = self.said(adapter(own), branches)
                 parts |= {name: said.teacher_loss(), f"_{name}_accuracy": said.accuracy()}
@@ -137,6 +140,8 @@ def _gaps(written: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> dict[s
 
 class RowTraining(AdapterTraining):
     """To rows: layers of the event tower in, the target's visual rows out."""
+
+    contrasted = True
 
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
         """As `AdapterTraining.inputs`: pooled layers of the event tower, [B, images + tokens, C] each."""
@@ -223,16 +228,19 @@ def cut(branch: Branch, length: int) -> Branch:
     return Branch(branch.question, branch.answer[:length], branch.teacher_ids[:length], branch.teacher_logs[:length])
 
 
-def aligned(name: str, adapter: Adapter, inputs: list[Tensor], wanted: Tensor, counts: Tensor) -> dict[str, Tensor]:
-    """Squared error by the variance of what is wanted, cosine and InfoNCE; where an adapter foresees, also of the row behind.
-    wanted [B, T, D], of which rows count where `counts` bool [B, T] says so."""
-    inner = adapter.inner(inputs)
-    rows, wanted = adapter.said(inner).float(), wanted.float()
+def aligned(
+    name: str, adapter: Adapter, inputs: list[Tensor], wanted: Tensor, counts: Tensor, contrasted: bool
+) -> dict[str, Tensor]:
+    """Squared error by the variance of what is wanted, cosine, and InfoNCE where recordings are `contrasted`; where an adapter
+    predicts the next row, also its error. wanted [B, T, D], of which rows count where `counts` bool [B, T] says so."""
+    hidden = adapter.hidden(inputs)
+    rows, wanted = adapter.project(hidden).float(), wanted.float()
     own = wanted[counts]
     spread, near = own.var(), F.cosine_similarity(rows[counts], own, dim=-1).mean()
     apart = F.mse_loss(rows[counts], own) / spread + 0.5 * (1 - near)
-    parts = {name: apart + 0.1 * contrast(rows, wanted, counts), f"_{name}_cosine": near.detach()}
-    foreseen = adapter.foreseen(inner)
+    apart = apart + 0.1 * contrast(rows, wanted, counts) if contrasted else apart
+    parts = {name: apart, f"_{name}_cosine": near.detach()}
+    foreseen = adapter.predict_next(hidden)
     if foreseen is not None:
         parts[f"{name} next"] = 0.5 * F.mse_loss(foreseen[:, :-1].float(), wanted[:, 1:]) / spread
     return parts

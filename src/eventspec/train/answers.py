@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from eventspec.align.substitute import LONGEST
 from eventspec.models.embedded import EOS, pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import KVCache, Llama
@@ -22,8 +23,6 @@ from eventspec.scenes.language import questions as ask
 from eventspec.train.data import Branch, Clips, Questions
 
 TOP = 8
-LONGEST = 96
-"""Tokens of an answer, at most."""
 
 
 @dataclass
@@ -61,7 +60,8 @@ def greedy_answers(
 ) -> list[Branch]:
     """What a language model answers behind the text ids `before` and visual rows [T, D], to each of the questions in ids; as
     `target_answers`."""
-    prefix = torch.cat((language.embed(torch.tensor(before)), visual))
+    device = language.embed.weight.device
+    prefix = torch.cat((language.embed(torch.tensor(before, device=device)), visual))
     cache = language.new_cache(len(prefix) + sum(map(len, asked)) + len(asked) * most)
     language.step(prefix, cache)
     cache.keep(len(prefix), [])
@@ -91,12 +91,12 @@ def _read(
     language: Llama, cache: KVCache, tokens: list[int], positions: list[int], visible: list[list[int]], prefix: int
 ) -> torch.Tensor:
     """Rows behind the cache, each seeing the prefix and the cache rows `visible`; they are committed."""
-    mask = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool)
+    mask, device = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool), language.embed.weight.device
     mask[:, :prefix] = True
     for row, seen in zip(mask, visible, strict=True):
         row[torch.tensor(seen)] = True
-    rows = language.embed(torch.tensor(tokens))
-    hidden, _ = language.step(rows, cache, torch.tensor(positions), mask)
+    rows = language.embed(torch.tensor(tokens, device=device))
+    hidden, _ = language.step(rows, cache, torch.tensor(positions, device=device), mask.to(device))
     cache.keep(len(tokens), [])
     return hidden
 
