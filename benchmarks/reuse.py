@@ -2,8 +2,8 @@ r"""What sharing features between frames of a live stream saves, and which answe
 
 python benchmarks/reuse.py --scenes 40    # writes benchmarks/results/reuse.json; benchmarks/docs_figures.py writes the page
 
-The rule of `LivePolicy.reuse_below` is applied to every scene's frames, in order: one that shares another's features is replaced
-by it, and the same questions are asked. The control shares as many frames, evenly chosen, whatever the events say. It counts
+The rule of `LivePolicy.reuse_below` is applied to the frames of every scene: one that shares another's features is replaced by
+it, and the same questions are asked. The control shares as many frames, evenly chosen, whatever the events say. It counts
 answers that stay what they were, and measures no time: any machine will do.
 """
 
