@@ -15,14 +15,14 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from eventspec.align.acceptance import auc, reliability
-from eventspec.align.adapters import Adapter
+from eventspec.align.acceptance import auc, needed, reliability, threshold
 from eventspec.align.substitute import FEATURES, LONGEST, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
@@ -32,33 +32,20 @@ from eventspec.experiments.compare import compare, environment
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.pairs import Pair, load_pair, warm_up
-from eventspec.pairs.adapters import inspect_adapter, save_adapter
+from eventspec.pairs.adapters import inspect_adapter
 from eventspec.pairs.methods import SKIP, drafting_by
 from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording, write_scenes
-from eventspec.train.models import initialise
 
 RESULTS = Path(__file__).parent / "results/alignment.json"
 METHODS = ["autoregressive", "prior", "ngram", "cross-modal", "aligned", "event-eagle", "hybrid", SKIP]
-KINDS = ["real", "shuffled", "blank"]
+KINDS = ["real", "shuffled", "blank", "scattered"]
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 FIXED = (0.8, 0.85, 0.9)
 """Thresholds of the early notes, on the predictor's probability."""
 SPLITS = 3
-NOISE = "noise"
-
-
-def noisy(pair: Pair, name: str, folder: Path) -> Path:
-    """An adapter like one of the pair's that has learnt nothing: its rows come from the same events."""
-    adapters = pair.parts.adapters
-    assert adapters is not None
-    torch.manual_seed(0)
-    made = Adapter(inspect_adapter(adapters.folder(name))[0])
-    initialise(made)
-    save_adapter(made, folder, adapters.drafter, adapters.target)
-    return folder
 
 
 def table(options: argparse.Namespace) -> dict[str, Any]:
@@ -75,9 +62,6 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
             for name in adapters.folders
             if name not in usual
         ]
-        first = adapters.usual("rows")
-        assert first is not None, "there is no adapter to rows"
-        arms.append(Arm(f"aligned, {NOISE}", "aligned", pair.with_adapter(str(noisy(pair, first, Path(folder, NOISE))))))
         methods = [name for name in METHODS if name in pair.methods]
         asked, sampling = read_questions(street / "qa.jsonl", options.limit), Sampling(max_new_tokens=128)
         return compare(pair, asked, methods, sampling, KINDS, rows, progress, others=arms)
@@ -88,41 +72,68 @@ def progress(done: int, total: int) -> None:
         print(f"{done} of {total}", file=sys.stderr, flush=True)
 
 
-def looked_at(pair: Pair, target: SubstitutedTarget, seed: int, scenes: int) -> Iterator[tuple[tuple[float, ...], bool]]:
-    """What is known of every answer from events alone about rendered scenes, and whether it is the target's."""
+@dataclass(frozen=True)
+class Looked:
+    """An answer from events alone about a rendered scene, and the prior's own: what is known of the first, the log-probability
+    of the second, and whether each is the target's."""
+
+    scene: int
+    features: tuple[float, ...]
+    right: bool
+    blind: float
+    blind_right: bool
+
+
+def looked_at(pair: Pair, target: SubstitutedTarget, seed: int, scenes: int) -> Iterator[Looked]:
+    """Every question about rendered scenes."""
+    prior = pair.parts.prior
+    assert prior is not None
     for index in range(scenes):
         clip = make_clip(split_seed("test", seed, index))
         recording = as_recording(clip, f"scene {index}")
         media = media_of(recording)
         for qa in questions(clip.facts, index):
             drafted = target.substitute.answer(media, qa.question)
-            wanted = generate(pair, recording, qa.question, "prior", max_new_tokens=LONGEST)
+            wanted = generate(pair, recording, qa.question, "prior", max_new_tokens=LONGEST).token_ids
+            guess = prior.sure_of(qa.question, [], LONGEST, 0.0)
+            guess = guess[: guess.index(pair.eos_id) + 1] if pair.eos_id in guess else guess
+            known = prior.log_probability(qa.question, guess), guess == wanted
             if drafted.features is not None:
-                yield drafted.features, drafted.token_ids == wanted.token_ids
+                yield Looked(index, drafted.features, drafted.token_ids == wanted, *known)
 
 
 def risk(options: argparse.Namespace) -> dict[str, Any]:
     """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and single features tell right
-    from wrong."""
+    from wrong. The control takes the prior's own answers, by a threshold from the scenes of even numbers on the others."""
     with load_pair(options.pair, "one", fit=False) as pair, torch.inference_mode():
         target = pair.method(SKIP).target
         assert isinstance(target, SubstitutedTarget)
         splits, predictor = [], target.calibrated.predictor
         for split in range(SPLITS):
             rows = list(looked_at(pair, target, options.seed + 1000 * split, options.scenes))
-            features, right = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+            features, right = np.array([row.features for row in rows]), np.array([row.right for row in rows])
             sure = predictor.probabilities(features)
             limits = {f"risk {risk:g}": target.calibrated.threshold(risk) for risk in RISKS}
             limits |= {f"threshold {limit:g}": limit for limit in FIXED}
-            told = {
-                name: {"skipped": float((sure >= t).mean()), "wrong": float(((sure >= t) & ~right).mean())}
-                for name, t in limits.items()
-            }
+            told = {name: taken(sure, right, limit) for name, limit in limits.items()}
+            scene, blind = np.array([row.scene for row in rows]), np.exp([row.blind for row in rows])
+            guessed, even = np.array([row.blind_right for row in rows]), scene % 2 == 0
+            for risk in (risk for risk in RISKS if needed(risk) <= len(set(scene[even]))):
+                limit = threshold(blind[even], ~guessed[even], scene[even], risk)
+                told[f"prior, risk {risk:g}"] = taken(blind[~even], guessed[~even], limit)
             by_feature = {name: auc(features[:, place], right) for place, name in enumerate(FEATURES)}
             scores = {"auc": {"predictor": auc(sure, right), **by_feature}, "reliability": reliability(sure, right)}
-            splits.append({"n": len(rows), "right": float(right.mean()), "at": told, **scores})
+            shares = {"right": float(right.mean()), "prior_right": float(guessed.mean())}
+            splits.append({"n": len(rows), **shares, "at": told, **scores})
             print(f"{split + 1} of {SPLITS} sets of scenes", file=sys.stderr, flush=True)
-        return {"splits": splits, "calibrated_on": len(target.calibrated.wrong), "environment": environment(pair, ["real"])}
+        calibrated_on = len(set(target.calibrated.recordings.tolist()))
+        return {"splits": splits, "calibrated_on": calibrated_on, "environment": environment(pair, ["real"])}
+
+
+def taken(sure: np.ndarray[Any, Any], right: np.ndarray[Any, Any], limit: float) -> dict[str, float]:
+    """Of all answers, the share that is taken from a probability on, and the share that is taken and wrong."""
+    used = sure >= limit
+    return {"skipped": float(used.mean()), "wrong": float((used & ~right).mean())}
 
 
 def training(options: argparse.Namespace) -> dict[str, Any]:

@@ -37,6 +37,8 @@ def row(
         "rounds_ms": {"model": 30.0, "all": 32.0},
         "speculation": {
             "rounds": 2,
+            "drafted_rounds": 1,
+            "ready_rounds": 0,
             "accepted": 1,
             "drafted": 4,
             "drafted_levels": 2,

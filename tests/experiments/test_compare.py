@@ -271,6 +271,11 @@ def test_shuffled_events_are_another_recordings_on_this_clock() -> None:
         foreign = opened.get(next(q.recording for q in asked if q is not question))
         assert foreign.events is not None
         assert mixed.events.t[0] - real.span.start_us == foreign.events.t[0] - foreign.span.start_us
+    spread, own = opened.get(asked[0].recording, "scattered").events, opened.real(asked[0].recording).events
+    assert spread is not None and own is not None
+    assert spread.t.tolist() == own.t.tolist()
+    assert spread.x.tolist() != own.x.tolist()
+    assert opened.get(asked[0].recording, "scattered").events.x.tolist() == spread.x.tolist(), "the same every time"  # type: ignore[union-attr]
     silent = opened.get(asked[0].recording, "blank")
     assert silent.events is not None
     assert len(silent.events) == 0
@@ -278,7 +283,7 @@ def test_shuffled_events_are_another_recordings_on_this_clock() -> None:
 
 def test_unknown_controls_and_lonely_recordings_are_refused() -> None:
     asked = [Question("1", CLIPS / "street_scene", "?", "?")]
-    with pytest.raises(BadInput, match="choose real, blank, shuffled"):
+    with pytest.raises(BadInput, match="choose real, blank, shuffled, scattered"):
         arms_of(load_pair("embedded", "two"), ["prior"], ["loud"])
     for events in (["shuffled"], ["real", "blank"]):
         with pytest.raises(

@@ -113,6 +113,7 @@ def test_both_ends_end_an_answer(checkpoint: Callable[[str], Path]) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- bad input
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    capsys.readouterr()  # what making a checkpoint printed
     code = run([str(word) for word in words])
     said = capsys.readouterr()
     assert (code, said.out, said.err.count("\n")) == (2, "", 1), said.err

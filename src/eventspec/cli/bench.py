@@ -71,7 +71,8 @@ def compare(
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
     target: Target = None,
     events: Annotated[
-        list[str] | None, typer.Option(help="real, or a control: blank, shuffled (another clip's). Repeat it for several.")
+        list[str] | None,
+        typer.Option(help="real, or a control: blank, shuffled (of another clip), scattered. Repeatable."),
     ] = None,
     context: Contexts = None,
     drafter: Drafters = None,

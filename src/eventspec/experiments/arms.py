@@ -12,7 +12,7 @@ from eventspec.ask import Generation, generation
 from eventspec.ask.context import ANY_QUESTION
 from eventspec.core import BadInput, Sampling
 from eventspec.engine.method import Answered, Asked
-from eventspec.events.disturb import blank
+from eventspec.events.disturb import blank, scattered
 from eventspec.experiments.figures import Row
 from eventspec.pairs import Pair
 from eventspec.recordings import Recording
@@ -52,15 +52,18 @@ class Recordings:
         return self._opened[path]
 
     def get(self, path: Path, events: str = "real") -> Recording:
-        """The recording with its own events, none, or the next recording's."""
+        """The recording with its own events, none, those of the next recording, or its own at random pixels."""
         own = self.real(path)
         if events == "real" or own.events is None:
             return own
         if events == "blank":
             return replace(own, events=blank(own.events))
+        place = self.paths.index(path)
+        if events == "scattered":
+            return replace(own, events=scattered(own.events, np.random.default_rng(place)))
         if len(self.paths) < 2:
             raise BadInput("shuffled events need at least two recordings")
-        other = self.real(self.paths[(self.paths.index(path) + 1) % len(self.paths)])
+        other = self.real(self.paths[(place + 1) % len(self.paths)])
         # Another recording's events on this one's clock: both windows begin at their own start.
         return replace(
             own,

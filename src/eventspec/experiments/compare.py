@@ -29,7 +29,7 @@ from eventspec.pairs.methods import ends_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
-EVENTS = ("real", "blank", "shuffled")
+EVENTS = ("real", "blank", "shuffled", "scattered")
 SEES_EVENTS = ("cross-modal", "aligned", "event-eagle", "skip-encode", "cascade", "hybrid", "auto")
 ALL_CORES = f"{BASE}, all cores"
 
