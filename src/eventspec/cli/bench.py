@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
 
+Events = Annotated[
+    list[str] | None,
+    typer.Option(help="real, or a control: blank, shuffled (of another clip), scattered (random pixels). Repeatable."),
+]
 Contexts = Annotated[
     list[str] | None,
     typer.Option(
@@ -70,10 +74,7 @@ def compare(
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
     target: Target = None,
-    events: Annotated[
-        list[str] | None,
-        typer.Option(help="real, or a control: blank, shuffled (of another clip), scattered. Repeatable."),
-    ] = None,
+    events: Events = None,
     context: Contexts = None,
     drafter: Drafters = None,
     head: Heads = None,
