@@ -188,7 +188,10 @@ def reuse() -> str:
         rows.append([below, share(own["encoded_share"]), *(f"{s:.0%} ({low:.0%} to {high:.0%})" for s, low, high in shares)])
     heads = ["`reuse_below`", "frames encoded", "answers that stay (95 %)", "control: as many frames, evenly chosen"]
     asked = f"{found['questions']} questions about {found['scenes']} scenes of the synthetic street, 8 frames a second."
-    return "\n".join([asked, "", *table(heads, rows)]).rstrip()
+    better = [below for below, own in found["below"].items() if own["same_ci95"][0] > own["evenly_share"]]
+    where = f"better than the control at {', '.join(better)}" if better else "nowhere better than the control"
+    told = f"The control shares as many frames of each scene, evenly chosen. Choosing them by events is {where}."
+    return "\n".join([asked, "", *table(heads, rows), told]).rstrip()
 
 
 PAGES = {

@@ -61,8 +61,9 @@ def test_a_gate_mixes_layers_by_shares_that_are_one_together() -> None:
         for parameter in block.parameters():
             torch.nn.init.zeros_(parameter)
     for enter in adapter.enter:
-        torch.nn.init.zeros_(enter.weight)  # type: ignore[arg-type]
-        torch.nn.init.ones_(enter.bias)  # type: ignore[arg-type]
+        assert isinstance(enter, torch.nn.Linear)
+        torch.nn.init.zeros_(enter.weight)
+        torch.nn.init.ones_(enter.bias)
     assert torch.allclose(adapter.hidden(layers_of(adapter)), torch.ones(2, ROWS, WIDTH))
 
 

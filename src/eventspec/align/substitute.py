@@ -8,8 +8,7 @@ above a threshold that keeps a calibrated risk the answer stands, and no frame i
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
 import torch
@@ -37,6 +36,8 @@ from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers
 from eventspec.models.prompt import Frames
 from eventspec.models.session import LanguageTarget
+from eventspec.text.stopping import StopDetector
+from eventspec.tree import depths
 
 FEATURES = ("least", "sum", "length", "blind", "events")
 """Log-probability of the least sure token, and of all together; the logarithm of how many there are; log-probability to whoever
@@ -78,14 +79,10 @@ class Substitute:
     def answer(self, media: Media, question: str, context: Context | None = None) -> Drafted:
         """The whole answer to a question, as plain greedy decoding gives it. On the target's lane; cancelling does not stop it.
         `context` where the events were encoded before. BadInput without events."""
-        events, ends, trace = media.events, frozenset(self.plain.stop_ids), Trace()
+        events, ends, trace = media.events, self.plain.stop_ids, Trace()
         if events is None:
             raise BadInput("the recording has no events: there is nothing to answer from without frames")
-
-        def stop(tokens: Sequence[int]) -> int | None:
-            return next((place for place, token in enumerate(tokens, 1) if token in ends), None)
-
-        read = context or self.aligned.encode(media, Trace())
+        read, stop = context or self.aligned.encode(media, Trace()), StopDetector(ends)
         how = (self.aligned, self.drafts, Request(media, question, self.plain), self.policy, self.workers, trace, stop)
         tokens = run(*how, encode=lambda trace: read).token_ids
         if not len(events.t) or tokens[-1] not in ends:
@@ -134,7 +131,7 @@ class SubstitutedContext:
         self.owner, self.media = owner, media
         self._context: Context | None = None
         self._aligned: Context | None = None
-        self._drafted: OrderedDict[str, Drafted] = OrderedDict()
+        self._drafted: dict[str, Drafted] = {}
         self._later: list[Frames] = []
 
     def extend(self, frames: Frames, trace: Trace) -> None:
@@ -169,8 +166,8 @@ class SubstitutedContext:
             if self._aligned is None and self.media.events is not None:
                 self._aligned = substitute.aligned.encode(self.media, Trace())
             self._drafted[question] = substitute.answer(self.media, question, self._aligned)
-            while len(self._drafted) > KEPT:
-                self._drafted.popitem(last=False)
+            if len(self._drafted) > KEPT:
+                del self._drafted[next(iter(self._drafted))]
         return self._drafted[question]
 
     def _encoded(self, trace: Trace) -> Context:
@@ -205,10 +202,8 @@ class SaidSession:
         return TappedPrompt(nothing, None, (0, 0))
 
     def score(self, proposal: Proposal) -> Scores:
-        """As `core.TargetSession.score`: a node's row says what follows the answer so far and the node's level."""
-        levels: list[int] = []
-        for parent in proposal.parents.tolist():
-            levels.append(1 if parent < 0 else levels[parent] + 1)
+        """As `core.TargetSession.score`, logits float32 [N+1, V]: a node's row says what follows the answer and its level."""
+        levels = [depth + 1 for depth in depths(proposal.parents.tolist())]
         return Scores(torch.stack([self._row(self.at + level) for level in (0, *levels)]))
 
     def commit(self, verdict: Verdict) -> None:

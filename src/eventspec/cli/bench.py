@@ -12,7 +12,7 @@ import typer
 
 from eventspec.cli.bars import Tell, tracked
 from eventspec.cli.events import Order, Sensor
-from eventspec.cli.generate import Device, Dtype, Target
+from eventspec.cli.generate import Device, Dtype, Risk, Target
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 
@@ -57,7 +57,6 @@ Adapters = Annotated[
     list[str] | None,
     typer.Option(help="One row more: aligned or event-eagle with another adapter, NAME or a folder. Repeatable."),
 ]
-Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
 Plot = Annotated[Path | None, typer.Option(parser=given_path, help="Draw the speedups: a .png or .svg file.")]
 Resume = Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")]
 

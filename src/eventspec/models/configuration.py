@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ CLIP_DEFAULTS: Fields = {
 
 class BadField(ValueError):
     """A field of a config that cannot be, or asks for what our modules do not do."""
+
+
+@contextmanager
+def of_folder(folder: Path) -> Iterator[None]:
+    """A field that cannot be is one of the folder's config.json: its BadField becomes a BadCheckpoint that names the file."""
+    try:
+        yield
+    except BadField as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
 
 
 def require(data: Fields, name: str, holds: bool, wanted: str) -> None:

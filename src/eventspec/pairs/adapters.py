@@ -3,8 +3,7 @@ fp16. A pair lists them by name in the table `[adapters]` of pair.toml, the best
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,20 +97,11 @@ class Adapters:
         return scored
 
 
-@contextmanager
-def _naming(folder: Path) -> Iterator[None]:
-    """A field that cannot be is one of the folder's config.json."""
-    try:
-        yield
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
-
-
 def inspect_adapter(folder: Path) -> tuple[AdapterConfig, Checkpoint, dict[str, str]]:
     """An adapter's config, its tensors, and the fingerprints of the `drafter` and the `target` it stands between; BadCheckpoint
     in one line for what can be none."""
     data = fields.read_json(folder / "config.json")
-    with _naming(folder):
+    with fields.of_folder(folder):
         fields.require(data, "model_type", data.get("model_type") == "adapter", "adapter")
         config, own = AdapterConfig.from_json(data), fields.part(data, "eventspec", {})
         for role in ("drafter", "target"):
@@ -133,7 +123,7 @@ def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter
                 f"{folder}: the adapter was trained for {role} {between[role]}, this one is {found}: "
                 "`eventspec train adapter` makes one"
             )
-    with _naming(folder):
+    with fields.of_folder(folder):
         config.check(drafter.config, target.config.language.hidden_size)
     with without_memory():
         adapter = Adapter(config)

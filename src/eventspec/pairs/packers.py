@@ -3,8 +3,7 @@ lists them by scale in the table `[packers]` of pair.toml."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,7 +51,7 @@ def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
     """A packer's config, its tensors, and the fingerprint of its target, as far as they can be checked without that;
     BadCheckpoint in one line for what fits no target."""
     data = fields.read_json(folder / "config.json")
-    with _naming(folder):
+    with fields.of_folder(folder):
         fields.require(data, "model_type", data.get("model_type") == "packer", "packer")
         own = fields.part(data, "eventspec", {})
         fields.require(own, "target", isinstance(own.get("target"), str), "a target's fingerprint")
@@ -62,19 +61,10 @@ def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
     if missing:
         raise BadCheckpoint(f"{folder}: tensor {min(missing)} is missing: this is no packer, or an incomplete one")
     width, read = (*checkpoint.shape("reading.weight"), 0, 0)[:2]
-    with _naming(folder):
+    with fields.of_folder(folder):
         fits = len(config.layers) * width == read > 0
         fields.require(data, "layers", fits, f"{read / max(1, width):g} layers: reading.weight reads so many")
     return config, checkpoint, own["target"]
-
-
-@contextmanager
-def _naming(folder: Path) -> Iterator[None]:
-    """A field that cannot be is one of the folder's config.json."""
-    try:
-        yield
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
 
 
 def load_packer(folder: Path, target: VideoLlava) -> Packer:
@@ -84,7 +74,7 @@ def load_packer(folder: Path, target: VideoLlava) -> Packer:
         raise BadCheckpoint(
             f"{folder}: the packer was trained for target {trained}, this one is {found}: `eventspec train packer` makes one"
         )
-    with _naming(folder):
+    with fields.of_folder(folder):
         config.check(target.config)
     with without_memory():
         packer = Packer(config, target.config)

@@ -176,9 +176,8 @@ class Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
         reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
         made = replace(self._with_same(target), trained_on="").forgetful()
-        return replace(
-            made, methods={name: own for name, own in made.methods.items() if name != SKIP}
-        )  # calibrated on this one
+        # What skip-encode knows of its answers was calibrated on this pair's own target.
+        return replace(made, methods={name: own for name, own in made.methods.items() if name != SKIP})
 
     def _with_same(self, target: Target) -> Pair:
         """With another target object that is as fast."""

@@ -3,7 +3,6 @@ losses."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,17 +50,17 @@ class AdapterTraining(nn.Module):
         self._drafter = [drafter.train().requires_grad_(False)]
         self.rng = np.random.default_rng(0)
 
-    @abstractmethod
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
-        """All that any adapter reads, by number."""
+        """All that any adapter reads, by number: float [B, T, C] each."""
+        raise NotImplementedError
 
-    @abstractmethod
     def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
-        """What adapters should write, [B, T, D], and which rows of it count, bool [B, T]."""
+        """What adapters should write, float [B, T, D], and which rows of it count, bool [B, T]."""
+        raise NotImplementedError
 
-    @abstractmethod
     def said(self, written: Tensor, branches: Branches) -> Said:
-        """What the target makes of what an adapter wrote, [B, T, D]."""
+        """What the target makes of what an adapter wrote, float [B, T, D]."""
+        raise NotImplementedError
 
     def losses(self, phase: str, index: object, progress: float) -> dict[str, Tensor]:
         """Of every adapter, under its name; what begins with `_` says how it does."""
