@@ -29,15 +29,17 @@ from eventspec.ask.generation import media_of
 from eventspec.core import Sampling
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import compare, environment
+from eventspec.experiments.figures import Row
+from eventspec.experiments.statistics import mean, ratio_interval, ratio_of_sums
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.pairs import Pair, load_pair, warm_up
-from eventspec.pairs.adapters import inspect_adapter
-from eventspec.pairs.methods import SKIP, drafting_by
+from eventspec.pairs.methods import HYBRID, SKIP, drafting_by
 from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording, write_scenes
+from eventspec.train.adapters import FIGURES as KNOWN
 
 RESULTS = Path(__file__).parent / "results/alignment.json"
 METHODS = ["autoregressive", "prior", "ngram", "cross-modal", "aligned", "event-eagle", "hybrid", SKIP]
@@ -46,6 +48,9 @@ RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 FIXED = (0.8, 0.85, 0.9)
 """Thresholds of the early notes, on the predictor's probability."""
 SPLITS = 3
+CURVE = 21
+Interval = list[float | None]
+"""A value and the ends of its 95 % interval, None where there are too few recordings."""
 
 
 def table(options: argparse.Namespace) -> dict[str, Any]:
@@ -62,9 +67,53 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
             for name in adapters.folders
             if name not in usual
         ]
+        mixed = [name for name in adapters.folders if name in usual]
+        arms += [Arm(f"{HYBRID}, {name}", HYBRID, pair.with_adapter(name, HYBRID)) for name in mixed]
         methods = [name for name in METHODS if name in pair.methods]
         asked, sampling = read_questions(street / "qa.jsonl", options.limit), Sampling(max_new_tokens=128)
-        return compare(pair, asked, methods, sampling, KINDS, rows, progress, others=arms)
+        told = compare(pair, asked, methods, sampling, KINDS, rows, progress, others=arms)
+        found = read_rows(rows)
+        return {**told, "vision": seen(found, read_rows(rows.with_name("rows.vision.jsonl"))), "skipping": skipping(found)}
+
+
+def read_rows(path: Path) -> dict[str, dict[str, Row]]:
+    """Rows by arm and question."""
+    found = dict[str, dict[str, Row]]()
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        found.setdefault(row["method"], {})[row["question_id"]] = row
+    return found
+
+
+def seen(rows: dict[str, dict[str, Row]], looks: dict[str, dict[str, Row]]) -> dict[str, dict[str, Interval]]:
+    """Of answer tokens that the prior gets wrong, the share that an arm's first choice gets right, and how much more that is
+    than with a control's events, each with its interval over recordings."""
+    found = dict[str, dict[str, Interval]]()
+    for name, own in looks.items():
+        places = {at: row["vision"] for at, row in own.items() if row["vision"] is not None and row["vision"][1]}
+        recordings = [rows[name][at]["recording"] for at in places]
+        among = [float(of) for _, of in places.values()]
+
+        def share(right: list[float], among: list[float] = among, recordings: list[str] = recordings) -> Interval:
+            return [ratio_of_sums(right, among), *(ratio_interval(right, among, recordings) or (None, None))]
+
+        found[name] = {"right": share([float(right) for right, _ in places.values()])}
+        for control in (f"{name}, {kind} events" for kind in KINDS[1:]):
+            # The same answers, so the same tokens: the difference is a ratio of sums too.
+            if (other := looks.get(control)) is not None:
+                found[name][control] = share([float(right - other[at]["vision"][0]) for at, (right, _) in places.items()])
+    return found
+
+
+def skipping(rows: dict[str, dict[str, Row]]) -> dict[str, float | None]:
+    """What an answer takes on average: the target's own, one from events alone, and one that events were tried for first."""
+    own = rows.get(SKIP, {}).values()
+    times = {
+        "target_ms": [row["timing_ms"]["total"] for row in rows["autoregressive"].values()],
+        "skipped_ms": [row["timing_ms"]["total"] for row in own if row["skipped"]],
+        "asked_ms": [row["timing_ms"]["total"] for row in own if not row["skipped"]],
+    }
+    return {name: mean(values) for name, values in times.items()}
 
 
 def progress(done: int, total: int) -> None:
@@ -123,17 +172,25 @@ def risk(options: argparse.Namespace) -> dict[str, Any]:
                 told[f"prior, risk {risk:g}"] = taken(blind[~even], guessed[~even], limit)
             by_feature = {name: auc(features[:, place], right) for place, name in enumerate(FEATURES)}
             scores = {"auc": {"predictor": auc(sure, right), **by_feature}, "reliability": reliability(sure, right)}
-            shares = {"right": float(right.mean()), "prior_right": float(guessed.mean())}
-            splits.append({"n": len(rows), **shares, "at": told, **scores})
+            shares = {"right": float(right.mean()), "prior_right": float(guessed.mean()), "scenes": len(set(scene))}
+            curves = {"predictor": swept(sure, right), "prior": swept(blind, guessed)}
+            splits.append({"n": len(rows), **shares, "at": told, **scores, "curves": curves})
             print(f"{split + 1} of {SPLITS} sets of scenes", file=sys.stderr, flush=True)
         calibrated_on = len(set(target.calibrated.recordings.tolist()))
         return {"splits": splits, "calibrated_on": calibrated_on, "environment": environment(pair, ["real"])}
 
 
+def swept(sure: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> list[list[float]]:
+    """[skipped, wrong] for thresholds that take ever more."""
+    limits = np.unique(np.quantile(sure, np.linspace(0, 1, CURVE)))[::-1]
+    found = [taken(sure, right, limit) for limit in limits]
+    return [[one["skipped"], one["wrong"]] for one in found]
+
+
 def taken(sure: np.ndarray[Any, Any], right: np.ndarray[Any, Any], limit: float) -> dict[str, float]:
     """Of all answers, the share that is taken from a probability on, and the share that is taken and wrong."""
     used = sure >= limit
-    return {"skipped": float(used.mean()), "wrong": float((used & ~right).mean())}
+    return {"skipped": float(used.mean()), "wrong": float((used & ~right).mean()), "n": len(used)}
 
 
 def training(options: argparse.Namespace) -> dict[str, Any]:
@@ -142,13 +199,19 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     for run in options.runs:
         about = fields.read_json(run / "run.json")
         lines = [json.loads(line) for line in (run / "calibration.jsonl").read_text().splitlines()]
-        sizes = {}
-        for path in sorted(run.glob("pair/adapters/*/config.json")):
-            if path.parent.name not in lines[-1]["adapters"]:
-                continue  # it came with the pair
-            sizes[path.parent.name] = inspect_adapter(path.parent)[1].parameters
-        found.append({"output": about["output"], "free_running": about["free_running"], "phases": lines, "parameters": sizes})
+        path = next(path for path in (run / "pair" / KNOWN, run / KNOWN) if path.exists())
+        known = json.loads(path.read_text())["calibration"]
+        sizes = {name: known[name]["parameters"] for name in lines[-1]["adapters"]}
+        own = {"output": about["output"], "free_running": about["free_running"], "phases": lines, "parameters": sizes}
+        found.append({**own, "curves": {phase: curve(run / f"{phase}.jsonl") for phase in about["phases"]}})
     return {"runs": found}
+
+
+def curve(path: Path) -> list[dict[str, float]]:
+    """What a stage noted in training, at `CURVE` places at most."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    kept = np.unique(np.linspace(0, len(lines) - 1, CURVE).astype(int)) if lines else ()
+    return [lines[place] for place in kept]
 
 
 def main() -> None:

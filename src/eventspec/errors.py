@@ -11,5 +11,16 @@ class BadInput(EventspecError):
     """A file, field, option or argument that cannot be used."""
 
 
+class BadSetting(BadInput):
+    """A field of `Sampling` that cannot be used: its `name`, and what is `wrong` with it."""
+
+    def __init__(self, name: str, wrong: str) -> None:
+        super().__init__(name, wrong)
+        self.name, self.wrong = name, wrong
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.wrong}"
+
+
 class BadCheckpoint(EventspecError):
     """A model or pair folder that misses a file, or holds tensors that do not fit."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, BadSetting
 
 
 class ConstraintState(Protocol):
@@ -89,9 +89,9 @@ def _constraint(name: str, value: Any) -> Constraint | None:
     return found
 
 
-def _wrong(name: str, value: Any, wanted: str) -> BadInput:
+def _wrong(name: str, value: Any, wanted: str) -> BadSetting:
     shown = repr(value)
-    return BadInput(f"{name} is {shown if len(shown) <= 60 else shown[:57] + '...'}: it must be {wanted}")
+    return BadSetting(name, f"is {shown if len(shown) <= 60 else shown[:57] + '...'}: it must be {wanted}")
 
 
 @dataclass(frozen=True)

@@ -148,12 +148,12 @@ def test_settings_out_of_range(capsys: pytest.CaptureFixture[str], option: str, 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--frequency-penalty", 3), "frequency_penalty"),
-        (("--presence-penalty", -3), "presence_penalty"),
-        (("--min-new-tokens", 65), "min_new_tokens"),
+        (("--frequency-penalty", 3), "--frequency-penalty is 3.0"),
+        (("--presence-penalty", -3), "--presence-penalty is -3.0"),
+        (("--min-new-tokens", 65), "--min-new-tokens is 65"),
         (("--logit-bias", "car"), "ID=VALUE"),
         (("--logit-bias", "3=x"), "ID=VALUE"),
-        (("--logit-bias", "3=nan"), "logit_bias"),
+        (("--logit-bias", "3=nan"), "--logit-bias"),
         (("--logit-bias", "99999=1"), "not in the vocabulary"),
         (("--bad-word", ""), "or an empty one"),
         (("--json-schema", "nowhere.json"), "nowhere.json cannot be read"),
@@ -250,7 +250,7 @@ def test_question_files_that_are_none(content: bytes, told: str, capsys: pytest.
 
 @pytest.mark.parametrize("words", [("--temperature", "inf"), ("--temperature", "nan"), ("--repetition-penalty", "inf")])
 def test_sampling_that_is_no_number(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert words[0].strip("-").replace("-", "_") in refused(capsys, *ASK, REAL, *words)
+    assert f"{words[0]} is {words[1]}: it must be" in refused(capsys, *ASK, REAL, *words)
 
 
 def test_a_prompt_that_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,13 @@ def test_lines_say_when_what_happened() -> None:
     assert lines == [
         ["10.0", "ms", "provisional", "abcd"],
         ["50.0", "ms", "committed", "ab"],
-        ["50.0", "ms", "retracted", "cd"],
-        ["60.0", "ms", "committed", "g"],
+        ["50.0", "ms", "retracted", "…cd"],
+        ["60.0", "ms", "committed", "…g"],
     ]
+
+
+def test_a_line_tells_where_a_word_goes_on() -> None:
+    page, pieces = io.StringIO(), ["", "A", " cy", "clist", ".", " Two"]
+    updates: list[tuple[float, Update]] = [(0.0, Committed((place,))) for place in range(1, 6)]
+    replay(Console(file=page, width=100), updates, lambda ids: "".join(pieces[i] for i in ids), slower=1.0)
+    assert [line.split()[-1] for line in page.getvalue().splitlines()] == ["A", "cy", "…clist", ".", "Two"]

@@ -148,3 +148,11 @@ def test_a_file_without_weights_is_refused(content: str, tmp_path: Path) -> None
     (tmp_path / "mixture.json").write_text(content)
     with pytest.raises(BadCheckpoint, match=r"mixture\.json"):
         Mixture.load(tmp_path / "mixture.json")
+
+
+def test_a_drafter_without_weights_stands_in_for_another() -> None:
+    own, other = SourceWeights(named=1.0), SourceWeights(named=2.0)
+    mixture = Mixture({"events": own, "head": other}, 0.5)
+    assert mixture.standing_in({"adapted": "events"}) == Mixture({"adapted": own, "events": own, "head": other}, 0.5)
+    assert mixture.standing_in({"head": "events"}) == mixture, "a drafter with weights keeps them"
+    assert mixture.standing_in({"adapted": "nobody"}) == mixture

@@ -44,9 +44,19 @@ def folder(adapters: Adapters, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="module")
-def pair(folder: Path, adapters: Adapters, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    fusion = saved(adapters, "fused", "features", tmp_path_factory.mktemp("adapters") / "fusion")
-    made = load_pair("nano", "one", fit=False).with_adapter(str(folder)).with_adapter(str(fusion))
+def folders(folder: Path, adapters: Adapters, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An adapter for each method."""
+    return {
+        "aligned": folder,
+        "event-eagle": saved(adapters, "fused", "features", tmp_path_factory.mktemp("adapters") / "fusion"),
+    }
+
+
+@pytest.fixture(scope="module")
+def pair(folders: dict[str, Path]) -> Pair:
+    made = load_pair("nano", "one", fit=False)
+    for place in folders.values():
+        made = made.with_adapter(str(place))
     return made.with_policy(("aligned", "event-eagle"), node_cost=1e-4)  # or nothing is sure enough to be drafted
 
 
@@ -77,6 +87,22 @@ def test_an_adapter_of_noise_changes_no_answer(
     assert found.trace.drafted > 0
     assert not found.trace.given_up
     assert {span.stage for span in found.trace.spans if span.lane == "drafter"} >= {"vision", "prefill", "draft"}
+
+
+@pytest.mark.parametrize("method", ["aligned", "event-eagle"])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 6}])
+def test_hybrid_with_an_adapter_in_the_event_drafters_place(
+    method: str, settings: dict[str, Any], pair: Pair, recording: Recording, folders: dict[str, Path]
+) -> None:
+    mixed = pair.with_adapter(str(folders[method]), "hybrid")
+    names = [drafter.name for drafter in mixed.method("hybrid").drafts.ahead]
+    assert method in names
+    assert "cross-modal" not in names
+    assert "cross-modal" in [drafter.name for drafter in pair.method("hybrid").drafts.ahead], "the others stay as they are"
+    wanted = generate(pair, recording, QUESTIONS[1], "autoregressive", max_new_tokens=24, **settings)
+    found = generate(mixed, recording, QUESTIONS[1], "hybrid", max_new_tokens=24, **settings)
+    assert found.token_ids == wanted.token_ids
+    assert found.lossless
 
 
 def test_it_drafts_ahead_only_and_needs_events(pair: Pair, recording: Recording) -> None:

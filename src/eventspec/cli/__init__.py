@@ -16,7 +16,7 @@ import typer
 from eventspec import __version__
 from eventspec.cli import bench, chat, dataset, demo, doctor, events, generate, live, models, plan, scenes, train
 from eventspec.cli.help import App
-from eventspec.errors import EventspecError
+from eventspec.errors import BadSetting, EventspecError
 
 app = App(
     name="eventspec",
@@ -33,6 +33,8 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+OPTIONS = {"stop_strings": "--stop", "bad_words": "--bad-word"}
+"""What commands call the settings of `Sampling` that have other names there."""
 _VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
 
 
@@ -98,6 +100,8 @@ def _explain(error: Exception) -> int:
     debugging = bool(os.environ.get("EVENTSPEC_DEBUG"))
     if debugging:
         traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, BadSetting):
+        return _say(f"{OPTIONS.get(error.name) or '--' + error.name.replace('_', '-')} {error.wrong}", 2)
     if isinstance(error, EventspecError):
         return _say(str(error), 2)
     if isinstance(error, OSError) and error.filename is not None:

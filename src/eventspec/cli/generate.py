@@ -51,7 +51,9 @@ Head = Annotated[
     ),
 ]
 Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N.")]
-Adapter = Annotated[str | None, typer.Option(help="Another adapter for aligned or event-eagle: one of --pair's, or a folder.")]
+Adapter = Annotated[
+    str | None, typer.Option(help="For aligned, event-eagle, skip-encode or hybrid: an adapter of --pair, or a folder.")
+]
 Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
 Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
 Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]

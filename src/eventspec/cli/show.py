@@ -119,7 +119,10 @@ def replay(console: Console, updates: Iterable[tuple[float, Update]], decode: De
 
 
 def _tail(decode: Decode, before: list[int], ids: list[int]) -> str:
-    return decode([*before, *ids])[len(decode(before)) :].strip()
+    """The text of `ids` behind `before`, with an ellipsis where it goes on in the middle of a word."""
+    known = decode(before)
+    more = decode([*before, *ids])[len(known) :]
+    return f"{'…' if known[-1:].isalnum() and more[:1].isalnum() else ''}{more.strip()}"
 
 
 def _animate(console: Console, updates: Iterable[tuple[float, Update]], decode: Decode, slower: float) -> None:

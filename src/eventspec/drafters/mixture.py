@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,11 @@ class Mixture:
         itself."""
         found = np.array([[w.named, w.slope, w.depth, w.silent] for w in (self.weights[name] for name in names)])
         return np.asarray(1 / (1 + np.exp(-(self.bias + (features * found).sum((1, 2))))))
+
+    def standing_in(self, places: Mapping[str, str]) -> Mixture:
+        """The same, where drafters without weights of their own, the keys, have those of others."""
+        more = {name: self.weights[other] for name, other in places.items() if other in self.weights}
+        return Mixture({**more, **self.weights}, self.bias)
 
     def save(self, path: Path) -> None:
         """Write the weights as JSON."""

@@ -44,7 +44,7 @@ CHOICES = {
     "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
     "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),
     "compress": (LOSSY,),
-    "adapter": (ALIGNED, EVENT_EAGLE, SKIP),
+    "adapter": (ALIGNED, EVENT_EAGLE, SKIP, HYBRID),
     "risk": (SKIP,),
 }
 """What may be chosen beside a method, and the methods that use it."""
@@ -183,21 +183,23 @@ def usual_compression(parts: Parts) -> Method | None:
     return compressed(parts, USUAL_COMPRESSION) if frames else None
 
 
-def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> Method | None:
-    """Every drafter that there is: the event drafter, the prior and n-grams while the target encodes; the head on the target's
-    features, the prior and n-grams behind it. None without any but n-grams. `blind`: without the event drafter.
+def hybrid(parts: Parts, methods: Mapping[str, Method], events: str | None = EVENT_METHOD) -> Method | None:
+    """Every drafter that there is: that of method `events`, the prior and n-grams while the target encodes; the head on the
+    target's features, the prior and n-grams behind it. None without any but n-grams. Where the mixture knows nothing of a
+    drafter on events, it weighs it as the event drafter.
 
     Behind the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
     1.97 rounds an answer with it and without, decoding 2.98x and 3.26x as fast as plainly)."""
     heads = [methods[name] for name in HEAD_METHODS if name in methods][:1]
-    models = [methods[name] for name in (EVENT_METHOD,) if name in methods and not blind]
+    models = [] if events is None or events not in methods else [methods[events]]
     texts = [made for made in (prior(parts), ngram(parts)) if made is not None]
     if not heads and not models:
         return None
     first = (heads or models)[0]
     drafters = [drafter for method in (*(heads or models), *texts) for drafter in method.drafts.after]
     ahead = tuple(drafter for method in (*models, *texts) for drafter in method.drafts.ahead)
-    drafts = Drafts(ahead, tuple(drafters), parts.mixture)
+    mixture = parts.mixture.standing_in({drafter.name: EVENT_METHOD for method in models for drafter in method.drafts.ahead})
+    drafts = Drafts(ahead, tuple(drafters), mixture)
     notes = dict.fromkeys(note for method in (*heads, *models) for note in method.notes)
     return replace(first, drafts=drafts, policy=replace(first.policy, patience=2.0), drafter_needs=None, notes=tuple(notes))
 
@@ -317,7 +319,7 @@ METHODS = {
     "hybrid": Shipped(
         "all of these at once: events, head, prior and n-grams draft one tree by their calibrated probabilities", hybrid
     ),
-    "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True)),
+    "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, events=None)),
     "cascade": Shipped(
         "the event VLM's drafts, looked through by the target on a single frame before the target sees them", cascade
     ),

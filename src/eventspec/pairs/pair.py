@@ -24,6 +24,7 @@ from eventspec.pairs.methods import (
     EVENT_EAGLE,
     EVENT_METHOD,
     HEAD_METHODS,
+    HYBRID,
     LOSSY,
     METHODS,
     SKIP,
@@ -34,6 +35,7 @@ from eventspec.pairs.methods import (
     drafted_by,
     drafting_by,
     event_eagle,
+    hybrid,
     remade,
     skip_encode,
 )
@@ -133,10 +135,17 @@ class Pair:
 
     def with_adapter(self, adapter: str, method: str | None = None) -> Pair:
         """With another adapter, a name from the pair's `[adapters]` or the folder of one: to rows for method aligned, and for
-        skip-encode where it was calibrated; to features for event-eagle. BadInput and BadCheckpoint, one line each: also for
-        one that the `method` it is meant for cannot use."""
+        skip-encode where it was calibrated; to features for event-eagle. Meant for `method` hybrid, it also drafts there in the
+        event drafter's place. BadInput and BadCheckpoint, one line each: also for one that the `method` it is meant for cannot
+        use."""
         parts, rest = self.parts, {name: own for name, own in self.methods.items() if name != SKIP}
         by = drafting_by(parts, adapter)
+        if method == HYBRID:
+            pair = self.with_adapter(adapter)
+            mixed = hybrid(parts, pair.methods, by)
+            assert mixed is not None  # the adapter drafts
+            before = self.methods.get(HYBRID, mixed).policy
+            return pair.with_method(HYBRID, replace(mixed, policy=mixed.policy.costing_as(before)))
         if method is not None and method not in ((by,) if by == EVENT_EAGLE else (by, SKIP)):
             raise BadInput(f"adapter {adapter} is for method {by}: name another one for method {method}")
         if by == EVENT_EAGLE:

@@ -129,7 +129,7 @@ def train(
     if not processes.first:
         return out / "pair"
     if free_running:
-        write_figures(out / FIGURES, json.loads(log.read_text().splitlines()[-1]))
+        write_figures(out / FIGURES, json.loads(log.read_text().splitlines()[-1]), adapters)
         return out
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":
@@ -197,7 +197,7 @@ def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt
     made, last = out / ".pair.part", json.loads(log.read_text().splitlines()[-1])
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, made)
-    figures = write_figures(made / FIGURES, last)
+    figures = write_figures(made / FIGURES, last, adapters)
     drafter, target = models[0].to("cpu"), models[1].model.to("cpu").eval()
     for kind, adapter in adapters.items():
         shutil.rmtree(made / "adapters" / kind, ignore_errors=True)
@@ -210,10 +210,12 @@ def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt
     return out / "pair"
 
 
-def write_figures(path: Path, last: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Figures of adapters by name behind a phase, beside those that are there of others."""
+def write_figures(path: Path, last: Mapping[str, Any], adapters: Mapping[str, Adapter]) -> dict[str, dict[str, float]]:
+    """Figures of adapters by name behind a phase and how many parameters each has, beside those that are there of others."""
     before = json.loads(path.read_text())["calibration"] if path.exists() else {}
-    figures: dict[str, dict[str, float]] = {**before, **last["adapters"]}
+    sizes = {name: sum(parameter.numel() for parameter in adapter.parameters()) for name, adapter in adapters.items()}
+    own = {name: {**found, "parameters": sizes[name]} for name, found in last["adapters"].items()}
+    figures: dict[str, dict[str, float]] = {**before, **own}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps({"calibration": figures, "phase": last["phase"], "torch": torch.__version__}) + "\n")
     return figures

@@ -1,0 +1,322 @@
+"""Writes docs/alignment.md and its charts from benchmarks/results/alignment.json.
+
+python benchmarks/alignment_report.py            # write them
+python benchmarks/alignment_report.py --check    # exit 1 when one is not what the results say
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from charts import curves
+from pages import ROOT, settle
+from pages import table as lines
+from scipy.stats import spearmanr
+
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "benchmarks/results/alignment.json"
+GAPS = {
+    "cosine": "cosine",
+    "l2": "L2",
+    "mmd": "MMD",
+    "sliced_wasserstein": "sliced Wasserstein",
+    "linear_cka": "linear CKA",
+    "information": "information, nats",
+}
+NEAR = ("cosine", "linear_cka", "information")
+"""Gaps that are large where two sets of features are alike."""
+CONTROLS = {"shuffled": "another clip's events", "blank": "blank events", "scattered": "the same moments, random pixels"}
+DRAWS = 2000
+Told = dict[str, Any]
+Points = list[tuple[str, dict[str, float], float]]
+"""An adapter's name, its gaps, and how many tokens of an answer it gets right from the first on."""
+
+INTRO = """Written by `benchmarks/alignment_report.py` from `benchmarks/results/alignment.json`, which `benchmarks/alignment.py`
+measures.
+
+An adapter maps what the event model computes to what the target reads: to visual rows of its prompt (method `aligned`: the
+target's own language model drafts from events), or to the features that its head reads (method `event-eagle`). Both models stay
+as they are. `eventspec train adapter` makes one ([how to](how-to/train.md)); the target verifies every draft, so both methods
+are lossless. `skip-encode` is not: it answers from events alone where a calibrated risk allows it."""
+
+
+def written(results: Told) -> dict[Path, str]:
+    """Every file and its text."""
+    parts = [
+        drafts(results["table"]),
+        events(results["table"]),
+        gaps(results["training"]["runs"]),
+        ages(results["training"]["runs"]),
+        plateau(results["training"]["runs"]),
+        risk(results["risk"], results["table"]["skipping"]),
+    ]
+    page = "\n".join(["# Alignment", "", INTRO, "", *(line for part in parts for line in part)])
+    drawings = {
+        "alignment-ages": curves("Tokens right in training", by_step(results["training"]["runs"]), "minutes", "share right"),
+        "alignment-plateau": curves(
+            "Tokens right by size of the adapter", by_size(results["training"]["runs"]), "thousand parameters", "share right"
+        ),
+        "alignment-risk": curves(
+            "Answers that stay the target's", by_share(results["risk"]), "share answered from events", "share"
+        ),
+    }
+    files = {DOCS / f"figures/{name}.svg": drawing for name, drawing in drawings.items()}
+    return {DOCS / "alignment.md": page.rstrip() + "\n", **files}
+
+
+def spread(found: list[float | None], form: str = ".2f") -> str:
+    """A value and its interval."""
+    value, low, high = found
+    if value is None:
+        return "-"
+    return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+def drafts(told: Told) -> list[str]:
+    """Every method beside its rivals."""
+    where, methods = told["environment"], told["methods"]
+    rows = []
+    for name, found in methods.items():
+        if name.endswith(" events") or name == "skip-encode":
+            continue
+        right = told["vision"].get(name, {}).get("right") if name != "prior" else None
+        rows.append(
+            [
+                f"`{name}`",
+                spread([found["speedup"], *found["speedup_ci95"]]),
+                f"{found['tau']:.2f}",
+                "-" if right is None else spread(right, ".0%"),
+                "-" if found["first_provisional_ms"] is None else f"{found['first_provisional_ms']:.0f}",
+                f"{found['identical']} of {told['n']}",
+            ]
+        )
+    ceiling, prior = methods["autoregressive"]["ceiling"], methods["prior"]
+    run = f"n = {told['n']} held-out questions about {told['recordings']} scenes, {where['processor']}, load {where['load'][0]}"
+    adapted = [name for name in methods if name.startswith(("aligned", "event-eagle")) and not name.endswith(" events")]
+    best = max(adapted, key=lambda name: methods[name]["speedup"])
+    usual, own = methods["cross-modal"]["speedup"], methods[best]["speedup"]
+    text = (
+        f"{run}, one interleaved run; 95 % intervals over recordings. The ceiling is {ceiling:.2f}x. "
+        f"{prior['vision_share']:.0%} of the answer tokens ({prior['vision_tokens']}) are ones that the prior gets wrong. "
+        f"The adapter whose answers are soonest is that of `{best}`: {own:.2f}x, beside {usual:.2f}x of `cross-modal`, "
+        f"whose drafts cost no pass of the target's language model."
+    )
+    heads = ["method", "speedup", "tau", "first choice right where the prior is wrong", "first provisional, ms", "identical"]
+    return ["## What the drafts are worth", "", text, "", *lines(heads, rows)]
+
+
+def events(told: Told) -> list[str]:
+    """Own events beside a control's, for every arm that was run with both."""
+    rows = []
+    for name, found in told["vision"].items():
+        if len(found) > 1:
+            differences = [
+                spread(found[f"{name}, {kind} events"], "+.0%") for kind in CONTROLS if f"{name}, {kind} events" in found
+            ]
+            rows.append([f"`{name}`", spread(found["right"], ".0%"), *differences])
+    text = (
+        "Of the tokens that the prior gets wrong, the share that the first choice gets right (the prior's own is 0 there), and "
+        "how much more that is than with shuffled events (another clip's), blank ones, and the same moments at random pixels."
+    )
+    heads = ["method", "own events", *(f"more than {control}" for control in CONTROLS.values())]
+    return [
+        "## What events are worth",
+        "",
+        text,
+        "",
+        *lines(heads, rows),
+    ]
+
+
+def taught(runs: list[Told]) -> list[Told]:
+    """Runs on the target's own text."""
+    return [run for run in runs if not run["free_running"]]
+
+
+def points(run: Told) -> Points:
+    """Every adapter at every age."""
+    return [(name, gaps, line["adapters"][name]["leading"]) for line in run["phases"] for name, gaps in line["gaps"].items()]
+
+
+def rank(found: Points, name: str) -> list[float | None]:
+    """Rank correlation of a gap with acceptance, towards more alike, and its interval: adapters are drawn, with all ages."""
+    sign = 1 if name in NEAR else -1
+    groups = list(dict.fromkeys(adapter for adapter, _, _ in found))
+    own = {one: np.array([(sign * gaps[name], leading) for a, gaps, leading in found if a == one]) for one in groups}
+    drawn = np.random.default_rng(0).integers(len(groups), size=(DRAWS, len(groups)))
+    value = correlation(np.concatenate(list(own.values())))
+    if len(groups) < 3:
+        return [value, None, None]
+    values = [correlation(np.concatenate([own[groups[place]] for place in draw])) for draw in drawn]
+    return [value, *(float(end) for end in np.nanpercentile(values, [2.5, 97.5]))]
+
+
+def correlation(pairs: np.ndarray[Any, Any]) -> float:
+    return float(spearmanr(pairs[:, 0], pairs[:, 1]).statistic)
+
+
+def gaps(runs: list[Told]) -> list[str]:
+    """Feature gaps before and after, and which of them goes with acceptance."""
+    text = [
+        "## Feature gaps",
+        "",
+        "How far what an adapter writes lies from what the target computed, on held-out clips, before training and behind it. "
+        "They are no acceptance: what they say of it is in the last line of each table, the rank correlation of a gap (turned "
+        "towards more alike) with the tokens of an answer that are right from the first on, over adapters and phases.",
+        "",
+    ]
+    for run in taught(runs):
+        names = [name for name in GAPS if all(name in gaps for _, gaps, _ in points(run))]
+        first, last = run["phases"][0], run["phases"][-1]
+        rows = [
+            [
+                name.removeprefix("features-"),
+                f"{run['parameters'].get(name, 0) / 1000:.0f}",
+                *(f"{first['gaps'][name][gap]:.2f}, {last['gaps'][name][gap]:.2f}" for gap in names),
+                f"{first['adapters'][name]['leading']:.1f}, {last['adapters'][name]['leading']:.1f}",
+            ]
+            for name in last["gaps"]
+        ]
+        rows.append(["rank correlation", "", *(spread(rank(points(run), gap)) for gap in names), ""])
+        heads = ["adapter", "thousand parameters", *(GAPS[gap] for gap in names), "leading tokens right"]
+        text += [f"To {run['output']}:", "", *lines(heads, rows)]
+    return text
+
+
+def by_step(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
+    """Accuracy in training over minutes, one phase behind the other; the first learns no answers."""
+    series = dict[str, list[tuple[float, float]]]()
+    for run in taught(runs):
+        for name in run["phases"][-1]["adapters"]:
+            done, found = 0.0, list[tuple[float, float]]()
+            for rows in run["curves"].values():
+                found += [
+                    ((done + row["seconds"]) / 60, row[f"_{name}_accuracy"]) for row in rows if f"_{name}_accuracy" in row
+                ]
+                done += rows[-1]["seconds"] if rows else 0.0
+            if found:
+                series[name] = found
+    return series
+
+
+def ages(runs: list[Told]) -> list[str]:
+    """Acceptance by phase."""
+    rows = []
+    for run in taught(runs):
+        for name in run["phases"][-1]["adapters"]:
+            known = [line["adapters"][name] for line in run["phases"]]
+            rows.append([name, *(f"{one['tokens']:.0%}, {one['leading']:.1f}, {one['answers']:.0%}" for one in known)])
+    heads = ["adapter", *(line["phase"] or "before" for line in taught(runs)[0]["phases"])]
+    return [
+        "## Acceptance by training",
+        "",
+        "Behind each phase, on held-out clips: tokens right behind the target's own, tokens of an answer right from the first "
+        "on (what a chain drafted ahead would have accepted), and answers that are right whole.",
+        "",
+        "![Share of tokens right in training, by minutes of all adapters together.](figures/alignment-ages.svg)",
+        "",
+        *lines(heads, rows),
+    ]
+
+
+def by_size(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
+    """Tokens right by the size of the adapter, to features: taught on the target's text, and on two texts of their own."""
+    series = dict[str, list[tuple[float, float]]]()
+    for run in (run for run in runs if run["output"] == "features"):
+        last = run["phases"][-1]["adapters"]
+        known = sorted((run["parameters"][name] / 1000, last[name]["tokens"]) for name in last if name in run["parameters"])
+        series["texts of their own" if run["free_running"] else "the target's text"] = known
+    return series
+
+
+def plateau(runs: list[Told]) -> list[str]:
+    """The negative result of earlier work, and how it is avoided."""
+    rows = [[how, *(f"{size:.0f}: {right:.1%}" for size, right in known)] for how, known in by_size(runs).items()]
+    most = max(map(len, rows))
+    heads = ["trained on", *(f"size {number}" for number in range(1, most))]
+    return [
+        "## The plateau",
+        "",
+        "Earlier work paired the tokens that two models said on their own, place by place, and saw the share of right tokens "
+        "stop at 27 % from 2 to 101 million parameters. Once two texts part, what is read has nothing to do with what is "
+        "wanted, and no size mends that. Tokens right on held-out clips by thousand parameters, for the same kinds of adapter:",
+        "",
+        "![Share of tokens right by parameters: on texts of their own it does not rise.](figures/alignment-plateau.svg)",
+        "",
+        *lines(heads, [row + [""] * (most - len(row)) for row in rows]),
+    ]
+
+
+def by_share(told: Told) -> dict[str, list[tuple[float, float]]]:
+    """Answers that stay the target's by the share that is answered from events, over all splits."""
+    series = dict[str, list[tuple[float, float]]]()
+    for name, title in (("predictor", "predictor"), ("prior", "the prior's answers")):
+        found = [point for split in told["splits"] for point in split["curves"][name]]
+        places = np.linspace(0, 1, 11)
+        skipped, wrong = np.array(found).T
+        order = np.argsort(skipped)
+        series[title] = [(float(at), float(1 - np.interp(at, skipped[order], wrong[order]))) for at in places]
+    return series
+
+
+def risk(told: Told, skipping: dict[str, float | None]) -> list[str]:
+    """Skipped and wrong answers by risk, and how well right is told from wrong."""
+    splits = told["splits"]
+    rows = []
+    for name in splits[0]["at"]:
+        at = [split["at"][name] for split in splits if name in split["at"]]
+        wrong = [
+            f"{one['wrong']:.1%} ({low:.1%} to {high:.1%})" for one, (low, high) in zip(at, map(binomial, at), strict=True)
+        ]
+        rows.append([name, ", ".join(f"{one['skipped']:.0%}" for one in at), ", ".join(wrong), faster(at, skipping)])
+    heads = ["limit", "answered from events", "wrong, of all answers (95 %)", "speedup"]
+    areas = {name: " ".join(f"{split['auc'][name]:.2f}" for split in splits) for name in splits[0]["auc"]}
+    right = ", ".join(f"{split['right']:.0%}" for split in splits)
+    blind = ", ".join(f"{split['prior_right']:.0%}" for split in splits)
+    text = (
+        f"`skip-encode --risk R`: on average over recordings at most a share R of all answers is wrong (conformal risk "
+        f"control, calibrated on {told['calibrated_on']} recordings). Three disjoint sets of scenes, of {splits[0]['n']} "
+        f"questions or so; from events alone {right} of the answers are the target's, the prior's own {blind}. Rows "
+        "`threshold` are the fixed ones of the early notes, which promise nothing. The control takes the prior's own answers "
+        "where it is sure."
+    )
+    return [
+        "## Risk",
+        "",
+        text,
+        "",
+        "![Answers that stay the target's by the share answered from events.](figures/alignment-risk.svg)",
+        "",
+        *lines(heads, rows),
+        f"Area under the ROC curve of right against wrong, by set: {'; '.join(map(' '.join, areas.items()))}.",
+        "",
+    ]
+
+
+def binomial(found: dict[str, float]) -> tuple[float, float]:
+    """Wilson's 95 % interval of the share of wrong answers."""
+    share, n, z = found["wrong"], found["n"], 1.96
+    middle, scale = share + z * z / (2 * n), 1 + z * z / n
+    half = z * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
+    return max(0.0, (middle - half) / scale), (middle + half) / scale
+
+
+def faster(at: list[dict[str, float]], skipping: dict[str, float | None]) -> str:
+    """How many times as fast, by what a skipped answer and another took in the table's run."""
+    taken, asked, whole = (skipping[name] for name in ("skipped_ms", "asked_ms", "target_ms"))
+    if taken is None or asked is None or whole is None:
+        return "-"
+    share = float(np.mean([one["skipped"] for one in at]))
+    return f"{whole / (share * taken + (1 - share) * asked):.2f}"
+
+
+def main() -> int:
+    return settle(written(json.loads(RESULTS.read_text())), "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
