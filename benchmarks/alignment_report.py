@@ -96,7 +96,8 @@ def drafts(told: Told) -> list[str]:
         )
     ceiling, prior = methods["autoregressive"]["ceiling"], methods["prior"]
     run = f"n = {told['n']} held-out questions about {told['recordings']} scenes, {where['processor']}, load {where['load'][0]}"
-    adapted = [name for name in methods if name.startswith(("aligned", "event-eagle")) and not name.endswith(" events")]
+    controls = (" events", ", constant")
+    adapted = [name for name in methods if name.startswith(("aligned", "event-eagle")) and not name.endswith(controls)]
     best = max(adapted, key=lambda name: methods[name]["speedup"])
     usual, own = methods["cross-modal"]["speedup"], methods[best]["speedup"]
     text = (

@@ -6,7 +6,8 @@ what the target's own head reads, so that the next token is named with the targe
 
 linear: one product. bottleneck, blocks, wide: residual MLPs (one narrow, three narrow, three wide: the L1, L2 and L3 of earlier
 work). attention: rows attend to each other; causal: to earlier ones only, and each also learns to predict the next. fused:
-several inputs (layers of the tower; a token's feature and its embedding), mixed by a gate for every row and channel.
+several inputs (layers of the tower; a token's feature and its embedding), mixed by a gate for every row and channel. constant:
+a control that sees no event and learns one row for all places, a prompt; what another kind is worth is what exceeds it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ Output = Literal["rows", "features"]
 HEADS = 4
 LARGEST = 1 << 16
 """Bound of a width."""
+CONTROL = "constant"
 LAST_LAYERS = 3
 """Of the tower, that `fused` reads."""
 
@@ -63,14 +65,26 @@ class Attending(nn.Module):
         return added
 
 
+class Constant(nn.Module):
+    """[..., D] -> [..., D]: one learned row, whatever comes in."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.row = nn.Parameter(torch.zeros(width))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return 0 * rows + self.row  # so that all that comes before has a gradient: none
+
+
 @dataclass(frozen=True)
 class Kind:
-    """How an adapter of a kind is made for rows of a width: its blocks, whether it reads several inputs, whether rows attend to
-    each other, and whether each also learns to predict the next."""
+    """How an adapter of a kind is made for rows of a width: its blocks, whether it reads several inputs, whether it writes rows
+    only (they look at each other, or there is nothing to say of a single token), and whether each row also learns to predict
+    the next."""
 
     blocks: Callable[[int], list[nn.Module]]
     several: bool = False
-    attends: bool = False
+    rows_only: bool = False
     foresees: bool = False
 
 
@@ -79,9 +93,10 @@ KINDS = {
     "bottleneck": Kind(lambda width: [Residual(width, width // 2)]),
     "blocks": Kind(lambda width: [Residual(width, width // 2) for _ in range(3)]),
     "wide": Kind(lambda width: [Residual(width, 4 * width) for _ in range(3)]),
-    "attention": Kind(lambda width: [Attending(width, 2 * width, causal=False) for _ in range(2)], attends=True),
-    "causal": Kind(lambda width: [Attending(width, 2 * width, causal=True) for _ in range(2)], attends=True, foresees=True),
+    "attention": Kind(lambda width: [Attending(width, 2 * width, causal=False) for _ in range(2)], rows_only=True),
+    "causal": Kind(lambda width: [Attending(width, 2 * width, causal=True) for _ in range(2)], rows_only=True, foresees=True),
     "fused": Kind(lambda width: [Residual(width, 2 * width) for _ in range(2)], several=True),
+    CONTROL: Kind(lambda width: [Constant(width)], rows_only=True),
 }
 
 
@@ -93,8 +108,8 @@ def check_kind(kind: str, output: Output) -> str:
 
 
 def kinds_to(output: Output) -> list[str]:
-    """The kinds that can write an output: features come token by token, so nothing attends there."""
-    return [name for name, own in KINDS.items() if output == "rows" or not own.attends]
+    """The kinds that can write an output."""
+    return [name for name, own in KINDS.items() if output == "rows" or not own.rows_only]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ Between = Annotated[
 ]
 Kinds = Annotated[
     list[str] | None,
-    typer.Option(help="linear, bottleneck, blocks, wide, attention, causal or fused; by default bottleneck. Repeatable."),
+    typer.Option(
+        help="linear, bottleneck (the default), blocks, wide, attention, causal, fused, or the control constant. Repeatable."
+    ),
 ]
 Written = Annotated[
     str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
@@ -53,7 +55,7 @@ def adapter(
     as_json: AsJson = False,
 ) -> None:
     """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
-    language model reads. Kinds attention and causal write rows only.
+    language model reads. Kinds attention, causal and constant write rows only.
 
     On several GPUs, or processes, as `train heads`.
     """

@@ -22,7 +22,7 @@ import torch
 from tokenizers import Tokenizer
 
 from eventspec.align.acceptance import Calibrated, Predictor
-from eventspec.align.adapters import Adapter, AdapterConfig, Output, check_kind
+from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output, check_kind
 from eventspec.align.substitute import FEATURES
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput
@@ -193,7 +193,7 @@ def _note(log: Path, phase: str, agreement: Figures, gaps: Figures) -> None:
 
 def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt, FrozenTarget], out: Path, log: Path) -> Path:
     """A copy of the pair with the adapters in it, in the place of those of the same names; the one whose drafts are accepted
-    longest stands first."""
+    longest stands first, the control last."""
     made, last = out / ".pair.part", json.loads(log.read_text().splitlines()[-1])
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, made)
@@ -203,7 +203,7 @@ def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt
         shutil.rmtree(made / "adapters" / kind, ignore_errors=True)
         save_adapter(adapter.cpu(), made / "adapters" / kind, drafter, target)
     there = [path.name for path in sorted((made / "adapters").iterdir()) if path.is_dir()]
-    best = sorted(there, key=lambda kind: -figures.get(kind, {}).get("leading", 0.0))
+    best = sorted(there, key=lambda name: (name == CONTROL, -figures.get(name, {}).get("leading", 0.0)))
     PairFile.read(made).with_table("adapters", {kind: f"adapters/{kind}" for kind in best}).write()
     shutil.rmtree(out / "pair", ignore_errors=True)
     made.rename(out / "pair")
