@@ -41,7 +41,8 @@ measures.
 An adapter maps what the event model computes to what the target reads: to visual rows of its prompt (method `aligned`: the
 target's own language model drafts from events), or to the features that its head reads (method `event-eagle`). Both models stay
 as they are. `eventspec train adapter` makes one ([how to](how-to/train.md)); the target verifies every draft, so both methods
-are lossless. `skip-encode` is not: it answers from events alone where a calibrated risk allows it."""
+are lossless. `skip-encode` is not: it answers from events alone where a calibrated risk allows it. What events are worth for
+sharing features between the frames of a live stream stands [there](how-to/live.md)."""
 
 
 def written(results: Told) -> dict[Path, str]:
@@ -64,6 +65,9 @@ def written(results: Told) -> dict[Path, str]:
             "Answers that stay the target's", by_share(results["risk"]), "share answered from events", "share"
         ),
     }
+    for run in taught(results["training"]["runs"]):
+        phases = ", ".join(f"{place} {line['phase'] or 'before'}" for place, line in enumerate(run["phases"]))
+        drawings[f"alignment-gaps-{run['output']}"] = curves("Cosine with the target's own", by_phase(run), phases, "cosine")
     files = {DOCS / f"figures/{name}.svg": drawing for name, drawing in drawings.items()}
     return {DOCS / "alignment.md": page.rstrip() + "\n", **files}
 
@@ -133,6 +137,12 @@ def events(told: Told) -> list[str]:
     ]
 
 
+def by_phase(run: Told) -> dict[str, list[tuple[float, float]]]:
+    """Cosine behind each phase; one below 0 is drawn at 0."""
+    names = run["phases"][-1]["gaps"]
+    return {name: [(at, max(0.0, line["gaps"][name]["cosine"])) for at, line in enumerate(run["phases"])] for name in names}
+
+
 def taught(runs: list[Told]) -> list[Told]:
     """Runs on the target's own text."""
     return [run for run in runs if not run["free_running"]]
@@ -184,7 +194,8 @@ def gaps(runs: list[Told]) -> list[str]:
         ]
         rows.append(["rank correlation", "", *(spread(rank(points(run), gap)) for gap in names), ""])
         heads = ["adapter", "thousand parameters", *(GAPS[gap] for gap in names), "leading tokens right"]
-        text += [f"To {run['output']}:", "", *lines(heads, rows)]
+        drawing = f"![Cosine with what the target computed, by phase.](figures/alignment-gaps-{run['output']}.svg)"
+        text += [f"To {run['output']}:", "", drawing, "", *lines(heads, rows)]
     return text
 
 

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#b07aa1", "#9c755f")
+PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#b07aa1", "#9c755f", "#72b7b2", "#e45756", "#b8860b")
 """Readable on light and on dark."""
 STYLE = "<style>svg{color:#24292f}@media(prefers-color-scheme:dark){svg{color:#d0d7de}}</style>"
+MOST_MARKS = 12
+"""Of points along an axis, each of which is named; of more, round values are."""
 WIDTH, LABELS, ROW, TOP = 760, 210, 24, 26
 
 
@@ -77,7 +79,8 @@ def curves(title: str, series: Mapping[str, Sequence[tuple[float, float]]], acro
     for tick in ticks(most):
         parts.append(line(left, place(xs[0], tick)[1], WIDTH - right, place(xs[0], tick)[1], "0.15"))
         parts.append(text(left - 8, place(xs[0], tick)[1] + 4, f"{tick:g}", "end"))
-    parts += [text(place(at, 0)[0], height - 26, f"{at:g}", "middle") for at in xs]
+    marked = xs if len(xs) <= MOST_MARKS else [at for at in ticks(xs[-1]) if at >= xs[0]]
+    parts += [text(place(at, 0)[0], height - 26, f"{at:g}", "middle") for at in marked]
     ends = spread([place(*points[-1])[1] for points in series.values()], 16)
     for number, ((name, points), label) in enumerate(zip(series.items(), ends, strict=True)):
         colour = PALETTE[number % len(PALETTE)]

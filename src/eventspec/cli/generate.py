@@ -133,8 +133,8 @@ def generate(
         drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
         drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
         drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
-        opened = _opened(recording, video, events, sensor, monotonic)
         how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=allow_extrapolation, compat=compat)
+        opened = _opened(recording, video, events, sensor, monotonic)
         loaded = _load(pair, target, choices, method, vocabulary, how, device_plan)
         drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
         asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window, opened.span.start_us)), drawn)
@@ -161,6 +161,7 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
 def _check_choices(method: str, pair: str | None, target: Path | None, given: dict[str, Any], trace: Path | None) -> None:
     """BadInput for a pair that is not there, a choice that the method passes over, where a checkpoint alone is not enough for
     the method, and for a trace that cannot be written: before minutes of loading."""
+    from eventspec.align.acceptance import check_risk
     from eventspec.core import BadInput
     from eventspec.pairs import check_choices
     from eventspec.pairs.methods import HEAD_METHODS, LOSSY
@@ -171,6 +172,8 @@ def _check_choices(method: str, pair: str | None, target: Path | None, given: di
     # Beside --target, --drafter is no choice but the other half of the pair: its baseline is asked with the same line.
     half = () if target is None else ("drafter",)
     check_choices(method, [name for name, value in given.items() if value is not None and name not in half])
+    if given["risk"] is not None:
+        check_risk(given["risk"])
     if target is None:
         folder_of(pair or "embedded")
         return
