@@ -21,7 +21,9 @@ from eventspec.compress.resample import Resampler
 from eventspec.errors import BadCheckpoint
 
 Mode = Literal["select", "weighted", "concat"]
-KINDS = ("prune", "pool", "convolve", "resample", "none")
+BY_RATIO = ("prune", "pool", "convolve")
+"""Kinds whose size is a ratio, so that branches of one size have the same number of rows."""
+KINDS = (*BY_RATIO, "resample", "none")
 LARGEST, MOST_BRANCHES = 4096, 16
 """Bounds of what a config may ask for before a weight is looked at: a ratio or queries, and branches."""
 
@@ -77,7 +79,7 @@ class Elastic(nn.Module):
     def __init__(self, width: int, mode: Mode, options: Sequence[Option], frame: int = 0) -> None:
         super().__init__()
         if mode == "weighted" and (
-            len({option.size for option in options}) != 1 or any(o.kind not in KINDS[:3] or o.frames > 1 for o in options)
+            len({option.size for option in options}) != 1 or any(o.kind not in BY_RATIO or o.frames > 1 for o in options)
         ):
             raise BadCheckpoint("weighted needs branches of one ratio: their rows are added")
         if type(frame) is not int or not 0 <= frame <= 1 << 20:
