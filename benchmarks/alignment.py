@@ -30,6 +30,7 @@ from eventspec.core import Sampling
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import compare, environment
 from eventspec.experiments.figures import Row
+from eventspec.experiments.rows import RowFile
 from eventspec.experiments.statistics import mean, ratio_interval, ratio_of_sums
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
@@ -39,7 +40,7 @@ from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording, write_scenes
-from eventspec.train.adapters import FIGURES as KNOWN
+from eventspec.train.adapters import FIGURES
 
 RESULTS = Path(__file__).parent / "results/alignment.json"
 METHODS = ["autoregressive", "prior", "ngram", "cross-modal", "aligned", "event-eagle", "hybrid", SKIP]
@@ -79,9 +80,8 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
 def read_rows(path: Path) -> dict[str, dict[str, Row]]:
     """Rows by arm and question."""
     found = dict[str, dict[str, Row]]()
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        found.setdefault(row["method"], {})[row["question_id"]] = row
+    for (arm, question), row in RowFile(path, resume=True).rows.items():
+        found.setdefault(arm, {})[question] = row
     return found
 
 
@@ -199,7 +199,7 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     for run in options.runs:
         about = fields.read_json(run / "run.json")
         lines = [json.loads(line) for line in (run / "calibration.jsonl").read_text().splitlines()]
-        path = next(path for path in (run / "pair" / KNOWN, run / KNOWN) if path.exists())
+        path = next(path for path in (run / "pair" / FIGURES, run / FIGURES) if path.exists())
         known = json.loads(path.read_text())["calibration"]
         sizes = {name: known[name]["parameters"] for name in lines[-1]["adapters"]}
         own = {"output": about["output"], "free_running": about["free_running"], "phases": lines, "parameters": sizes}

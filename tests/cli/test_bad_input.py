@@ -253,6 +253,11 @@ def test_sampling_that_is_no_number(words: tuple[str, str], capsys: pytest.Captu
     assert f"{words[0]} is {words[1]}: it must be" in refused(capsys, *ASK, REAL, *words)
 
 
+def test_two_drafters_on_events(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--method", "hybrid", "--drafter", "fine", "--adapter", "bottleneck")
+    assert "--drafter and --adapter exclude each other" in refused(capsys, *ASK, REAL, *words)
+
+
 def test_a_prompt_that_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "UTF-8" in refused(capsys, "generate", "--recording", REAL, "--prompt", "\udcff\udcfe")
 

@@ -98,6 +98,7 @@ def test_hybrid_with_an_adapter_in_the_event_drafters_place(
     names = [drafter.name for drafter in mixed.method("hybrid").drafts.ahead]
     assert method in names
     assert "cross-modal" not in names
+    assert method in [drafter.name for drafter in mixed.with_head("specvlm").method("hybrid").drafts.ahead], "it is kept"
     assert "cross-modal" in [drafter.name for drafter in pair.method("hybrid").drafts.ahead], "the others stay as they are"
     wanted = generate(pair, recording, QUESTIONS[1], "autoregressive", max_new_tokens=24, **settings)
     found = generate(mixed, recording, QUESTIONS[1], "hybrid", max_new_tokens=24, **settings)

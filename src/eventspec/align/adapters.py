@@ -73,7 +73,7 @@ class Constant(nn.Module):
         self.row = nn.Parameter(torch.zeros(width))
 
     def forward(self, rows: Tensor) -> Tensor:
-        return 0 * rows + self.row  # so that all that comes before has a gradient: none
+        return 0 * rows + self.row  # with a gradient of 0 for what comes before: training takes none for a fault
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-OPTIONS = {"stop_strings": "--stop", "bad_words": "--bad-word"}
-"""What commands call the settings of `Sampling` that have other names there."""
 _VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
 
 
@@ -101,7 +99,8 @@ def _explain(error: Exception) -> int:
     if debugging:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, BadSetting):
-        return _say(f"{OPTIONS.get(error.name) or '--' + error.name.replace('_', '-')} {error.wrong}", 2)
+        option = "stop" if error.name == "stop_strings" else error.name.replace("_", "-")
+        return _say(f"--{option} {error.wrong}", 2)
     if isinstance(error, EventspecError):
         return _say(str(error), 2)
     if isinstance(error, OSError) and error.filename is not None:

@@ -53,7 +53,10 @@ USUAL_COMPRESSION = CompressionSpec("pool", 3)
 
 def check_choices(method: str, given: Iterable[str]) -> None:
     """BadInput for one of `CHOICES` that was given and that the method would pass over."""
-    for choice in given:
+    chosen = set(given)
+    if method == HYBRID and {"drafter", "adapter"} <= chosen:
+        raise BadInput("--drafter and --adapter exclude each other: method hybrid has one drafter on events")
+    for choice in sorted(chosen):
         if method not in CHOICES[choice]:
             raise BadInput(f"--{choice} is nothing to method {method}: it is for --method {' or '.join(CHOICES[choice])}")
 
@@ -77,6 +80,8 @@ class Parts:
     adapters: Adapters | None = None
     mixture: Mixture = field(default_factory=Mixture)
     """How the drafts of several become one tree."""
+    sees_events: str = EVENT_METHOD
+    """The method whose drafter sees events in method hybrid."""
 
     @property
     def language_target(self) -> LanguageTarget:
@@ -183,15 +188,15 @@ def usual_compression(parts: Parts) -> Method | None:
     return compressed(parts, USUAL_COMPRESSION) if frames else None
 
 
-def hybrid(parts: Parts, methods: Mapping[str, Method], events: str | None = EVENT_METHOD) -> Method | None:
-    """Every drafter that there is: that of method `events`, the prior and n-grams while the target encodes; the head on the
-    target's features, the prior and n-grams behind it. None without any but n-grams. Where the mixture knows nothing of a
-    drafter on events, it weighs it as the event drafter.
+def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> Method | None:
+    """Every drafter that there is: the one on events (`Parts.sees_events`), the prior and n-grams while the target encodes; the
+    head on the target's features, the prior and n-grams behind it. None without any but n-grams. `blind`: without events. A
+    drafter on events that the mixture does not know is weighed as the event drafter.
 
     Behind the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
     1.97 rounds an answer with it and without, decoding 2.98x and 3.26x as fast as plainly)."""
     heads = [methods[name] for name in HEAD_METHODS if name in methods][:1]
-    models = [] if events is None or events not in methods else [methods[events]]
+    models = [methods[name] for name in (parts.sees_events,) if name in methods and not blind]
     texts = [made for made in (prior(parts), ngram(parts)) if made is not None]
     if not heads and not models:
         return None
@@ -319,7 +324,7 @@ METHODS = {
     "hybrid": Shipped(
         "all of these at once: events, head, prior and n-grams draft one tree by their calibrated probabilities", hybrid
     ),
-    "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, events=None)),
+    "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True)),
     "cascade": Shipped(
         "the event VLM's drafts, looked through by the target on a single frame before the target sees them", cascade
     ),

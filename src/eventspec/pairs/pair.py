@@ -35,7 +35,6 @@ from eventspec.pairs.methods import (
     drafted_by,
     drafting_by,
     event_eagle,
-    hybrid,
     remade,
     skip_encode,
 )
@@ -141,11 +140,8 @@ class Pair:
         parts, rest = self.parts, {name: own for name, own in self.methods.items() if name != SKIP}
         by = drafting_by(parts, adapter)
         if method == HYBRID:
-            pair = self.with_adapter(adapter)
-            mixed = hybrid(parts, pair.methods, by)
-            assert mixed is not None  # the adapter drafts
-            before = self.methods.get(HYBRID, mixed).policy
-            return pair.with_method(HYBRID, replace(mixed, policy=mixed.policy.costing_as(before)))
+            pair, parts = self.with_adapter(adapter), replace(parts, sees_events=by)
+            return replace(pair, parts=parts, methods=remade(parts, pair.methods, {}))
         if method is not None and method not in ((by,) if by == EVENT_EAGLE else (by, SKIP)):
             raise BadInput(f"adapter {adapter} is for method {by}: name another one for method {method}")
         if by == EVENT_EAGLE:
