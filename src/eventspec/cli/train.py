@@ -14,6 +14,7 @@ from eventspec.cli.bars import shown
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 from eventspec.cli.train_adapter import adapter
+from eventspec.cli.train_lora import lora
 from eventspec.cli.training import check_out, check_preset, failing_once
 
 train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
@@ -273,3 +274,4 @@ def _tell_fresh(pair: str, names: list[str]) -> None:
 
 
 train.command()(adapter)
+train.command()(lora)

@@ -1,0 +1,172 @@
+"""The recipe of low-rank updates (LoRA, arXiv 2106.09685, through peft): a pair's event drafter learns to say what its target
+says. Its own weights stay; what is written is an event drafter with the updates merged in, beside the pair's own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from eventspec.core import BadInput
+from eventspec.files import write_text
+from eventspec.models.embedded import BOS, EOS, PAD, pixels_from_classes
+from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
+from eventspec.models.fingerprint import fingerprint
+from eventspec.models.video_llava import load_video_llava
+from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.train.answered import answered
+from eventspec.train.data import Branch, Clips, Questions, drawn, pack
+from eventspec.train.frozen import FrozenTarget, Said
+from eventspec.train.loop import Checkpoint, Report, Stage, note_run, run_stage
+from eventspec.train.models import Sampler, autocast, through
+
+NAME = "lora"
+"""What a pair calls the drafter with the updates."""
+FOLDER = f"drafter_{NAME}"
+FIGURES = "provenance.json"
+UPDATED = r"language\.layers\.\d+\.(qkv|out|gate_up|down)"
+"""The products that get an update: all of the language model's layers. The event tower stays."""
+LARGEST = 1024
+"""Bound of a rank."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
+
+    answered: int
+    held_out: int
+    stage: Stage
+    packed: int
+
+
+PRESETS = {
+    "cpu": Preset(3000, 64, Stage(NAME, 900, 2e-3, 8), 6),
+    "smoke": Preset(4, 2, Stage(NAME, 2, 2e-3, 2), 2),
+}
+
+
+def check_rank(rank: int) -> int:
+    """The rank itself; BadInput for one that is none."""
+    if not 1 <= rank <= LARGEST:
+        raise BadInput(f"rank {rank} is none: low-rank updates have a rank of 1 to {LARGEST}")
+    return rank
+
+
+def check_peft() -> None:
+    """BadInput where peft is not installed."""
+    try:
+        import peft  # noqa: F401
+    except ImportError:
+        raise BadInput("low-rank updates need peft: pip install 'eventspec[lora]'") from None
+
+
+class LowRankTraining(nn.Module):
+    """An event drafter with low-rank updates of its language model, and their loss on a batch of clips."""
+
+    def __init__(
+        self,
+        target: FrozenTarget,
+        drafter: EventGpt,
+        rank: int,
+        clips: Clips,
+        answers: Mapping[int, list[Branch]],
+        packed: int,
+    ) -> None:
+        from peft import LoraConfig, LoraModel  # takes seconds
+
+        super().__init__()
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=UPDATED)
+        self.updates = LoraModel(drafter.train().requires_grad_(False), config, NAME)
+        # In a list: it is the module that the updates wrap, and saved with them.
+        self._drafter = [drafter]
+        self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
+        self.rng = np.random.default_rng(0)
+
+    @property
+    def learned(self) -> int:
+        """How many parameters the updates have."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+
+    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
+        """teacher: cross-entropy with the target's own distribution; `_accuracy`: how often its own token comes first."""
+        assert isinstance(index, np.ndarray)
+        branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
+        with autocast(self.target.device):
+            said = self.said(self.clips, index, branches)
+            return {"teacher": said.teacher_loss(), "_accuracy": said.accuracy()}
+
+    def said(self, clips: Clips, index: np.ndarray[Any, Any], branches: list[list[Branch]]) -> Said:
+        """What the event drafter says behind the tokens of the target's answers, from a recording's events."""
+        drafter, before = self._drafter[0], self.target.questions.prefix()
+        with torch.no_grad():
+            visual = drafter.encode(pixels_from_classes(clips.column("classes", index).flatten(0, 1)).to(self.target.device))
+        prefix = len(before) + visual.shape[1]
+        packed = pack(branches, prefix)
+        hidden = through(drafter.language, before, visual, packed, torch.arange(prefix), prefix)
+        return self.target.said(drafter.language.logits(hidden[:, prefix:]), packed, branches)
+
+    def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
+        """As `FrozenTarget.agreement`, on held-out clips."""
+
+        def saying(index: np.ndarray[Any, Any], branches: list[list[Branch]]) -> Said:
+            return self.said(clips, index, branches)
+
+        return self.target.agreement(saying, answers, self.packed)
+
+    def merged(self) -> EventGpt:
+        """The event drafter with its updates in its weights, on the CPU; this training is over then."""
+        model = self.updates.merge_and_unload()
+        assert isinstance(model, EventGpt)
+        return model.to("cpu").eval()
+
+
+def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, workers: int = 2) -> Path:
+    """Train low-rank updates of a pair's event drafter and write OUT/pair: the pair with the drafter that they make. Picks up
+    where a run was interrupted. BadInput without peft."""
+    check_peft()
+    preset, folder = PRESETS[preset_name], folder_of(pair)
+    target, drafter = load_video_llava(folder / "target"), load_eventgpt(folder / "drafter")
+    between = {"target": fingerprint(target.language), "drafter": fingerprint(drafter)}
+    note_run(out, {**between, "preset": preset_name, "rank": check_rank(rank)})
+    clips, answers = answered(folder, out, "train", preset.answered, report, workers)
+    held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
+    torch.manual_seed(0)
+    for model in (target, drafter):
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+    frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json"))))
+    training = LowRankTraining(frozen, drafter, rank, clips, answers, preset.packed).to(frozen.device)
+    log = out / f"{NAME}-calibration.jsonl"
+    if not log.exists():
+        write_text(log, json.dumps(training.agreement(held_out, wanted)) + "\n")
+    before = json.loads(log.read_text().splitlines()[0])
+    sampler = Sampler(clips, preset.stage.batch, 700, sorted(answers))
+    run_stage(preset.stage, training, sampler, training.losses, out, report)
+    Checkpoint(out, preset.stage.name).require(training)
+    after = training.agreement(held_out, wanted)
+    write_text(log, "".join(json.dumps(figures) + "\n" for figures in (before, after)))
+    about = {"before": before, "calibration": after, "rank": rank, "parameters": training.learned, "torch": torch.__version__}
+    return export(folder, training.merged(), about, out)
+
+
+def export(folder: Path, drafter: EventGpt, about: Mapping[str, Any], out: Path) -> Path:
+    """A copy of the pair with the drafter in it, in the place of an earlier one of low rank."""
+    part = out / ".pair.part"
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(folder, part)
+    shutil.rmtree(part / FOLDER, ignore_errors=True)
+    save_eventgpt(drafter, part / FOLDER, {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD})
+    shutil.copy(part / "tokenizer.json", part / FOLDER / "tokenizer.json")
+    (part / FOLDER / FIGURES).write_text(json.dumps(about) + "\n")
+    PairFile.read(part).listing("drafters", NAME, FOLDER).write()
+    shutil.rmtree(out / "pair", ignore_errors=True)
+    part.rename(out / "pair")
+    return out / "pair"
