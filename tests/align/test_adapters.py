@@ -92,7 +92,7 @@ def test_a_config_is_read_as_it_was_written(kind: str) -> None:
     [
         ({"kind": "magic"}, "one of linear"),
         ({"output": "words"}, "rows or features"),
-        ({"output": "features", "kind": "causal"}, "one of linear, bottleneck, blocks, wide, fused"),
+        ({"output": "features", "kind": "causal"}, "one of linear, bottleneck, blocks, wide, cross, fused"),
         ({"output": "features"}, "12, the event model's width"),
         ({"layers": []}, "ascending inputs"),
         ({"layers": [4, 3]}, "ascending inputs"),

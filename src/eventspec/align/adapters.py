@@ -5,9 +5,11 @@ its places), then one a place (means over the pictures). Output `features`: what
 what the target's own head reads, so that the next token is named with the target's embeddings.
 
 linear: one product. bottleneck, blocks, wide: residual MLPs (one narrow, three narrow, three wide: the L1, L2 and L3 of earlier
-work). attention: rows attend to each other; causal: to earlier ones only, and each also learns to predict the next. fused:
-several inputs (layers of the tower; a token's feature and its embedding), mixed by a gate for every row and channel. constant:
-a control that sees no event and learns one row for all places, a prompt; what another kind is worth is what exceeds it.
+work). attention: rows attend to each other; causal: to earlier ones only, and each also learns to predict the next. cross: rows
+attend to a learned bank; DREAM's drafter (arXiv 2505.19201) attends to features of the target, of which there are none before
+it encodes. fused: several inputs (layers of the tower; a token's feature and its embedding), mixed by a gate for every
+row and channel. constant: a control that sees no event and learns one row for all places, a prompt; what another kind is worth
+is what exceeds it.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ Output = Literal["rows", "features"]
 HEADS = 4
 LARGEST = 1 << 16
 """Bound of a width."""
+BANK = 64
+"""Rows of the bank that kind cross looks at."""
 CONTROL = "constant"
 LAST_LAYERS = 3
 """Of the tower, that `fused` reads."""
@@ -65,6 +69,27 @@ class Attending(nn.Module):
         return added
 
 
+class Crossing(nn.Module):
+    """[..., D] -> [..., D]: every row looks at a learned bank, then a residual MLP."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.bank = nn.Parameter(torch.empty(BANK, width))
+        self.query = Linear(width, width)
+        self.keys_values = Linear(width, 2 * width)
+        self.out = Linear(width, width)
+        self.mlp = Residual(width, inner)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        queries = self.query(self.norm(rows)).unflatten(-1, (HEADS, -1))
+        keys, values = self.keys_values(self.bank).unflatten(-1, (2, HEADS, -1)).unbind(-3)
+        near = torch.einsum("...hd,mhd->...hm", queries, keys) / queries.shape[-1] ** 0.5
+        found = torch.einsum("...hm,mhd->...hd", near.softmax(-1), values)
+        added: Tensor = self.mlp(rows + self.out(found.flatten(-2)))
+        return added
+
+
 class Constant(nn.Module):
     """[..., D] -> [..., D]: one learned row, whatever comes in."""
 
@@ -95,6 +120,7 @@ KINDS = {
     "wide": Kind(lambda width: [Residual(width, 4 * width) for _ in range(3)]),
     "attention": Kind(lambda width: [Attending(width, 2 * width, causal=False) for _ in range(2)], rows_only=True),
     "causal": Kind(lambda width: [Attending(width, 2 * width, causal=True) for _ in range(2)], rows_only=True, foresees=True),
+    "cross": Kind(lambda width: [Crossing(width, 2 * width) for _ in range(2)]),
     "fused": Kind(lambda width: [Residual(width, 2 * width) for _ in range(2)], several=True),
     CONTROL: Kind(lambda width: [Constant(width)], rows_only=True),
 }

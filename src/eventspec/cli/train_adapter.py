@@ -20,7 +20,8 @@ Between = Annotated[
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
-        help="linear, bottleneck (the default), blocks, wide, attention, causal, fused, or the control constant. Repeatable."
+        help="linear, bottleneck (the default), blocks, wide, attention, causal, cross, fused, or the control constant. "
+        "Repeatable."
     ),
 ]
 Written = Annotated[
