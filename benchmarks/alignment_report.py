@@ -30,6 +30,7 @@ GAPS = {
 NEAR = ("cosine", "linear_cka", "information")
 """Gaps that are large where two sets of features are alike."""
 CONTROLS = {"shuffled": "another clip's events", "blank": "blank events", "scattered": "the same moments, random pixels"}
+OWN_TEXTS, SAME_LOSS, ALL_PHASES = "texts of their own", "the target's text", "the target's text, all phases"
 DRAWS = 2000
 Told = dict[str, Any]
 Points = list[tuple[str, dict[str, float], float]]
@@ -237,12 +238,15 @@ def ages(runs: list[Told]) -> list[str]:
 
 
 def by_size(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
-    """Tokens right by the size of the adapter, to features: taught on the target's text, and on two texts of their own."""
+    """Tokens right by the size of the adapter, to features: taught on two texts of their own, on the target's text by the same
+    loss for as long, and there behind all phases."""
     series = dict[str, list[tuple[float, float]]]()
     for run in (run for run in runs if run["output"] == "features"):
-        last = run["phases"][-1]["adapters"]
-        known = sorted((run["parameters"][name] / 1000, last[name]["tokens"]) for name in last if name in run["parameters"])
-        series["texts of their own" if run["free_running"] else "the target's text"] = known
+        lines = {line["phase"]: line["adapters"] for line in run["phases"]}
+        whole = {} if run["free_running"] else {ALL_PHASES: run["phases"][-1]["adapters"]}
+        for name, last in {OWN_TEXTS if run["free_running"] else SAME_LOSS: lines["alignment"], **whole}.items():
+            known = [(run["parameters"][kind] / 1000, last[kind]["tokens"]) for kind in last if kind in run["parameters"]]
+            series[name] = sorted(known)
     return series
 
 
@@ -256,7 +260,8 @@ def plateau(runs: list[Told]) -> list[str]:
         "",
         "Earlier work paired the tokens that two models said on their own, place by place, and saw the share of right tokens "
         "stop at 27 % from 2 to 101 million parameters. Once two texts part, what is read has nothing to do with what is "
-        "wanted. Tokens right on held-out clips by thousand parameters, for the same kinds of adapter:",
+        "wanted. Tokens right on held-out clips by thousand parameters, for the same kinds of adapter; the first two rows are "
+        "trained by the same loss for as long:",
         "",
         "![Share of tokens right by parameters, on the target's text and on two others.](figures/alignment-plateau.svg)",
         "",
@@ -330,7 +335,7 @@ def verdicts(results: Told) -> list[str]:
     one, fixed = "risk 0.01", "threshold 0.8"
     area = np.mean([split["auc"]["predictor"] for split in splits])
     eagle = told["methods"]["event-eagle"]
-    sizes = by_size(runs).get("texts of their own", [])
+    sizes = by_size(runs).get(OWN_TEXTS, [])
     rows = [
         [
             "86.8 % of the aligned features are accepted at a cosine of 0.8",
