@@ -260,8 +260,8 @@ def plateau(runs: list[Told]) -> list[str]:
         "",
         "Earlier work paired the tokens that two models said on their own, place by place, and saw the share of right tokens "
         "stop at 27 % from 2 to 101 million parameters. Once two texts part, what is read has nothing to do with what is "
-        "wanted. Tokens right on held-out clips by thousand parameters, for the same kinds of adapter; the first two rows are "
-        "trained by the same loss for as long:",
+        f"wanted. Tokens right on held-out clips by thousand parameters, for the same kinds of adapter; '{OWN_TEXTS}' and "
+        f"'{SAME_LOSS}' learned by the same loss for as long:",
         "",
         "![Share of tokens right by parameters, on the target's text and on two others.](figures/alignment-plateau.svg)",
         "",
