@@ -4,6 +4,7 @@ and how feature gaps and acceptance go together in training. Every mode prints J
 python benchmarks/alignment.py table --pair adapters/pair --scenes 100 --limit 200  # on a quiet machine
 python benchmarks/alignment.py risk  --pair adapters/pair --scenes 100              # three disjoint sets of scenes; counts only
 python benchmarks/alignment.py training RUN [RUN ...]                               # folders of `eventspec train adapter`
+python benchmarks/alignment.py low-rank RUN [RUN ...] --pair distilled/pair         # of `eventspec train lora`
 
 They go into benchmarks/results/alignment.json.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from eventspec.align.acceptance import auc, needed, reliability, threshold
 from eventspec.align.substitute import FEATURES, LONGEST, SubstitutedTarget
@@ -34,13 +36,20 @@ from eventspec.experiments.rows import RowFile
 from eventspec.experiments.statistics import mean, ratio_interval, ratio_of_sums
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
+from eventspec.models.eventgpt import load_eventgpt
+from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import HYBRID, SKIP, drafting_by
+from eventspec.pairs.pair_file import folder_of
 from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording, write_scenes
+from eventspec.train import lora
 from eventspec.train.adapters import FIGURES
+from eventspec.train.answered import answered
+from eventspec.train.data import Questions
+from eventspec.train.frozen import FrozenTarget
 
 RESULTS = Path(__file__).parent / "results/alignment.json"
 METHODS = ["autoregressive", "prior", "ngram", "cross-modal", "aligned", "event-eagle", "hybrid", SKIP]
@@ -207,6 +216,22 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     return {"runs": found}
 
 
+def low_rank(options: argparse.Namespace) -> dict[str, Any]:
+    """What low-rank updates of an event drafter learned, and what a pair's own drafter says of the same clips."""
+    runs = [fields.read_json(run / "pair" / lora.FOLDER / lora.FIGURES) for run in options.runs]
+    folder = folder_of(options.pair)
+    target, drafter = load_video_llava(folder / "target"), load_eventgpt(folder / "drafter")
+    clips, wanted = answered(folder, options.runs[0], "calibration", lora.PRESETS["cpu"].held_out, lambda *_: None, 1)
+    frozen, size = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json")))), parameters(drafter)
+    found = lora.LowRankTraining(frozen, drafter, 1, clips, wanted, lora.PRESETS["cpu"].packed).agreement(clips, wanted)
+    return {"runs": runs, "whole": {"calibration": found, "parameters": size}}
+
+
+def parameters(model: torch.nn.Module) -> int:
+    """How many there are."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def curve(path: Path) -> list[dict[str, float]]:
     """What a stage noted in training, at `CURVE` places at most."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -225,9 +250,11 @@ def main() -> None:
         made.add_argument("--limit", type=int, default=200)
         made.add_argument("--seed", type=int, default=8100)
         made.set_defaults(run=own)
-    made = modes.add_parser("training")
-    made.add_argument("runs", nargs="+", type=Path)
-    made.set_defaults(run=training)
+    for mode, own in (("training", training), ("low-rank", low_rank)):
+        made = modes.add_parser(mode)
+        made.add_argument("runs", nargs="+", type=Path)
+        made.add_argument("--pair", default="embedded", help="whose drafter was distilled whole")
+        made.set_defaults(run=own)
     given = options.parse_args()
     told = given.run(given)
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

@@ -9,32 +9,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from alignment_training import OWN_TEXTS, Told, ages, by_phase, by_size, by_step, gaps, low_rank, plateau, points, rank, taught
 from charts import curves
-from pages import ROOT, settle
+from pages import ROOT, settle, spread
 from pages import table as lines
-from scipy.stats import binomtest, spearmanr
+from scipy.stats import binomtest
 
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "benchmarks/results/alignment.json"
-GAPS = {
-    "cosine": "cosine",
-    "l2": "L2",
-    "mmd": "MMD",
-    "sliced_wasserstein": "sliced Wasserstein",
-    "linear_cka": "linear CKA",
-    "information": "information, nats",
-}
-NEAR = ("cosine", "linear_cka", "information")
-"""Gaps that are large where two sets of features are alike."""
 CONTROLS = {"shuffled": "another clip's events", "blank": "blank events", "scattered": "the same moments, random pixels"}
-OWN_TEXTS, SAME_LOSS, ALL_PHASES = "texts of their own", "the target's text", "the target's text, all phases"
-DRAWS = 2000
-Told = dict[str, Any]
-Points = list[tuple[str, dict[str, float], float]]
-"""An adapter's name, its gaps, and how many tokens of an answer it gets right from the first on."""
 
 INTRO = """Written by `benchmarks/alignment_report.py` from `benchmarks/results/alignment.json`, which `benchmarks/alignment.py`
 measures.
@@ -53,6 +38,7 @@ def written(results: Told) -> dict[Path, str]:
         events(results["table"]),
         gaps(results["training"]["runs"]),
         ages(results["training"]["runs"]),
+        low_rank(results["low-rank"]),
         plateau(results["training"]["runs"]),
         risk(results["risk"], results["table"]["skipping"]),
         verdicts(results),
@@ -72,14 +58,6 @@ def written(results: Told) -> dict[Path, str]:
         drawings[f"alignment-gaps-{run['output']}"] = curves("Cosine with the target's own", by_phase(run), phases, "cosine")
     files = {DOCS / f"figures/{name}.svg": drawing for name, drawing in drawings.items()}
     return {DOCS / "alignment.md": page.rstrip() + "\n", **files}
-
-
-def spread(found: list[float | None], form: str = ".2f") -> str:
-    """A value and its interval."""
-    value, low, high = found
-    if value is None:
-        return "-"
-    return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
 def drafts(told: Told) -> list[str]:
@@ -136,136 +114,6 @@ def events(told: Told) -> list[str]:
         text,
         "",
         *lines(heads, rows),
-    ]
-
-
-def by_phase(run: Told) -> dict[str, list[tuple[float, float]]]:
-    """Cosine behind each phase; one below 0 is drawn at 0."""
-    names = run["phases"][-1]["gaps"]
-    return {name: [(at, max(0.0, line["gaps"][name]["cosine"])) for at, line in enumerate(run["phases"])] for name in names}
-
-
-def taught(runs: list[Told]) -> list[Told]:
-    """Runs on the target's own text."""
-    return [run for run in runs if not run["free_running"]]
-
-
-def points(run: Told) -> Points:
-    """Every adapter at every age."""
-    return [(name, gaps, line["adapters"][name]["leading"]) for line in run["phases"] for name, gaps in line["gaps"].items()]
-
-
-def rank(found: Points, name: str) -> list[float | None]:
-    """Rank correlation of a gap with acceptance, towards more alike, and its interval: adapters are drawn, with all ages."""
-    sign = 1 if name in NEAR else -1
-    groups = list(dict.fromkeys(adapter for adapter, _, _ in found))
-    own = {one: np.array([(sign * gaps[name], leading) for a, gaps, leading in found if a == one]) for one in groups}
-    drawn = np.random.default_rng(0).integers(len(groups), size=(DRAWS, len(groups)))
-    value = correlation(np.concatenate(list(own.values())))
-    if len(groups) < 3:
-        return [value, None, None]
-    values = [correlation(np.concatenate([own[groups[place]] for place in draw])) for draw in drawn]
-    return [value, *(float(end) for end in np.nanpercentile(values, [2.5, 97.5]))]
-
-
-def correlation(pairs: np.ndarray[Any, Any]) -> float:
-    return float(spearmanr(pairs[:, 0], pairs[:, 1]).statistic)
-
-
-def gaps(runs: list[Told]) -> list[str]:
-    """Feature gaps before and after, and which of them goes with acceptance."""
-    text = [
-        "## Feature gaps",
-        "",
-        "How far what an adapter writes lies from what the target computed, on held-out clips, before training and behind it. "
-        "They are no acceptance: what they say of it is in the last line of each table, the rank correlation of a gap (turned "
-        "towards more alike) with the tokens of an answer that are right from the first on, over adapters and phases.",
-        "",
-    ]
-    for run in taught(runs):
-        names = [name for name in GAPS if all(name in gaps for _, gaps, _ in points(run))]
-        first, last = run["phases"][0], run["phases"][-1]
-        rows = [
-            [
-                name.removeprefix("features-"),
-                f"{run['parameters'].get(name, 0) / 1000:.0f}",
-                *(f"{first['gaps'][name][gap]:.2f}, {last['gaps'][name][gap]:.2f}" for gap in names),
-                f"{first['adapters'][name]['leading']:.1f}, {last['adapters'][name]['leading']:.1f}",
-            ]
-            for name in last["gaps"]
-        ]
-        rows.append(["rank correlation", "", *(spread(rank(points(run), gap)) for gap in names), ""])
-        heads = ["adapter", "thousand parameters", *(GAPS[gap] for gap in names), "leading tokens right"]
-        drawing = f"![Cosine with what the target computed, by phase.](figures/alignment-gaps-{run['output']}.svg)"
-        text += [f"To {run['output']}:", "", drawing, "", *lines(heads, rows)]
-    return text
-
-
-def by_step(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
-    """Accuracy in training over minutes, one phase behind the other; the first learns no answers."""
-    series = dict[str, list[tuple[float, float]]]()
-    for run in taught(runs):
-        for name in run["phases"][-1]["adapters"]:
-            done, found = 0.0, list[tuple[float, float]]()
-            for rows in run["curves"].values():
-                found += [
-                    ((done + row["seconds"]) / 60, row[f"_{name}_accuracy"]) for row in rows if f"_{name}_accuracy" in row
-                ]
-                done += rows[-1]["seconds"] if rows else 0.0
-            if found:
-                series[name] = found
-    return series
-
-
-def ages(runs: list[Told]) -> list[str]:
-    """Acceptance by phase."""
-    rows = []
-    for run in taught(runs):
-        for name in run["phases"][-1]["adapters"]:
-            known = [line["adapters"][name] for line in run["phases"]]
-            rows.append([name, *(f"{one['tokens']:.0%}, {one['leading']:.1f}, {one['answers']:.0%}" for one in known)])
-    heads = ["adapter", *(line["phase"] or "before" for line in taught(runs)[0]["phases"])]
-    return [
-        "## Acceptance by training",
-        "",
-        "Behind each phase, on held-out clips: tokens right behind the target's own, tokens of an answer right from the first "
-        "on (what a chain drafted ahead would have accepted), and answers that are right whole.",
-        "",
-        "![Share of tokens right in training, by minutes of all adapters together.](figures/alignment-ages.svg)",
-        "",
-        *lines(heads, rows),
-    ]
-
-
-def by_size(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
-    """Tokens right by the size of the adapter, to features: taught on two texts of their own, on the target's text by the same
-    loss for as long, and there behind all phases."""
-    series = dict[str, list[tuple[float, float]]]()
-    for run in (run for run in runs if run["output"] == "features"):
-        lines = {line["phase"]: line["adapters"] for line in run["phases"]}
-        whole = {} if run["free_running"] else {ALL_PHASES: run["phases"][-1]["adapters"]}
-        for name, last in {OWN_TEXTS if run["free_running"] else SAME_LOSS: lines["alignment"], **whole}.items():
-            known = [(run["parameters"][kind] / 1000, last[kind]["tokens"]) for kind in last if kind in run["parameters"]]
-            series[name] = sorted(known)
-    return series
-
-
-def plateau(runs: list[Told]) -> list[str]:
-    """The negative result of earlier work, and how it is avoided."""
-    rows = [[how, *(f"{size:.0f}: {right:.1%}" for size, right in known)] for how, known in by_size(runs).items()]
-    most = max(map(len, rows))
-    heads = ["trained on", *(f"size {number}" for number in range(1, most))]
-    return [
-        "## The plateau",
-        "",
-        "Earlier work paired the tokens that two models said on their own, place by place, and saw the share of right tokens "
-        "stop at 27 % from 2 to 101 million parameters. Once two texts part, what is read has nothing to do with what is "
-        f"wanted. Tokens right on held-out clips by thousand parameters, for the same kinds of adapter; '{OWN_TEXTS}' and "
-        f"'{SAME_LOSS}' learned by the same loss for as long:",
-        "",
-        "![Share of tokens right by parameters, on the target's text and on two others.](figures/alignment-plateau.svg)",
-        "",
-        *lines(heads, [row + [""] * (most - len(row)) for row in rows]),
     ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from charts import Bar, bars, curves
-from pages import ROOT, settle
+from pages import ROOT, settle, spread
 from pages import table as lines
 
 DOCS = ROOT / "docs"
@@ -94,11 +94,9 @@ def charts(results: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def spread(found: dict[str, Any], name: str) -> str:
-    low, high = found[f"{name}_ci95"] or (None, None)
-    if found[name] is None or low is None:
-        return "-" if found[name] is None else f"{found[name]:.2f}"
-    return f"{found[name]:.2f} ({low:.2f} to {high:.2f})"
+def figure(found: dict[str, Any], name: str) -> str:
+    """One of a method's figures and its interval."""
+    return spread([found[name], *(found[f"{name}_ci95"] or (None, None))])
 
 
 def run(told: dict[str, Any]) -> str:
@@ -115,9 +113,9 @@ def table(told: dict[str, Any]) -> list[str]:
             [
                 name,
                 AS_PUBLISHED.format(name.removesuffix(":whole")) if name.endswith(":whole") else WHAT.get(name, ""),
-                spread(found, "tau"),
-                spread(found, "decode_speedup"),
-                spread(found, "speedup"),
+                figure(found, "tau"),
+                figure(found, "decode_speedup"),
+                figure(found, "speedup"),
                 "-" if prefill is None else f"{prefill:.1f}",
                 "-" if right is None or name == "prior" else f"{right:.0%}",
                 f"{found['identical']} of {told['n']}",
@@ -187,7 +185,7 @@ def trees(told: dict[str, Any]) -> list[str]:
             head, nodes, kind = name.split(", ")
             low, high = against["ci95"]
             times = f"{against['fewer_rounds']:.3f} ({low:.3f} to {high:.3f})"
-            rows.append([head, nodes.split()[0], kind, spread(found, "tau"), times, str(found["identical"])])
+            rows.append([head, nodes.split()[0], kind, figure(found, "tau"), times, str(found["identical"])])
     shares = [[head, *first_choices(ranks)] for head, ranks in told["ranks"].items()]
     text = "Trees of equal size, whatever they cost. `static` is the best fixed tree for how often a head's choices are right;"
     rest = "`published` is EAGLE-1's own of 25 nodes."
@@ -253,7 +251,7 @@ def bound(told: dict[str, Any]) -> list[str]:
 
 def scaling(told: dict[str, Any]) -> list[str]:
     rows = [
-        [name, spread(found, "tau"), f"{found['decode_speedup']:.2f}", str(found["identical"])]
+        [name, figure(found, "tau"), f"{found['decode_speedup']:.2f}", str(found["identical"])]
         for name, found in told["methods"].items()
         if name != "autoregressive"
     ]

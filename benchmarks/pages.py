@@ -42,3 +42,11 @@ def table(heads: list[str], rows: list[list[str]]) -> list[str]:
     """A Markdown table with an empty line behind it; intervals, `(0.9 to 1.1)`, are not broken over lines."""
     cells = [[re.sub(r"\((\S+) to (\S+)\)", "(\\1\u00a0to\u00a0\\2)", cell) for cell in row] for row in rows]
     return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in cells), ""]
+
+
+def spread(found: list[float | None], form: str = ".2f") -> str:
+    """A value and its interval."""
+    value, low, high = found
+    if value is None:
+        return "-"
+    return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
