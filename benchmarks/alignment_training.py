@@ -153,9 +153,9 @@ def by_size(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
     loss for as long, and there behind all phases."""
     series = dict[str, list[tuple[float, float]]]()
     for run in (run for run in runs if run["output"] == "features"):
-        lines = {line["phase"]: line["adapters"] for line in run["phases"]}
+        phases = {line["phase"]: line["adapters"] for line in run["phases"]}
         whole = {} if run["free_running"] else {ALL_PHASES: run["phases"][-1]["adapters"]}
-        for name, last in {OWN_TEXTS if run["free_running"] else SAME_LOSS: lines["alignment"], **whole}.items():
+        for name, last in {OWN_TEXTS if run["free_running"] else SAME_LOSS: phases["alignment"], **whole}.items():
             known = [(run["parameters"][kind] / 1000, last[kind]["tokens"]) for kind in last if kind in run["parameters"]]
             series[name] = sorted(known)
     return series
