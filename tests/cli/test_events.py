@@ -134,6 +134,16 @@ def test_a_recording_without_events_has_no_times_and_counts_of_zero() -> None:
     assert empty["first_us"] is None and (empty["width"], empty["frames"]) == (4, 0)
 
 
+def test_frames_alone_say_how_long_they_last() -> None:
+    frames = VideoClip.checked(np.zeros((3, 3, 4, 3), np.uint8), np.array([100, 50_100, 100_100]))
+    recording = Recording("r", None, frames)
+    rows = dict(table(recording, summary(recording)))
+    assert (rows["duration"], rows["from"], rows["to"]) == ("0.1 s", "100 us", "100100 us")
+    assert rows["frames"] == "3 of 4x3, 20 a second"
+    nothing = Recording("r", EventStream.empty(4, 3), None)
+    assert "duration" not in dict(table(nothing, summary(nothing)))
+
+
 def test_a_cut_may_leave_out_either_end(clip: Path) -> None:
     recording = Recording.open(clip)
     for start, end, count in ((None, None, 10), (1500, None, 5), (None, 1500, 5), (1200, 1400, 2)):

@@ -66,7 +66,10 @@ def table(recording: Recording, facts: Facts, by_coordinates: bool = False) -> l
     video = recording.video
     if video is None or not len(video):
         return [*rows, ("frames", "0")]
-    lasting = (int(video.times_us[-1]) - int(video.times_us[0])) / 1e6
+    first, last = int(video.times_us[0]), int(video.times_us[-1])
+    lasting = (last - first) / 1e6
+    if span is None:
+        rows += [("duration", f"{lasting:.6g} s"), ("from", f"{first} us"), ("to", f"{last} us")]
     often = f", {(len(video) - 1) / lasting:.3g} a second" if lasting else ""
     return [*rows, ("frames", f"{len(video):,} of {video.width}x{video.height}{often}")]
 
