@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from eventspec.align.acceptance import reliability
 from eventspec.core import BadCheckpoint, BadInput, Budget, Proposal
-from eventspec.drafters.mixture import Mixture, SourceWeights, Union
+from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union
+from eventspec.engine import DraftPolicy
+from eventspec.engine.drafts import Drafts
 from eventspec.train.mixture import Judged, fitted
 from eventspec.tree import check, depths
 
@@ -156,3 +159,49 @@ def test_a_drafter_without_weights_stands_in_for_another() -> None:
     assert mixture.standing_in({"adapted": "events"}) == Mixture({"adapted": own, "events": own, "head": other}, 0.5)
     assert mixture.standing_in({"head": "events"}) == mixture, "a drafter with weights keeps them"
     assert mixture.standing_in({"adapted": "nobody"}) == mixture
+
+
+class Named:
+    """A drafter in name only."""
+
+    taps: tuple[int, ...] = ()
+
+    def __init__(self, name: str, needs_target: bool = False, concurrent: bool = False) -> None:
+        self.name, self.needs_target, self.concurrent = name, needs_target, concurrent
+
+    def open(self, request: Any, target: Any, trace: Any) -> Any:
+        raise NotImplementedError
+
+
+HEAD, PRIOR, NGRAM = Named("head", needs_target=True), Named("prior"), Named("ngram")
+MEASURED = {"head+prior+ngram": Rounds(8.0, 16.0, 8.0), "prior+ngram": Rounds(5.0, 10.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("level_cost", "chosen"), [(0.0, "head prior ngram"), (0.05, "head prior ngram"), (0.3, "prior ngram")]
+)
+def test_a_model_drafts_behind_the_prefill_where_its_levels_are_cheap_enough(level_cost: float, chosen: str) -> None:
+    mixture, policy = Mixture(rounds=MEASURED), DraftPolicy(node_cost=0.04, level_cost=level_cost)
+    drafts = Drafts((), (HEAD, PRIOR, NGRAM), mixture, mixture.worth_it)
+    assert " ".join(drafter.name for drafter in drafts.behind(policy)) == chosen
+
+
+@pytest.mark.parametrize("rounds", [{}, {"prior+ngram": Rounds(5.0, 10.0, 0.0)}, {"other": Rounds(99.0, 1.0, 0.0)}])
+def test_everybody_drafts_where_it_was_not_measured(rounds: dict[str, Rounds]) -> None:
+    mixture = Mixture(rounds=rounds)
+    assert mixture.worth_it((HEAD, PRIOR, NGRAM), DraftPolicy(level_cost=9.0)) == (HEAD, PRIOR, NGRAM)
+    assert Mixture(rounds=MEASURED).worth_it((PRIOR, NGRAM), DraftPolicy()) == (PRIOR, NGRAM)
+
+
+def test_measured_rounds_survive_the_file(tmp_path: Path) -> None:
+    mixture = Mixture({"head": SourceWeights()}, 0.5, MEASURED)
+    mixture.save(tmp_path / "mixture.json")
+    assert Mixture.load(tmp_path / "mixture.json") == mixture
+    data = json.loads((tmp_path / "mixture.json").read_text())
+    del data["rounds"]
+    (tmp_path / "mixture.json").write_text(json.dumps(data))
+    assert Mixture.load(tmp_path / "mixture.json").rounds == {}, "a file of before"
+    data["rounds"] = {"head": {"tokens": float("nan"), "nodes": 1.0, "levels": 0.0}}
+    (tmp_path / "mixture.json").write_text(json.dumps(data))
+    with pytest.raises(BadCheckpoint, match="no number"):
+        Mixture.load(tmp_path / "mixture.json")

@@ -248,7 +248,7 @@ def mixture(
     folder_of(pair)
     asked = None if questions is None else read_questions(questions)
     check_out(out, resume=False)
-    with shown(("questions",)) as report:
+    with shown(("questions", "rounds")) as report:
         folder = recipe.train(pair, preset, out, report, asked)
     recorded = json.loads((out / "mixture-report.json").read_text())
     if as_json:

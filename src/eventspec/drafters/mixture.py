@@ -3,7 +3,8 @@
 A drafter's own probabilities are not comparable with another's: a head is sure of what the target's features say, a text prior
 of what answers usually say. So the probability that the target says a token behind its parent is a logistic model of who names
 it, how surely, how deep, and who names others instead; it is fitted on calibration questions (`train.mixture`). A token that
-two drafters name is worth what the fit says, and so is one that a drafter who spoke did not name.
+two drafters name is worth what the fit says, and so is one that a drafter who spoke did not name. Whether a model drafts at all
+behind the prefill is decided by what rounds with it and without gave on those questions, and by what they cost here.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from eventspec.core import BadCheckpoint, Budget, Proposal
+from eventspec.core import BadCheckpoint, Budget, Drafter, Proposal
+from eventspec.engine.policy import DraftPolicy
 from eventspec.files import write_text
 
 SUREST = 6.0
@@ -42,18 +44,56 @@ class SourceWeights:
 
 
 @dataclass(frozen=True)
+class Rounds:
+    """Means of the rounds behind a head start, on calibration questions: tokens that were committed, nodes that were verified,
+    levels that a model drafted for it."""
+
+    tokens: float
+    nodes: float
+    levels: float
+
+    def rate(self, policy: DraftPolicy) -> float:
+        """Tokens a target step, at the costs of a policy."""
+        return self.tokens / (1.0 + policy.node_cost * self.nodes + policy.level_cost * self.levels)
+
+
+def is_model(drafter: Drafter) -> bool:
+    """Whether it computes on the target's thread, or on one of its own: text costs nothing beside."""
+    return drafter.needs_target or drafter.concurrent
+
+
+def without_models(drafters: Sequence[Drafter]) -> Sequence[Drafter]:
+    """The texts among them."""
+    return [drafter for drafter in drafters if not is_model(drafter)]
+
+
+def named(drafters: Sequence[Drafter]) -> str:
+    """Drafters by name, as `Mixture.rounds` has them."""
+    return "+".join(drafter.name for drafter in drafters)
+
+
+@dataclass(frozen=True)
 class Mixture:
     """The fitted weights, and with them the merge of `engine.drafts`. Without weights for a drafter its probabilities are taken
-    as they are, and of several the largest."""
+    as they are, and of several the largest. rounds: what was measured behind the prefill, by `named` drafters."""
 
     weights: dict[str, SourceWeights] = field(default_factory=dict)
     bias: float = 0.0
+    rounds: Mapping[str, Rounds] = field(default_factory=dict)
 
     def __call__(self, proposals: Sequence[Proposal], budget: Budget) -> Proposal:
         """As `engine.drafts.Merge`."""
         union = Union.of(proposals)
         values = union.path_values(self.shares(union))
         return union.best(values, budget)
+
+    def worth_it(self, drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
+        """As `engine.drafts.Choose`: all of them, or texts alone, whichever commits more tokens in the time; all where that was
+        not measured."""
+        known = [some for some in (drafters, without_models(drafters)) if named(some) in self.rounds]
+        if len(known) < 2:
+            return drafters
+        return max(known, key=lambda some: self.rounds[named(some)].rate(policy))
 
     def shares(self, union: Union) -> Floats:
         """float64 [U]: the probability of every token behind its parent; siblings have 1 together at most."""
@@ -73,12 +113,13 @@ class Mixture:
     def standing_in(self, places: Mapping[str, str]) -> Mixture:
         """The same, where drafters without weights of their own, the keys, have those of others."""
         more = {name: self.weights[other] for name, other in places.items() if other in self.weights}
-        return Mixture({**more, **self.weights}, self.bias)
+        return replace(self, weights={**more, **self.weights})
 
     def save(self, path: Path) -> None:
         """Write the weights as JSON."""
         rows = {name: vars(weights) for name, weights in self.weights.items()}
-        write_text(path, json.dumps({"bias": self.bias, "sources": rows}, indent=1) + "\n")
+        rounds = {names: vars(found) for names, found in self.rounds.items()}
+        write_text(path, json.dumps({"bias": self.bias, "sources": rows, "rounds": rounds}, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Mixture:
@@ -86,12 +127,14 @@ class Mixture:
         try:
             data = json.loads(path.read_text())
             weights = {str(name): SourceWeights(**row) for name, row in data["sources"].items()}
-            numbers = [float(data["bias"]), *(float(value) for one in weights.values() for value in vars(one).values())]
+            rounds = {str(names): Rounds(**row) for names, row in data.get("rounds", {}).items()}
+            rows = (*weights.values(), *rounds.values())
+            numbers = [float(data["bias"]), *(float(value) for row in rows for value in vars(row).values())]
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise BadCheckpoint(f"{path} holds no weights of a mixture ({error}): train it again") from None
         if not all(map(math.isfinite, numbers)):
             raise BadCheckpoint(f"{path} holds a weight that is no number: train it again")
-        return cls(weights, numbers[0])
+        return cls(weights, numbers[0], rounds)
 
 
 @dataclass(frozen=True)

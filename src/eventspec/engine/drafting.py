@@ -35,7 +35,7 @@ class Drafting:
             return made[id(drafter)]
 
         self.policy, self.display, self.trace, self._limits, self._merge = policy, display, trace, limits, drafts.merge
-        self._ahead, self._after = [working(one) for one in drafts.ahead], [working(one) for one in drafts.after]
+        self._ahead, self._after = [working(one) for one in drafts.ahead], [working(one) for one in drafts.behind(policy)]
         self._workers = list(made.values())
         for worker in self._after:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)

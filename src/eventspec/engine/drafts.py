@@ -6,14 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eventspec.core import Budget, Drafter, Proposal
+from eventspec.engine.policy import DraftPolicy
 
 Merge = Callable[[Sequence[Proposal], Budget], Proposal]
 """One tree of several, within the budget. They are checked copies, none is empty, and there are two at least."""
 
 
+Choose = Callable[[Sequence[Drafter], DraftPolicy], Sequence[Drafter]]
+"""Those of several drafters whose drafts are worth what they cost, by the costs of a policy."""
+
+
 def first_of(proposals: Sequence[Proposal], budget: Budget) -> Proposal:
     """The proposal of the drafter that stands first among those that drafted."""
     return proposals[0]
+
+
+def everybody(drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
+    """All of them."""
+    return drafters
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,11 @@ class Drafts:
     ahead: tuple[Drafter, ...] = ()
     after: tuple[Drafter, ...] = ()
     merge: Merge = first_of
+    choose: Choose = everybody
+
+    def behind(self, policy: DraftPolicy) -> tuple[Drafter, ...]:
+        """Those of `after` that draft at these costs."""
+        return tuple(self.choose(self.after, policy))
 
     @property
     def of_all(self) -> tuple[Drafter, ...]:

@@ -204,7 +204,7 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
     drafters = [drafter for method in (*(heads or models), *texts) for drafter in method.drafts.after]
     ahead = tuple(drafter for method in (*models, *texts) for drafter in method.drafts.ahead)
     mixture = parts.mixture.standing_in({drafter.name: EVENT_METHOD for method in models for drafter in method.drafts.ahead})
-    drafts = Drafts(ahead, tuple(drafters), mixture)
+    drafts = Drafts(ahead, tuple(drafters), mixture, mixture.worth_it)
     notes = dict.fromkeys(note for method in (*heads, *models) for note in method.notes)
     return replace(first, drafts=drafts, policy=replace(first.policy, patience=2.0), drafter_needs=None, notes=tuple(notes))
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import torch
 
 from eventspec.align.acceptance import reliability
 from eventspec.ask import generate
-from eventspec.core import BadInput, Budget, Proposal
-from eventspec.drafters.mixture import Mixture, SourceWeights, Union
-from eventspec.engine.drafts import Merge
+from eventspec.core import BadInput, Budget, Proposal, Round
+from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union, is_model, named, without_models
+from eventspec.engine.drafts import Drafts, Merge
 from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.methods import HYBRID
@@ -32,6 +33,8 @@ from eventspec.train.loop import Report
 PRESETS = {"cpu": 200, "smoke": 2}
 """Clips of the calibration split, with two questions each."""
 ASKED = 2
+AGAIN = 4
+"""One question in so many is asked again, to measure rounds."""
 LEAST = 500
 """Nodes that a fit needs."""
 
@@ -119,6 +122,24 @@ def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
     return Mixture(dict(zip(names, found, strict=True)), float(bias.detach()))
 
 
+def rounds_of(pair: Pair, mixture: Mixture, asked: Sequence[tuple[Recording, str]], report: Report) -> dict[str, Rounds]:
+    """What rounds behind the head start of method hybrid gave, with all of its drafters and with texts alone."""
+    method, found = pair.method(HYBRID), dict[str, Rounds]()
+    after = method.drafts.after
+    some = [drafters for drafters in (after, tuple(without_models(after))) if drafters]
+    for place, drafters in enumerate(dict.fromkeys(some)):
+        drafting = pair.with_method(HYBRID, replace(method, drafts=Drafts(method.drafts.ahead, drafters, mixture)))
+        rounds = list[Round]()
+        for number, (recording, question) in enumerate(asked, 1):
+            rounds += generate(drafting, recording, question, HYBRID, max_new_tokens=LONGEST).trace.rounds[1:]
+            report("rounds", (place + number / len(asked)) / len(some), {})
+        if rounds:
+            sizes = np.array([(len(r.tokens), r.proposed, r.depth) for r in rounds])
+            tokens, nodes, levels = sizes.mean(0).tolist()
+            found[named(drafters)] = Rounds(tokens, nodes, levels if any(map(is_model, drafters)) else 0.0)
+    return found
+
+
 def street(clips: int, seed: int, split: str = "calibration") -> Iterator[tuple[Recording, str]]:
     """Questions about rendered clips of a split, two about each."""
     for index in range(clips):
@@ -140,16 +161,21 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
     folder = folder_of(where)
     pair = load_pair(folder)
     count = len(questions) if questions is not None else ASKED * PRESETS[preset]
-    asked = recorded(questions) if questions is not None else street(PRESETS[preset], 0)
+
+    def asked() -> Iterator[tuple[Recording, str]]:
+        return recorded(questions) if questions is not None else street(PRESETS[preset], 0)
+
     with pair:
-        rows = list(judged(pair, asked, report, count))
+        rows = list(judged(pair, asked(), report, count))
+        whole = fitted(rows)
+        rounds = rounds_of(pair, whole, list(islice(asked(), 0, None, AGAIN)), report)
     half = fitted(rows[::2])
     held_out = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
     about = report_of(half, held_out)
     part = out / ".pair.part"
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(folder, part)
-    fitted(rows).save(PairFile.read(part).place("mixture"))
+    replace(whole, rounds=rounds).save(PairFile.read(part).place("mixture"))
     shutil.rmtree(out / "pair", ignore_errors=True)
     part.rename(out / "pair")
     write_text(out / "mixture-report.json", json.dumps({"questions": count, **about}, indent=1) + "\n")
