@@ -13,7 +13,7 @@ import torch
 
 from eventspec.align.acceptance import Calibrated, Predictor
 from eventspec.align.adapters import Adapter, AdapterConfig
-from eventspec.align.substitute import FEATURES, LONGEST, SaidSession, SubstitutedTarget
+from eventspec.align.substitute import FEATURES, LONGEST, Drafted, SaidSession, Substitute, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
 from eventspec.core import BadCheckpoint, BadInput, Proposal
@@ -63,6 +63,24 @@ def test_a_draft_that_is_not_sure_leaves_the_answer_to_the_target(folder: Path, 
     assert found.token_ids == wanted.token_ids
     assert (found.lossless, found.as_json()["skipped"]) == (False, False)
     assert [span.stage for span in found.trace.spans if span.stage == "vision"] == ["vision"]
+
+
+@pytest.mark.parametrize("bias", [-20.0, 20.0])
+def test_what_was_answered_from_events_is_the_targets_draft(
+    bias: float, folder: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = pair_of(folder, calibrated(bias))
+    wanted = generate(pair, recording, QUESTION, "autoregressive", max_new_tokens=LONGEST).token_ids
+    near = [*wanted[:4], wanted[4] + 1, *wanted[5:]]
+    for answer in (wanted, near):
+        monkeypatch.setattr(Substitute, "answer", lambda *_, answer=answer: Drafted(answer, NUMBERS, {}))
+        found = generate(pair, recording, QUESTION, "skip-encode", max_new_tokens=LONGEST)
+        assert found.token_ids == (wanted if bias < 0 else answer)
+        rounds = [(r.accepted, r.origin) for r in found.trace.rounds]
+        assert len(rounds) <= 4 + len(wanted) // 24, "a plain step, the draft, and another behind a wrong token"
+        assert rounds[1][1] == "aligned"
+    context = pair.open(recording)
+    assert len(context.ask(QUESTION, "skip-encode", max_new_tokens=LONGEST).trace.rounds) == len(rounds)
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_new_tokens": 5}, {"stop_strings": (" a",)}])

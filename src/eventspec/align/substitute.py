@@ -2,14 +2,17 @@
 
 Its language model answers from adapted event rows first. How sure it was, token by token, how likely the answer is to whoever
 saw no recording, and how much moved give the probability that this is the answer of the target that sees (`align.acceptance`);
-above a threshold that keeps a calibrated risk the answer stands, and no frame is ever encoded. Below it the target is asked.
+above a threshold that keeps a calibrated risk the answer stands, and no frame is ever encoded. Below it the target is asked,
+with the answer from events as its draft.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -103,10 +106,22 @@ class SubstitutedTarget:
     def __init__(self, target: Target, substitute: Substitute, calibrated: Calibrated, risk: float, adapter: str) -> None:
         self.target, self.substitute, self.calibrated, self.adapter = target, substitute, calibrated, adapter
         self.risk, self.threshold = check_risk(risk), calibrated.threshold(risk)
+        self._answers: WeakKeyDictionary[Media, dict[str, Drafted]] = WeakKeyDictionary()
 
     def asking(self, target: Target) -> SubstitutedTarget:
         """The same, with another object of the same target."""
-        return SubstitutedTarget(target, self.substitute, self.calibrated, self.risk, self.adapter)
+        made = copy(self)  # what was answered from events is known to both
+        made.target = target
+        return made
+
+    def answers(self, media: Media) -> dict[str, Drafted]:
+        """What was answered from a recording's events, by question."""
+        return self._answers.setdefault(media, {})
+
+    def drafted(self, media: Media, question: str) -> list[int]:
+        """Tokens of an answer from events that was tried before; [] for another question."""
+        found = self.answers(media).get(question)
+        return [] if found is None else found.token_ids
 
     @property
     def limits(self) -> Limits:
@@ -131,7 +146,6 @@ class SubstitutedContext:
         self.owner, self.media = owner, media
         self._context: Context | None = None
         self._aligned: Context | None = None
-        self._drafted: dict[str, Drafted] = {}
         self._later: list[Frames] = []
 
     def extend(self, frames: Frames, trace: Trace) -> None:
@@ -161,14 +175,15 @@ class SubstitutedContext:
 
     def _answered(self, question: str) -> Drafted:
         """The answer from events, which is kept: a recording that is read in parts is opened often."""
-        if question not in self._drafted:
+        known = self.owner.answers(self.media)
+        if question not in known:
             substitute = self.owner.substitute
             if self._aligned is None and self.media.events is not None:
                 self._aligned = substitute.aligned.encode(self.media, Trace())
-            self._drafted[question] = substitute.answer(self.media, question, self._aligned)
-            if len(self._drafted) > KEPT:
-                del self._drafted[next(iter(self._drafted))]
-        return self._drafted[question]
+            known[question] = substitute.answer(self.media, question, self._aligned)
+            if len(known) > KEPT:
+                del known[next(iter(known))]
+        return known[question]
 
     def _encoded(self, trace: Trace) -> Context:
         if self._context is None:

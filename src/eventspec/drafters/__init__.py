@@ -18,6 +18,7 @@ from eventspec.drafters.language_model import LanguageDrafter
 from eventspec.drafters.mixture import Mixture
 from eventspec.drafters.ngram import NgramDrafter
 from eventspec.drafters.prior import PriorDrafter, TextPrior
+from eventspec.drafters.reference import ReferenceDrafter
 from eventspec.drafters.retokenized import Retokenized
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Mixture",
     "NgramDrafter",
     "PriorDrafter",
+    "ReferenceDrafter",
     "Retokenized",
     "TextPrior",
     "TrainedHead",

@@ -11,7 +11,7 @@ from eventspec.align.acceptance import needed
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder
 from eventspec.core import BadInput, Drafter, Sampling, Target
-from eventspec.drafters import Cascade, LanguageDrafter, Mixture, NgramDrafter, PriorDrafter, TextPrior
+from eventspec.drafters import Cascade, LanguageDrafter, Mixture, NgramDrafter, PriorDrafter, ReferenceDrafter, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method, Modality
@@ -270,7 +270,10 @@ def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None
     never = (
         () if target.threshold <= 1 else (f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked",)
     )
-    return replace(autoregressive(parts), target=target, drafter_needs="events", notes=(*parts.notes, lossy, *never))
+    # Where the target is asked, what was answered from events is its draft; it costs nothing any more.
+    drafts = Drafts((), (ReferenceDrafter(ALIGNED, target.drafted),))
+    made = replace(autoregressive(parts), target=target, drafts=drafts, policy=replace(parts.policy, max_nodes=24))
+    return replace(made, drafter_needs="events", notes=(*parts.notes, lossy, *never))
 
 
 def substitute_of(parts: Parts, name: str) -> Substitute:
