@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from eventspec.core import BadCheckpoint, BadInput, Budget, Proposal
 from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
-from eventspec.train.mixture import Judged, fitted
+from eventspec.pairs import load_pair
+from eventspec.recordings import Recording
+from eventspec.train.mixture import Judged, fitted, judged
 from eventspec.tree import check, depths
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=80)
@@ -191,6 +194,15 @@ def test_everybody_drafts_where_it_was_not_measured(rounds: dict[str, Rounds]) -
     mixture = Mixture(rounds=rounds)
     assert mixture.worth_it((HEAD, PRIOR, NGRAM), DraftPolicy(level_cost=9.0)) == (HEAD, PRIOR, NGRAM)
     assert Mixture(rounds=MEASURED).worth_it((PRIOR, NGRAM), DraftPolicy()) == (PRIOR, NGRAM)
+
+
+def test_a_fit_asks_a_model_too_that_is_not_worth_its_cost() -> None:
+    with load_pair("nano", "one", fit=False) as pair:
+        method = pair.method("hybrid")
+        texts = replace(method.drafts, choose=lambda drafters, policy: drafters[1:])
+        asked = [(Recording.open("example:street"), "Describe the scene.")]
+        rows = list(judged(pair.with_method("hybrid", replace(method, drafts=texts)), asked, lambda *_: None, 1))
+    assert any("eagle" in row.names for row in rows)
 
 
 def test_measured_rounds_survive_the_file(tmp_path: Path) -> None:

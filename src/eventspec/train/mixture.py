@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from eventspec.align.acceptance import reliability
+from eventspec.align.substitute import LONGEST
 from eventspec.ask import generate
 from eventspec.core import BadInput, Budget, Proposal, Round
 from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union, is_model, named, without_models
-from eventspec.engine.drafts import Drafts, Merge
+from eventspec.engine.drafts import Drafts, Merge, everybody
 from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.methods import HYBRID
@@ -75,13 +76,14 @@ class Judged:
 
 
 def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, count: int) -> Iterator[Judged]:
-    """What the drafters of method hybrid say to questions, in the places where they are asked."""
+    """What the drafters of method hybrid say to questions, in the places where they are asked; also of one that is not worth
+    its cost here."""
     method = pair.method(HYBRID)
     watched = Watched(method.drafts.merge)
-    watching = pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched)))
+    watching = pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, choose=everybody)))
     for number, (recording, question) in enumerate(asked, 1):
         watched.unions = []
-        result = generate(watching, recording, question, HYBRID)
+        result = generate(watching, recording, question, HYBRID, max_new_tokens=LONGEST)
         places = np.cumsum([0, *(r.committed for r in result.trace.rounds)]).tolist()
         merged = [place for place, r in zip(places, result.trace.rounds, strict=False) if "+" in r.origin]
         if len(merged) == len(watched.unions):
