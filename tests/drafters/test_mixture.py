@@ -199,7 +199,7 @@ def test_everybody_drafts_where_it_was_not_measured(rounds: dict[str, Rounds]) -
 def test_a_fit_asks_a_model_too_that_is_not_worth_its_cost() -> None:
     with load_pair("nano", "one", fit=False) as pair:
         method = pair.method("hybrid")
-        texts = replace(method.drafts, choose=lambda drafters, policy: drafters[1:])
+        texts = replace(method.drafts, select=lambda drafters, policy: drafters[1:])
         asked = [(Recording.open("example:street"), "Describe the scene.")]
         rows = list(judged(pair.with_method("hybrid", replace(method, drafts=texts)), asked, lambda *_: None, 1))
     assert any("eagle" in row.names for row in rows)

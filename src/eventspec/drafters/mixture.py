@@ -88,7 +88,7 @@ class Mixture:
         return union.best(values, budget)
 
     def worth_it(self, drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
-        """As `engine.drafts.Choose`: all of them, or texts alone, whichever commits more tokens in the time; all where that was
+        """As `engine.drafts.Select`: all of them, or texts alone, whichever commits more tokens in the time; all where that was
         not measured."""
         known = [some for some in (drafters, without_models(drafters)) if named(some) in self.rounds]
         if len(known) < 2:

@@ -12,7 +12,7 @@ Merge = Callable[[Sequence[Proposal], Budget], Proposal]
 """One tree of several, within the budget. They are checked copies, none is empty, and there are two at least."""
 
 
-Choose = Callable[[Sequence[Drafter], DraftPolicy], Sequence[Drafter]]
+Select = Callable[[Sequence[Drafter], DraftPolicy], Sequence[Drafter]]
 """Those of several drafters whose drafts are worth what they cost, by the costs of a policy."""
 
 
@@ -37,11 +37,11 @@ class Drafts:
     ahead: tuple[Drafter, ...] = ()
     after: tuple[Drafter, ...] = ()
     merge: Merge = first_of
-    choose: Choose = everybody
+    select: Select = everybody
 
     def behind(self, policy: DraftPolicy) -> tuple[Drafter, ...]:
         """Those of `after` that draft at these costs."""
-        return tuple(self.choose(self.after, policy))
+        return tuple(self.select(self.after, policy))
 
     @property
     def of_all(self) -> tuple[Drafter, ...]:

@@ -80,7 +80,7 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
     its cost here."""
     method = pair.method(HYBRID)
     watched = Watched(method.drafts.merge)
-    watching = pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, choose=everybody)))
+    watching = pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, select=everybody)))
     for number, (recording, question) in enumerate(asked, 1):
         watched.unions = []
         result = generate(watching, recording, question, HYBRID, max_new_tokens=LONGEST)
