@@ -253,8 +253,8 @@ def main() -> None:
     for mode, own in (("training", training), ("low-rank", low_rank)):
         made = modes.add_parser(mode)
         made.add_argument("runs", nargs="+", type=Path)
-        made.add_argument("--pair", default="embedded", help="whose drafter was distilled whole")
         made.set_defaults(run=own)
+    made.add_argument("--pair", default="embedded", help="whose drafter was distilled whole")
     given = options.parse_args()
     told = given.run(given)
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

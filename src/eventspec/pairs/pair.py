@@ -97,7 +97,8 @@ class Pair:
 
     def drafter(self, name: str) -> Drafter | None:
         """Who drafts in a method from the first verified token on; of several the one that stands first."""
-        return next(iter(self.method(name).drafts.after), None)
+        method = self.method(name)
+        return next(iter(method.drafts.behind(method.policy)), None)
 
     # -------------------------------------------------------------------------------------------------------- another pair
     def with_method(self, name: str, method: Method) -> Pair:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,17 @@ from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
 from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, Branch, Clips, render_shards
-from eventspec.train.loop import Report
+from eventspec.train.loop import Report, Stage
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
+
+    answered: int
+    held_out: int
+    stage: Stage
+    packed: int
 
 
 def answered(

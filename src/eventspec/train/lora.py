@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answered import answered
+from eventspec.train.answered import Preset, answered
 from eventspec.train.data import Branch, Clips, Questions, drawn, pack
 from eventspec.train.frozen import FrozenTarget, Said
 from eventspec.train.loop import Checkpoint, Report, Stage, note_run, run_stage
@@ -36,16 +36,6 @@ UPDATED = r"language\.layers\.\d+\.(qkv|out|gate_up|down)"
 """The products that get an update: all of the language model's layers. The event tower stays."""
 LARGEST = 1024
 """Bound of a rank."""
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
-
-    answered: int
-    held_out: int
-    stage: Stage
-    packed: int
 
 
 PRESETS = {
@@ -63,10 +53,8 @@ def check_rank(rank: int) -> int:
 
 def check_peft() -> None:
     """BadInput where peft is not installed."""
-    try:
-        import peft  # noqa: F401
-    except ImportError:
-        raise BadInput("low-rank updates need peft: pip install 'eventspec[lora]'") from None
+    if find_spec("peft") is None:
+        raise BadInput("low-rank updates need peft: pip install 'eventspec[lora]'")
 
 
 class LowRankTraining(nn.Module):

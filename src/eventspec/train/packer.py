@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,11 @@ from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.packers import save_packer
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answered import answered
+from eventspec.train.answered import Preset, answered
 from eventspec.train.data import Branch, Clips, Questions, drawn
 from eventspec.train.frozen import FrozenTarget, Said
 from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
 from eventspec.train.models import Sampler, autocast, initialise
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
-
-    answered: int
-    held_out: int
-    stage: Stage
-    packed: int
-
 
 PRESETS = {
     "cpu": Preset(3000, 32, Stage("packer", 720, 1e-3, 8), 4),
