@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from eventspec.nn import Llama, LlamaConfig
+from eventspec.nn import Llama, LlamaConfig, linear
 
 TinyLlama = Callable[..., Llama]
 
@@ -16,6 +16,15 @@ TinyLlama = Callable[..., Llama]
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, params=["plain", "onednn"])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both kinds of matrix products, whichever this machine would use."""
+    if request.param == "onednn" and not linear.onednn_works():
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(linear, "_ONEDNN", request.param == "onednn")
+    return str(request.param)
 
 
 def randomise(model: nn.Module, seed: int) -> None:

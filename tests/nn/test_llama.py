@@ -12,6 +12,7 @@ from transformers import LlamaForCausalLM
 
 from eventspec.models.weights import llama_sources
 from eventspec.nn import Llama
+from eventspec.nn.runner import Rows
 from eventspec.tree import depths, tree_mask
 
 TinyLlama = Callable[..., Llama]
@@ -106,6 +107,28 @@ def test_every_node_of_a_tree_sees_its_own_path_and_nothing_else(tiny_llama: Tin
             at = parents[at]
         alone, _ = prefilled(model, torch.cat((past, pending, nodes[path])), [10 + len(path)])
         torch.testing.assert_close(logits[node], alone[-1], **CLOSE)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("past", [0, 5])
+@pytest.mark.parametrize("pending", [1, 2, 40, 200])
+@torch.inference_mode()
+def test_a_prompt_is_read_with_the_tree_behind_it_as_alone(
+    tiny_llama: TinyLlama, kv_heads: int, past: int, pending: int
+) -> None:
+    """Its rows skip the half of the square that the mask would hide."""
+    model, tokens, parents = tiny_llama(kv_heads, context=256), ids(past + pending + 5), [-1, 0, 0, -1, 3]
+    found = []
+    for leading in (0, pending):
+        _, cache = prefilled(model, tokens[:past], [past], 256)
+        places = [*range(past, past + pending), *(past + pending + depth for depth in depths(parents))]
+        mask = tree_mask(parents, past, pending)
+        rows = Rows(model.embed(tokens[past:]), cache, torch.tensor(places), mask, leading)
+        assert rows.causal == (leading if past == 0 else 0)
+        found.append(model.runner().step(rows)[0])
+    torch.testing.assert_close(*found, **CLOSE)
+    alone, _ = prefilled(model, tokens[: past + pending], [past + pending], 256)
+    torch.testing.assert_close(model.logits(found[1][:pending]), alone[past:], **CLOSE)
 
 
 @torch.inference_mode()

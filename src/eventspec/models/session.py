@@ -183,7 +183,7 @@ class LanguageSession:
         start = cache.length
         levels = [start + waiting + depth for depth in depths(parents)]
         positions = torch.tensor([*range(start, start + waiting), *levels], device=x.device)
-        return Rows(x, cache, positions, tree_mask(parents, start, waiting, x.device))
+        return Rows(x, cache, positions, tree_mask(parents, start, waiting, x.device), waiting)
 
     def scored(self, hidden: Tensor, features: Tensor | None, logits: Tensor) -> Scores:
         """Of the last pending row and the nodes behind it, from a forward over `asked`; logits [N+1, V] of these rows."""

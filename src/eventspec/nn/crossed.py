@@ -21,7 +21,7 @@ def crossed(
     stored: list[Tensor],
     start: int,
     mask: Optional[Tensor],  # noqa: UP045
-    causal: bool,
+    causal: int,
     layers: list[LayerWeights],
     cross: CrossWeights,
     packed: bool,
@@ -31,9 +31,8 @@ def crossed(
     """Pairs (embeds [T, D] of the next token, features [T, D] of this one) through the first layer and the crossing, behind
     `start` cached ones: [T, D].
 
-    mask float [T, start + T] is added; None: every row sees all of them, or what lies before it (causal, start 0). stored:
-    keys and values of the three blocks in turn, rows [start, start + T) are written. layers: first, crossing, last; `packed`:
-    the matrices that are used here are.
+    mask and causal as in `attention`. stored: keys and values of the three blocks in turn, rows [start, start + T) are written.
+    layers: first, crossing, last; `packed`: the matrices that are used here are.
     """
     rows, end, width = embeds.size(0), start + embeds.size(0), embeds.size(1)
     first, layer = layers[0], layers[1]
@@ -68,9 +67,9 @@ def crossed_pass(
 ) -> Tensor:
     """All three blocks, as `crossed`, for the rows of a draft: the predicted features behind them, normed, [T, D]."""
     width, last = embeds.size(1), layers[2]
-    x = crossed(embeds, features, cos, sin, stored, start, mask, False, layers, cross, False, heads, eps)
+    x = crossed(embeds, features, cos, sin, stored, start, mask, 0, layers, cross, False, heads, eps)
     normed = torch.rms_norm(x, [width], last.input_norm, eps)
-    x = block(normed, x, cos, sin, stored[4], stored[5], start, mask, False, last, False, heads, eps)
+    x = block(normed, x, cos, sin, stored[4], stored[5], start, mask, 0, last, False, heads, eps)
     return torch.rms_norm(x, [width], cross.final_norm, eps)
 
 
@@ -92,7 +91,7 @@ def crossed_read(
     last one, [1, D]. Of the others the last layer only remembers keys and values. Where `packed`, the last layer's matrices are
     not, but for `CrossWeights.remembered`."""
     rows, width = embeds.size(0), embeds.size(1)
-    causal = mask is None and rows > 1
+    causal = rows if mask is None and rows > 1 else 0
     x = crossed(embeds, features, cos, sin, stored, start, mask, causal, layers, cross, packed, heads, eps)
     normed = torch.rms_norm(x, [width], layers[2].input_norm, eps)
     remembered = cross.remembered if packed else None

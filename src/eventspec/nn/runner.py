@@ -28,13 +28,14 @@ _decode_together = functools.cache(lambda: compiled(decode_together))
 @dataclass(frozen=True)
 class Rows:
     """New rows float [T, D] of one sequence behind its cached ones. positions int64 [T] (default: cache.length + 0..T-1); mask
-    bool [T, cache.length + T], True = may look (default: causal). They are written to the cache but not committed: call
-    `cache.keep`."""
+    bool [T, cache.length + T], True = may look (default: causal). `leading`: so many rows are causal, whatever the mask says of
+    them. They are written to the cache but not committed: call `cache.keep`."""
 
     x: Tensor
     cache: KVCache
     positions: Tensor | None = None
     mask: Tensor | None = None
+    leading: int = 0
 
     def rope(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin of their positions, [T, 1, head_dim] each."""
@@ -42,13 +43,21 @@ class Rows:
         places = slice(start, start + len(self.x)) if self.positions is None else self.positions
         return cos[places].to(dtype), sin[places].to(dtype)
 
+    @property
+    def causal(self) -> int:
+        """How many of the first rows are causal from row 0 of the cache on: their attention skips half of the square."""
+        rows = len(self.x) if self.mask is None else self.leading
+        return 0 if self.cache.length or len(self.x) == 1 else rows
+
     def added(self) -> Tensor | None:
-        """The mask as numbers to be added [T, cache.length + T]; None: it would hide nothing, or is plain causal from row 0."""
+        """The mask of the rows behind the `causal` ones as numbers to be added [T - causal, cache.length + T]; None: it would
+        hide nothing, or there are no such rows."""
         rows, start, mask = len(self.x), self.cache.length, self.mask
         if mask is None and start and rows > 1:
             mask = torch.ones(rows, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
         if mask is None:
             return None
+        mask = mask[self.causal :]
         return torch.zeros(mask.shape, dtype=self.x.dtype, device=self.x.device).masked_fill_(~mask, -torch.inf)
 
 
@@ -72,7 +81,7 @@ class DecoderRunner:
     def step(self, rows: Rows, taps: tuple[int, ...] = ()) -> tuple[Tensor, list[Tensor]]:
         """The last layer's output [T, D] and those of the layers `taps` (0 = the embedding), ascending."""
         cache, (layers, packed) = rows.cache, self._for(len(rows.x))
-        where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added())
+        where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added(), rows.causal)
         found: tuple[Tensor, list[Tensor]] = _decode()(rows.x, *where, layers, packed, self.heads, self.eps, list(taps))
         return found
 
@@ -90,6 +99,7 @@ class DecoderRunner:
             [rows.cache.values for rows in several],
             [rows.cache.length for rows in several],
             [rows.added() for rows in several],
+            [rows.causal for rows in several],
             layers,
             packed,
             self.heads,
