@@ -250,11 +250,13 @@ def main() -> None:
         made.add_argument("--limit", type=int, default=200)
         made.add_argument("--seed", type=int, default=8100)
         made.set_defaults(run=own)
-    for mode, own in (("training", training), ("low-rank", low_rank)):
-        made = modes.add_parser(mode)
-        made.add_argument("runs", nargs="+", type=Path)
-        made.set_defaults(run=own)
-    made.add_argument("--pair", default="embedded", help="whose drafter was distilled whole")
+    trained = modes.add_parser("training")
+    trained.add_argument("runs", nargs="+", type=Path)
+    trained.set_defaults(run=training)
+    updated = modes.add_parser("low-rank")
+    updated.add_argument("runs", nargs="+", type=Path)
+    updated.add_argument("--pair", default="embedded", help="whose drafter was distilled whole")
+    updated.set_defaults(run=low_rank)
     given = options.parse_args()
     told = given.run(given)
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

@@ -53,6 +53,27 @@ def _causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return attended
 
 
+def split_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    causal: int,
+    mask: Optional[Tensor],  # noqa: UP045
+) -> Tensor:
+    """Attention [B, H, T, D] of queries [B, H, T, D] to keys and values [B, K, S, D]: the first `causal` rows are causal, from
+    the first key on; those behind them see what the mask [..., T - causal, S] allows (bool), or are biased by it (float)."""
+    grouped = keys.size(1) != queries.size(1)
+    found: list[Tensor] = []
+    # Two calls: the causal one skips half of the square, which one masked call over all rows could not.
+    if causal > 0:
+        own = (queries[:, :, :causal], keys[:, :, :causal], values[:, :, :causal])
+        found.append(torch._C._nn.scaled_dot_product_attention(own[0], own[1], own[2], None, 0.0, True, enable_gqa=grouped))
+    if causal == 0 or causal < queries.size(2):
+        behind = queries[:, :, causal:]
+        found.append(torch._C._nn.scaled_dot_product_attention(behind, keys, values, mask, 0.0, False, enable_gqa=grouped))
+    return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+
 def attention(
     queries: Tensor,
     keys: Tensor,
@@ -63,24 +84,14 @@ def attention(
 ) -> Tensor:
     """Attention [H, T, D] of queries [H, T, D] to keys and values [K, S, D]. The first `causal` rows are causal from the first
     key on; for those behind them a `mask` float [T - causal, S] is added. `blocked`: long causal ones may go through oneDNN."""
-    heads, kv_heads, rows = queries.size(0), keys.size(0), queries.size(1)
-    found: list[Tensor] = []
-    if causal > 0:
-        first, its_keys, its_values = queries[:, :causal], keys[:, :causal], values[:, :causal]
-        if blocked and causal >= 192 and kv_heads == heads:
-            found.append(_causal_attention(first, its_keys, its_values))
-        else:
-            found.append(_attention(first, its_keys, its_values, None, True))
-    if causal == 0 or causal < rows:
-        found.append(_attention(queries[:, causal:], keys, values, mask, False))
-    return found[0] if len(found) == 1 else torch.cat(found, 1)
-
-
-def _attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor], causal: bool) -> Tensor:  # noqa: UP045
-    grouped = keys.size(0) != queries.size(0)
-    return torch._C._nn.scaled_dot_product_attention(
-        queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), mask, 0.0, causal, enable_gqa=grouped
-    )[0]
+    long = blocked and causal >= 192 and keys.size(0) == queries.size(0)
+    if not long:
+        return split_attention(queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), causal, mask)[0]
+    first = _causal_attention(queries[:, :causal], keys[:, :causal], values[:, :causal])
+    if causal == queries.size(1):
+        return first
+    behind = queries[:, causal:].unsqueeze(0)
+    return torch.cat((first, split_attention(behind, keys.unsqueeze(0), values.unsqueeze(0), 0, mask)[0]), 1)
 
 
 def attend(

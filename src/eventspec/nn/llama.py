@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.decode import apply_rope
+from eventspec.nn.decode import apply_rope, split_attention
 from eventspec.nn.linear import Linear
 from eventspec.nn.runner import DecoderRunner, Rows
 
@@ -197,15 +197,6 @@ class Llama(LanguageEnds):
 def packed_attention(queries: Tensor, keys: Tensor, values: Tensor, prefix: int, mask: Tensor | None) -> Tensor:
     """Attention [B, H, T, d]: rows [0, prefix) are causal, those behind see what the mask [B, 1, T - prefix, T] allows (bool),
     or are biased by it (float)."""
-    attend, grouped = F.scaled_dot_product_attention, keys.shape[1] != queries.shape[1]
     if mask is not None and mask.is_floating_point():
         mask = mask.to(queries.dtype)  # torch's kernel on a CPU misreads a float mask beside doubles, without a word
-    if mask is not None and not prefix:
-        return attend(queries, keys, values, attn_mask=mask, enable_gqa=grouped)
-    head, kept_keys, kept_values = queries[:, :, :prefix], keys[:, :, :prefix], values[:, :, :prefix]
-    # Two calls: the causal one skips half of the square, which one masked call over all rows could not.
-    attended = attend(head, kept_keys, kept_values, is_causal=True, enable_gqa=grouped)
-    if mask is None:
-        return attended
-    behind = attend(queries[:, :, prefix:], keys, values, attn_mask=mask, enable_gqa=grouped)
-    return torch.cat((attended, behind), 2)
+    return split_attention(queries, keys, values, prefix, mask)
