@@ -45,7 +45,7 @@ from eventspec.tree import depths
 FEATURES = ("least", "sum", "length", "blind", "events")
 """Log-probability of the least sure token, and of all together; the logarithm of how many there are; log-probability to whoever
 saw no recording; the logarithm of how many events came a second."""
-LONGEST = 96
+LONGEST = 256
 """Tokens of an answer that is judged, at most; a longer one is left to the target."""
 SURE = 50.0
 """Logit of a token that is said already."""

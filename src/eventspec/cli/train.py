@@ -29,8 +29,11 @@ def _group() -> None:
 def embedded(
     out: Annotated[Path, typer.Option(parser=given_path, help="Rendered clips, checkpoints and the finished pair go here.")],
     preset: Annotated[
-        str, typer.Option(help="cpu (nano, 2.5 h on 2 cores), gpu (base, 25 min), cpu-base (7 h) or smoke.")
+        str, typer.Option(help="cpu (nano, 2.5 h on 2 cores), cpu-tune (1.5 h), gpu (base, 25 min), cpu-base (7 h) or smoke.")
     ] = "cpu",
+    begin_with: Annotated[
+        str | None, typer.Option(help="Go on from the weights of this pair, with --preset cpu-tune: nano, or a pair's folder.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and its provenance.")] = False,
 ) -> None:
@@ -46,7 +49,7 @@ def embedded(
     recipe.reexecute_with_allocator(sys.argv[1:])
 
     with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
-        folder = recipe.train(preset, out, report)
+        folder = recipe.train(preset, out, report, begin_with=begin_with)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **json.loads((folder / "provenance.json").read_text())}))
         return

@@ -91,11 +91,12 @@ class TextPrior:
             kept.counts[key, context] = found
         return kept
 
-    def save(self, path: Path, least: int = 4) -> None:
-        """JSON of the contexts that matter, see `pruned`."""
+    def save(self, path: Path, least: int = 4, most: int = 20_000) -> None:
+        """JSON of the contexts that matter, see `pruned`: the `most` that were seen most often."""
+        kept = sorted(self.pruned(least).counts.items(), key=lambda entry: -entry[1].total())
         rows = [
             [key, list(context), [[t, c] for t, c in found.most_common(8)], found.total()]
-            for (key, context), found in self.pruned(least).counts.items()
+            for (key, context), found in kept[:most]
         ]
         write_text(path, json.dumps({"longest": self.longest, "contexts": rows}, separators=(",", ":")))
 

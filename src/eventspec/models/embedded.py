@@ -23,7 +23,7 @@ from eventspec.nn import ClipConfig, LlamaConfig
 
 PAD, BOS, EOS, IMAGE, VIDEO, EVENT = range(6)
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<image>", "<video>", "<event>")
-VOCABULARY = 576
+VOCABULARY = 768
 FINE_VOCABULARY = 400
 """Of the second drafter: 138 merges, so words are spelled in pieces that the target's tokenizer does not have."""
 IMAGE_SIZE = 112

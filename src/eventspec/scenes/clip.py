@@ -13,7 +13,7 @@ from eventspec.scenes.facts import ACTIONS, COLOURS, DISTANCES_M, KINDS, Facts, 
 from eventspec.scenes.labels import PIXELS_LAMP, PIXELS_USER, PIXELS_ZEBRA, label_planes, pixel_counts
 from eventspec.scenes.render import Camera, build_stage, develop, render
 from eventspec.scenes.shapes import OWNER_GREEN, OWNER_RED, OWNER_USER, OWNER_ZEBRA
-from eventspec.scenes.world import CLIP_S, SIDE_BORDERS, World, make_world, side_share
+from eventspec.scenes.world import CLIP_S, MID_S, SIDE_BORDERS, Ego, Mover, World, make_world, side_share
 
 FRAMES, WINDOWS, SUBFRAMES = 8, 5, 100
 CLIP_US = int(CLIP_S * 1_000_000)
@@ -97,9 +97,11 @@ def _facts(world: World, pixels: I64) -> Facts:
         seen = int(pixels[OWNER_USER + index])
         if seen < PIXELS_USER:
             continue
-        share = side_share(mover, world.ego)
-        side = "left" if share < SIDE_BORDERS[0] else "right" if share > SIDE_BORDERS[1] else "ahead"
-        user = RoadUser(mover.kind, mover.action, mover.colour, mover.distance_m, side, seen)
+        side, first, last = (_side(mover, world.ego, time_s) for time_s in (MID_S, 0.0, CLIP_S))
+        from_m, to_m = (_metres(mover, world.ego, time_s) for time_s in (0.0, CLIP_S))
+        trend = _trend(mover, world.ego)
+        look = (mover.kind, mover.action, mover.colour, mover.distance_m, side, seen)
+        user = RoadUser(*look, trend, first, last, from_m, to_m)
         users.append((mover.nearest_m(world.ego), user))
     users.sort(key=lambda pair: pair[0])
     signal = "none"
@@ -107,6 +109,24 @@ def _facts(world: World, pixels: I64) -> Facts:
         signal = world.signal.colour
     junction = world.junction is not None and bool(pixels[OWNER_ZEBRA] >= PIXELS_ZEBRA)
     return Facts(world.ego.state, world.light, signal, junction, tuple(user for _, user in users))
+
+
+def _side(mover: Mover, ego: Ego, time_s: float) -> str:
+    share = side_share(mover, ego, time_s)
+    return "left" if share < SIDE_BORDERS[0] else "right" if share > SIDE_BORDERS[1] else "ahead"
+
+
+def _metres(mover: Mover, ego: Ego, time_s: float) -> int:
+    return max(5, 5 * round(mover.nearest_m(ego, time_s) / 5))
+
+
+def _trend(mover: Mover, ego: Ego) -> str:
+    before, after = mover.nearest_m(ego, 0.0), mover.nearest_m(ego, CLIP_S)
+    if after < 1.0:
+        return "passed"
+    if before - after > 1.0:
+        return "much closer" if before - after > 5.0 else "closer"
+    return "farther" if after - before > 1.0 else "steady"
 
 
 def check_split(split: str) -> None:

@@ -12,6 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from eventspec.scenes.facts import SIDES, Facts, RoadUser
+from eventspec.scenes.phrases import (
+    EGO,
+    LIGHT,
+    NUMBERS,
+    described,
+    doing,
+    first_crossing,
+    place,
+    signal_and_zebra,
+    terse,
+    thing,
+)
+from eventspec.scenes.reports import advice, change, detail
 
 
 @dataclass(frozen=True)
@@ -21,53 +34,6 @@ class QA:
     kind: str
     question: str
     answer: str
-
-
-NUMBERS = ("Nobody", "One", "Two", "Three", "Four")
-EGO = {
-    "stopped": "standing still",
-    "slow": "driving slowly",
-    "fast": "driving fast",
-    "turning left": "turning left",
-    "turning right": "turning right",
-}
-LIGHT = {"day": "by day", "dusk": "at dusk", "night": "at night"}
-DOING = {
-    "parked": "parked",
-    "standing": "standing",
-    "oncoming": "coming toward us",
-    "leading": "going our way",
-    "crossing left": "crossing to the left",
-    "crossing right": "crossing to the right",
-}
-
-
-def _thing(user: RoadUser) -> str:
-    return f"{user.colour} {user.kind}" if user.colour else user.kind
-
-
-def _place(user: RoadUser) -> str:
-    return f"{user.distance_m} m ahead" if user.side == "ahead" else f"{user.distance_m} m to the {user.side}"
-
-
-def _doing(user: RoadUser) -> str:
-    return DOING[user.action]
-
-
-def _user(user: RoadUser) -> str:
-    return f"{_thing(user)} {_doing(user)} {_place(user)}"
-
-
-def _terse(user: RoadUser) -> str:
-    return f"{_thing(user)} {user.action} {user.distance_m} m {user.side}"
-
-
-def _crossing(facts: Facts) -> RoadUser | None:
-    return next((u for u in facts.users if u.action.startswith("crossing")), None)
-
-
-def _signal_and_zebra(facts: Facts) -> str:
-    return f"{'no' if facts.signal == 'none' else facts.signal} light, {'zebra' if facts.junction else 'no zebra'}"
 
 
 # ------------------------------------------------------------------------------------------------------------ short answers
@@ -80,7 +46,7 @@ def _moving(facts: Facts) -> str:
 
 
 def _signal(facts: Facts) -> str:
-    return f"{_signal_and_zebra(facts).capitalize()}."
+    return f"{signal_and_zebra(facts).capitalize()}."
 
 
 def _count(facts: Facts) -> str:
@@ -89,60 +55,60 @@ def _count(facts: Facts) -> str:
 
 def _colour(facts: Facts) -> str:
     car = next((user for user in facts.users if user.kind == "car"), None)
-    return f"{str(car.colour).capitalize()}, {_doing(car)} {_place(car)}." if car else "No car."
+    return f"{str(car.colour).capitalize()}, {doing(car)} {place(car)}." if car else "No car."
 
 
 def _side(facts: Facts) -> str:
-    return f"{facts.users[0].side.capitalize()}, a {_thing(facts.users[0])}." if facts.users else f"{NUMBERS[0]}."
+    return f"{facts.users[0].side.capitalize()}, a {thing(facts.users[0])}." if facts.users else f"{NUMBERS[0]}."
 
 
 def _distance(facts: Facts) -> str:
     if not facts.users:
         return f"{NUMBERS[0]}."
-    return f"{facts.users[0].distance_m} m, a {facts.users[0].kind} {_doing(facts.users[0])}."
+    return f"{facts.users[0].distance_m} m, a {facts.users[0].kind} {doing(facts.users[0])}."
 
 
 def _nearest(facts: Facts) -> str:
-    return f"A {_user(facts.users[0])}." if facts.users else f"{NUMBERS[0]}."
+    return f"A {described(facts.users[0])}." if facts.users else f"{NUMBERS[0]}."
 
 
 def _is_crossing(facts: Facts) -> str:
     """Who crosses and where; if nobody does, who is nearest and what that one does instead."""
-    user = _crossing(facts)
+    user = first_crossing(facts)
     if user is not None:
-        return f"Yes, a {_thing(user)} {_place(user)}."
+        return f"Yes, a {thing(user)} {place(user)}."
     if facts.users:
-        return f"No, a {_user(facts.users[0])}."
+        return f"No, a {described(facts.users[0])}."
     return "No, nobody."
 
 
 def _safe(facts: Facts) -> str:
-    user = _crossing(facts)
+    user = first_crossing(facts)
     if user is not None and user.distance_m <= 10:
-        return f"No, a {_user(user)}."
+        return f"No, a {described(user)}."
     if facts.signal == "red":
         return "No, red light."
     if facts.users:
-        return f"Yes, a {_user(facts.users[0])}."
+        return f"Yes, a {described(facts.users[0])}."
     return "Yes, nobody."
 
 
 # ------------------------------------------------------------------------------------------------------------- long answers
 def _list(users: tuple[RoadUser, ...]) -> str:
-    return "; ".join(_user(u) for u in users) if users else NUMBERS[0].lower()
+    return "; ".join(described(u) for u in users) if users else NUMBERS[0].lower()
 
 
 def _caption(facts: Facts) -> str:
     """Order and articles follow the scene: who stands is told place first, a repeated kind is `another`."""
-    parts = [f"{_ego(facts)}, {_signal_and_zebra(facts)}."]
+    parts = [f"{_ego(facts)}, {signal_and_zebra(facts)}."]
     seen: set[str] = set()
     for user in facts.users:
         article = "another" if user.kind in seen else "a"
         seen.add(user.kind)
         if user.action in ("parked", "standing"):
-            parts.append(f"{_place(user).capitalize()} {article} {_thing(user)} is {_doing(user)}.")
+            parts.append(f"{place(user).capitalize()} {article} {thing(user)} is {doing(user)}.")
         else:
-            parts.append(f"{article.capitalize()} {_thing(user)} is {_doing(user)}, {_place(user)}.")
+            parts.append(f"{article.capitalize()} {thing(user)} is {doing(user)}, {place(user)}.")
     return " ".join(parts) if facts.users else f"{parts[0]} The street is empty."
 
 
@@ -160,15 +126,15 @@ def _far_to_near(facts: Facts) -> str:
 
 def _summary(facts: Facts) -> str:
     if not facts.users:
-        return f"{_ego(facts)} on an empty street, {_signal_and_zebra(facts)}."
+        return f"{_ego(facts)} on an empty street, {signal_and_zebra(facts)}."
     near = facts.users[0]
-    others = "".join(f", a {_thing(u)} {_doing(u)}" for u in facts.users[1:])
-    return f"{_ego(facts)} near a {_user(near)}{others}, {_signal_and_zebra(facts)}."
+    others = "".join(f", a {thing(u)} {doing(u)}" for u in facts.users[1:])
+    return f"{_ego(facts)} near a {described(near)}{others}, {signal_and_zebra(facts)}."
 
 
 def _hazard(facts: Facts) -> str:
     """What to do about whom; then what else there is, the nearest first."""
-    first = _crossing(facts) or (facts.users[0] if facts.users else None)
+    first = first_crossing(facts) or (facts.users[0] if facts.users else None)
     if first is None:
         return f"{'Wait at the red light' if facts.signal == 'red' else 'Drive on'}, {EGO[facts.ego]} {LIGHT[facts.light]}."
     if first.action.startswith("crossing"):
@@ -178,21 +144,21 @@ def _hazard(facts: Facts) -> str:
     else:
         deed = {"leading": "Follow", "oncoming": "Let by", "parked": "Pass", "standing": "Mind"}[first.action]
     others = [u for u in facts.users if u is not first]
-    return f"{deed} the {_user(first)}" + "".join(f"; mind a {_user(u)}" for u in others) + f"; {_ego(facts).lower()}."
+    return f"{deed} the {described(first)}" + "".join(f"; mind a {described(u)}" for u in others) + f"; {_ego(facts).lower()}."
 
 
 def _dispatch(facts: Facts) -> str:
     """A radio call in few words: everything about everybody, then our own state."""
-    seen = "".join(f"; {_terse(u)}" for u in facts.users)
-    return f"{NUMBERS[len(facts.users)]} seen{seen}; {_signal_and_zebra(facts)}; {_ego(facts).lower()}."
+    seen = "".join(f"; {terse(u)}" for u in facts.users)
+    return f"{NUMBERS[len(facts.users)]} seen{seen}; {signal_and_zebra(facts)}; {_ego(facts).lower()}."
 
 
 def _statement(facts: Facts) -> str:
     """A witness's statement, in the past tense, our own state first and the farthest road user next."""
     parts = [f"We were {EGO[facts.ego]} {LIGHT[facts.light]}."]
     for user in facts.users[::-1]:
-        parts.append(f"A {_thing(user)} was {_doing(user)} {_place(user)}.")
-    return " ".join([*parts, f"{_signal_and_zebra(facts).capitalize()}."])
+        parts.append(f"A {thing(user)} was {doing(user)} {place(user)}.")
+    return " ".join([*parts, f"{signal_and_zebra(facts).capitalize()}."])
 
 
 def _around(facts: Facts) -> str:
@@ -201,9 +167,9 @@ def _around(facts: Facts) -> str:
     for side in SIDES:
         users = [u for u in facts.users if u.side == side]
         if users:
-            listing = ", ".join(f"a {_thing(u)} {_doing(u)} at {u.distance_m} m" for u in users)
+            listing = ", ".join(f"a {thing(u)} {doing(u)} at {u.distance_m} m" for u in users)
             parts.append(f"{side.capitalize()}: {listing}.")
-    return " ".join([*(parts or [f"{NUMBERS[0]}."]), f"{_signal_and_zebra(facts).capitalize()}."])
+    return " ".join([*(parts or [f"{NUMBERS[0]}."]), f"{signal_and_zebra(facts).capitalize()}."])
 
 
 def _explain(facts: Facts) -> str:
@@ -211,13 +177,18 @@ def _explain(facts: Facts) -> str:
     crossing = [u for u in facts.users if u.action.startswith("crossing")]
     others = [u for u in facts.users if not u.action.startswith("crossing")]
     stop = facts.signal == "red" or any(u.distance_m <= 10 for u in crossing)
-    reasons = [f"a {_user(u)}" for u in crossing]
+    reasons = [f"a {described(u)}" for u in crossing]
     if facts.signal != "none":
         reasons.append(f"the light is {facts.signal}")
-    reasons += [f"a {_user(u)}" for u in others]
+    reasons += [f"a {described(u)}" for u in others]
     if not reasons:
         reasons.append("the street is empty")
     return f"{'Stop' if stop else 'Go on'}, {EGO[facts.ego]} {LIGHT[facts.light]}: {', '.join(reasons)}."
+
+
+def _record(facts: Facts) -> str:
+    """The longest answer: what changed, and what to do."""
+    return f"{change(facts)} {advice(facts)}"
 
 
 @dataclass(frozen=True)
@@ -260,6 +231,10 @@ FORMS = (
     _Form("statement", _same(_statement, "Make a statement as a witness.", "What did you see?")),
     _Form("around", _same(_around, "Who is on which side?", "What is around us?")),
     _Form("explain", _same(_explain, "Explain what to do and why.", "Decide and give your reasons.")),
+    _Form("detail", _same(detail, "Describe every road user in detail.", "Who is here, and what does each one mean for us?")),
+    _Form("change", _same(change, "What changed during the clip?", "What moved, and how?")),
+    _Form("record", _same(_record, "Write a record of the clip.", "Record what happened and what to do.")),
+    _Form("advice", _same(advice, "Advise the driver step by step.", "What should we do, step by step, and why?")),
     _Form("dispatch", _same(_dispatch, "Give a full report.", "Report to the control room.")),
 )
 KINDS_OF_QUESTION = tuple(form.kind for form in FORMS)

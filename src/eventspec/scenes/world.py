@@ -309,9 +309,9 @@ def screen_span(mover: Mover, ego: Ego, time_s: float = MID_S) -> tuple[float, f
     return min(shares), max(shares)
 
 
-def side_share(mover: Mover, ego: Ego) -> float:
-    """The middle of the visible width at mid-clip, as a share of the picture's width."""
-    left, right = screen_span(mover, ego)
+def side_share(mover: Mover, ego: Ego, time_s: float = MID_S) -> float:
+    """The middle of the visible width, as a share of the picture's width; outside [0, 1] when nothing is visible."""
+    left, right = screen_span(mover, ego, time_s)
     return (max(left, 0.0) + min(right, 1.0)) / 2
 
 

@@ -18,11 +18,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
+from eventspec.core import BadInput
 from eventspec.drafters.prior import TextPrior
 from eventspec.models.embedded import BOS, EOS, FINE_VOCABULARY, IMAGE, PAD, SIZES, SPECIAL_TOKENS, VIDEO, VOCABULARY
-from eventspec.models.eventgpt import EventGpt, save_eventgpt
-from eventspec.models.video_llava import VideoLlava, save_video_llava
-from eventspec.pairs.pair_file import PairFile
+from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
+from eventspec.models.video_llava import VideoLlava, load_video_llava, save_video_llava
+from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes import SOURCE
 from eventspec.scenes.language import every_wording
 from eventspec.train.answers import answers_of
@@ -69,6 +70,7 @@ def _preset(size: str, shards: int, minutes: tuple[float, ...], batch: int, answ
 
 PRESETS = {
     "cpu": _preset("nano", 24, (10, 45, 50, 95, 20, 30), 8, 3000),
+    "cpu-tune": _preset("nano", 24, (0, 0, 40, 40, 20, 20), 8, 3000),
     "gpu": _preset("base", 100, (3, 4, 8, 4, 4, 3), 128, 20000),
     "cpu-base": _preset("base", 24, (40, 160, 160, 150, 60, 60), 8, 3000),
     "smoke": _preset("nano", 1, (0.05, 0.05, 0.05, 0.05, 0.05, 0.05), 2, 4),
@@ -97,10 +99,12 @@ def tokenizer_of(out: Path, clips: Clips, vocabulary: int = VOCABULARY) -> Token
     return Tokenizer.from_file(str(path))
 
 
-def train_target(preset: Preset, out: Path, clips: Clips, report: Report) -> VideoLlava:
-    """Tower, then jointly on two to six frames, then on eight."""
+def train_target(preset: Preset, out: Path, clips: Clips, report: Report, begin: Path | None = None) -> VideoLlava:
+    """Tower, then jointly on two to six frames, then on eight; from the weights of the pair `begin`, or from random ones."""
     questions = Questions(tokenizer_of(out, clips))
     training = place(TargetTraining(SIZES[preset.size], questions, clips))
+    if begin is not None:
+        _take_over(training, load_video_llava(begin / "target"), begin, questions.tokenizer)
     stages = (
         (preset.tower, training.tower_losses),
         (preset.four, lambda batch, progress: training.joint_losses(batch, (2, 4, 6), progress)),
@@ -108,15 +112,25 @@ def train_target(preset: Preset, out: Path, clips: Clips, report: Report) -> Vid
     )
     for number, (stage, losses) in enumerate(stages):
         done = Checkpoint(out / "target", stage.name).load(training, None)[0] >= stage.seconds
-        if not done:
+        if stage.seconds and not done:
             run_stage(stage, training, Sampler(clips, stage.batch, 100 + number), losses, out / "target", report)
     return training.model
 
 
-def train_drafter(preset: Preset, out: Path, clips: Clips, report: Report, answers: dict[int, list[Branch]] | None) -> EventGpt:
-    """On the right answers; then, where `answers` is given, on the target's own."""
+def train_drafter(
+    preset: Preset,
+    out: Path,
+    clips: Clips,
+    report: Report,
+    answers: dict[int, list[Branch]] | None,
+    begin: Path | None = None,
+) -> EventGpt:
+    """On the right answers, from the weights of the pair `begin` or from random ones; then, where `answers` is given, on the
+    target's own."""
     questions = Questions(tokenizer_of(out, clips))
     training = place(DrafterTraining(SIZES[preset.size], questions, clips))
+    if begin is not None:
+        _take_over(training, load_eventgpt(begin / "drafter"), begin, questions.tokenizer)
     Checkpoint(out / "drafter", preset.truth.name).load(training, None)
     stage = preset.truth
     if answers is not None:
@@ -124,6 +138,19 @@ def train_drafter(preset: Preset, out: Path, clips: Clips, report: Report, answe
     sampler = Sampler(clips, stage.batch, 200, sorted(training.answers) or None)
     run_stage(stage, training, sampler, training.losses, out / "drafter", report)
     return training.model
+
+
+def _take_over(
+    training: TargetTraining | DrafterTraining, model: VideoLlava | EventGpt, pair: Path, tokenizer: Tokenizer
+) -> None:
+    """Weights of a model of `pair`; pieces that both tokenizers have keep their rows. The grounding heads start anew: a pair
+    has none. BadInput for a pair of another size."""
+    fresh = training.state_dict()
+    found = {f"model.{name}": tensor.float() for name, tensor in model.state_dict().items()}
+    state = {**fresh, **respelled(found, Tokenizer.from_file(str(pair / "tokenizer.json")), tokenizer, fresh)}
+    if wrong := [name for name, tensor in fresh.items() if state[name].shape != tensor.shape]:
+        raise BadInput(f"{pair}: its {wrong[0]} has the shape {tuple(state[wrong[0]].shape)}, not that of this preset's size")
+    training.load_state_dict(state)
 
 
 def train_fine(preset: Preset, out: Path, clips: Clips, report: Report, answers: dict[int, list[Branch]]) -> EventGpt:
@@ -234,14 +261,18 @@ def provenance(preset: Preset, out: Path, clips: Clips) -> dict[str, Any]:
     return {"size": preset.size, "train_clips": len(clips), "split": "train", "stages": stages, "torch": torch.__version__}
 
 
-def train(preset_name: str, out: Path, report: Report, workers: int = 2) -> Path:
+def train(preset_name: str, out: Path, report: Report, workers: int = 2, begin_with: str | None = None) -> Path:
     """The whole recipe: render, train the target beside the drafter, let the target answer, distil, export to OUT/pair.
+    `begin_with`: the pair whose weights are gone on from, so that a changed street costs a fraction of the time.
 
     Every step picks up where an interrupted one stopped. On a GPU the two trainings run one after the other.
     """
     preset = PRESETS[preset_name]
+    begin = None if begin_with is None else folder_of(begin_with)
+    if begin is None and not preset.tower.seconds:
+        raise BadInput(f"preset {preset_name} goes on from a pair's weights: say whose with --begin-with")
     out.mkdir(parents=True, exist_ok=True)
-    note_run(out, {"recipe": "embedded", "preset": preset_name})
+    note_run(out, {"recipe": "embedded", "preset": preset_name, "begin_with": begin_with})
     for number, _ in enumerate(render_shards(out / "clips", preset.shards, 0, workers), 1):
         report("render", number / preset.shards, {})
     clips = Clips(out / "clips")
@@ -249,11 +280,11 @@ def train(preset_name: str, out: Path, report: Report, workers: int = 2) -> Path
     beside = None
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
-        beside = multiprocessing.get_context("spawn").Process(target=_truth, args=(preset, out))
+        beside = multiprocessing.get_context("spawn").Process(target=_truth, args=(preset, out, begin))
         beside.start()
-    train_target(preset, out, clips, report)
+    train_target(preset, out, clips, report, begin)
     if beside is None:
-        train_drafter(preset, out, clips, report, None)
+        train_drafter(preset, out, clips, report, None, begin)
     else:
         beside.join()
         if beside.exitcode:
@@ -264,6 +295,6 @@ def train(preset_name: str, out: Path, report: Report, workers: int = 2) -> Path
     return export(preset, out, out / "pair")
 
 
-def _truth(preset: Preset, out: Path) -> None:
+def _truth(preset: Preset, out: Path, begin: Path | None) -> None:
     torch.set_num_threads(1)
-    train_drafter(preset, out, Clips(out / "clips"), lambda name, progress, figures: None, None)
+    train_drafter(preset, out, Clips(out / "clips"), lambda name, progress, figures: None, None, begin)

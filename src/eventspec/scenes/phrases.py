@@ -1,0 +1,58 @@
+"""Words and phrases that the street's answers are made of."""
+
+from __future__ import annotations
+
+from eventspec.scenes.facts import Facts, RoadUser
+
+NUMBERS = ("Nobody", "One", "Two", "Three", "Four")
+EGO = {
+    "stopped": "standing still",
+    "slow": "driving slowly",
+    "fast": "driving fast",
+    "turning left": "turning left",
+    "turning right": "turning right",
+}
+LIGHT = {"day": "by day", "dusk": "at dusk", "night": "at night"}
+DOING = {
+    "parked": "parked",
+    "standing": "standing",
+    "oncoming": "coming toward us",
+    "leading": "going our way",
+    "crossing left": "crossing to the left",
+    "crossing right": "crossing to the right",
+}
+
+
+def thing(user: RoadUser) -> str:
+    """Kind, and colour where it has one."""
+    return f"{user.colour} {user.kind}" if user.colour else user.kind
+
+
+def place(user: RoadUser) -> str:
+    """Distance and side."""
+    return f"{user.distance_m} m ahead" if user.side == "ahead" else f"{user.distance_m} m to the {user.side}"
+
+
+def doing(user: RoadUser) -> str:
+    """The action as a phrase."""
+    return DOING[user.action]
+
+
+def described(user: RoadUser) -> str:
+    """Who does what where."""
+    return f"{thing(user)} {doing(user)} {place(user)}"
+
+
+def terse(user: RoadUser) -> str:
+    """As `described`, in as few words as the radio wants."""
+    return f"{thing(user)} {user.action} {user.distance_m} m {user.side}"
+
+
+def first_crossing(facts: Facts) -> RoadUser | None:
+    """The nearest road user that crosses; None where nobody does."""
+    return next((u for u in facts.users if u.action.startswith("crossing")), None)
+
+
+def signal_and_zebra(facts: Facts) -> str:
+    """The traffic light and the zebra, present or not."""
+    return f"{'no' if facts.signal == 'none' else facts.signal} light, {'zebra' if facts.junction else 'no zebra'}"
