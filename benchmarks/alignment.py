@@ -80,7 +80,7 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
         mixed = [name for name in adapters.folders if name in usual]
         arms += [Arm(f"{HYBRID}, {name}", HYBRID, pair.with_adapter(name, HYBRID)) for name in mixed]
         methods = [name for name in METHODS if name in pair.methods]
-        asked, sampling = read_questions(street / "qa.jsonl", options.limit), Sampling(max_new_tokens=128)
+        asked, sampling = read_questions(street / "qa.jsonl", options.limit), Sampling()
         told = compare(pair, asked, methods, sampling, KINDS, rows, progress, others=arms)
         found = read_rows(rows)
         return {**told, "vision": seen(found, read_rows(rows.with_name("rows.vision.jsonl"))), "skipping": skipping(found)}

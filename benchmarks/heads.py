@@ -76,7 +76,7 @@ def ask(
         street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
         write_scenes(street, options.scenes, "test", options.seed)
         questions = [q for q in read_questions(street / "qa.jsonl", None) if len(q.answer.split()) >= words][: options.limit]
-        sampling = Sampling(max_new_tokens=96)
+        sampling = Sampling()
         told = compare(pair, questions, methods, sampling, ["real"], rows, progress, others=arms(pair), look=options.look)
         return told, [json.loads(line) for line in rows.read_text().splitlines()]
 
@@ -168,7 +168,7 @@ def answered(name: str, questions: list[Question], worker: int) -> dict[str, dic
     arms = [Arm("autoregressive", "autoregressive", pair)]
     arms += [Arm(spec, "eagle", pair.with_head(spec)) for spec in ways_to_draft(pair)]
     told = {arm.name: {"identical": 0, "failed": 0, "drafted": 0, "tokens": 0, "rounds": 0} for arm in arms[1:]}
-    rows = interleaved(arms, Recordings(questions), questions, Sampling(max_new_tokens=96))
+    rows = interleaved(arms, Recordings(questions), questions, Sampling())
     for number, (_, found) in enumerate(rows, 1):
         for spec, figures in told.items():
             row = found[spec]

@@ -107,7 +107,7 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
-    max_new_tokens: int = 64
+    max_new_tokens: int = 256
     stop_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     banned_ids: tuple[int, ...] = ()

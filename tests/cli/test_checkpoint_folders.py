@@ -240,7 +240,7 @@ def test_check_names_heads_that_are_our_own_and_export_refuses_them(
     from eventspec.train.heads import new_heads
 
     language = load_video_llava(DATA / "pairs/nano/target").language
-    head = new_heads([name], TargetSizes(language.config, tuple(range(100))), language)[name]
+    head = new_heads([name], TargetSizes(language.config, tuple(range(100))))[name]
     save_head(TrainedHead(head), tmp_path / name, language)
     shown, why = OURS[name]
     assert run(["models", "check", str(tmp_path / name)]) == 0

@@ -102,6 +102,30 @@ def test_a_sure_draft_is_the_answer_and_no_frame_is_encoded(
     assert found.visual_tokens == 70
 
 
+def encoded_beside(found: Any) -> bool:
+    """Whether the answer from events came from the other lane."""
+    return ("draft", "drafter") in {(span.stage, span.lane) for span in found.trace.spans}
+
+
+@pytest.mark.parametrize("bias", [-20.0, 20.0])
+def test_with_two_lanes_frames_are_encoded_beside_a_doubtful_answer_only(
+    bias: float, folder: Path, recording: Recording
+) -> None:
+    calibrated(bias).save(folder / ACCEPTANCE)
+    with load_pair("nano", "two", fit=False) as plain:
+        pair = plain.with_adapter(str(folder)).with_risk(0.05, str(folder))
+        first, again = (generate(pair, opened, QUESTION, "skip-encode", max_new_tokens=16) for opened in (recording,) * 2)
+        other = generate(pair, recording, "Is it safe to continue?", "skip-encode", max_new_tokens=16)
+        wanted = generate(pair, recording, QUESTION, "autoregressive", max_new_tokens=16)
+    assert encoded_beside(first), "of the first answer nobody knows how sure it will be"
+    assert encoded_beside(other) == (bias < 0)
+    assert [span.stage for span in first.trace.spans if span.stage == "vision"] == ["vision"]
+    assert first.token_ids == again.token_ids
+    assert (first.token_ids == wanted.token_ids) or bias > 0
+    assert [found.as_json()["skipped"] for found in (first, again, other)] == [bias > 0] * 3
+    assert any("encoded beside" in note for note in first.trace.notes) == (bias > 0)
+
+
 def test_without_an_event_nothing_is_taken(folder: Path, recording: Recording) -> None:
     pair = pair_of(folder, calibrated(20.0))
     still = replace(recording, events=EventStream.empty(112, 112))

@@ -25,7 +25,7 @@ from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import rope_tables
 from eventspec.train.data import Branch, pack
 from eventspec.train.distillation import HeadTraining, head_losses
-from eventspec.train.heads import begin as fresh
+from eventspec.train.heads import new_heads
 from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
 
 ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
@@ -233,8 +233,7 @@ def test_every_head_learns_with_all_it_has(name: str) -> None:
     language = LlamaConfig(40, 16, 24, 8, 2, 1, max_position_embeddings=64)
     target = VideoLlava(replace(SIZES["nano"].target, language=language)).train().requires_grad_(False)
     recipe = RECIPES[name]
-    made = recipe.make(TargetSizes(language, tuple(range(40)), target.config.vision.tokens))
-    fresh(made, None, target.language)
+    made = new_heads([name], TargetSizes(language, tuple(range(40)), target.config.vision.tokens))[name]
     optimiser, totals = torch.optim.AdamW(made.parameters(), 1e-2), []
     for turn in range(40):
         losses = head_losses(made, recipe, target.language, seen())
@@ -309,7 +308,7 @@ def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
     monkey = replace(PRESETS["smoke"], answered=2)
     PRESETS["tiny"] = monkey
     try:
-        folder = train("nano", "tiny", list(RECIPES), tmp_path, lambda *words: None, go_on=True)
+        folder = train("nano", "tiny", list(RECIPES), tmp_path, lambda *words: None, begin_with="nano")
     finally:
         del PRESETS["tiny"]
     pair = load_pair(folder)

@@ -280,10 +280,10 @@ def test_a_head_without_weights_to_begin_with_is_told(
     monkeypatch.setattr(recipe, "train", noted)
     monkeypatch.setitem(RECIPES, "dream", replace(RECIPES["dream"], begins_with="medusa"))  # which the pair has not
     words = ["train", "heads", "--out", str(tmp_path / "new"), "--head", "eagle", "--head", "dream"]
-    assert run([*words, "--begin-with-own"]) == 2
+    assert run([*words, "--begin-with", "nano"]) == 2
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert notes == ["note: pair nano has no head medusa: dream has nothing to begin with but random weights"]
-    assert given["go_on"]
+    assert given["begin_with"] == "nano"
     run(words)
     assert "note: " not in capsys.readouterr().err
 

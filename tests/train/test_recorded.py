@@ -76,7 +76,7 @@ def test_examples_side_by_side_are_each_alone(name: str) -> None:
     examples = [Example(path, text, tuple(rng.integers(6, 200, length).tolist())) for text, length in lengths.items()]
     source = RecordedBatches(target, target.language, examples, pair.parts.text_ids)
     used = tuple(sorted({token for example in examples for token in example.answer}))
-    head = new_heads([name], TargetSizes(target.language.config, used, 65), target.language)[name].eval()
+    head = new_heads([name], TargetSizes(target.language.config, used, 65))[name].eval()
     recipe, layers = RECIPES[name], tuple(sorted(head.layers_read(target.language.config.num_hidden_layers)))
     (together,) = source.batches(np.arange(3), layers, rng)
     alone = [next(source.batches(np.array([number]), layers, rng)) for number in range(3)]

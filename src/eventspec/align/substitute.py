@@ -3,7 +3,8 @@
 Its language model answers from adapted event rows first. How sure it was, token by token, how likely the answer is to whoever
 saw no recording, and how much moved give the probability that this is the answer of the target that sees (`align.acceptance`);
 above a threshold that keeps a calibrated risk the answer stands, and no frame is ever encoded. Below it the target is asked,
-with the answer from events as its draft.
+with the answer from events as its draft. Where earlier answers to a question were mostly not sure enough, and the lanes are
+two, the frames are encoded beside the answer from events: being unsure then costs no time.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from eventspec.engine.workers import Workers
 from eventspec.models.prompt import Frames
 from eventspec.models.session import LanguageTarget
 from eventspec.text.stopping import StopDetector
+from eventspec.trace import Lane
 from eventspec.tree import depths
 
 FEATURES = ("least", "sum", "length", "blind", "events")
@@ -51,6 +53,10 @@ SURE = 50.0
 """Logit of a token that is said already."""
 KEPT = 32
 """Questions about a recording whose answers from events are kept."""
+REMEMBERED = 256
+"""Questions of which it is kept how often their answers from events were sure enough."""
+FORGETS = 0.9
+"""What an earlier answer counts beside one more."""
 _FREE = ("max_new_tokens", "stop_strings", "seed")
 """Settings that cut an answer, or do nothing to a greedy one."""
 Blind = Callable[[str, list[int]], float]
@@ -107,6 +113,7 @@ class SubstitutedTarget:
         self.target, self.substitute, self.calibrated, self.adapter = target, substitute, calibrated, adapter
         self.risk, self.threshold = check_risk(risk), calibrated.threshold(risk)
         self._answers: WeakKeyDictionary[Media, dict[str, Drafted]] = WeakKeyDictionary()
+        self._sure: dict[str, tuple[float, float]] = {}
 
     def asking(self, target: Target) -> SubstitutedTarget:
         """The same, with another object of the same target."""
@@ -122,6 +129,19 @@ class SubstitutedTarget:
         """Tokens of an answer from events that was tried before; [] for another question."""
         found = self.answers(media).get(question)
         return [] if found is None else found.token_ids
+
+    def doubts(self, question: str) -> bool:
+        """Whether earlier answers to a question, or to all where it is a new one, were sure enough less than half of the time;
+        True without any."""
+        known = [self._sure[question]] if question in self._sure else list(self._sure.values())
+        return 2 * sum(sure for sure, _ in known) <= sum(count for _, count in known)
+
+    def remember(self, question: str, sure: bool) -> None:
+        """One more answer that was sure enough, or not."""
+        before, count = self._sure.pop(question, (0.0, 0.0))
+        self._sure[question] = (FORGETS * before + sure, FORGETS * count + 1)
+        while len(self._sure) > REMEMBERED:
+            del self._sure[next(iter(self._sure))]
 
     @property
     def limits(self) -> Limits:
@@ -147,6 +167,11 @@ class SubstitutedContext:
         self._context: Context | None = None
         self._aligned: Context | None = None
         self._later: list[Frames] = []
+        self._workers: Workers | None = None
+
+    def on_lanes(self, workers: Workers) -> None:
+        """As `engine.generate.OnLanes.on_lanes`."""
+        self._workers = workers
 
     def extend(self, frames: Frames, trace: Trace) -> None:
         """As `core.Context.extend`."""
@@ -161,17 +186,35 @@ class SubstitutedContext:
         for item in fields(Sampling):
             if item.name not in _FREE and getattr(sampling, item.name) != getattr(plain, item.name):
                 raise BadInput(f"the risk of skip-encode was calibrated on plain greedy answers: leave out {item.name}")
-        began = trace.now()
-        drafted = self._answered(question)
-        trace.span("draft", "target", began)
+        drafted = self._drafted(question, trace)
         probability = owner.probability(drafted)
         trace.skipped = drafted.features is not None and probability >= owner.threshold
         if not trace.skipped:
             return self._encoded(trace).open(question, sampling, tail, trace, taps)
         trace.sizes.update(drafted.sizes)
-        how = f"no frame was encoded: the target's answer with probability {probability:.3f}"
-        trace.note(f"answered from events alone, {how}")
+        cost = "no frame was encoded" if self._context is None else "its frames were encoded beside"
+        trace.note(f"answered from events alone, {cost}: the target's answer with probability {probability:.3f}")
         return SaidSession(drafted.token_ids, owner.limits.vocabulary)
+
+    def _drafted(self, question: str, trace: Trace) -> Drafted:
+        """The answer from events, known or new; a doubtful one comes from the other lane while this one encodes the frames."""
+        owner, workers = self.owner, self._workers
+        if question in owner.answers(self.media):
+            return self._answered(question)
+        if workers is None or not workers.concurrent or self._context is not None or not owner.doubts(question):
+            drafted = self._timed(question, trace, "target")
+        else:
+            coming = workers.start("drafter", lambda: self._timed(question, trace, "drafter"))
+            self._encoded(trace)
+            drafted = coming.result()
+        owner.remember(question, drafted.features is not None and owner.probability(drafted) >= owner.threshold)
+        return drafted
+
+    def _timed(self, question: str, trace: Trace, lane: Lane) -> Drafted:
+        began = trace.now()
+        drafted = self._answered(question)
+        trace.span("draft", lane, began)
+        return drafted
 
     def _answered(self, question: str) -> Drafted:
         """The answer from events, which is kept: a recording that is read in parts is opened often."""

@@ -229,7 +229,7 @@ def generate(
     **settings: Any,
 ) -> Result:
     """Answer one question about a recording, or about the one at a path. `settings` are fields of Sampling
-    (max_new_tokens=64, temperature=0, ...)."""
+    (max_new_tokens=256, temperature=0, ...)."""
     return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).result()
 
 

@@ -83,7 +83,7 @@ def compare(
     dtype: Dtype = "float32",
     device: Device = "cpu",
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     sensor: Sensor = None,
     monotonic: Order = "raise",

@@ -100,7 +100,7 @@ def generate(
     dtype: Dtype = "float32",
     device: Device = "cpu",
     method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "auto",
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0 switches it off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1 switches it off.")] = 1.0,

@@ -36,7 +36,7 @@ def live(
         float, typer.Option(help="LOSSY: a frame with fewer events a pixel since the last encoded one takes its features.")
     ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
     sensor: Sensor = None,
     monotonic: Order = "raise",
     device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",

@@ -82,11 +82,13 @@ def heads(
             "massv. Repeatable."
         ),
     ] = None,
-    begin_with_own: Annotated[
-        bool, typer.Option("--begin-with-own", help="Begin with the weights of the pair's own heads, as far as they fit.")
-    ] = False,
+    begin_with: Annotated[
+        str | None,
+        typer.Option(help="Begin with the weights of this pair's heads, as far as they fit; the same pair, or another."),
+    ] = None,
     preset: Annotated[
-        str, typer.Option(help="cpu (1.5 h on 2 cores), gpu or smoke. Its batch is that of one process.")
+        str,
+        typer.Option(help="cpu (1 h), cpu-tune (15 min, with --begin-with), gpu or smoke. The batch is that of a process."),
     ] = "cpu",
     resume: Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the acceptance.")] = False,
@@ -106,9 +108,9 @@ def heads(
     if target is None and questions is None:
         given = {"--device": device, "--dtype": dtype, "--max-new-tokens": max_new_tokens}
         _only_for_target(given)
-        _heads_of_pair(pair or "nano", preset, names, out, resume, begin_with_own, as_json)
+        _heads_of_pair(pair or "nano", preset, names, out, resume, begin_with, as_json)
         return
-    _own_target(target, questions, pair, begin_with_own)
+    _own_target(target, questions, pair, begin_with)
     assert target is not None
     assert questions is not None
     check_out(out, resume)
@@ -117,7 +119,7 @@ def heads(
 
 
 def _heads_of_pair(
-    pair: str, preset: str, names: list[str], out: Path, resume: bool, begin_with_own: bool, as_json: bool
+    pair: str, preset: str, names: list[str], out: Path, resume: bool, begin_with: str | None, as_json: bool
 ) -> None:
     from eventspec.pairs.pair_file import folder_of
     from eventspec.train import heads as recipe
@@ -127,12 +129,12 @@ def _heads_of_pair(
     folder_of(pair)
     if launched_first():
         check_out(out, resume)
-        if begin_with_own:
-            _tell_fresh(pair, names)
+        if begin_with is not None:
+            _tell_fresh(begin_with, names)
     reexecute_with_allocator(sys.argv[1:])
     stages = ("render train", "render calibration", "heads")
     with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
-        folder = recipe.train(pair, preset, names, out, report, processes=processes, go_on=begin_with_own)
+        folder = recipe.train(pair, preset, names, out, report, processes=processes, begin_with=begin_with)
     if not processes.first:
         return
     recorded = json.loads((folder / "heads.json").read_text())
@@ -153,15 +155,15 @@ def _only_for_target(given: Mapping[str, object]) -> None:
             raise BadInput(f"{name} is for --target, a checkpoint folder: leave it out, or give --target and --questions")
 
 
-def _own_target(target: Path | None, questions: Path | None, pair: str | None, begin_with_own: bool) -> None:
+def _own_target(target: Path | None, questions: Path | None, pair: str | None, begin_with: str | None) -> None:
     """BadInput for options that do not go together with a target of one's own."""
     from eventspec.core import BadInput
     from eventspec.train.processes import launched
 
     if target is None or questions is None:
         raise BadInput("--target and --questions go together: a checkpoint folder, and a qa.jsonl about recordings")
-    if pair is not None or begin_with_own:
-        other = "--pair" if pair is not None else "--begin-with-own"
+    if pair is not None or begin_with is not None:
+        other = "--pair" if pair is not None else "--begin-with"
         raise BadInput(f"{other} is for a pair of ours, --target for a checkpoint folder: give one of them")
     if launched() > 1:
         raise BadInput(f"heads for --target are trained in one process, not in {launched()}: start it without torchrun")

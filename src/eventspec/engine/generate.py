@@ -10,6 +10,7 @@ import os
 import queue
 from collections.abc import Callable, Iterator
 from copy import copy
+from typing import Protocol, runtime_checkable
 
 from eventspec.core import Context, Request, Target, TargetSession, Trace, Update, never
 from eventspec.engine.answer import Answer, Outcome, StopCheck
@@ -22,6 +23,14 @@ from eventspec.engine.workers import Workers
 from eventspec.tree import named_by, within
 
 Encode = Callable[[Trace], Context]
+
+
+@runtime_checkable
+class OnLanes(Protocol):
+    """A context that can use the drafter's lane too, before the target has its first question."""
+
+    def on_lanes(self, workers: Workers) -> None:
+        """The lanes of the request whose question comes next."""
 
 
 def run(
@@ -46,6 +55,8 @@ def run(
     try:
         coming = drafting.start(answer)
         context = target.encode(request.media, trace) if encode is None else encode(trace)
+        if isinstance(context, OnLanes):
+            context.on_lanes(workers)
         session = context.open(request.question, sampling, policy.tail if coming else NO_TAIL, trace, drafting.taps)
         drafting.attach(session)
         plainly = PlainDecoding(session)

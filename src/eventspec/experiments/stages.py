@@ -78,7 +78,7 @@ def measure(
     usual = [name for name, method in pair.methods.items() if method.target.lossless and method.choice is None]
     arms = [Arm(name, name, pair) for name in usual]
     rows: list[dict[str, Row]] = []
-    for _, found in interleaved(arms, Recordings(questions), questions, Sampling(max_new_tokens=128)):
+    for _, found in interleaved(arms, Recordings(questions), questions, Sampling()):
         rows.append(found)
         progress(len(rows), len(questions))
     step = pair.workers.start("drafter", lambda: _drafter_step(pair)).result()

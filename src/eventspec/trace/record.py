@@ -105,7 +105,7 @@ class Trace:
     near_ties: int = 0
     """Committed positions whose decision, greedy or drawn, was closer than the target's measured rounding."""
     skipped: bool = False
-    """Whether the answer came from events alone, so that no frame was encoded (method skip-encode)."""
+    """Whether the answer came from events alone, and the target read no frame (method skip-encode)."""
     given_up: list[str] = field(default_factory=list)
     """Drafters that failed or hung, by name."""
     question: str = ""

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +71,7 @@ def _preset(size: str, shards: int, minutes: tuple[float, ...], batch: int, answ
 
 PRESETS = {
     "cpu": _preset("nano", 24, (10, 45, 50, 95, 20, 30), 8, 3000),
-    "cpu-tune": _preset("nano", 24, (0, 0, 40, 40, 20, 20), 8, 3000),
+    "cpu-tune": _preset("nano", 24, (0, 0, 30, 30, 15, 15), 8, 2400),
     "gpu": _preset("base", 100, (3, 4, 8, 4, 4, 3), 128, 20000),
     "cpu-base": _preset("base", 24, (40, 160, 160, 150, 60, 60), 8, 3000),
     "smoke": _preset("nano", 1, (0.05, 0.05, 0.05, 0.05, 0.05, 0.05), 2, 4),
@@ -282,13 +283,18 @@ def train(preset_name: str, out: Path, report: Report, workers: int = 2, begin_w
         torch.set_num_threads(1)
         beside = multiprocessing.get_context("spawn").Process(target=_truth, args=(preset, out, begin))
         beside.start()
-    train_target(preset, out, clips, report, begin)
+    try:
+        train_target(preset, out, clips, report, begin)
+        if beside is not None:
+            beside.join()
+    except KeyboardInterrupt:
+        if beside is not None and beside.pid is not None and beside.is_alive():
+            os.kill(beside.pid, signal.SIGINT)  # a terminal tells both, `kill` only this one
+        raise
     if beside is None:
         train_drafter(preset, out, clips, report, None, begin)
-    else:
-        beside.join()
-        if beside.exitcode:
-            raise TrainingFailed(f"training the drafter ended with exit code {beside.exitcode}: run again with --resume")
+    elif beside.exitcode:
+        raise TrainingFailed(f"training the drafter ended with exit code {beside.exitcode}: run again with --resume")
     answers = answers_of_target(preset, out, clips, workers)
     train_drafter(preset, out, clips, report, answers)
     train_fine(preset, out, clips, report, answers)

@@ -45,6 +45,7 @@ class Preset:
 
 PRESETS = {
     "cpu": Preset(3000, Stage("heads", 3600, 1e-3, 8), 12),
+    "cpu-tune": Preset(2400, Stage("heads", 900, 1e-3, 8), 12),
     "gpu": Preset(20000, Stage("heads", 480, 1e-3, 64), 12),
     "smoke": Preset(4, Stage("heads", 2, 1e-3, 2), 2),
 }
@@ -73,11 +74,11 @@ def train(
     report: Report,
     workers: int = 2,
     processes: Processes = ALONE,
-    go_on: bool = False,
+    begin_with: str | None = None,
 ) -> Path:
     """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted, with
-    any number of processes; the first of them does alone what is not training. `go_on`: the weights that the pair's own heads
-    have in common with the new ones are where these begin."""
+    any number of processes; the first of them does alone what is not training. `begin_with`: a pair, this one or another of its
+    size; the weights that its heads have in common with the new ones are where these begin."""
     preset, folder = PRESETS[preset_name], folder_of(pair)
     target, tokenizer = load_video_llava(folder / "target"), Tokenizer.from_file(str(folder / "tokenizer.json"))
     with processes.first_ahead():
@@ -86,7 +87,7 @@ def train(
         judged = answered(folder, out, "calibration", min(preset.answered, CALIBRATION), report, workers)
     used = {token for known in answers.values() for branch in known for token in branch.answer}
     sizes = TargetSizes(target.config.language, tuple(sorted(used)), target.config.vision.tokens)
-    heads = new_heads(names, sizes, target.language, folder / "heads" if go_on else None)
+    heads = new_heads(names, sizes, None if begin_with is None else folder_of(begin_with))
     torch.manual_seed(1 + processes.rank)  # every process draws its own noise, and its own questions
     target.to(processes.device)
     questions = Questions(tokenizer)
@@ -97,12 +98,16 @@ def train(
     return export(folder, heads, rates, target.to("cpu"), out) if processes.first else out / "pair"
 
 
-def new_heads(names: Iterable[str], sizes: TargetSizes, target: LanguageEnds, own: Path | None = None) -> dict[str, Head]:
-    """Heads with their first weights; what heads in the folder `own` have in common with them is taken over."""
+def new_heads(names: Iterable[str], sizes: TargetSizes, older: Path | None = None) -> dict[str, Head]:
+    """Heads with their first weights; what those of the pair in the folder `older` have in common with them is taken over."""
     torch.manual_seed(0)
     heads = {name: recipe.make(sizes) for name, recipe in checked(names).items()}
+    target = None if older is None else load_video_llava(older / "target").language
     for name, head in heads.items():
-        begin(head, None if own is None else own / earlier_head(name), target, RECIPES[name].fresh)
+        initialise(head)
+        head.begin()
+        if older is not None and target is not None and (older / "heads" / earlier_head(name)).is_dir():
+            take_over(head, load_head(older / "heads" / earlier_head(name), target).head, RECIPES[name].fresh)
     return heads
 
 
@@ -137,15 +142,10 @@ def learn(
     return judge.rates()
 
 
-def begin(head: Head, folder: Path | None, target: LanguageEnds, fresh: tuple[str, ...] = ()) -> None:
-    """Random weights, or those that a trained head in `folder` has under the same name and shape, but for names that begin with
-    one of `fresh`."""
-    initialise(head)
-    head.begin()
-    if folder is None or not folder.is_dir():
-        return
-    own, found = head.state_dict(), load_head(folder, target).head.state_dict()
-    fit = {name: tensor for name, tensor in found.items() if name in own and own[name].shape == tensor.shape}
+def take_over(head: Head, earlier: Head, fresh: tuple[str, ...] = ()) -> None:
+    """The weights that `earlier` has under the same name and shape, but for names that begin with one of `fresh`."""
+    own = head.state_dict()
+    fit = {name: tensor for name, tensor in earlier.state_dict().items() if name in own and own[name].shape == tensor.shape}
     head.load_state_dict({**own, **{name: tensor for name, tensor in fit.items() if not name.startswith(fresh)}})
 
 

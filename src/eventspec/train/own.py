@@ -58,7 +58,7 @@ def train(
             raise BadInput(f"head '{name}' is for targets of our own that see frames: leave it out for {target}")
     frame = frame_rows(pair, asked[0])
     # Whatever cannot be trained is refused here: the answers may take hours.
-    layers = new_heads(names, TargetSizes(ends.config, (0, 1), frame), ends).values()
+    layers = new_heads(names, TargetSizes(ends.config, (0, 1), frame)).values()
     probe = RecordedBatches(pair.parts.target, ends, [Example(asked[0].recording, asked[0].question, (0, 1, 0))], text_ids)
     taps = sorted(set().union(*(head.layers_read(ends.config.num_hidden_layers) for head in layers)))
     with torch.no_grad():
@@ -73,7 +73,7 @@ def train(
     note_run(out, what)  # not before: a question that was refused may be mended
     learned, judged = apart(answers)
     used = tuple(sorted({token for example in learned for token in example.answer}))
-    heads = new_heads(names, TargetSizes(ends.config, used, frame), ends)
+    heads = new_heads(names, TargetSizes(ends.config, used, frame))
     sources = [RecordedBatches(pair.parts.target, ends, part, text_ids) for part in (learned, judged)]
     stage = preset.stage
     stage = replace(stage, batch=min(stage.batch, len(learned)))
