@@ -84,6 +84,22 @@ def test_facts_are_nearest_first_and_large_enough(clips: list[SceneClip]) -> Non
         assert all(user.pixels >= 14 for user in clip.facts.users)
 
 
+def test_facts_tell_where_road_users_come_from_and_go_to() -> None:
+    """Depths are those of the nearest corner: a car of 4.2 m whose middle is 12 m away is 10 m away."""
+
+    def facts(ego: Ego, **moved: float | str) -> tuple[str, str, str, int, int]:
+        user = film(street(ego, replace(PARKED, **moved)), NOISE).facts.users[0]  # type: ignore[arg-type]
+        return user.trend, user.side_first, user.side_last, user.first_m, user.last_m
+
+    assert facts(STOPPED) == ("steady", "right", "right", 10, 10)
+    assert facts(STOPPED, action="oncoming", x=1.9, vy=-6.0) == ("much closer", "ahead", "ahead", 15, 5)
+    assert facts(STOPPED, action="leading", x=1.9, vy=4.0) == ("farther", "ahead", "ahead", 10, 10)
+    crossing = {"action": "crossing left", "hx": -1.0, "hy": 0.0, "x": 1.9, "vx": -7.0}
+    assert facts(STOPPED, **crossing) == ("steady", "right", "left", 10, 10)
+    assert facts(replace(STOPPED, state="fast", speed=10.0), y=8.0) == ("passed", "right", "right", 10, 5)
+    assert facts(replace(STOPPED, state="slow", speed=3.0)) == ("closer", "right", "right", 10, 10)
+
+
 def test_an_empty_street_works() -> None:
     clip = film(street(STOPPED), NOISE)
     assert clip.facts.users == ()
