@@ -19,6 +19,7 @@ import pytest
 from eventspec.ask import generate, stream, stream_text
 from eventspec.core import BadInput, Sampling
 from eventspec.engine import worker as worker_module
+from eventspec.models.embedded import VOCABULARY
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -178,7 +179,7 @@ def test_a_drafter_that_writes_into_the_request_changes_nothing(
         ({"repetition_penalty": 1e-320}, "repetition_penalty is 1e-320"),
         ({"max_tokens": 5}, "unknown setting 'max_tokens': did you mean max_new_tokens"),
         ({"quux": 5}, "unknown setting 'quux': choose from temperature"),
-        ({"banned_ids": range(576)}, "banned_ids leave no token: all 576 of the vocabulary are banned"),
+        ({"banned_ids": range(VOCABULARY)}, f"banned_ids leave no token: all {VOCABULARY} of the vocabulary are banned"),
     ],
 )
 @pytest.mark.parametrize("ask", [generate, stream, stream_text])

@@ -59,7 +59,8 @@ def test_every_lossless_method_gives_the_baselines_tokens_on_the_real_recording(
 
 
 def test_a_banned_id_that_does_not_exist_is_refused_before_anything_runs(pair: Pair, real: Recording) -> None:
-    for unknown, told in ((-1, r"banned_ids is \(-1,\)"), (pair.vocabulary.size, "banned id 576 is not in the vocabulary")):
+    size = pair.vocabulary.size
+    for unknown, told in ((-1, r"banned_ids is \(-1,\)"), (size, f"banned id {size} is not in the vocabulary")):
         with pytest.raises(BadInput, match=told):
             generate(pair, real, "What is around us?", "autoregressive", banned_ids=(unknown,))
 
