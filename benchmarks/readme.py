@@ -1,9 +1,10 @@
-r"""Writes the README's figures from benchmarks/results/main-job.json, so that no number in it is typed by hand.
+r"""Writes the README's figures from benchmarks/results/main-job.json, so that no number in it is typed by hand; the table also
+has what other machines measured, in main-job-*.json beside it.
 
 python benchmarks/readme.py            # rewrite the block between the markers
 python benchmarks/readme.py --check    # exit 1 when the block is not what the results say
 
-The results are what this prints on a quiet machine (those that are there were made before it had `auto` and `hybrid`):
+The results are what this prints on a quiet machine:
 
 eventspec scenes make --clips 100 --split test --seed 8800 --out street
 eventspec bench compare --questions street/qa.jsonl --limit 200 --device-plan two --out rows.jsonl --json \
@@ -22,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RESULTS, IDENTITY = (ROOT / "benchmarks/results" / name for name in ("main-job.json", "identity.json"))
+FOLDER = ROOT / "benchmarks/results"
+RESULTS, IDENTITY = FOLDER / "main-job.json", FOLDER / "identity.json"
 BEGIN, END = "<!-- figures: benchmarks/readme.py -->", "<!-- end of figures -->"
 ROWS = {
     "autoregressive": "`autoregressive`: the target alone",
     "autoregressive, all cores": "the same with all cores for itself",
-    "auto": "`auto`",
+    "auto": "`auto`, the default: chooses",
+    "hybrid": "`hybrid`: drafts from every source",
     "cross-modal": "`cross-modal`: drafts from the event camera",
     "cross-modal, shuffled events": "the same with another clip's events (control)",
     "prior": "`prior`: drafts from the blind prior (control)",
@@ -38,10 +41,16 @@ ROWS = {
 def block() -> str:
     """The README's figures."""
     found = json.loads(RESULTS.read_text())
-    methods, where = found["methods"], found["environment"]
+    methods = found["methods"]
     own, base, prior = methods["cross-modal"], methods["autoregressive"], methods["prior"]
-    rows = "\n".join(row(says, methods[name]) for name, says in ROWS.items() if name in methods)
-    assert all(methods[name]["identical"] == found["n"] for name in ROWS if name in methods)
+    machines = [found, *(json.loads(path.read_text()) for path in sorted(FOLDER.glob("main-job-*.json")))]
+    rows = "\n".join(
+        row(says, [one["methods"].get(name) for one in machines]) for name, says in ROWS.items() if name in methods
+    )
+    assert all(one["methods"][name]["identical"] == one["n"] for one in machines for name in ROWS if name in one["methods"])
+    heads = [
+        f"{one['environment']['processor']}, n = {one['n']}: speedup (95 %) | first guess | first token" for one in machines
+    ]
     share, over_prior = prior["vision_share"], own["against"]["prior"][0]
     early, kept = own["first_provisional_ms"], own["provisional_kept"]
     runs = [
@@ -60,8 +69,8 @@ def block() -> str:
         f"{compared / 1e6:.1f} million tokens: {differ} answers differ."
     )
     return f"""{BEGIN}
-| {where["processor"]}, one core a model, n = {found["n"]} | speedup (95 %) | first guess | first token | tau |
-|---|---|---|---|---|
+| one core a model | {" | ".join(heads)} | tau |
+|---|{"---|" * (3 * len(machines))}---|
 {rows}
 
 {textwrap.fill(gains, 128)}
@@ -70,18 +79,22 @@ def block() -> str:
 {END}"""
 
 
-def row(says: str, found: dict[str, Any]) -> str:
-    """One line of the table."""
-    low, high = found["speedup_ci95"]
-    early = found["first_provisional_ms"]
-    cells = (
-        says,
-        f"{found['speedup']:.2f} ({low:.2f} to {high:.2f})",
-        "-" if early is None else f"{early:.0f} ms",
-        f"{found['first_committed_ms']:.0f} ms",
-        f"{found['tau']:.2f}",
-    )
-    return f"| {' | '.join(cells)} |"
+def row(says: str, found: list[dict[str, Any] | None]) -> str:
+    """One line of the table: a method on every machine, and its tau on the first."""
+    cells = [says]
+    for one in found:
+        if one is None:
+            cells += ["-"] * 3
+            continue
+        low, high = one["speedup_ci95"]
+        early = one["first_provisional_ms"]
+        cells += [
+            f"{one['speedup']:.2f} ({low:.2f} to {high:.2f})",
+            "-" if early is None else f"{early:.0f} ms",
+            f"{one['first_committed_ms']:.0f} ms",
+        ]
+    tau = "-" if found[0] is None else f"{found[0]['tau']:.2f}"
+    return f"| {' | '.join([*cells, tau])} |"
 
 
 def main() -> int:
