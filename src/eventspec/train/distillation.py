@@ -51,20 +51,22 @@ class HeadTraining(nn.Module):
         self.layers = tuple(sorted(set().union(*(head.layers_read(count) for head in heads.values()))))
 
     def losses(self, index: object, progress: float) -> dict[str, Tensor]:
-        """Of every head on the recordings `index`, each batch of them from one pass of the target."""
+        """Of every head on the recordings `index`, each batch of them from one pass of the target. Gradients are there when it
+        returns, and the losses carry none."""
         assert isinstance(index, np.ndarray)
         parts: dict[str, Tensor] = {}
         batches = list(self._batches(index))
         rows = sum(int(batch.loss_mask.sum()) for batch in batches)
         for batch in batches:
             share = float(batch.loss_mask.sum()) / max(1, rows)  # every learned row weighs alike, whichever batch it is in
-            with self._autocast():
-                target = self.source.target
-                found = {name: head_losses(head, self.recipes[name], target, batch) for name, head in self.own.items()}
-            for name, losses in found.items():
+            for name, head in self.own.items():
+                with self._autocast():
+                    losses = head_losses(head, self.recipes[name], self.source.target, batch)
+                if torch.is_grad_enabled():  # here, and head by head: the graphs of all of them are more than memory holds
+                    (share * total(losses)).backward()
                 for part, loss in losses.items():
                     key = f"_{name}_{part[1:]}" if part.startswith("_") else f"{name}_{part}"
-                    parts[key] = parts.get(key, 0.0) + share * loss
+                    parts[key] = parts.get(key, 0.0) + share * loss.detach()
         return parts
 
     @torch.no_grad()
@@ -105,6 +107,11 @@ class HeadTraining(nn.Module):
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.source.target.embed.weight.device)
+
+
+def total(losses: Mapping[str, Tensor]) -> Tensor:
+    """What is minimised: the sum of those whose name does not begin with `_`."""
+    return torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum()
 
 
 def head_losses(head: Head, recipe: Recipe, target: LanguageEnds, batch: TargetBatch) -> dict[str, Tensor]:

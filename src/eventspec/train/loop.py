@@ -189,9 +189,10 @@ def run_stage(
     processes: Processes = ALONE,
 ) -> None:
     """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised, names
-    that begin with `_` are only reported. `clipped`: parts whose gradients are clipped each for itself, not all at once;
-    `snapshots`: shares of the budget at which the state is kept as NAME-PERCENT.pt as well. Of several `processes`, each with
-    batches of its own, the first one saves and reports; TrainingFailed comes to all of them at the same step."""
+    that begin with `_` are only reported. Parts without a gradient have left it already. `clipped`: parts whose gradients are
+    clipped each for itself, not all at once; `snapshots`: shares of the budget at which the state is kept as NAME-PERCENT.pt as
+    well. Of several `processes`, each with batches of its own, the first one saves and reports; TrainingFailed comes to all of
+    them at the same step."""
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
     checkpoint = Checkpoint(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
@@ -207,7 +208,9 @@ def run_stage(
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(progress, stage.rate) * group["scale"]
             parts = losses(batch, progress)
-            torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum().backward()
+            loss = torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum()
+            if loss.requires_grad:
+                loss.backward()
             figures = processes.average(model, parts)
             norms = [torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0) for part in clipped or (model,)]
             _require_numbers(figures, norms, steps, checkpoint)
