@@ -150,7 +150,7 @@ def test_settings_out_of_range(capsys: pytest.CaptureFixture[str], option: str, 
     [
         (("--frequency-penalty", 3), "--frequency-penalty is 3.0"),
         (("--presence-penalty", -3), "--presence-penalty is -3.0"),
-        (("--min-new-tokens", 65), "--min-new-tokens is 65"),
+        (("--min-new-tokens", 257), "--min-new-tokens is 257"),
         (("--logit-bias", "car"), "ID=VALUE"),
         (("--logit-bias", "3=x"), "ID=VALUE"),
         (("--logit-bias", "3=nan"), "--logit-bias"),

@@ -170,7 +170,7 @@ def test_the_python_page_has_every_public_name() -> None:
     page = hook("python_names").page()
     assert not [name for name in es._HOMES if f"\n### {name}\n" not in page]
     assert "#### Recording.open\n" in page
-    assert "max_new_tokens=64" in page  # a docstring's words
+    assert "max_new_tokens=256" in page  # a docstring's words
 
 
 # --------------------------------------------------------------------------------------------------------- links and figures

@@ -138,7 +138,7 @@ def test_a_window_chooses_its_frames_and_events(pair: Pair, real: Recording) -> 
 def test_answers_about_other_recordings_than_the_streets_say_so(pair: Pair, real: Recording) -> None:
     street = scene(0)[0]
     notes = {
-        name: generate(pair, found, "What is ahead?", max_new_tokens=2).trace.notes
+        name: generate(pair, found, "What is ahead?", "autoregressive", max_new_tokens=2).trace.notes
         for name, found in (("street", street), ("real", real), ("unknown", replace(street, source="")))
     }
     assert notes["street"] == []
@@ -146,8 +146,8 @@ def test_answers_about_other_recordings_than_the_streets_say_so(pair: Pair, real
         "pair nano was trained on the synthetic street only, and this recording is of something else: answers may well be wrong"
     ]
     assert "does not say where it comes from" in notes["unknown"][0]
-    assert pair.open(real).ask("What is ahead?", max_new_tokens=2).trace.notes == notes["real"]
-    assert pair.open(street).ask("What is ahead?", max_new_tokens=2).trace.notes == []
+    assert pair.open(real).ask("What is ahead?", "autoregressive", max_new_tokens=2).trace.notes == notes["real"]
+    assert pair.open(street).ask("What is ahead?", "autoregressive", max_new_tokens=2).trace.notes == []
     assert pair.with_target(pair.target).notes_on(real) == (), "of other targets nothing is known"
 
 
