@@ -11,7 +11,7 @@ import pytest
 from eventspec.cli import run
 from eventspec.core import BadInput
 from eventspec.pairs import load_pair
-from eventspec.pairs.pair_file import DATA, by_name, folder_of, two_meanings
+from eventspec.pairs.pair_file import DATA, bundled, by_name, folder_of, two_meanings
 
 NANO = DATA / "pairs/nano"
 
@@ -40,7 +40,8 @@ def test_check_of_a_folder_that_is_not_there_says_so(
     monkeypatch.chdir(tmp_path)
     assert run(["models", "check", given]) == 2
     said = capsys.readouterr().err
-    assert said == f"eventspec: {given}: no such folder: check the path, or name a bundled pair: embedded, nano\n"
+    names = ", ".join(["embedded", *bundled()])
+    assert said == f"eventspec: {given}: no such folder: check the path, or name a bundled pair: {names}\n"
 
 
 def test_a_bare_name_that_is_also_a_folder_is_the_pair_and_a_note_says_so(
