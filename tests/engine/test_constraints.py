@@ -250,7 +250,7 @@ def test_a_constrained_answer_can_be_cancelled(temperature: float, tiny: Any, or
         ("logit_bias", {3: float("nan")}),
         ("bad_words", ((1,), ())),
         ("min_new_tokens", -1),
-        ("min_new_tokens", 65),
+        ("min_new_tokens", 257),
         ("stop_ids", (2, -1)),  # as an index it would hold back the last id
     ],
 )
