@@ -21,6 +21,7 @@ from eventspec.drafters.heads.head import Rates
 from eventspec.drafters.heads.trees import LEVELS
 from eventspec.drafters.heads.unrolled import shifted
 from eventspec.nn.llama import LanguageEnds
+from eventspec.train.loop import total
 from eventspec.train.models import autocast
 from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
 
@@ -107,11 +108,6 @@ class HeadTraining(nn.Module):
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.source.target.embed.weight.device)
-
-
-def total(losses: Mapping[str, Tensor]) -> Tensor:
-    """What is minimised: the sum of those whose name does not begin with `_`."""
-    return torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum()
 
 
 def head_losses(head: Head, recipe: Recipe, target: LanguageEnds, batch: TargetBatch) -> dict[str, Tensor]:

@@ -176,6 +176,11 @@ def _scalars(folder: Path, steps: int) -> object:
     return SummaryWriter(folder, purge_step=steps + 1, flush_secs=30)
 
 
+def total(losses: Mapping[str, Tensor]) -> Tensor:
+    """What is minimised: the sum of those whose name does not begin with `_`."""
+    return torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum()
+
+
 def run_stage(
     stage: Stage,
     model: nn.Module,
@@ -208,7 +213,7 @@ def run_stage(
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(progress, stage.rate) * group["scale"]
             parts = losses(batch, progress)
-            loss = torch.stack([part for name, part in parts.items() if not name.startswith("_")]).sum()
+            loss = total(parts)
             if loss.requires_grad:
                 loss.backward()
             figures = processes.average(model, parts)
