@@ -18,12 +18,12 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True, params=["plain", "onednn"])
+@pytest.fixture(autouse=True, params=["rows", "columns", "packed"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both kinds of matrix products, whichever this machine would use."""
-    if request.param == "onednn" and not linear.onednn_works():
+    """Every layout of weights, whichever this machine would use."""
+    if request.param == "packed" and not linear.onednn_works():
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(linear, "_ONEDNN", request.param == "onednn")
+    monkeypatch.setattr(linear, "layout", lambda: request.param)
     return str(request.param)
 
 

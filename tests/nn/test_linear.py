@@ -27,7 +27,7 @@ def rows(*shape: int) -> torch.Tensor:
 @torch.inference_mode()
 def test_linear_is_torchs_linear(shape: tuple[int, ...], bias: bool, dtype: torch.dtype) -> None:
     product, x = layer(bias, dtype), rows(*shape).to(dtype)
-    for _ in range(2):  # the second time on the packed weight
+    for _ in range(2):  # the second time on the weight that is laid out
         torch.testing.assert_close(product(x), F.linear(x, product.weight, product.bias))
 
 
@@ -38,14 +38,14 @@ def test_linear_takes_rows_that_do_not_lie_side_by_side() -> None:
 
 
 @torch.inference_mode()
-def test_a_weight_that_is_replaced_is_packed_anew() -> None:
+def test_a_weight_that_is_replaced_is_laid_out_anew() -> None:
     product, x = layer(), rows(30, 24)
     product(x)
     product.weight.data = product.weight * 2
     torch.testing.assert_close(product(x), F.linear(x, product.weight))
 
 
-def test_training_forgets_the_packed_weight() -> None:
+def test_training_forgets_the_laid_out_weight() -> None:
     product, x = layer(), rows(30, 24)
     with torch.inference_mode():
         product(x)
@@ -69,4 +69,4 @@ def test_many_rows_go_through_onednn_where_it_is_used(products: str, monkeypatch
     expected, plain = F.linear(x, product.weight), []
     monkeypatch.setattr(module.F, "linear", lambda *parts: plain.append(parts) or expected)
     torch.testing.assert_close(product(x), expected)
-    assert len(plain) == (products == "plain")
+    assert len(plain) == (products != "packed")

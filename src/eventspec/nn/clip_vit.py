@@ -63,10 +63,10 @@ class Block(nn.Module):
         hidden: Tensor = x + self.fc2(inner)
         return hidden
 
-    def weights(self, packed: bool) -> VisionWeights:
-        """For `vision_pass`."""
+    def weights(self, final: bool) -> VisionWeights:
+        """For `vision_pass`; `final`: in the layout that is fastest here."""
         first, second, parts = self.norm1, self.norm2, (self.qkv, self.out, self.fc1, self.fc2)
-        qkv, out, fc1, fc2 = ((part.packed() if packed else part.weight, part.bias) for part in parts)
+        qkv, out, fc1, fc2 = ((part.final() if final else part.weight, part.bias) for part in parts)
         return VisionWeights(first.weight, first.bias, *qkv, *out, second.weight, second.bias, *fc1, *fc2)
 
 
@@ -142,10 +142,9 @@ class ClipViT(nn.Module):
 
     def _at_once(self, x: Tensor, layers: tuple[int, ...]) -> list[Tensor]:
         """The blocks' outputs without a gradient."""
-        packed = usable_for(x) and usable_for(self.cls)
-        weights = [cast(Block, block).weights(packed) for block in self.blocks[: layers[-1]]]
+        weights = [cast(Block, block).weights(x.dtype == self.cls.dtype) for block in self.blocks[: layers[-1]]]
         config = self.config
         quick = config.hidden_act == "quick_gelu"
-        how = (config.num_attention_heads, quick, config.layer_norm_eps, packed)
+        how = (config.num_attention_heads, quick, config.layer_norm_eps, usable_for(x) and usable_for(self.cls))
         found: list[Tensor] = _vision_pass()(x, weights, list(layers), *how)
         return found

@@ -1,21 +1,34 @@
 """Matrix products on the fastest exact path of the machine.
 
-On CPUs torch sends fp32 products to MKL, which on processors of other makers than its own uses no AVX512; oneDNN, which torch
-also carries, does, and is faster still on a weight that was packed into its own layout once. Measured on one Zen 5 core
-(AVX512), the products of an 8-layer decoder of width 192: 13 rows 1.14 ms through MKL, 0.68 ms packed; 540 rows 2.1 times
-faster. Without AVX512 there is nothing to gain: on one Zen 3 core 13 rows take 3.7 ms either way, 540 rows 47 and 55 ms.
+A product of fp32 on a CPU can go through three layouts of its weight, and which one is fastest depends on the processor: rows
+as torch has them; columns, which spare MKL a transposition in every call; oneDNN's own packed layout, which uses AVX512 where
+MKL does not (on processors of other makers than its own). The products of an 8-layer decoder of width 192, one core:
+
+- Zen 5 (AVX512): 13 rows 1.14 ms as rows, 0.68 ms packed; 540 rows packed 2.1 times faster.
+- Intel Xeon (AVX512, AMX): 16 rows 1.34 ms as rows, 1.44 ms packed, 0.86 ms as columns; 540 rows 30, 21 to 26 and 23 ms.
+- Zen 3 (no AVX512): 13 rows take 3.7 ms as rows or packed; 540 rows 47 ms as rows, 55 ms packed.
+
+So they are timed once a process, and one of them is used for all row counts: two would push each other out of the caches.
 """
 
 from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Layout = Literal["rows", "columns", "packed"]
 FEW_ROWS = 4
-"""Below this many rows MKL's call is cheaper."""
+"""Below this many rows MKL's call is cheaper than oneDNN's."""
 _PACKED_FOR = 64
 """The row count that oneDNN is told to pack for; its layout is the same from 4 to 600 rows."""
+_WORTH = 0.9
+"""The share of the time of rows below which another layout is used."""
 
 
 def onednn_works() -> bool:
@@ -30,12 +43,9 @@ def onednn_works() -> bool:
         return False
 
 
-_ONEDNN = torch.backends.cpu.get_cpu_capability() == "AVX512" and onednn_works()
-
-
-def usable_for(weight: Tensor) -> bool:
-    """Whether oneDNN's packed products are used: fp32 on a CPU that has AVX512."""
-    return _ONEDNN and weight.dtype == torch.float32 and weight.device.type == "cpu"
+def by_columns(weight: Tensor) -> Tensor:
+    """A weight [O, I] whose columns lie side by side in memory."""
+    return weight.detach().t().contiguous().t()
 
 
 def packed_weight(weight: Tensor) -> Tensor:
@@ -44,32 +54,85 @@ def packed_weight(weight: Tensor) -> Tensor:
     return packed
 
 
+@functools.cache
+def layout() -> Layout:
+    """The fastest layout for fp32 on this CPU: 24 rows through more weights than a core's nearest caches hold, on one thread.
+    Some 30 ms, once a process."""
+    weights, x = [torch.full((768, 256), 0.5) for _ in range(8)], torch.full((24, 256), 0.5)
+    ways: dict[Layout, tuple[list[Tensor], Callable[[Tensor], Tensor]]] = {
+        "rows": (weights, lambda weight: F.linear(x, weight)),
+        "columns": ([by_columns(weight) for weight in weights], lambda weight: F.linear(x, weight)),
+    }
+    if torch.backends.cpu.get_cpu_capability() == "AVX512" and onednn_works():
+        ways["packed"] = ([packed_weight(weight) for weight in weights], lambda weight: packed_product(x, weight, None))
+    took: dict[Layout, list[float]] = {name: [] for name in ways}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a lane
+    try:
+        with torch.inference_mode():
+            for _ in range(8):
+                for name, (found, product) in ways.items():
+                    began = time.perf_counter()
+                    for weight in found:
+                        product(weight)
+                    took[name].append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(threads)
+    least = {name: min(seconds) for name, seconds in took.items()}
+    best = min(least, key=lambda name: least[name])
+    return best if least[best] < _WORTH * least["rows"] else "rows"
+
+
+def packed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [..., I] through a packed weight [O, I] -> [..., O]."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+def usable_for(weight: Tensor) -> bool:
+    """Whether oneDNN's packed products are used: fp32 on a CPU where they are the fastest."""
+    return _fp32_on_cpu(weight) and layout() == "packed"
+
+
+def _fp32_on_cpu(weight: Tensor) -> bool:
+    return weight.dtype == torch.float32 and weight.device.type == "cpu"
+
+
 class Linear(nn.Linear):
-    """As nn.Linear, exact in fp32. In evaluation mode its weight is taken to be final: it is packed on first use."""
+    """As nn.Linear, exact in fp32. In evaluation mode its weight is taken to be final: it is laid out on first use."""
 
-    _packed: Tensor | None = None
-    _packed_from = 0
+    _laid_out: Tensor | None = None
+    _laid_out_from: tuple[int, Layout] = (0, "rows")
 
-    def packed(self) -> Tensor:
-        """The weight in oneDNN's layout (itself where that cannot be used)."""
-        if not usable_for(self.weight):
-            return self.weight.detach()
-        if self._packed is None or self._packed_from != self.weight.data_ptr():
-            self._packed = packed_weight(self.weight)
-            self._packed_from = self.weight.data_ptr()
-        return self._packed
+    def final(self) -> Tensor:
+        """The weight [O, I] in the layout that is fastest here; packed where `usable_for` it."""
+        weight = self.weight.detach()
+        if not _fp32_on_cpu(weight) or layout() == "rows":
+            return weight
+        made_from = (weight.data_ptr(), layout())
+        if self._laid_out is None or self._laid_out_from != made_from:
+            self._laid_out = (packed_weight if layout() == "packed" else by_columns)(weight)
+            self._laid_out_from = made_from
+        return self._laid_out
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., I] -> [..., O]."""
-        rows = x.shape[0] if x.dim() == 2 else x.numel() // x.shape[-1]
-        if self.training or rows < FEW_ROWS or torch.is_grad_enabled() or x.dtype != self.weight.dtype or not usable_for(x):
+        if self.training or torch.is_grad_enabled() or x.dtype != self.weight.dtype or not _fp32_on_cpu(x):
             return F.linear(x, self.weight, self.bias)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed(), self.bias, "none", [], "")
-        return product
+        if not usable_for(x):
+            return F.linear(x, self.final(), self.bias)
+        rows = x.shape[0] if x.dim() == 2 else x.numel() // x.shape[-1]
+        return F.linear(x, self.weight, self.bias) if rows < FEW_ROWS else packed_product(x, self.final(), self.bias)
 
     def train(self, mode: bool = True) -> Linear:
-        """As nn.Module.train; training forgets the packed weight."""
+        """As nn.Module.train; training forgets the laid out weight."""
         if mode:
-            self._packed = None
+            self._laid_out = None
         super().train(mode)
         return self
+
+
+def unpacked(product: nn.Linear) -> Tensor:
+    """Its weight [O, I] as `F.linear` is fastest with it: never packed, and of a module of torch's own as it is."""
+    own = isinstance(product, Linear) and not usable_for(product.weight)
+    return product.final() if own and isinstance(product, Linear) else product.weight.detach()

@@ -16,7 +16,7 @@ from torch import Tensor
 from eventspec.nn.cache import KVCache
 from eventspec.nn.decode import compiled, decode, decode_together
 from eventspec.nn.layer_weights import LayerWeights
-from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
+from eventspec.nn.linear import FEW_ROWS, packed_weight, unpacked, usable_for
 
 if TYPE_CHECKING:
     from eventspec.nn.llama import Layer
@@ -118,7 +118,7 @@ class DecoderRunner:
 def layer_weights(layer: Layer) -> LayerWeights:
     """A decoder layer's tensors."""
     parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
-    return LayerWeights(*(part.detach() if isinstance(part, Tensor) else part.weight.detach() for part in parts))
+    return LayerWeights(*(part.detach() if isinstance(part, Tensor) else unpacked(part) for part in parts))
 
 
 def packed_layer(layer: LayerWeights, unused: Collection[str] = ()) -> LayerWeights:

@@ -26,6 +26,7 @@ from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.decode import apply_rope
 from eventspec.nn.draft import CrossedKernel
 from eventspec.nn.layer_weights import CrossWeights, HeadWeights
+from eventspec.nn.linear import unpacked
 from eventspec.nn.llama import LanguageEnds, Layer, packed_attention, rms_norm
 from eventspec.nn.runner import layer_weights
 
@@ -110,7 +111,7 @@ class DreamHead(FeatureHead):
         width, matrix = heads * crossing.layer.head_dim, layers[1].qkv
         norms = (crossing.query_norm.detach(), crossing.key_norm.detach(), crossing.gates.detach().tanh(), self.norm.detach())
         cross = CrossWeights(*norms, matrix[:width], matrix[width:], layers[2].qkv[width:])
-        return CrossedKernel(HeadWeights(layers, target.head.weight.detach(), heads, self.last.eps, cross=cross))
+        return CrossedKernel(HeadWeights(layers, unpacked(target.head), heads, self.last.eps, cross=cross))
 
     @classmethod
     def read(cls, folder: HeadFolder) -> Self:

@@ -23,7 +23,7 @@ from eventspec.models.configuration import Fields
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer_weights import HeadWeights
-from eventspec.nn.linear import Linear
+from eventspec.nn.linear import Linear, unpacked
 from eventspec.nn.llama import LanguageEnds, Layer
 from eventspec.nn.runner import layer_weights
 
@@ -68,8 +68,8 @@ class EagleHead(FeatureHead):
     def kernel(self, target: LanguageEnds) -> DraftKernel:
         """As `FeatureHead.kernel`."""
         bias, layer = self.fc.bias, self.layer
-        parts = ([layer_weights(layer)], target.head.weight.detach(), layer.heads, layer.eps)
-        return DraftKernel(HeadWeights(*parts, self.fc.weight.detach(), None if bias is None else bias.detach()))
+        parts = ([layer_weights(layer)], unpacked(target.head), layer.heads, layer.eps)
+        return DraftKernel(HeadWeights(*parts, unpacked(self.fc), None if bias is None else bias.detach()))
 
     @classmethod
     def recognises(cls, folder: HeadFolder) -> bool:

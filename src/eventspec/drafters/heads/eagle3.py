@@ -21,7 +21,7 @@ from eventspec.models.checkpoint import without_memory
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer_weights import HeadWeights
-from eventspec.nn.linear import Linear
+from eventspec.nn.linear import Linear, unpacked
 from eventspec.nn.llama import LanguageEnds, Layer, rms_norm
 from eventspec.nn.runner import layer_weights
 
@@ -94,7 +94,7 @@ class Eagle3Head(FeatureHead):
         layer = self.layer
         weights = HeadWeights(
             [layer_weights(layer)],
-            self.head.weight.detach(),
+            unpacked(self.head),
             layer.heads,
             layer.eps,
             hidden_norm=self.hidden_norm.detach(),
