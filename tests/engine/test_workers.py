@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 
-from eventspec.engine.worker import LaneTimeout, Worker
+from eventspec.engine.worker import LaneTimeout, Worker, _omp_pause
 from eventspec.engine.workers import Workers, choose_placement
 
 
@@ -72,6 +73,7 @@ def test_one_lane_uses_every_core_also_after_a_pinned_lane_set_one_thread(two: W
     assert two.start("target", torch.get_num_threads).result(10) == 1
     whole = Workers("one")
     assert whole.start("target", torch.get_num_threads).result(10) == len(os.sched_getaffinity(0))
+    assert whole.start("drafter", torch.get_num_threads).result(10) == 1
     whole.close()
 
 
@@ -145,3 +147,26 @@ def test_two_cpu_cores_or_two_devices_make_two_lanes() -> None:
     assert choose_placement("one") == "one"
     assert choose_placement("auto", "cuda:0", "cuda:0") == "one"
     assert choose_placement("auto", "cuda:0", "cuda:1") == choose_placement("auto", "cuda:0", "cpu") == "two"
+
+
+TEAMS = """
+import os, torch
+from eventspec.engine.workers import Workers
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(3)
+before = threads()
+product = torch.ones(600, 600) @ torch.ones(600, 600)
+assert threads() >= before + 2, "no team: nothing to see here"
+workers = Workers("one")
+assert workers.start("target", lambda: 1).result(10) == 1
+print(threads() - before, float((product @ product)[0, 0]))
+"""
+
+
+@pytest.mark.skipif(_omp_pause() is None or not Path("/proc/self/task").is_dir(), reason="needs GNU's OpenMP and Linux")
+def test_a_lane_of_all_cores_ends_the_team_of_whoever_asks_and_that_works_on() -> None:
+    said = subprocess.run([sys.executable, "-c", TEAMS], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said.split() == ["1", "216000000.0"]  # the lane's own thread; the second product starts a team again

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from eventspec.core import BadInput
 from eventspec.engine.breaker import Breaker
-from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker
+from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker, release_team
 from eventspec.trace import Lane
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class Workers:
     """The workers of one placement, kept between requests so that their threads stay warm. They end with this object.
 
     `two`: drafter and target own a device each; on a CPU one core with one intra-op thread each. `one`: both share the device,
-    and a drafter runs between the target's steps, never beside them.
+    and a drafter runs between the target's steps, never beside them; on a CPU the target uses all cores, a drafter one.
     """
 
     def __init__(self, placement: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
@@ -65,6 +65,8 @@ class Workers:
 
     def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Pending[T]:
         """Queue work on a lane."""
+        if name == "target" and self._devices[name] == "cpu" and not self.concurrent:
+            release_team()  # of the thread that asks: the lane's own is to be the only one
         with self._lock:
             if name not in self._workers:
                 self._workers[name] = self._new(name)
@@ -121,8 +123,9 @@ class Workers:
         if _FORKED:
             return Worker(name, threads=1)
         if not self.concurrent:
-            # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one.
-            return Worker(name, threads=len(self._cores))
+            # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one. A drafter's
+            # small products gain little from more cores, and a second team would cost the target more, see `release_team`.
+            return Worker(name, threads=len(self._cores) if name == "target" else 1)
         return Worker(name, self._cores[-1 if name == "target" else 0], threads=1)
 
 
