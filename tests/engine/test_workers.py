@@ -170,3 +170,26 @@ print(threads() - before, float((product @ product)[0, 0]))
 def test_a_lane_of_all_cores_ends_the_team_of_whoever_asks_and_that_works_on() -> None:
     said = subprocess.run([sys.executable, "-c", TEAMS], capture_output=True, text=True, timeout=60, check=True).stdout
     assert said.split() == ["1", "216000000.0"]  # the lane's own thread; the second product starts a team again
+
+
+TWO_TEAMS = """
+import os, torch
+from eventspec.engine.worker import Worker
+
+def multiply():
+    return float((torch.ones(600, 600) @ torch.ones(600, 600))[0, 0])
+
+workers = [Worker(str(number), threads=3) for number in range(2)]
+before = len(os.listdir("/proc/self/task"))
+for worker in (*workers, *workers):
+    assert worker.start(multiply).result(10) == 600
+    for each in workers:
+        each.finished().result(10)
+    print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(_omp_pause() is None or not Path("/proc/self/task").is_dir(), reason="needs GNU's OpenMP and Linux")
+def test_of_several_lanes_on_all_cores_the_one_that_worked_last_has_a_team() -> None:
+    said = subprocess.run([sys.executable, "-c", TWO_TEAMS], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said.split() == ["2"] * 4

@@ -111,6 +111,7 @@ class Worker:
         self._work: queue.SimpleQueue[tuple[Callable[[], object], Pending[object], object] | None] = queue.SimpleQueue()
         self._closing, self._closed = threading.Lock(), False
         self._began: float | None = None
+        self._has_team = False
         self._thread = threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True)
         RUNNING.difference_update([worker for worker in list(RUNNING) if worker.ended])
         RUNNING.add(self)
@@ -175,9 +176,20 @@ class Worker:
                     job[1].set(None, broken)
                 else:
                     self.serving = job[2]
+                    if self._threads != 1 and self._device == "cpu" and job[0] not in (release_team, _nothing):
+                        self._have_the_only_team()
                     self._do(job[0], job[1], stream)
                 del job  # an idle worker must not keep the last request's caches alive
         self.serving = None  # a thread that frees tensors while the interpreter goes aborts the process
+
+    def _have_the_only_team(self) -> None:
+        """Other workers on all cores end theirs, as soon as they are idle: see `release_team`."""
+        self._has_team = True
+        for other in list(RUNNING):
+            if other is not self and other._has_team:
+                other._has_team = False
+                with suppress(RuntimeError):  # it is closing, and its team ends with it
+                    other.start(release_team)
 
     def _pin(self) -> None:
         """To the lane's own core, where that is allowed: containers may refuse it, and then the system chooses."""
