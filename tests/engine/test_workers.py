@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eventspec.engine.worker import LaneTimeout, Worker, _omp_pause
+from eventspec.engine.openmp import _omp_pause
+from eventspec.engine.worker import LaneTimeout, Worker
 from eventspec.engine.workers import Workers, choose_placement
 
 

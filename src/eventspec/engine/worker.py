@@ -7,18 +7,17 @@ back from native code into an interpreter that is gone aborts the process.
 from __future__ import annotations
 
 import atexit
-import ctypes
-import functools
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
+
+from eventspec.engine.openmp import release_team
 
 T = TypeVar("T")
 
@@ -53,36 +52,6 @@ class Pending(Generic[T]):
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]
-
-
-def release_team() -> None:
-    """End the threads that OpenMP keeps for parallel work of the calling thread; it starts new ones when it needs them again.
-
-    GNU's library, which torch carries on Linux, keeps such a team for every thread that ever worked in parallel. With more
-    threads in teams than cores, idle or not, none waits actively at a barrier any more: every product of a lane on all cores
-    then sends its team to sleep and wakes it. Measured on two cores of an Intel Xeon: an answer of 29 tokens in 208 ms,
-    without the team of the thread that had loaded the pair in 76.
-    """
-    if (pause := _omp_pause()) is not None:
-        pause(_OMP_PAUSE_HARD)
-
-
-_OMP_PAUSE_HARD = 2
-"""`omp_pause_hard` of OpenMP 5.0."""
-
-
-@functools.cache
-def _omp_pause() -> Callable[[int], int] | None:
-    """`omp_pause_resource_all` of the GNU library that torch has loaded, which acts on the calling thread's team only; None
-    where torch uses another one."""
-    if not hasattr(os, "RTLD_NOLOAD"):
-        return None
-    folder = Path(torch.__file__).parent
-    for path in (*folder.glob("lib/libgomp*.so*"), *folder.parent.glob("torch.libs/libgomp*.so*")):
-        with suppress(OSError, AttributeError):
-            pause: Callable[[int], int] = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW).omp_pause_resource_all
-            return pause
-    return None
 
 
 def done_here(work: Callable[[], T]) -> Pending[T]:

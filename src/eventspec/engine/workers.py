@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from eventspec.core import BadInput
 from eventspec.engine.breaker import Breaker
-from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker, release_team
+from eventspec.engine.openmp import release_team
+from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker
 from eventspec.trace import Lane
 
 T = TypeVar("T")
