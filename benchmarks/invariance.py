@@ -97,6 +97,7 @@ def one_kernel(queries: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         for place in ("eventspec.nn.runner.FEW_ROWS", "eventspec.nn.linear.FEW_ROWS"):
             stack.enter_context(mock.patch(place, 1))
+        stack.enter_context(mock.patch("eventspec.nn.linear.layout", lambda: "packed"))
         if queries:
             stack.enter_context(mock.patch("eventspec.nn.runner._decode", invariant_decode))
         yield

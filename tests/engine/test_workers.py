@@ -173,6 +173,24 @@ def test_a_lane_of_all_cores_ends_the_team_of_whoever_asks_and_that_works_on() -
     assert said.split() == ["1", "216000000.0"]  # the lane's own thread; the second product starts a team again
 
 
+FORKED = """
+import os, torch
+from eventspec.engine.workers import Workers
+
+torch.set_num_threads(3)
+torch.ones(600, 600) @ torch.ones(600, 600)
+if child := os.fork():
+    assert os.waitpid(child, 0)[1] == 0
+else:
+    os._exit(Workers("one").start("target", lambda: 0).result(10))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_wait_for_its_parents_team() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], timeout=60, check=True)
+
+
 TWO_TEAMS = """
 import os, torch
 from eventspec.engine.worker import Worker

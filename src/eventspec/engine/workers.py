@@ -66,8 +66,8 @@ class Workers:
 
     def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Pending[T]:
         """Queue work on a lane."""
-        if name == "target" and self._devices[name] == "cpu" and not self.concurrent:
-            release_team()  # of the thread that asks: the lane's own is to be the only one
+        if name == "target" and self._devices[name] == "cpu" and not self.concurrent and not _FORKED:
+            release_team()  # of the thread that asks: the lane's own is to be the only one. A forked child would wait for ever
         with self._lock:
             if name not in self._workers:
                 self._workers[name] = self._new(name)
