@@ -44,6 +44,7 @@ from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
 from eventspec.nn.decode import block, compiled
 from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
+from eventspec.nn.linear import usable_for
 from eventspec.nn.runner import packed_layer
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import head_folder
@@ -91,14 +92,18 @@ class WholeLayer(DraftKernel):
 
     def __init__(self, kernel: DraftKernel) -> None:
         self.__dict__.update(kernel.__dict__)
-        self.all_packed = packed_layer(kernel.weights.layers[0])
+        layer = kernel.weights.layers[0]
+        self.use_packed = usable_for(layer.qkv)
+        self.all_packed = packed_layer(layer) if self.use_packed else layer
         self.block = compiled(block)
 
     def read(self, normed: torch.Tensor, x: torch.Tensor, rope: Any, cache: KVCache) -> torch.Tensor:
         if cache.length:
             return super().read(normed, x, rope, cache)
         stored = (cache.keys[0], cache.values[0], 0)
-        found: torch.Tensor = self.block(normed, x, *rope, *stored, None, True, self.all_packed, True, self.heads, self.eps)
+        found: torch.Tensor = self.block(
+            normed, x, *rope, *stored, None, True, self.all_packed, self.use_packed, self.heads, self.eps
+        )
         return found[-1:]
 
 

@@ -100,7 +100,8 @@ def waiting(doing: str) -> Iterator[None]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(doing):
+    with Console(stderr=True).status(doing) as status:
+        status.update(spinner="dots")  # draws at once: its first frame of its own comes later, with torch half imported
         yield
 
 
