@@ -36,8 +36,8 @@ HEADS = (
 """Of the table of all arms."""
 
 
-def main_job() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / "main-job.json").read_text())
+def main_job(name: str = "main-job") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return found
 
 
@@ -92,6 +92,16 @@ def comparison() -> str:
         "",
     ]
     return "\n".join([*facts, *table(list(HEADS), rows)]).rstrip()
+
+
+def shared_cores() -> str:
+    """The same questions where cores are shared out, as by default."""
+    found = main_job("shared-cores")
+    where, methods = found["environment"], found["methods"]
+    rows = [[*row(name, own), f"{own['total_ms']:.0f}"] for name, own in methods.items()]
+    ceiling = methods["auto"]["ceiling"]
+    told = f"n = {found['n']}, {where['processor']}, {where['cores']} cores. Ceiling {ceiling:.2f}x."
+    return "\n".join([told, "", *table([*HEADS, "whole answer, ms"], rows)]).rstrip()
 
 
 def against() -> str:
@@ -198,7 +208,13 @@ PAGES = {
     "index.md": {"headline": headline},
     "start/demo.md": {"blind": blind},
     "concepts/ceiling.md": {"ceilings": ceilings, "profiles": profiles, "blind": blind},
-    "results/index.md": {"comparison": comparison, "against": against, "blind": blind, "processors": processors},
+    "results/index.md": {
+        "comparison": comparison,
+        "shared": shared_cores,
+        "against": against,
+        "blind": blind,
+        "processors": processors,
+    },
     "limits.md": {"blind": blind},
     "how-to/live.md": {"reuse": reuse},
 }

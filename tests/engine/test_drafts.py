@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from eventspec.core import Budget, Proposal
+from eventspec.core import Budget, Media, Proposal, Sampling, Trace
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers
 
 EAGER = DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1)
@@ -145,3 +147,56 @@ def test_drafters_that_read_other_layers_are_not_mixed(tiny: Any, oracle: Any, d
     ran = decoded(world, Drafts.by(one, other, merge=longest), request, EAGER, two)
     assert ran.outcome.token_ids == truth
     assert ran.trace.given_up == ["other"]
+
+
+@pytest.mark.parametrize("slow", ["drafter", "target"])
+def test_a_draft_that_is_there_is_verified_in_the_forward_that_reads_the_prompt(
+    slow: str, tiny: Any, oracle: Any, decoded: Any, two: Workers
+) -> None:
+    """Whose end nobody has seen yet gets until the last rows of the prompt, which are then a forward of their own."""
+    world = tiny(1)
+    request = world.request(max_new_tokens=12)
+    truth, drafted, read = world.answer(request), threading.Event(), threading.Event()
+
+    def draft(at: int, budget: Budget) -> Proposal:
+        if slow == "drafter":
+            read.wait(10)
+        drafted.set()
+        return Proposal.chain(truth[at : at + min(budget.max_nodes, budget.max_depth)])
+
+    class Target:
+        limits, lossless = world.target.limits, True
+
+        def encode(self, media: Media, trace: Trace) -> Any:
+            if slow == "target":
+                drafted.wait(10)
+                two.worker("drafter").finished().result(10)
+            self.context = world.target.encode(media, trace)
+            return self
+
+        def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> Any:
+            tails.append(tail)
+            session = self.context.open(question, sampling, tail, trace, taps)
+            read.set()
+            return session
+
+    tails: list[int] = []
+    ran = decoded(world, oracle(truth, draft), request, replace(EAGER, tail=3), two, Target())
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.rounds[0].accepted == 6
+    assert tails == ([3] if slow == "drafter" else [NO_TAIL])
+    assert len([span for span in ran.trace.spans if span.stage == "prefill"]) == (2 if slow == "drafter" else 1)
+
+
+def test_a_drafter_may_draft_before_the_target_though_it_could_beside_it(tiny: Any, oracle: Any, decoded: Any) -> None:
+    world, workers = tiny(1), Workers("auto")
+    request = world.request(max_new_tokens=20)
+    truth = world.answer(request)
+    for drafter, beside, plan in ((oracle(truth), True, "two"), (oracle(truth), False, "one"), (None, True, "one")):
+        drafts = Drafts() if drafter is None else Drafts.by(drafter)
+        asked = lambda: decoded(world, drafts, request, replace(EAGER, beside=beside, tail=3), workers)  # noqa: B023, E731
+        ran = workers.start("target", asked).result(30)
+        assert ran.outcome.token_ids == truth
+        assert ran.trace.device_plan == plan
+        assert [r.accepted for r in ran.trace.rounds[:2]] == ([6, 6] if drafter else [0, 0])
+    workers.close()

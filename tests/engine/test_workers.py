@@ -17,10 +17,12 @@ from eventspec.engine.openmp import _omp_pause
 from eventspec.engine.worker import LaneTimeout, Worker
 from eventspec.engine.workers import Workers, choose_placement
 
-
-@pytest.mark.skipif(
+MANY = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and Linux"
 )
+
+
+@MANY
 def test_two_lanes_have_a_core_each_also_when_one_starts_the_other(two: Workers) -> None:
     def cores() -> set[int]:
         return os.sched_getaffinity(0)
@@ -144,9 +146,11 @@ def test_lanes_that_are_asked_for_at_once_are_the_same(two: Workers) -> None:
     assert len(set(map(id, found))) == 1
 
 
-def test_two_cpu_cores_or_two_devices_make_two_lanes() -> None:
+def test_two_devices_make_two_lanes_and_cores_are_shared_out() -> None:
     assert choose_placement("one") == "one"
     assert choose_placement("auto", "cuda:0", "cuda:0") == "one"
+    several = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
+    assert choose_placement("auto") == ("auto" if several else "one")
     assert choose_placement("auto", "cuda:0", "cuda:1") == choose_placement("auto", "cuda:0", "cpu") == "two"
 
 
@@ -212,3 +216,31 @@ for worker in (*workers, *workers):
 def test_of_several_lanes_on_all_cores_the_one_that_worked_last_has_a_team() -> None:
     said = subprocess.run([sys.executable, "-c", TWO_TEAMS], capture_output=True, text=True, timeout=60, check=True).stdout
     assert said.split() == ["2"] * 4
+
+
+@MANY
+def test_cores_that_are_shared_out_are_all_the_targets_but_for_one_where_somebody_drafts_beside_it() -> None:
+    workers = Workers("auto")
+
+    def has(beside: bool) -> tuple[str, int, set[int]]:
+        return workers.share(beside), torch.get_num_threads(), os.sched_getaffinity(0)
+
+    every = os.sched_getaffinity(0)
+    own = workers.start("drafter", lambda: os.sched_getaffinity(0)).result(10)
+    for beside in (True, False, True):
+        plan, threads, cores = workers.start("target", lambda beside=beside: has(beside)).result(10)  # type: ignore[misc]
+        assert (plan, cores) == (("two", every - own) if beside else ("one", every))
+        assert threads == len(cores)
+    workers.close()
+
+
+@pytest.mark.parametrize("placement", ["one", "two"])
+def test_what_was_asked_for_is_not_shared_out_otherwise(placement: str) -> None:
+    workers = Workers(placement)
+
+    def cores() -> tuple[str, int]:
+        return workers.share(True), torch.get_num_threads()
+
+    before = workers.start("target", torch.get_num_threads).result(10)
+    assert workers.start("target", cores).result(10) == (placement, before)
+    workers.close()

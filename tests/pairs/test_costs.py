@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from eventspec.pairs import Pair, costs, load_pair
-from eventspec.pairs.costs import MethodCosts, cache_folder, fitted, place_of, with_costs
+from eventspec.core import Request, Trace
+from eventspec.engine.workers import Workers
+from eventspec.pairs import Pair, costs, load_pair, warming
+from eventspec.pairs.costs import MethodCosts, cache_folder, costs_of, fitted, place_of, with_costs
+from eventspec.pairs.warming import beside_pays
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +108,32 @@ def test_what_is_measured_are_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert all(1e-5 < seconds < 1 for seconds in steps.values()), steps
     assert 0 < found.method("eagle").policy.node_cost < 2
     assert 0 < found.method("eagle").policy.level_cost < 3
+
+
+class Answers:
+    """In place of `Generation`: what it takes with the drafter beside the target, and before it."""
+
+    took: ClassVar[dict[bool, float]] = {}
+
+    def __init__(self, pair: Pair, request: Request, name: str) -> None:
+        self.trace = Trace(marks={"end": self.took[pair.method(name).policy.beside]})
+
+    def result(self) -> Answers:
+        return self
+
+
+@pytest.mark.parametrize(("beside", "before"), [(1.0, 2.0), (2.0, 1.0)])
+def test_drafters_work_beside_the_target_where_that_is_sooner(
+    beside: float, before: float, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warming, "Generation", Answers)
+    monkeypatch.setattr(Answers, "took", {True: beside, False: before})
+    assert beside_pays(replace(pair, workers=Workers("auto")), 2) == (beside < before)
+    assert beside_pays(pair, 2), "nothing to choose where both share a device"
+
+
+def test_where_drafters_work_is_kept_with_the_costs(pair: Pair) -> None:
+    for beside in (True, False):
+        there = pair.with_policy(beside=beside)
+        assert MethodCosts.read(asdict(costs_of(there, "hybrid"))).beside is beside
+        assert with_costs(pair, {"hybrid": costs_of(there, "hybrid")}).method("hybrid").policy.beside is beside

@@ -160,8 +160,8 @@ class Generation:
         parts = texts_of(said, decode, request.sampling.stop_strings)
         for made, part in zip(self.trace.rounds, parts, strict=True):
             made.text = part
-        placement, lossless = self.pair.workers.placement, self.method.target.lossless
-        about = (self.name, self.chosen, lossless, outcome.finish_reason, rows - visual, visual, placement, self.trace)
+        plan, lossless = self.trace.device_plan, self.method.target.lossless
+        about = (self.name, self.chosen, lossless, outcome.finish_reason, rows - visual, visual, plan, self.trace)
         return Result("".join(parts), outcome.token_ids, *about)
 
     def _run(self, emit: Emit = ignore) -> Outcome:

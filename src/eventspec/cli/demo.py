@@ -85,6 +85,7 @@ def demo(
 
     from eventspec.cli.live import show
     from eventspec.cli.page import Clip, write_page
+    from eventspec.engine.workers import described_placement
     from eventspec.trace.timeline import draw
 
     console = Console(stderr=as_json)
@@ -111,7 +112,7 @@ def demo(
         console.print(*says, table(rows), words_about(rows), sep="\n", highlight=False, markup=False)
         clips.append(Clip(question, shown.recordings.real(question.recording), growth, says, table_rows(rows)))
     pictures = shown.traced(shown.questions[0])
-    where = f"pair {shown.pair.name}, {shown.pair.workers.placement} device(s)"
+    where = f"pair {shown.pair.name}, {described_placement(shown.pair.workers.placement)}"
     title = f'{SCENE}: "{QUESTIONS[SCENE]}"\n{where}; one run each, so times and speeds vary'
     out.mkdir(exist_ok=True)
     draw(pictures, out / "timeline.png", title)

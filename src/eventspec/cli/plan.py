@@ -55,15 +55,18 @@ def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dic
     from rich.console import Console
     from rich.progress import Progress
 
+    from eventspec.engine.workers import choose_placement, described_placement
     from eventspec.experiments.stages import measure
     from eventspec.pairs import load_pair
     from eventspec.recordings.qa import read_questions
 
     page, asked = Console(stderr=True), None if questions is None else read_questions(questions, limit)
-    with load_pair(where) as ready, Progress(console=page, transient=True, disable=not page.is_terminal) as bar:
+    # Predicted for a device each: how cores would be shared out is measured when a pair is loaded, and no part of the model.
+    plan = "two" if choose_placement("auto") == "auto" else "auto"
+    with load_pair(where, plan) as ready, Progress(console=page, transient=True, disable=not page.is_terminal) as bar:
         task = bar.add_task("measuring")
         measured = measure(ready, asked, lambda done, total: bar.update(task, completed=done, total=total))
-        about = f"pair {ready.name}, {ready.workers.placement} device(s)"
+        about = f"pair {ready.name}, {described_placement(ready.workers.placement)}"
     names = measured.recordings
     about_what = names[0] if len(names) == 1 else f"{len(names)} recordings"
     source = f"measured here: means over {measured.answers} answers about {about_what}"

@@ -21,8 +21,7 @@ class DraftWorker:
 
     Waiting is paid from a credit that grows with what was accepted, so a drafter that is slow and wrong costs no more than the
     policy's patience; one wait takes half of it at most, so that a drafter may be late once. A late draft is left: the target
-    goes on, and the drafter catches up with what was committed. A drafter that hung in several requests is left alone
-    (`engine.breaker`).
+    goes on, and the drafter catches up with what was committed. One that hung often is left alone (`engine.breaker`).
     """
 
     def __init__(
@@ -63,19 +62,22 @@ class DraftWorker:
     @property
     def overlaps(self) -> bool:
         """Whether it drafts beside the target."""
-        return self.concurrent and self.workers.concurrent
+        return self.concurrent and self.policy.beside and self.workers.concurrent
+
+    @property
+    def coming(self) -> bool:
+        """Whether it is drafting just now, beside the target."""
+        return self.overlaps and self._pending is not None and not self._pending.done()
 
     def told_enough(self) -> bool:
         """Whether what is drafted ahead, or beside others, is to end with the step it is in."""
         return self.enough
 
-    def head_start(self, budget: Budget) -> bool:
-        """Begin to encode and draft while the target does the same; whether more may come meanwhile."""
-        if self.needs_target or not self.alive:
-            return False
-        self._begin(budget)
-        self._wanted = True
-        return self._pending is not None and self.overlaps
+    def head_start(self, budget: Budget) -> None:
+        """Begin to encode and draft while the target does the same, or before it."""
+        if self.alive and not self.needs_target:
+            self._begin(budget)
+            self._wanted = True
 
     def attach(self, target: TargetSession) -> None:
         """The target reads its prompt: a drafter that needs it may open from now on, and does with its first draft."""
@@ -204,8 +206,7 @@ class DraftWorker:
 
     def _leave_hanging_lane(self) -> bool:
         """Leave the drafter's lane when what runs there is past the deadline."""
-        left = self.workers.leave_hanging("drafter", self._deadline)
-        if left is not None:
+        if (left := self.workers.leave_hanging("drafter", self._deadline)) is not None:
             self.workers.breaker.hung(left.serving)
         return left is not None
 

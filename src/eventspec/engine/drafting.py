@@ -42,14 +42,23 @@ class Drafting:
         self._budget: Budget | None = None  # of the latest drafts
         self.taps = self._agreed_taps()
 
-    def start(self, answer: Answer) -> bool:
-        """Begin the head start, before the target encodes; whether more of it may come meanwhile."""
-        coming = False
+    @property
+    def overlaps(self) -> bool:
+        """Whether any of them drafts beside the target."""
+        return any(worker.overlaps for worker in self._workers)
+
+    @property
+    def coming(self) -> bool:
+        """Whether more of the head start may come while the target reads its prompt."""
+        return any(worker.coming for worker in self._ahead)
+
+    def start(self, answer: Answer) -> None:
+        """Begin the head start, before the target encodes."""
         for worker in self._ahead:
             show = self._shown_by(worker, answer) if worker is self._ahead[0] else None
-            self._budget = self.policy.head_start(worker.told_enough, show, max(1, answer.remaining - 1))
-            coming = worker.head_start(self._budget) or coming
-        return coming
+            free = worker.overlaps or not worker.concurrent
+            self._budget = self.policy.head_start(worker.told_enough, show, max(1, answer.remaining - 1), free)
+            worker.head_start(self._budget)
 
     def attach(self, session: TargetSession) -> None:
         """The target waits for the head start from here on, and a drafter that reads its prompt may begin."""

@@ -53,11 +53,14 @@ def run(
     display = Display(emit, sampling, limits.vocabulary, trace)
     drafting = Drafting(drafts, request, policy, workers, limits, display, trace)
     try:
-        coming = drafting.start(answer)
+        trace.device_plan = workers.share(drafting.overlaps)
+        drafting.start(answer)
         context = target.encode(request.media, trace) if encode is None else encode(trace)
         if isinstance(context, OnLanes):
             context.on_lanes(workers)
-        session = context.open(request.question, sampling, policy.tail if coming else NO_TAIL, trace, drafting.taps)
+        # What is there before the target reads its prompt is verified in the forward that reads it.
+        tail = policy.tail if drafting.coming else NO_TAIL
+        session = context.open(request.question, sampling, tail, trace, drafting.taps)
         drafting.attach(session)
         plainly = PlainDecoding(session)
         answer.numerics = Numerics(limits.rounding, plainly.settle if policy.settle else None)

@@ -43,6 +43,9 @@ class DraftPolicy:
     """How long a target step takes."""
     deadline: float = 5.0
     """Seconds after which a drafter that does not come back is given up."""
+    beside: bool = True
+    """Whether a drafter with a device of its own drafts beside the target; else before it, and on a CPU whose cores are shared
+    out for every question (`engine.workers`, `auto`) the target then has all of them."""
     settle: bool = True
     """Whether near ties are settled by plain decoding (`engine.numerics`) or only counted."""
 
@@ -58,11 +61,13 @@ class DraftPolicy:
 
     def costing_as(self, other: DraftPolicy) -> DraftPolicy:
         """The same with what was measured for another."""
-        return replace(self, node_cost=other.node_cost, level_cost=other.level_cost, step_seconds=other.step_seconds)
+        costs = {name: getattr(other, name) for name in ("node_cost", "level_cost", "step_seconds", "beside")}
+        return replace(self, **costs)
 
-    def head_start(self, until: Callable[[], bool], show: Show | None, left: int) -> Budget:
-        """Drafting is free while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
-        return Budget(self.head_nodes, until, self.min_path_prob, self.min_path_prob, left, show)
+    def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
+        """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
+        level = self.min_path_prob if free else self.level_cost + self.node_cost
+        return Budget(self.head_nodes, until, self.min_path_prob, level, left, show)
 
     def meanwhile(self, until: Callable[[], bool], left: int) -> Budget:
         """For a drafter that deepens its tree while the target verifies what it drafted before."""

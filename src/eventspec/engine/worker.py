@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -162,10 +162,10 @@ class Worker:
 
     def _pin(self) -> None:
         """To the lane's own core, where that is allowed: containers may refuse it, and then the system chooses."""
-        if self._core is None or not hasattr(os, "sched_setaffinity"):
+        if self._core is None:
             return
         try:
-            os.sched_setaffinity(0, {self._core})  # 0 is the calling thread
+            use_cores([self._core])
         except OSError as error:
             self.trouble = (
                 f"lane {self.name} is not pinned to core {self._core} ({error.strerror or error}): times may vary more"
@@ -182,6 +182,15 @@ class Worker:
         except BaseException as error:
             self._began = None
             pending.set(None, error)
+
+
+def use_cores(cores: Sequence[int | None]) -> None:
+    """Let the calling thread run on these cores only (None: one that has no number here), with as many intra-op threads;
+    OSError where that is not allowed."""
+    if torch.get_num_threads() != len(cores):
+        torch.set_num_threads(len(cores))
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, [core for core in cores if core is not None])  # 0 is the calling thread
 
 
 def _nothing() -> None:

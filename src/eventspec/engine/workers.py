@@ -10,12 +10,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from eventspec.core import BadInput
 from eventspec.engine.breaker import Breaker
 from eventspec.engine.openmp import release_team
-from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker
+from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker, use_cores
 from eventspec.trace import Lane
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ class Workers:
 
     `two`: drafter and target own a device each; on a CPU one core with one intra-op thread each. `one`: both share the device,
     and a drafter runs between the target's steps, never beside them; on a CPU the target uses all cores, a drafter one.
+    `auto`, on the cores of a CPU: each question has the one or the other, see `share`.
     """
 
     def __init__(self, placement: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
@@ -54,8 +56,18 @@ class Workers:
 
     @property
     def concurrent(self) -> bool:
-        """Whether the lanes overlap."""
-        return self.placement == "two"
+        """Whether the lanes may overlap."""
+        return self.placement != "one"
+
+    def share(self, beside: bool) -> str:
+        """Called on the target's lane: which of `one` and `two` the question that comes next has. On cores that are shared out
+        (`auto`) the target gets all of them, but for one where somebody drafts `beside` it: an idle core is nobody's."""
+        if self.placement != "auto":
+            return self.placement
+        if not _FORKED:
+            with suppress(OSError):  # the lane's own place says so, see `trouble`
+                use_cores(self._cores[1:] if beside else self._cores)
+        return "two" if beside else "one"
 
     def worker(self, name: Lane) -> Worker:
         """The worker of the lane `target` or `drafter`, started on first use."""
@@ -66,7 +78,7 @@ class Workers:
 
     def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Pending[T]:
         """Queue work on a lane."""
-        if name == "target" and self._devices[name] == "cpu" and not self.concurrent and not _FORKED:
+        if name == "target" and self._devices[name] == "cpu" and self.placement != "two" and not _FORKED:
             release_team()  # of the thread that asks: the lane's own is to be the only one. A forked child would wait for ever
         with self._lock:
             if name not in self._workers:
@@ -123,10 +135,13 @@ class Workers:
             return Worker(name, device=device)
         if _FORKED:
             return Worker(name, threads=1)
-        if not self.concurrent:
-            # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one. A drafter's
-            # small products gain little from more cores, and a second team would cost the target more, see `release_team`.
-            return Worker(name, threads=len(self._cores) if name == "target" else 1)
+        if name == "target" and self.placement != "two":
+            # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one.
+            return Worker(name, threads=len(self._cores))
+        if self.placement == "one":
+            # A drafter's small products gain little from more cores, and a second team would cost the target more, see
+            # `release_team`.
+            return Worker(name, threads=1)
         return Worker(name, self._cores[-1 if name == "target" else 0], threads=1)
 
 
@@ -151,8 +166,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_the_child)
 
 
+def described_placement(placement: str) -> str:
+    """A placement in words."""
+    return {"one": "one device", "two": "a device for each model"}.get(placement, "cores shared out for every question")
+
+
 def choose_placement(asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> str:
-    """`auto` is two devices where there are two: different GPUs, a GPU and a CPU, or at least two cores."""
+    """`auto` is two devices where there are two: different GPUs, or a GPU and a CPU; on a CPU with several cores every question
+    has the placement that its drafters need."""
     if asked not in ("auto", "one", "two"):
         raise BadInput(f"device plan '{asked}' is unknown: choose auto, one or two")
     if asked != "auto":
@@ -162,4 +183,4 @@ def choose_placement(asked: str, target_device: str = "cpu", drafter_device: str
     if target_device.startswith("cuda"):
         return "one"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return "two" if cores >= 2 else "one"
+    return "auto" if cores >= 2 else "one"

@@ -60,7 +60,7 @@ def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequenc
         arms.append(Arm(method, method, pair, events[0]))
         if method in SEES_EVENTS:
             arms += [Arm(f"{method}, {kind} events", method, pair, kind) for kind in events[1:]]
-    if BASE in methods and pair.workers.concurrent:
+    if BASE in methods and pair.workers.placement == "two":
         arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
     return in_contexts(arms, contexts)
 

@@ -47,7 +47,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         "lossless": all(r["lossless"] for r in own),
         "control": own[0]["drafter"] in CONTROLS or own[0]["events"] != "real",
         "context": own[0]["context"],
-        "device_plan": own[0]["device_plan"],
+        "device_plan": own[0]["device_plan"] if len({r["device_plan"] for r in own}) == 1 else "auto",
         "tau": ratio_of_sums(*rounds),
         "tau_ci95": ratio_interval(*rounds, [r["recording"] for r in asked]),
         "acceptance": spoken_ratio("accepted", "drafted_levels"),

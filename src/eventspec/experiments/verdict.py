@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from eventspec.engine.workers import described_placement
 from eventspec.experiments.figures import BASE
 from eventspec.experiments.statistics import FEWEST
 
@@ -41,7 +42,7 @@ def verdict(methods: Mapping[str, Figures], questions: int) -> str:
 def remarks(found: Figures) -> list[str]:
     """Sentences about how far the figures can be trusted: n, what the intervals are, who is above a ceiling and why."""
     methods, where = found["methods"], found["environment"]
-    about = f"n = {found['n']} questions about {found['recordings']} recordings, {where['device_plan']} device(s)."
+    about = f"n = {found['n']} questions about {found['recordings']} recordings, {described_placement(where['device_plan'])}."
     some = [own["speedup_ci95"] for own in methods.values() if "speedup_ci95" in own]
     if some and all(None in interval for interval in some):
         about += f" Too few recordings for intervals: n = {found['recordings']}, at least {FEWEST} are needed."
@@ -52,7 +53,7 @@ def remarks(found: Figures) -> list[str]:
         if not own["lossless"] or own.get("speedup") is None or own["speedup"] <= own["ceiling"]:
             continue
         why = "can only be noise: ask more questions, on a quieter machine"
-        if own["device_plan"] != where["device_plan"]:
+        if "auto" not in (own["device_plan"], where["device_plan"]) and own["device_plan"] != where["device_plan"]:
             why = f"is that of the target on device plan {where['device_plan']}, this ran on plan {own['device_plan']}"
         words.append(f"{name} is above the ceiling of {own['ceiling']:.2f}x, which {why}.")
     ties = {name: own["ties"] for name, own in methods.items() if own.get("ties")}

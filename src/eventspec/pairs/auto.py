@@ -25,7 +25,7 @@ MEMORY = 24
 """Answers of a method that are remembered: machines drift, and become busy."""
 OCTAVE = 0.25
 """What an answer twice or half as long counts for."""
-FAR = 0.05
+FAR = 0.25
 """What any answer counts for."""
 FADING = 0.995
 """Of what is known of a method, behind every answer of another one."""

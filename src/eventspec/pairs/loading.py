@@ -38,7 +38,8 @@ def load_pair(
     `load_folders` (`vocabulary`) and `LoadOptions` (`options`: dtype by its name, device, frames, ...). BadInput and
     BadCheckpoint for a missing or broken file.
 
-    device_plan: auto, one or two devices (on a CPU: cores). fit: policies go by what the pair costs on this machine, see
+    device_plan: one or two devices, two on a CPU being a core for each model; auto shares the cores out for every question, see
+    `engine.workers`. fit: policies go by what the pair costs on this machine, see
     `costs.fitted`: the first time that takes about a second. Without, they go by `DraftPolicy`'s own figures.
     """
     if target is not None:

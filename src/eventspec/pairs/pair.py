@@ -15,7 +15,7 @@ from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
 from eventspec.core import BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
-from eventspec.engine.workers import Workers
+from eventspec.engine.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping
@@ -63,7 +63,7 @@ class Pair:
     """What the source of a recording begins with that is of the kind the pair was trained on; "" when it may be of any kind."""
 
     def __repr__(self) -> str:
-        return f"<Pair {self.name}: {', '.join(self.methods)}; {self.workers.placement} device(s)>"
+        return f"<Pair {self.name}: {', '.join(self.methods)}; {described_placement(self.workers.placement)}>"
 
     # ------------------------------------------------------------------------------------------------------------ its parts
     @property

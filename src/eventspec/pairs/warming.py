@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from eventspec.ask import Generation
 from eventspec.core import (
     Budget,
     Drafter,
@@ -43,25 +45,45 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
     defaults of `engine.policy`, which were measured on a two-core machine with the bundled pair.
     """
 
-    def verifying() -> VerifyCurve:
-        return measure_verify(session_of(pair.target, 1), repeats=repeats)
-
-    curve = pair.workers.start("target", verifying).result()
+    pays, curves = beside_pays(pair, max(2, repeats // 3)), dict[bool, VerifyCurve]()
     methods, known = dict(pair.methods), {} if known is None else known
     for name, method in pair.methods.items():
-        policy = replace(method.policy, node_cost=curve.node_cost, step_seconds=curve.one)
+        beside = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
+        if beside not in curves:
+            curves[beside] = pair.workers.start("target", partial(_verifying, pair, beside, repeats)).result()
+        curve = curves[beside]
+        policy = replace(method.policy, node_cost=curve.node_cost, step_seconds=curve.one, beside=pays)
         # Of several drafters the one that reads the target stands first, and works on the target's own thread.
         for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
             if only and name not in only:
                 continue
-            shape = drafter.kernel.shape if isinstance(drafter, FeatureDrafter) else name
-            work = partial(_costs, pair, drafter, curve, known.get(shape), repeats)
+            shape = (drafter.kernel.shape, beside) if isinstance(drafter, FeatureDrafter) else name
+            work = partial(_costs, pair, drafter, beside, curve, known.get(shape), repeats)
             verified, level = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
             known[shape] = verified, level
             unit = verified.one
             policy = replace(policy, node_cost=verified.node_cost, level_cost=level / unit, step_seconds=unit)
         methods[name] = replace(method, policy=policy)
     return replace(pair, methods=methods)
+
+
+def beside_pays(pair: Pair, repeats: int) -> bool:
+    """Whether an answer comes sooner when a drafter with a model of its own drafts on a core that the target then lacks, than
+    when it drafts before the target, which has all cores. Asked of one method, for all; True where cores are not shared out."""
+    drafted = [n for n, m in pair.methods.items() if any(drafter.concurrent for drafter in m.drafts.ahead)]
+    if pair.workers.placement != "auto" or not drafted:
+        return True
+    name = pair.parts.sees_events if pair.parts.sees_events in drafted else drafted[0]
+    ways, took = {way: pair.with_policy((name,), beside=way) for way in (True, False)}, dict[bool, float]()
+    for _ in range(repeats):
+        for way, own in ways.items():  # the least of each: what else the machine did is no part of it
+            took[way] = min(took.get(way, math.inf), Generation(own, request(), name).result().trace.marks["end"])
+    return took[True] < took[False]
+
+
+def _verifying(pair: Pair, beside: bool, repeats: int) -> VerifyCurve:
+    pair.workers.share(beside)
+    return measure_verify(session_of(pair.target, 1), repeats=repeats)
 
 
 def request() -> Request:
@@ -88,9 +110,11 @@ def behind_prompt(pair: Pair, drafter: Drafter) -> tuple[TargetSession, DraftSes
 
 
 def _costs(
-    pair: Pair, drafter: Drafter, curve: VerifyCurve, known: tuple[VerifyCurve, float] | None, repeats: int
+    pair: Pair, drafter: Drafter, beside: bool, curve: VerifyCurve, known: tuple[VerifyCurve, float] | None, repeats: int
 ) -> tuple[VerifyCurve, float]:
     """As `Costs` has it; where it is `known`, the drafter only runs warm."""
+    if drafter.needs_target:
+        pair.workers.share(beside)
     if isinstance(drafter, FeatureDrafter):
         # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
         target, draft = behind_prompt(pair, drafter.with_tree(TreeConfig(2, 24)))

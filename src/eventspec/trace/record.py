@@ -106,6 +106,8 @@ class Trace:
     """Committed positions whose decision, greedy or drawn, was closer than the target's measured rounding."""
     skipped: bool = False
     """Whether the answer came from events alone, and the target read no frame (method skip-encode)."""
+    device_plan: str = "one"
+    """Whether drafter and target had a device each (`two`) or shared one."""
     given_up: list[str] = field(default_factory=list)
     """Drafters that failed or hung, by name."""
     question: str = ""
