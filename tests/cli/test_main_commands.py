@@ -108,7 +108,7 @@ def test_bench_compare_writes_rows_and_a_summary(capsys: pytest.CaptureFixture[s
     chosen = [word for method in methods for word in ("--method", method)]
     rows = tmp_path / "rows.jsonl"
     words = ("bench", "compare", "--questions", tmp_path / "made/qa.jsonl", "--limit", 4, "--out", rows, "--json")
-    found = told(capsys, *words, *chosen)
+    found = told(capsys, *words, "--device-plan", "two", *chosen)
     assert found["n"] == 4
     assert set(found["methods"]) == {*methods, "autoregressive, all cores"}
     assert all(found["methods"][method]["identical"] == 4 for method in methods)

@@ -219,8 +219,11 @@ def test_of_several_lanes_on_all_cores_the_one_that_worked_last_has_a_team() -> 
 
 
 @MANY
-def test_cores_that_are_shared_out_are_all_the_targets_but_for_one_where_somebody_drafts_beside_it() -> None:
+def test_cores_that_are_shared_out_are_all_the_targets_but_for_one_where_somebody_drafts_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     workers = Workers("auto")
+    monkeypatch.setattr(workers._load, "taken", lambda: 0)
 
     def has(beside: bool) -> tuple[str, int, set[int]]:
         return workers.share(beside), torch.get_num_threads(), os.sched_getaffinity(0)
@@ -231,6 +234,9 @@ def test_cores_that_are_shared_out_are_all_the_targets_but_for_one_where_somebod
         plan, threads, cores = workers.start("target", lambda beside=beside: has(beside)).result(10)  # type: ignore[misc]
         assert (plan, cores) == (("two", every - own) if beside else ("one", every))
         assert threads == len(cores)
+    monkeypatch.setattr(workers._load, "taken", lambda: len(every) - 1)
+    plan, threads, cores = workers.start("target", lambda: has(False)).result(10)
+    assert (plan, threads, cores) == ("one", 1, every), "one thread, wherever the system finds room"
     workers.close()
 
 

@@ -128,7 +128,11 @@ def test_drafters_work_beside_the_target_where_that_is_sooner(
 ) -> None:
     monkeypatch.setattr(warming, "Generation", Answers)
     monkeypatch.setattr(Answers, "took", {True: beside, False: before})
-    assert beside_pays(replace(pair, workers=Workers("auto")), 2) == (beside < before)
+    workers = Workers("auto")
+    monkeypatch.setattr(workers._load, "taken", lambda: 0)
+    assert beside_pays(replace(pair, workers=workers), 2) == (beside < before and workers.free > 1)
+    monkeypatch.setattr(workers._load, "taken", lambda: 99)
+    assert not beside_pays(replace(pair, workers=workers), 2), "somebody else has the core"
     assert beside_pays(pair, 2), "nothing to choose where both share a device"
 
 

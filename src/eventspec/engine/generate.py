@@ -10,6 +10,7 @@ import os
 import queue
 from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from eventspec.core import Context, Request, Target, TargetSession, Trace, Update, never
@@ -51,6 +52,8 @@ def run(
     sampling = copy(request.sampling)  # drafters have the request
     answer = Answer(sampling, Numerics(limits.rounding), stop)
     display = Display(emit, sampling, limits.vocabulary, trace)
+    if policy.beside and workers.placement == "auto" and workers.free < 2:
+        policy = replace(policy, beside=False)  # somebody else has the core that it would draft on
     drafting = Drafting(drafts, request, policy, workers, limits, display, trace)
     try:
         trace.device_plan = workers.share(drafting.overlaps)

@@ -165,7 +165,7 @@ class Worker:
         if self._core is None:
             return
         try:
-            use_cores([self._core])
+            use_cores([self._core], 1)
         except OSError as error:
             self.trouble = (
                 f"lane {self.name} is not pinned to core {self._core} ({error.strerror or error}): times may vary more"
@@ -184,11 +184,11 @@ class Worker:
             pending.set(None, error)
 
 
-def use_cores(cores: Sequence[int | None]) -> None:
-    """Let the calling thread run on these cores only (None: one that has no number here), with as many intra-op threads;
+def use_cores(cores: Sequence[int | None], threads: int) -> None:
+    """Let the calling thread run on these cores only (None: one that has no number here), with so many intra-op threads;
     OSError where that is not allowed."""
-    if torch.get_num_threads() != len(cores):
-        torch.set_num_threads(len(cores))
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, [core for core in cores if core is not None])  # 0 is the calling thread
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from eventspec.core import BadInput
 from eventspec.engine.breaker import Breaker
+from eventspec.engine.load import Load
 from eventspec.engine.openmp import release_team
 from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker, use_cores
 from eventspec.trace import Lane
@@ -35,6 +36,7 @@ class Workers:
         self._devices: dict[Lane, str] = {"target": target_device, "drafter": drafter_device}
         # Asked here, not where a worker starts: the drafter's is started from the target's thread, which is pinned already.
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
+        self._load = Load(self._cores)
         self._begin()
         _ALL.add(self)
 
@@ -59,14 +61,21 @@ class Workers:
         """Whether the lanes may overlap."""
         return self.placement != "one"
 
+    @property
+    def free(self) -> int:
+        """How many cores are to be shared out, at least one: those that no other process keeps busy."""
+        return max(1, len(self._cores) - self._load.taken())
+
     def share(self, beside: bool) -> str:
         """Called on the target's lane: which of `one` and `two` the question that comes next has. On cores that are shared out
-        (`auto`) the target gets all of them, but for one where somebody drafts `beside` it: an idle core is nobody's."""
+        (`auto`) the target gets all that are `free`, but for one where somebody drafts `beside` it."""
         if self.placement != "auto":
             return self.placement
         if not _FORKED:
+            free = self.free
+            cores = self._cores[1:] if beside and free == len(self._cores) else self._cores  # else the system knows which
             with suppress(OSError):  # the lane's own place says so, see `trouble`
-                use_cores(self._cores[1:] if beside else self._cores)
+                use_cores(cores, max(1, free - beside))
         return "two" if beside else "one"
 
     def worker(self, name: Lane) -> Worker:

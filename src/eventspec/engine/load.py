@@ -1,0 +1,51 @@
+"""How much of the machine other processes take: work in parallel on a core that somebody else has waits at every barrier."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+LATELY = 2.0
+"""Seconds behind which a mean says nothing about now."""
+SHORTEST = 0.25
+"""Seconds that a mean needs: the system counts in hundredths."""
+LITTLE = 0.25
+"""Share of a core that is nobody's loss: what any system does beside."""
+
+
+class Load:
+    """What other processes have of some `cores`, as Linux counts it; elsewhere nothing is known and nothing assumed."""
+
+    def __init__(self, cores: Sequence[int | None]) -> None:
+        self._names = {f"cpu{core}" for core in cores}
+        self._mean = 0.0
+        self._since = self._look()
+
+    def taken(self) -> int:
+        """How many cores others keep busy: by the mean since this was asked before, if that was lately, else by how many
+        threads are at work just now, but for the one that asks."""
+        now, last = self._look(), self._since
+        if now is None or last is None:
+            return 0
+        passed = now[0] - last[0]
+        if passed >= SHORTEST:
+            self._since = now
+            self._mean = now[3] - 1.0 if passed > LATELY else max(0.0, (now[1] - last[1]) - (now[2] - last[2])) / passed
+        return min(len(self._names), max(0, int(self._mean + 1.0 - LITTLE)))
+
+    def _look(self) -> tuple[float, float, float, int] | None:
+        """Now, seconds that the cores were busy, seconds that this process was, and threads that want to run."""
+        busy, running = 0.0, 1
+        with suppress(OSError, ValueError, IndexError):
+            for line in STAT.read_text().splitlines():
+                name, *counts = line.split()
+                if name in self._names:
+                    user, nice, system, _idle, _wait, *rest = map(int, counts[:8])  # the rest: interrupts, and what a host took
+                    busy += (user + nice + system + sum(rest)) / 100
+                elif name == "procs_running":
+                    running = int(counts[0])
+            return time.monotonic(), busy, time.process_time(), running
+        return None
