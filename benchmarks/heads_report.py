@@ -43,10 +43,10 @@ AS_PUBLISHED = "as {}; every prompt row through the whole layer, as published"
 
 
 WRITTEN = "Written by `benchmarks/heads_report.py` from `benchmarks/results/heads.json`; `benchmarks/heads.py` measures."
-HOW = """Ratios of sums of one interleaved run each, 95 % bootstrap intervals over recordings, one CPU core, fp32, greedy.
+HOW = """Ratios of sums of one interleaved run each, 95 % bootstrap intervals over recordings, all CPU cores, fp32, greedy.
 tau: mean tokens per round, the bonus token included. Target, questions and recipe are the same for all heads; how long a head
 was trained is not, and is said below. Budgets are fitted to what heads of a shape cost; a fixed tree is drafted to its end,
-whatever it costs. Answers have up to 96 tokens (in the main comparison: 64, about other scenes)."""
+whatever it costs. Answers have up to 96 tokens (in the main comparison: 256, about other scenes)."""
 
 
 def written(results: dict[str, Any]) -> dict[Path, str]:
