@@ -74,7 +74,8 @@ def headline() -> str:
         f"**{own['speedup']:.2f}x** as fast as plain decoding, of a ceiling of **{own['ceiling']:.2f}x**. "
         f"The blind text prior, a control that has seen nothing, reaches {prior['speedup']:.2f}x there, and `eagle` "
         f"{heads['speedup']:.2f}x; `hybrid`, which drafts from all of them, {mixed['speedup']:.2f}x. The first "
-        f"provisional token of `cross-modal` comes after {own['first_provisional_ms']:.0f} ms, and {own['provisional_kept']:.0%} of such tokens are kept; plain decoding "
+        f"provisional token of `cross-modal` comes after {own['first_provisional_ms']:.0f} ms, and "
+        f"{own['provisional_kept']:.0%} of such tokens are kept; plain decoding "
         f"commits its first token after {methods['autoregressive']['first_committed_ms']:.0f} ms. "
         f"{own['identical']} of {found['n']} answers are the target's own, token by token."
     )
