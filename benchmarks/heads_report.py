@@ -46,7 +46,7 @@ WRITTEN = "Written by `benchmarks/heads_report.py` from `benchmarks/results/head
 HOW = """Ratios of sums of one interleaved run each, 95 % bootstrap intervals over recordings, all CPU cores, fp32, greedy.
 tau: mean tokens per round, the bonus token included. Target, questions and recipe are the same for all heads; how long a head
 was trained is not, and is said below. Budgets are fitted to what heads of a shape cost; a fixed tree is drafted to its end,
-whatever it costs. Answers have up to 96 tokens (in the main comparison: 256, about other scenes)."""
+whatever it costs. Answers have up to 256 tokens; the scenes are others than those of the main comparison."""
 
 
 def written(results: dict[str, Any]) -> dict[Path, str]:
