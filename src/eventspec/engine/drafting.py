@@ -3,6 +3,8 @@ for one place becomes one tree."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eventspec.core import Budget, Drafter, Limits, Proposal, Request, Scores, TargetSession, Trace, Verdict, never
 from eventspec.engine.answer import Answer
 from eventspec.engine.display import Display
@@ -28,6 +30,8 @@ class Drafting:
         trace: Trace,
     ) -> None:
         made: dict[int, DraftWorker] = {}
+        if policy.beside and workers.placement == "auto" and workers.free < 2:
+            policy = replace(policy, beside=False)  # another process has the core that would be drafted on
 
         def working(drafter: Drafter) -> DraftWorker:
             if id(drafter) not in made:
@@ -39,6 +43,7 @@ class Drafting:
         self._workers = list(made.values())
         for worker in self._after:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
+        self._share = workers.share
         self._budget: Budget | None = None  # of the latest drafts
         self.taps = self._agreed_taps()
 
@@ -53,7 +58,8 @@ class Drafting:
         return any(worker.coming for worker in self._ahead)
 
     def start(self, answer: Answer) -> None:
-        """Begin the head start, before the target encodes."""
+        """Begin the head start, before the target encodes, and give the target the cores that are left."""
+        self.trace.device_plan = self._share(self.overlaps)
         for worker in self._ahead:
             show = self._shown_by(worker, answer) if worker is self._ahead[0] else None
             free = worker.overlaps or not worker.concurrent

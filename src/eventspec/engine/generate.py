@@ -10,7 +10,6 @@ import os
 import queue
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from eventspec.core import Context, Request, Target, TargetSession, Trace, Update, never
@@ -52,17 +51,13 @@ def run(
     sampling = copy(request.sampling)  # drafters have the request
     answer = Answer(sampling, Numerics(limits.rounding), stop)
     display = Display(emit, sampling, limits.vocabulary, trace)
-    if policy.beside and workers.placement == "auto" and workers.free < 2:
-        policy = replace(policy, beside=False)  # somebody else has the core that it would draft on
     drafting = Drafting(drafts, request, policy, workers, limits, display, trace)
     try:
-        trace.device_plan = workers.share(drafting.overlaps)
         drafting.start(answer)
         context = target.encode(request.media, trace) if encode is None else encode(trace)
         if isinstance(context, OnLanes):
             context.on_lanes(workers)
-        # What is there before the target reads its prompt is verified in the forward that reads it.
-        tail = policy.tail if drafting.coming else NO_TAIL
+        tail = policy.tail if drafting.coming else NO_TAIL  # what is there is verified in the forward that reads the prompt
         session = context.open(request.question, sampling, tail, trace, drafting.taps)
         drafting.attach(session)
         plainly = PlainDecoding(session)
