@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -197,8 +198,8 @@ def test_a_drafter_may_draft_before_the_target_though_it_could_beside_it(
     truth = world.answer(request)
     for drafter, beside, plan in ((oracle(truth), True, "two"), (oracle(truth), False, "one"), (None, True, "one")):
         drafts = Drafts() if drafter is None else Drafts.by(drafter)
-        asked = lambda: decoded(world, drafts, request, replace(EAGER, beside=beside, tail=3), workers)  # noqa: B023, E731
-        ran = workers.start("target", asked).result(30)
+        policy = replace(EAGER, beside=beside, tail=3)
+        ran = workers.start("target", partial(decoded, world, drafts, request, policy, workers)).result(30)
         assert ran.outcome.token_ids == truth
         assert ran.trace.device_plan == (plan if workers.free > 1 else "one")
         assert [r.accepted for r in ran.trace.rounds[:2]] == ([6, 6] if drafter else [0, 0])

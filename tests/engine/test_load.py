@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,6 +104,6 @@ def test_nobody_drafts_beside_the_target_on_a_core_that_another_process_has(
     for taken, plan in ((0, "two"), (len(workers._cores) - 1, "one")):
         monkeypatch.setattr(workers._load, "taken", lambda taken=taken: taken)
         drafts, policy = Drafts.by(oracle(truth)), DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1)
-        ran = workers.start("target", lambda: decoded(world, drafts, request, policy, workers)).result(30)  # noqa: B023
+        ran = workers.start("target", partial(decoded, world, drafts, request, policy, workers)).result(30)
         assert (ran.outcome.token_ids, ran.trace.device_plan) == (truth, plan if len(workers._cores) > 1 else "one")
     workers.close()

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -231,7 +232,7 @@ def test_cores_that_are_shared_out_are_all_the_targets_but_for_one_where_somebod
     every = os.sched_getaffinity(0)
     own = workers.start("drafter", lambda: os.sched_getaffinity(0)).result(10)
     for beside in (True, False, True):
-        plan, threads, cores = workers.start("target", lambda beside=beside: has(beside)).result(10)  # type: ignore[misc]
+        plan, threads, cores = workers.start("target", partial(has, beside)).result(10)
         assert (plan, cores) == (("two", every - own) if beside else ("one", every))
         assert threads == len(cores)
     monkeypatch.setattr(workers._load, "taken", lambda: len(every) - 1)

@@ -30,8 +30,8 @@ class Drafting:
         trace: Trace,
     ) -> None:
         made: dict[int, DraftWorker] = {}
-        if policy.beside and workers.placement == "auto" and workers.free < 2:
-            policy = replace(policy, beside=False)  # another process has the core that would be drafted on
+        if policy.beside and not workers.has_room:  # looked up once: who overlaps stays so for the whole request
+            policy = replace(policy, beside=False)
 
         def working(drafter: Drafter) -> DraftWorker:
             if id(drafter) not in made:

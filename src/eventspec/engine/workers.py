@@ -66,6 +66,11 @@ class Workers:
         """How many cores are to be shared out, at least one: those that no other process keeps busy."""
         return max(1, len(self._cores) - self._load.taken())
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a drafter may draft beside the target just now."""
+        return self.concurrent and (self.placement == "two" or self.free > 1)
+
     def share(self, beside: bool) -> str:
         """Called on the target's lane: which of `one` and `two` the question that comes next has. On cores that are shared out
         (`auto`) the target gets all that are `free`, but for one where somebody drafts `beside` it."""

@@ -73,7 +73,7 @@ def beside_pays(pair: Pair, repeats: int) -> bool:
     drafted = [n for n, m in pair.methods.items() if any(drafter.concurrent for drafter in m.drafts.ahead)]
     if pair.workers.placement != "auto" or not drafted:
         return True
-    if pair.workers.free < 2:
+    if not pair.workers.has_room:
         return False  # beside another process it cannot be measured, and would not pay
     name = pair.parts.sees_events if pair.parts.sees_events in drafted else drafted[0]
     ways, took = {way: pair.with_policy((name,), beside=way) for way in (True, False)}, dict[bool, float]()
