@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from eventspec.core import BadInput, Sampling
+from eventspec.engine.drafts import Drafts
 from eventspec.experiments import arms
 from eventspec.experiments.arms import Recordings
 from eventspec.experiments.compare import Interrupted, arms_of, compare
@@ -246,6 +248,18 @@ def test_looks_are_kept_beside_the_rows_and_not_repeated(nano: Pair, tmp_path: P
     monkeypatch.setattr("eventspec.experiments.compare.vision_acceptance", lambda *about: None)
     again = compare(*asked, resume=True)["methods"]["cross-modal"]
     assert again == found
+
+
+def test_what_several_drafters_name_first_is_what_their_merge_keeps(nano: Pair, tmp_path: Path) -> None:
+    blind, seeing = nano.drafter("prior"), nano.drafter("cross-modal")
+    assert blind is not None
+    assert seeing is not None
+    both = Drafts.by(blind, seeing, merge=lambda proposals, budget: proposals[-1])
+    pair = nano.with_method("both", replace(nano.method("cross-modal"), drafts=both))
+    methods = ["autoregressive", "cross-modal", "both", "prior"]
+    found = compare(pair, ASKED, methods, BRIEF, ["real"], tmp_path / "rows.jsonl")["methods"]
+    seen = {name: found[name]["acceptance_vision"] for name in methods[1:]}
+    assert seen["both"] == seen["cross-modal"] > seen["prior"] == 0
 
 
 def test_low_precision_is_compared_by_the_targets_own_gap(folders: Folders, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from eventspec.core import Budget, Proposal, Request, Sampling, Scores, Trace, Verdict
+from eventspec.core import Budget, Drafter, Proposal, Request, Sampling, Scores, Trace, Verdict
 from eventspec.engine.distribution import allowed
+from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL
 from eventspec.experiments.arms import Arm, Recordings, ask
 from eventspec.experiments.figures import Row
@@ -18,9 +19,10 @@ from eventspec.recordings.qa import Question
 def vision_acceptance(
     arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, answer: list[int]
 ) -> list[int] | None:
-    """[right, all] over the answer's tokens that the blind prior gets wrong: whether the drafter's first choice, given the
-    target's own tokens before, is the target's token. None for a method that drafts nothing, and for a pair without a prior."""
-    if arm.pair.drafter(arm.method) is None or "prior" not in arm.pair.methods:
+    """[right, all] over the answer's tokens that the blind prior gets wrong: whether the first choice of all who draft in a
+    method, given the target's own tokens before, is the target's token. None for a method that drafts nothing, and for a pair
+    without a prior."""
+    if not _who_drafts(arm.pair.method(arm.method)) or "prior" not in arm.pair.methods:
         return None
     request = ask(arm, recordings, question, sampling).request
     seen, blind = (_first_choices(arm.pair, request, method, answer) for method in (arm.method, "prior"))
@@ -28,23 +30,32 @@ def vision_acceptance(
     return [sum(seen[i] == answer[i] for i in visual), len(visual)]
 
 
+def _who_drafts(method: Method) -> list[Drafter]:
+    """Everybody who drafts at the method's costs, before the prefill's end or behind it, once."""
+    everybody = (*method.drafts.ahead, *method.drafts.behind(method.policy))
+    return list({id(drafter): drafter for drafter in everybody}.values())
+
+
 @torch.inference_mode()
 def _first_choices(pair: Pair, request: Request, method: str, answer: list[int]) -> list[int | None]:
-    """What a method's drafter would draft at every position behind the target's own prefix; a drafter that reads the target
-    drafts nothing before the target has spoken."""
-    drafter, nothing = pair.drafter(method), np.empty(0, np.int64)
-    assert drafter is not None
+    """What a method's drafters together would name first at every position behind the target's own prefix; a drafter that reads
+    the target drafts nothing before the target has spoken."""
+    drafters, one, nothing = _who_drafts(pair.method(method)), Budget(max_nodes=1, max_depth=1), np.empty(0, np.int64)
+    reading = next((drafter for drafter in drafters if drafter.needs_target), None)
     target, features = None, None
-    if drafter.needs_target:
-        target = session_of(pair.target, NO_TAIL, drafter.taps, request)
+    if reading is not None:
+        target = session_of(pair.target, NO_TAIL, reading.taps, request)
         features = target.score(Proposal.chain(answer)).features
-    session = drafter.open(request, target, Trace())
+    sessions = [(drafter.needs_target, drafter.open(request, target, Trace())) for drafter in drafters]
     choices: list[int | None] = []
     for place, token in enumerate(answer):
-        proposal = Proposal.empty() if drafter.needs_target and not place else session.propose(Budget(max_nodes=1, max_depth=1))
-        choices.append(int(proposal.tokens[0]) if len(proposal) else None)
+        drafts = [session.propose(one) for needs_target, session in sessions if place or not needs_target]
+        named = [proposal for proposal in drafts if len(proposal)]
+        together = pair.method(method).drafts.merge(named, one) if len(named) > 1 else next(iter(named), Proposal.empty())
+        choices.append(int(together.tokens[0]) if len(together) else None)
         seen = None if features is None else features[place : place + 1]
-        session.observe(Verdict(nothing, np.array([token], np.int64)), Scores(torch.empty(0), seen))
+        for _, session in sessions:
+            session.observe(Verdict(nothing, np.array([token], np.int64)), Scores(torch.empty(0), seen))
     return choices
 
 
