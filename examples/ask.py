@@ -10,7 +10,7 @@ pair = es.load_pair("embedded")
 recording = es.Recording.open("example:street")
 
 result = es.generate(pair, recording, "Describe the scene.")
-print(f"{result.text}\n{result.chosen} drafted, {result.trace.tau:.1f} tokens a round")
+print(f"{result.text}\nmethod {result.chosen}, {result.trace.tau:.1f} tokens a round")
 
 for piece in es.stream_text(pair, recording, "Describe the scene.", method="cross-modal"):
     print(piece.text, end="|" if piece.text else "", flush=True)  # verified; `piece.provisional` may still change
