@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 import eventspec as es
@@ -32,9 +31,9 @@ class Bigram:
 
 
 pair, recording = es.load_pair("embedded"), "example:street"
-read = [0, *es.generate(pair, recording, "Is anybody crossing the road?").token_ids]
+read = torch.tensor([0, *es.generate(pair, recording, "Is anybody crossing the road?").token_ids])
 table = torch.zeros(pair.vocabulary.size, pair.vocabulary.size)
-np.add.at(table.numpy(), (read[:-1], read[1:]), 1.0)
+table.index_put_((read[:-1], read[1:]), torch.tensor(1.0), accumulate=True)
 mine = pair.with_target(Bigram(table))
 plain, drafted = (es.generate(mine, recording, "Well?", name, max_new_tokens=12) for name in ("autoregressive", "ngram"))
 assert drafted.token_ids == plain.token_ids, plain.text
