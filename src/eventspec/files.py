@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from eventspec.errors import BadInput
@@ -17,14 +19,15 @@ def write_text(path: Path, text: str) -> None:
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """The same for a file that `write` writes; it is handed the name beside it, which has another suffix."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # another process may write the same file
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")  # others may write the same file at the same time
     try:
         write(part)
         part.rename(path)
     except OSError as error:
         raise BadInput(f"{path} cannot be written ({error.strerror}): choose another place") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # it was renamed, or could not be made
+            part.unlink()
 
 
 def check_writable(path: Path) -> None:

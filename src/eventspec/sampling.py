@@ -132,7 +132,7 @@ class Sampling:
             ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
             ("seed", self.seed >= 0, "at least 0"),
             ("stop_ids", min(self.stop_ids, default=0) >= 0, "of ids from 0 on"),
-            ("stop_strings", all(self.stop_strings), "without empty strings"),
+            ("stop_strings", all(self.stop_strings), "texts that are not empty"),
             ("banned_ids", min(self.banned_ids, default=0) >= 0, "of ids from 0 on"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2] (0 switches it off)"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2] (0 switches it off)"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eventspec.ask import generate
-from eventspec.core import BadInput
+from eventspec.core import BadInput, Window
 from eventspec.models.prefix import Prefix, Reading
 from eventspec.nn.cache import Loan
 from eventspec.pairs import Pair, load_pair
@@ -119,3 +119,14 @@ def test_frames_as_they_arrive_are_the_recording_at_once(pair: Pair, recording: 
 def test_what_are_no_frames_is_refused(frames: Any, pair: Pair, recording: Recording) -> None:
     with pytest.raises(BadInput, match=r"wanted uint8 \[K, H, W, 3\]"):
         pair.open(recording).extend(frames)
+
+
+def test_what_the_readers_said_of_a_recording_is_said_of_every_answer(pair: Pair, recording: Recording) -> None:
+    torn = replace(recording, notes=("the file is torn: 90 % is lost",))
+    beyond = Window(recording.span.start_us, recording.span.end_us + 5_000_000)
+    answers = [
+        generate(pair, torn, "What is ahead?", "prior", beyond, max_new_tokens=2),
+        pair.open(torn, beyond).ask("What is ahead?", "prior", max_new_tokens=2),
+    ]
+    for answer in answers:
+        assert answer.trace.notes[0] == torn.notes[0] and "reaches beyond the recording" in answer.trace.notes[1]

@@ -44,11 +44,14 @@ def test_every_object_is_one_line(pair: es.Pair, result: Result) -> None:
     assert result.text in repr(result) or result.text[:100] in repr(result)
 
 
-def test_a_summary_tells_text_method_times_tau_and_ceiling(result: Result) -> None:
+def test_a_summary_tells_text_method_times_and_tau(result: Result) -> None:
     lines = result.summary().splitlines()
     assert lines[0] == result.text and len(lines) <= 6
-    for words in ("prior, lossless", "first committed", f"tau {result.trace.tau:.2f}", f"ceiling: {result.trace.ceiling:.2f}x"):
+    for words in ("prior, lossless", "first committed", f"tau {result.trace.tau:.2f}"):
         assert words in result.summary()
+    assert "ceiling" not in result.summary(), "it is the baseline's"
+    plain = replace(result, method="autoregressive", trace=Trace(marks={"first_committed": 0.1, "end": 0.15}))
+    assert "ceiling: 1.50x" in plain.summary()
     lossy = replace(result, lossless=False, method="auto", trace=Trace()).summary()
     assert "auto (prior), LOSSY" in lossy and "not finished" in lossy and "ceiling" not in lossy
 

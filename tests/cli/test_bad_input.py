@@ -290,3 +290,20 @@ def test_adapters_that_cannot_be_trained(
 ) -> None:
     assert says in refused(capsys, "train", "adapter", "--out", tmp_path / "new", *words)
     assert not (tmp_path / "new").exists()
+
+
+def test_growing_text_and_one_object_are_two_things(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "give one of them" in refused(capsys, *ASK, "example:street", "--provisional", "--json")
+
+
+def test_only_a_folder_keeps_a_source(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = refused(capsys, "events", "convert", REAL, tmp_path / "e.npz", "--source", "my car")
+    assert "--source" in said and not list(tmp_path.iterdir())
+
+
+def test_a_demo_that_cannot_be_written_is_refused_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "missing" in refused(capsys, "demo", "--out", tmp_path / "a/b", "--html", tmp_path / "c/demo.html")
+    (tmp_path / "file").write_text("")
+    refused(capsys, "demo", "--out", tmp_path / "file")
+    refused(capsys, "demo", "--out", tmp_path / "file/in")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

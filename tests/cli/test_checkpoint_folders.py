@@ -71,13 +71,13 @@ def test_another_event_drafter_changes_no_token_of_a_pair(
 def test_what_a_method_passes_over_is_refused(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:
     """And so is a target folder without what the method needs, before it is loaded."""
     eagle, lossy, events = ("--method", "eagle"), ("--method", "compressed-target"), ("--method", "cross-modal")
-    assert "--head is nothing to method cross-modal: it is for --method eagle or specvlm" in refused(
+    assert "--head is not used by method cross-modal: it is for --method eagle or specvlm" in refused(
         capsys, *ASK, *events, "--head", "eagle"
     )
-    assert "--drafter is nothing to method eagle: it is for --method cross-modal" in refused(
+    assert "--drafter is not used by method eagle: it is for --method cross-modal" in refused(
         capsys, *ASK, *eagle, "--drafter", "fine"
     )
-    assert "--compress is nothing to method eagle: it is for --method compressed-target" in refused(
+    assert "--compress is not used by method eagle: it is for --method compressed-target" in refused(
         capsys, *ASK, *eagle, "--compress", "pool:3"
     )
     assert "add --head FOLDER, or give the folder of a pair with heads (--pair FOLDER)" in refused(

@@ -88,7 +88,7 @@ def test_a_window_may_be_named_in_seconds_from_the_beginning(capsys: pytest.Capt
         (("generate", "--recording", "REAL", "--prompt", "?", "--window", "5"), "give START:END"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--window", "0.2s:nans"), "give START:END"),
         (("generate", "--recording", "nowhere", "--prompt", "?", "--pair", "nope"), "no pair 'nope'"),
-        (("generate", "--recording", "REAL", "--prompt", "?", "--risk", "0.05"), "--risk is nothing to method auto"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--risk", "0.05"), "--risk is not used by method auto"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--method", "skip-encode", "--risk", "0"), "a risk of 0"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--method", "skip-encode", "--risk", "nan"), "a risk of nan"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--method", "aligned"), "has no drafter for method aligned"),

@@ -142,7 +142,7 @@ def test_demo_is_for_people_too(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert run(["demo", "--out", str(tmp_path), "--html", str(page)]) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
     assert "Identical to the target's own answer: 12 of 12 lossless rows." in shown.out
     head = next(line for line in lines if line.startswith("method"))
     assert head.split() == ["method", "guess", "token", "answer", "speedup", "ceiling", "tau", "same"]

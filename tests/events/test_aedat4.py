@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats import aedat4, open_events, read_events
+from eventspec.events.formats import aedat4, aedat4_writer, open_events, read_events
 from eventspec.events.formats.family import LONG_NOTE
 from eventspec.events.stored import StoredStream
 from eventspec.events.stream import EventStream
@@ -194,3 +195,21 @@ def test_a_frame_is_decoded_when_it_is_asked_for(data: bytes, tmp_path: Path) ->
     path.write_bytes(data[:FIRST_PACKET])
     with pytest.raises(BadInput, match=r"clip.aedat4: cannot be decoded at byte \d+"):
         found.picture(2)
+
+
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        """Stands for a package whose disk is full: every object, and a call that fails."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *parts: Any) -> Any:
+            if parts and str(parts[0]).endswith(".aedat4"):
+                raise OSError(28, "No space left on device")
+            return self
+
+    monkeypatch.setitem(sys.modules, "dv_processing", Full())
+    with pytest.raises(OSError, match="No space left"):
+        aedat4_writer.write(tmp_path / "out", None)
+    assert not list(tmp_path.iterdir())

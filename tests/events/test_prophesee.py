@@ -254,3 +254,10 @@ def test_evt3_agrees_with_an_independent_decoder(tmp_path: Path) -> None:
     path = encoders.write(tmp_path / "e.raw", "evt3", 20_000)
     other, own = library.decode_file(str(path)), read_events(path)
     same(own, (other.x, other.y, other.t, other.p))
+
+
+def test_a_long_silence_is_no_step_back(tmp_path: Path) -> None:
+    events = [(10, 5), (3910, 0)]  # TIME_HIGH, TIME_LOW: 16 of the 16.8 s that the counter holds
+    words = [(0x8000 | high, 0x6000 | low, 7, 0x2000 | 9) for high, low in events]
+    (tmp_path / "e").write_bytes(b"% evt 3.0\n% geometry 640x480\n% end\n" + np.array(words, "<u2").tobytes())
+    assert read_events(tmp_path / "e").t.tolist() == [10 << 12 | 5, 3910 << 12]

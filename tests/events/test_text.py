@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eventspec.core import BadInput
 from eventspec.events.formats import nmnist, open_events, read_events, recognised
 
-SAID = "times are in units of 1 us: the header says so"
+SAID = "times are taken for microseconds: the header says so"
 NO_HEADER = "the columns are taken for t x y p: there is no header"
 
 
@@ -69,8 +69,8 @@ def test_long_comments_before_the_events_are_passed_over(tmp_path: Path, sign: s
 @pytest.mark.parametrize(
     ("text", "notes"),
     [
-        ("5 1 2 0\n", (NO_HEADER, "times are in units of 1 us: they are whole numbers: microseconds are assumed")),
-        ("0.5 1 2 0\n", (NO_HEADER, "times are in units of 1e+06 us: they have fractions: seconds are assumed")),
+        ("5 1 2 0\n", (NO_HEADER, "times are taken for microseconds: they are whole numbers")),
+        ("0.5 1 2 0\n", (NO_HEADER, "times are taken for seconds: they have fractions")),
         ("t_us,x,y,p\n5,1,2,0\n", (SAID,)),
         ("t_us,x,y,p\n5,1,2,0\n6,1", (SAID, "the last line is cut: its 3 bytes are lost")),
     ],
@@ -210,3 +210,10 @@ def test_the_mark_of_utf8_before_the_text_changes_nothing(tmp_path: Path, header
     (tmp_path / "e.csv").write_bytes(b"\xef\xbb\xbf" + lines + b"10,6,oh,1\n")
     with pytest.raises(BadInput, match=f"line {lines.count(10) + 1} is no event"):
         read_events(tmp_path / "e.csv", size)
+
+
+def test_a_last_time_that_lost_its_digits_is_left_out(tmp_path: Path) -> None:
+    found = opened(tmp_path / "e.csv", "x,y,p,t_us\n1,2,0,1000\n3,4,1,2000\n5,6,1,30")
+    assert found.events.t.tolist() == [1000, 2000] and found.notes[-1] == "the last line is cut: its 8 bytes are lost"
+    with pytest.raises(BadInput, match="before"):  # a whole line is out of order
+        opened(tmp_path / "e.csv", "x,y,p,t_us\n1,2,0,1000\n3,4,1,2000\n5,6,1,30\n")

@@ -163,7 +163,7 @@ def test_a_row_is_on_the_disk_as_soon_as_it_is_measured(nano: Pair, tmp_path: Pa
 @pytest.mark.parametrize("kept", [0, 1, 3, 5, 6])
 def test_what_was_cut_off_is_gone_on_with(kept: int, nano: Pair, whole: Path, tmp_path: Path) -> None:
     out, all_rows = tmp_path / "rows.jsonl", lines(whole)
-    out.write_text("\n".join([*all_rows[:kept], '{"method": "prior", "ques']))
+    out.write_text("\n".join([*all_rows[:kept], '{"text": "A car", "ques']))
     found = compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False, resume=True)
     assert lines(out)[:kept] == all_rows[:kept], "as they were"
     samples = [
@@ -241,7 +241,8 @@ def test_rows_of_another_pair_and_files_that_hold_no_rows(nano: Pair, whole: Pat
 
 def test_looks_are_kept_beside_the_rows_and_not_repeated(nano: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "rows.jsonl"
-    (tmp_path / "rows.vision.jsonl").write_text("of rows that are gone\n")
+    gone = {"question_id": "9", "method": "cross-modal", "vision": None, "note": "of rows that are gone"}
+    (tmp_path / "rows.vision.jsonl").write_text(json.dumps(gone) + "\n")
     asked = (nano, ASKED, ["autoregressive", "cross-modal"], BRIEF, ["real"], out)
     found = compare(*asked)["methods"]["cross-modal"]
     assert len(lines(tmp_path / "rows.vision.jsonl")) == 2 and found["vision_tokens"] > 0

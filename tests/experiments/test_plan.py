@@ -56,9 +56,9 @@ def test_free_draft_tokens_of_the_roofline(name: str, free: float) -> None:
     ("name", "tokens", "speedup"), [("h200-7b", 5, 1.25), ("h200-7b", 20, 1.28), ("h200-7b-64-frames", 100, 2.3)]
 )
 def test_the_best_case_of_the_head_start_alone(name: str, tokens: int, speedup: float) -> None:
-    found = predicted(name, "cross-modal, every draft accepted", tokens)
+    found = predicted(name, "cross-modal, whole head start accepted", tokens)
     assert found["speedup"] == pytest.approx(speedup, rel=0.01)
-    alone = predicted(name, "cross-modal, every draft accepted, one device", tokens)
+    alone = predicted(name, "cross-modal, whole head start accepted, one device", tokens)
     assert alone["total_ms"] > found["total_ms"]
 
 

@@ -115,12 +115,32 @@ def test_an_answer_that_was_cut_off_says_nothing_about_its_length() -> None:
     assert chooser.expected(QUESTION) > 4
 
 
-def test_the_first_answer_of_a_method_in_a_cold_process_teaches_nothing(tmp_path: Path) -> None:
-    chooser = Chooser(["a"]).remembering(tmp_path / "pair.json", warm=False)
+def test_the_first_answer_of_a_method_teaches_nothing_about_later_ones(tmp_path: Path) -> None:
+    chooser = Chooser(["a", "b"]).remembering(tmp_path / "pair.json", warm=False)
     chooser.learn("a", asked(), Answered(9.0, 9.0, 9))
-    assert not chooser.seen
+    chooser.learn("b", asked(), Answered(9.0, 9.0, 9))
+    assert {state: list(rows) for state, rows in chooser.seen.items()} == {"new, first": ["a"]}
     chooser.learn("a", asked(), Answered(1.0, 1.0, 9))
     assert len(chooser.seen["new"]["a"].answers) == 1
+
+
+def test_programs_that_ask_once_learn_from_each_other(tmp_path: Path) -> None:
+    chosen = []
+    for _ in range(60):
+        chooser = Chooser(["slow", "plain", "quick"]).remembering(tmp_path / "pair.json", warm=False)
+        chosen.append(chooser.choose(asked()))
+        took = {"slow": 9.0, "plain": 2.0, "quick": 1.0}[chosen[-1]]
+        chooser.learn(chosen[-1], asked(), Answered(took, took, 9))
+    assert chosen[:3] == ["slow", "plain", "quick"] and chosen.count("slow") <= 2 and chosen.count("quick") > 50
+
+
+def test_what_no_first_answer_is_known_of_comes_in_the_order_of_later_ones(tmp_path: Path) -> None:
+    known = Chooser(["a", "b", "c"]).remembering(tmp_path / "pair.json")
+    for name, took in (("a", 3.0), ("c", 1.0), ("b", 2.0)):
+        known.learn(name, asked(), Answered(took, took, 9))
+        known._written = 0.0
+    known.learn("b", asked(), Answered(2.0, 2.0, 9))
+    assert Chooser(["a", "b", "c"]).remembering(tmp_path / "pair.json", warm=False).choose(asked()) == "c"
 
 
 def test_recordings_that_were_read_before_are_learnt_apart() -> None:

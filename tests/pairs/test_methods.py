@@ -142,3 +142,27 @@ def test_choices_beside_a_method_are_read_once() -> None:
     for wrong in ("pool", "pool:", "pool:x", "pool:99999999999999999999"):
         with pytest.raises(BadInput, match="give KIND:SIZE"):
             CompressionSpec.parse(wrong)
+
+
+@pytest.mark.parametrize("name", ["", " ", 3, None, "auto"])
+def test_a_drafter_has_a_name_of_its_own(pair: Pair, name: Any) -> None:
+    with pytest.raises(BadInput, match="give it a name of its own"):
+        pair.with_drafter(name, Mine([]))
+
+
+def test_what_is_no_drafter_target_or_setting_is_refused_where_it_is_given(pair: Pair) -> None:
+    with pytest.raises(BadInput, match="the drafter is a object without name, needs_target, taps, concurrent, open"):
+        pair.with_drafter("mine", object())  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="the target is a Mine without lossless, limits, encode: see"):
+        pair.with_target(Mine([]))  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="unknown policy field 'max_node'"):
+        pair.with_drafter("mine", Mine([]), max_node=3)
+    with pytest.raises(BadInput, match="unknown policy field"):
+        pair.with_policy(nothing=1)
+    with pytest.raises(BadInput, match="unknown method 'eagel': did you mean eagle"):
+        pair.with_policy(("eagel",), patience=1.0)
+
+
+def test_a_pair_and_a_target_are_not_both_given(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="both say who answers"):
+        load_pair("no-such-pair", target=tmp_path)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from eventspec.core import BadInput
 from eventspec.recordings import Recording, activitynet_qa, datasets, eventgpt_json, write_native
+from eventspec.recordings.qa import read_questions
 
 
 def refused(call: Callable[..., Any], *arguments: Any) -> str:
@@ -193,3 +194,9 @@ def test_deep_nesting_and_torn_json_are_one_line(tmp_path: Path) -> None:
     for text in ("[" * 100_000, '[{"event_data": ', "\xff"):
         (root / "instructions.json").write_text(text)
         assert "is not readable JSON" in refused(eventgpt_json.records, root / "instructions.json")
+
+
+def test_a_line_of_json_ends_with_its_line_feed_only(tmp_path: Path) -> None:
+    row = {"recording": "a", "question": "one\u2028two\x0b", "answer": "yes"}
+    (tmp_path / "qa.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    assert [question.question for question in read_questions(tmp_path / "qa.jsonl")] == [row["question"]]

@@ -59,6 +59,10 @@ def test_methods_speeds_lanes_colours_and_units_are_written_on_it(tmp_path: Path
         "ceiling, 2.40x: no lossless answer is done sooner",
     ):
         assert f"<!-- {words} -->" in comments, words
+    early.marks["first_committed"] = 0.04
+    draw([("cross-modal", early), ("autoregressive", base)], tmp_path / "t.svg", "")
+    drafted_first = (tmp_path / "t.svg").read_text()
+    assert "ceiling" not in drafted_first and "vision and prefill of the first: 2.00x" in drafted_first
     assert comments.count("<!-- target -->") == 3 and comments.count("<!-- drafter -->") == 1
     assert comments.count("<!-- accepted -->") == 1, "only where something was drafted"
     assert [path.name for path in tmp_path.iterdir()] == ["t.svg"]

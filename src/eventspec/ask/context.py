@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of, seen_in
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Context, Request, Sampling, Target, Trace, Window
 from eventspec.engine.policy import NO_TAIL
@@ -29,8 +29,9 @@ class RecordingContext:
     """
 
     def __init__(self, pair: Methods, recording: Recording, window: Window | None = None, notes: tuple[str, ...] = ()) -> None:
-        self.notes = notes
-        self.pair, self.name, self.media = pair, recording.name, media_of(recording, window)
+        view = seen_in(recording, window)
+        self.notes = (*view.notes, *notes)
+        self.pair, self.name, self.media = pair, recording.name, media_of(view)
         self._contexts: list[tuple[Target, Context]] = []
         self._later: list[Frames] = []
 

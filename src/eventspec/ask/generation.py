@@ -47,13 +47,17 @@ def opened(recording: Recording | str | Path) -> Recording:
     return recording
 
 
-def media_of(recording: Recording, window: Window | None = None) -> Media:
-    """What was recorded in a window, read-only. BadInput for what is no window."""
+def seen_in(recording: Recording, window: Window | None) -> Recording:
+    """What was recorded in a window. BadInput for what is no window."""
     if window is not None and not isinstance(window, Window):
         raise BadInput(f"the window is a {type(window).__name__}: give a Window(start_us, end_us)")
-    view = recording.slice(window)
-    events = None if view.events is None else view.events.read_only()
-    return Media(events, None if view.video is None else view.video.read_only())
+    return recording.slice(window)
+
+
+def media_of(recording: Recording) -> Media:
+    """What a recording holds, read-only."""
+    events = None if recording.events is None else recording.events.read_only()
+    return Media(events, None if recording.video is None else recording.video.read_only())
 
 
 def check_media(
@@ -213,10 +217,11 @@ def generation(
     found = pair.method(method)
     check_question(question)
     recording = opened(recording)
-    media = media_of(recording, window)
+    view = seen_in(recording, window)
+    media = media_of(view)
     check_media(recording.name, media, method, found, events_may_lack)
     request = Request(media, question, pair.tokens.sampling(sampling or Sampling()))
-    return Generation(pair, request, method, notes=pair.notes_on(recording))
+    return Generation(pair, request, method, notes=(*view.notes, *pair.notes_on(recording)))
 
 
 def generate(

@@ -51,6 +51,10 @@ class Replay:
         """Whether there is more to come."""
         return self._thread.is_alive()
 
+    def wait(self, seconds: float) -> None:
+        """Until there is no more to come, and not longer than that."""
+        self._thread.join(seconds)
+
     def stop(self) -> None:
         """End with the packet that is being pushed."""
         self._stopped.set()

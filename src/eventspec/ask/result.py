@@ -56,7 +56,7 @@ class Result:
             f"times:   {', '.join(stages) or 'it was not finished'}",
             f"rounds:  {spoken}",
         ]
-        if trace.ceiling is not None:
+        if trace.ceiling is not None and not trace.drafted:
             lines.append(f"ceiling: {trace.ceiling:.2f}x as fast, if nothing came behind vision and prefill")
         return "\n".join(lines)
 

@@ -87,7 +87,7 @@ def compare(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     sensor: Sensor = None,
     monotonic: Order = "raise",
-    device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
+    device_plan: Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")] = "auto",
     resume: Resume = False,
     plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,

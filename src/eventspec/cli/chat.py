@@ -31,7 +31,7 @@ def chat(
     ] = None,
     sensor: Sensor = None,
     monotonic: Order = "raise",
-    device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
+    device_plan: Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")] = "auto",
 ) -> None:
     """Ask several questions about one recording, a line each, until an empty line or the end of the input."""
     with waiting("loading the models"):

@@ -77,7 +77,7 @@ def demo(
     html: Annotated[
         Path | None, typer.Option(parser=given_path, help="Write a page with the clips, the growing answers and the tables.")
     ] = None,
-    device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
+    device_plan: Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Answer a question about a bundled scene and a real recording with every method, and compare them."""
@@ -86,15 +86,17 @@ def demo(
     from eventspec.cli.live import show
     from eventspec.cli.page import Clip, write_page
     from eventspec.engine.workers import described_placement
+    from eventspec.files import check_writable
     from eventspec.trace.timeline import draw
 
     console = Console(stderr=as_json)
     if not console.is_terminal:
         console = Console(stderr=as_json, width=COLUMNS)
-    if not out.is_dir():  # that it can be made is seen now; a demo that is interrupted leaves none behind
-        out.mkdir(parents=True)
-        out.rmdir()
-    if html is not None:
+    check_writable(out / "timeline.png")  # seen now; a demo that is interrupted leaves no folder behind
+    check_writable(out / "trace.json")
+    if html is not None and html.absolute().parent == out.absolute():
+        check_writable(html)
+    elif html is not None:
         check_in_folder(html, "--html")
     with progress(console, "loading the bundled pair, and measuring what its steps cost here"):
         shown = Bench.loaded(device_plan)
@@ -114,7 +116,7 @@ def demo(
     pictures = shown.traced(shown.questions[0])
     where = f"pair {shown.pair.name}, {described_placement(shown.pair.workers.placement)}"
     title = f'{SCENE}: "{QUESTIONS[SCENE]}"\n{where}; one run each, so times and speeds vary'
-    out.mkdir(exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     draw(pictures, out / "timeline.png", title)
     pictures[1][1].save(out / "trace.json")
     if html is not None:

@@ -89,6 +89,10 @@ def convert(
     """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, others with events only."""
     kind = outputs.kind_of(out, to)
     outputs.must_be_new(out)
+    if source and kind != "native":
+        from eventspec.errors import BadInput
+
+        raise BadInput(f"--source is kept in recording.toml, which only a folder has: leave it out for .{kind}")
     recording = _cut(_opened(file, sensor, monotonic), (start, end), (start_us, end_us))
     _say(outputs.write(out, kind, recording, source or recording.source or file.name), as_json)
 

@@ -37,7 +37,7 @@ Events = Annotated[
     Path | None, typer.Option(parser=given_path, help="With --video: the events that belong to it, in any event file.")
 ]
 Pair = Annotated[str | None, typer.Option(help="A bundled pair, or the folder of a pair.toml; without --target: embedded.")]
-DevicePlan = Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")]
+DevicePlan = Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Target = Annotated[Path | None, typer.Option(parser=given_path, help="A checkpoint folder that answers, instead of a pair.")]
 Drafter = Annotated[
@@ -129,7 +129,7 @@ def generate(
         from eventspec.pairs import check_method
 
         choices = {"head": head, "drafter": drafter, "compress": compress, "adapter": adapter, "risk": risk}
-        _check_choices(check_method(method), pair, target, choices, trace)
+        _check_choices(check_method(method), pair, target, choices, trace, provisional and as_json)
         drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
         drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
         drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
@@ -158,15 +158,19 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
     raise BadInput("give --recording PATH, or --video PATH and --events PATH for frames and events in two files")
 
 
-def _check_choices(method: str, pair: str | None, target: Path | None, given: dict[str, Any], trace: Path | None) -> None:
+def _check_choices(
+    method: str, pair: str | None, target: Path | None, given: dict[str, Any], trace: Path | None, both: bool
+) -> None:
     """BadInput for a pair that is not there, a choice that the method passes over, where a checkpoint alone is not enough for
-    the method, and for a trace that cannot be written: before minutes of loading."""
+    the method, for a trace that cannot be written, and for `both` --provisional and --json: before minutes of loading."""
     from eventspec.align.acceptance import check_risk
     from eventspec.core import BadInput
     from eventspec.pairs import check_choices
     from eventspec.pairs.methods import HEAD_METHODS, LOSSY
     from eventspec.pairs.pair_file import folder_of
 
+    if both:
+        raise BadInput("--provisional shows an answer as it grows, --json prints one object: give one of them")
     if trace is not None:
         check_in_folder(trace, "--trace")
     # Beside --target, --drafter is no choice but the other half of the pair: its baseline is asked with the same line.
@@ -187,7 +191,7 @@ def _check_choices(method: str, pair: str | None, target: Path | None, given: di
 def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
     from eventspec.cli.show import in_short
 
-    if provisional and not as_json:
+    if provisional:
         from eventspec.cli.show import show_live
 
         show_live(asking)
@@ -200,8 +204,8 @@ def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Pa
         typer.echo(result.text)
     if not as_json:
         typer.echo(in_short(result), err=True)
-    for note in (*recording.notes, *result.trace.notes) if not as_json else recording.notes:
-        typer.echo(f"note: {note}", err=True)
+        for note in result.trace.notes:
+            typer.echo(f"note: {note}", err=True)
 
 
 def _load(

@@ -39,7 +39,7 @@ def live(
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
     sensor: Sensor = None,
     monotonic: Order = "raise",
-    device_plan: Annotated[str, typer.Option(help="auto, one or two devices (on a CPU: cores).")] = "auto",
+    device_plan: Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
@@ -71,7 +71,7 @@ def live(
         replay = Replay(stream, opened, seconds)
         answers = asked(stream, replay, prompt, every, max_new_tokens, as_json)
         found = report(stream, replay, answers, prompt)
-    found["notes"] = [*loaded.notes_on(opened), *found["notes"]]
+    found["notes"] = [*opened.notes, *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
         typer.echo(json.dumps(found))
@@ -88,7 +88,7 @@ def asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, qu
             began = time.perf_counter()
             if stream.window is not None:
                 found.append(_answered(stream, replay, prompt, most, quiet))
-            time.sleep(max(0.001, min(every, 0.02 if stream.window is None else every) - (time.perf_counter() - began)))
+            replay.wait(max(0.001, min(every, 0.02 if stream.window is None else every) - (time.perf_counter() - began)))
     except BaseException:
         replay.stop()
         raise
@@ -102,7 +102,7 @@ def _answered(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool)
     if not quiet:
         window, start = replay.on_recording(answer.window), replay.recording.span.start_us
         seen = f"{(window.start_us - start) / 1e6:.2f} to {(window.end_us - start) / 1e6:.2f} s"
-        typer.echo(f"{seen}, after {1e3 * answer.seconds:.1f} ms: {answer.text}")
+        typer.echo(f"seen {seen}, after {1e3 * answer.seconds:.1f} ms: {answer.text}")
     return answer
 
 

@@ -22,7 +22,7 @@ def _group() -> None:
 @scenes.command()
 def make(
     out: Annotated[Path, typer.Option(parser=given_path, help="A folder that does not exist yet.")],
-    clips: Annotated[int, typer.Option(help="How many one-second clips.")] = 20,
+    clips: Annotated[int, typer.Option(max=1_000_000, help="How many one-second clips.")] = 20,
     split: Annotated[str, typer.Option(help="train, calibration or test: disjoint seeds.")] = "test",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,8 @@ def replay(console: Console, updates: Iterable[tuple[float, Update]], decode: De
             words = _tail(decode, page.committed[: before[0]], page.committed[before[0] :])
         else:
             words = _tail(decode, [*page.committed, *page.provisional[: before[1]]], page.provisional[before[1] :])
-        console.print(f"{1e3 * at:8.1f} ms  {name:<12}{words}", highlight=False, markup=False, soft_wrap=True)
+        line = textwrap.fill(f"{1e3 * at:8.1f} ms  {name:<12}{words}", max(40, console.width), subsequent_indent=" " * 25)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _tail(decode: Decode, before: list[int], ids: list[int]) -> str:

@@ -19,7 +19,7 @@ from eventspec.core import BadInput, Sampling
 from eventspec.experiments.afterwards import first_difference, vision_acceptance
 from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, interleaved
 from eventspec.experiments.figures import BASE, Row, summary
-from eventspec.experiments.rows import RowFile, check_place
+from eventspec.experiments.rows import RowFile, beside, check_place
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.session import LanguageTarget
@@ -125,14 +125,14 @@ def compare(
     names, recordings = _names(arms), Recordings(questions, opening)
     check_place(out, resume)
     rows, settings = RowFile(out, resume), settings_of(pair, sampling, about)
-    rows.check(names, questions, settings)
-    looks = RowFile(out.with_name(f"{out.stem}.vision.jsonl"), resume=len(rows) > 0)
+    rows.check({arm.name: {"events": arm.events, "context": arm.context} for arm in arms}, questions, settings)
+    looks = RowFile(beside(out), resume=True)
     _must_have_frames(pair, recordings)
     table, steps = list[dict[str, Row]](), len(questions) * (1 + look)
 
     def keep(row: Row) -> None:
         if not len(rows):
-            looks.path.unlink(missing_ok=True)  # of rows that are gone
+            looks.discard()  # of rows that are gone
         row.update(first_difference=None, settings=settings)
         rows.add(row)
 

@@ -87,7 +87,7 @@ class MethodProfile:
     """Forwards up to the verified head start: 1 where the prefill's own verifies it."""
     device_plan: str = "two"
     best_case: bool = False
-    """Whether it bounds what is possible, and was not seen."""
+    """Whether it bounds what a head start alone gains, and was not seen."""
 
     def rounds(self, tokens: int) -> float:
         """Rounds behind the head start, in the mean."""

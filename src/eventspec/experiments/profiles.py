@@ -21,7 +21,7 @@ RECORDED_SOURCE = (
     "accepted (21 %); the prefix lengths of those runs are assumed to hold here"
 )
 BEST_CASE = ((1.0, inf),)
-BEST_CASE_SOURCE = "assumed: every draft accepted, which bounds what any drafter of this speed can do"
+BEST_CASE_SOURCE = "assumed: every token of the head start is accepted, and plain decoding comes behind it"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def methods_of(machine: Machine, tokens: int) -> dict[str, MethodProfile]:
     for device_plan, suffix in (("two", ""), ("one", ", one device")):
         for name, accepted, source, best in (
             ("cross-modal", RECORDED, RECORDED_SOURCE, False),
-            ("cross-modal, every draft accepted", BEST_CASE, BEST_CASE_SOURCE, True),
+            ("cross-modal, whole head start accepted", BEST_CASE, BEST_CASE_SOURCE, True),
         ):
             found[name + suffix] = chain_ahead(machine.stages, accepted, tokens, device_plan, source, best)
     return found

@@ -6,8 +6,10 @@ They know what makes rows comparable, and nothing of how they are measured.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +21,10 @@ from eventspec.recordings.qa import Question
 Key = tuple[str, str]
 """Arm and question id: a sample."""
 _OTHER = "name another file for the rows"
+_BEGINS = (b'{"text": ', b'{"question_id": ')
+"""How a row begins, and what is found out about it afterwards."""
+LOOK = frozenset({"question_id", "method", "vision", "note"})
+"""Fields of what is found out afterwards."""
 
 
 def check_place(path: Path, resume: bool = False) -> None:
@@ -28,21 +34,38 @@ def check_place(path: Path, resume: bool = False) -> None:
         raise BadInput(f"{path} holds rows already: go on with them by --resume, or {_OTHER}")
 
 
+def beside(path: Path) -> Path:
+    """Where that is kept which is found out afterwards: NAME.vision.jsonl. BadInput where something else is there."""
+    found = path.with_name(f"{path.name.removesuffix('.jsonl')}.vision.jsonl")
+    check_writable(found)
+    if any(row.keys() != LOOK for row in RowFile(found, resume=True).rows.values()):
+        raise BadInput(f"{found} would be overwritten and holds something else: {_OTHER}")
+    return found
+
+
 class RowFile:
     """A file of rows and what is in it, by arm and question. It is made with the first row: a comparison that is refused leaves
-    nothing."""
+    nothing. From then on it is locked against other processes."""
 
     def __init__(self, path: Path, resume: bool = False) -> None:
         """`resume`: with the rows that are there, but for a last line that was cut off; without, they are overwritten. BadInput
         for a file of something else."""
         self.path, self.rows = path, dict[Key, Row]()
         self._bytes = 0  # of the rows that are there
+        self._size = path.stat().st_size if path.exists() else 0
         self._file: IO[str] | None = None
         if resume and path.exists():
             self._read()
 
     def _read(self) -> None:
         data = self.path.read_bytes()
+        self._size = len(data)
+        self._read_lines(data)
+        cut = data[self._bytes :]
+        if not self.rows and not any(cut.startswith(begin[: len(cut)]) for begin in _BEGINS):
+            raise BadInput(f"{self.path} holds no rows of a comparison: name another file")
+
+    def _read_lines(self, data: bytes) -> None:
         lines = data.split(b"\n")[:-1]  # behind the last line's end: nothing, or a line that was cut off
         for number, line in enumerate(lines, 1):
             try:
@@ -65,7 +88,8 @@ class RowFile:
         return self.rows.get((arm, question))
 
     def add(self, row: Row) -> None:
-        """Keep a row: it is on the disk when this returns."""
+        """Keep a row: it is the system's when this returns, and outlives this process. BadInput where another process writes
+        the file."""
         if self._file is None:
             self._file = self._begun()
         self._file.write(json.dumps(row) + "\n")
@@ -75,8 +99,17 @@ class RowFile:
     def _begun(self) -> IO[str]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("a", encoding="utf-8", newline="\n")
+        at = os.fstat(file.fileno())
+        if not _locked(file) or at.st_size != self._size or at.st_ino != self.path.stat().st_ino:
+            file.close()
+            raise BadInput(f"{self.path} is written by another process: {_OTHER}")
         file.truncate(self._bytes)
         return file
+
+    def discard(self) -> None:
+        """Remove the file, and what is known of it."""
+        self.path.unlink(missing_ok=True)
+        self.rows, self._bytes, self._size = {}, 0, 0
 
     def close(self) -> None:
         """No more rows for now."""
@@ -86,18 +119,21 @@ class RowFile:
 
     def rewrite(self, rows: Iterable[Row]) -> None:
         """These rows in place of all, in their order: all or none of it."""
-        self.close()
         write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+        self.close()
 
-    def check(self, arms: Sequence[str], questions: Sequence[Question], settings: Mapping[str, Any]) -> None:
-        """BadInput unless every row is one that a comparison of these arms, questions and settings would have measured."""
+    def check(self, arms: Mapping[str, Mapping[str, Any]], questions: Sequence[Question], settings: Mapping[str, Any]) -> None:
+        """BadInput unless every row is one that a comparison of these arms (what their rows say, by name), questions and
+        settings would have measured."""
         wanted, about = {q.id: q for q in questions}, json.loads(json.dumps(settings))
         for (arm, number), row in self.rows.items():
             _check_settings(self.path, row.get("settings"), about)
             if arm not in arms:
                 raise BadInput(f"{self.path} holds rows of '{arm}', which is not asked for: give the same methods, or {_OTHER}")
+            _check_settings(self.path, {name: row.get(name) for name in arms[arm]}, arms[arm])
             question = wanted.get(number)
-            if question is None or (row["question"], row["answer"]) != (question.question, question.answer):
+            asked = None if question is None else (question.recording.name, question.question, question.answer)
+            if (row.get("recording"), row["question"], row["answer"]) != asked:
                 raise BadInput(f"{self.path} holds question {number}, which is not asked: give the same questions, or {_OTHER}")
         # All arms answer a question before the next one is asked: a run that was cut off leaves one unfinished at most.
         counts = Counter(number for _, number in self.rows)
@@ -112,3 +148,15 @@ def _check_settings(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:
     for name in [*ours, *theirs]:
         if (was := theirs.get(name)) != (wanted := ours.get(name)):
             raise BadInput(f"{path} was measured with {name} {was}, not {wanted}: give the same, or {_OTHER}")
+
+
+def _locked(file: IO[str]) -> bool:
+    """Whether this process alone may write a file from now on, as far as the system can keep others from it."""
+    try:
+        import fcntl
+    except ImportError:  # there are no such locks on Windows
+        return True
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

@@ -34,15 +34,19 @@ def verdict(methods: Mapping[str, Figures], questions: int) -> str:
     best = name or max(drafted, key=lambda name: drafted[name]["speedup"])
     own = drafted[best]
     gain = f"{same}; {'' if name else 'fastest: '}{best} {own['speedup']:.2f}x, of {own['ceiling']:.2f}x possible"
-    plain = {name: rest["speedup"] for name, rest in measured.items() if name.split(",")[0] == BASE}
-    other = max(plain, key=lambda name: plain[name], default=None)
-    return gain if other is None or plain[other] < own["speedup"] else f"{gain}; but {other}: {plain[other]:.2f}x"
+    rivals = {name: rest["speedup"] for name, rest in measured.items() if rest["control"] or name.split(",")[0] == BASE}
+    other = max(rivals, key=lambda name: rivals[name], default=None)
+    if other is None or rivals[other] < own["speedup"]:
+        return gain
+    return f"{gain}; but {'the control ' if measured[other]['control'] else ''}{other}: {rivals[other]:.2f}x"
 
 
 def remarks(found: Figures) -> list[str]:
     """Sentences about how far the figures can be trusted: n, what the intervals are, who is above a ceiling and why."""
     methods, where = found["methods"], found["environment"]
     about = f"n = {found['n']} questions about {found['recordings']} recordings, {described_placement(where['device_plan'])}."
+    if where.get("load"):
+        about += f" Load average {where['load'][0]:.1f} on {where['cores']} cores."
     some = [own["speedup_ci95"] for own in methods.values() if "speedup_ci95" in own]
     if some and all(None in interval for interval in some):
         about += f" Too few recordings for intervals: n = {found['recordings']}, at least {FEWEST} are needed."

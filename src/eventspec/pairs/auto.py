@@ -80,7 +80,8 @@ class Chooser:
     is not. The baseline is among them, so that in the long run `auto` is no slower than that by more than what trying costs.
 
     Times are learnt apart for recordings that were read before and for others: what a drafter costs beside the target's vision
-    encoding is nothing to a second question.
+    encoding is nothing to a second question. So are those of the first answer of a process, whose caches are cold: a program
+    that asks once goes by what programs before it took.
     """
 
     methods: Sequence[str]
@@ -95,7 +96,7 @@ class Chooser:
     path: Path | None = None
     """Where what was learnt is kept."""
     cold: set[str] = field(default_factory=set)
-    """Methods that did not run in this process yet, and whose first answer here teaches nothing but that."""
+    """Methods that did not run in this process yet, and whose first answer here teaches nothing about the later ones."""
     _written: float = 0.0
     _lock: ProcessLock = field(default_factory=ProcessLock)
 
@@ -104,8 +105,10 @@ class Chooser:
         tokens = min(float(asked.most), self.expected(asked.question))
         open_to = [name for name in self.methods if asked.events or name not in self.needs_events]
         with self._lock:
-            seen = self.seen.get(_state(asked), {})
-            return min(open_to, key=lambda name: seen.get(name, Record()).hoped(tokens))
+            usual, state = self.seen.get(_state(asked), {}), _state(asked, self._begins)
+            seen = self.seen.get(state, {})
+            # What no first answer is known of comes in the order of what later ones took.
+            return min(open_to, key=lambda name: tuple(rows.get(name, Record()).hoped(tokens) for rows in (seen, usual)))
 
     def expected(self, question: str) -> float:
         """How many tokens an answer to a question has."""
@@ -124,10 +127,11 @@ class Chooser:
                 self.usual += (answered.tokens - self.usual) / 4
                 while len(self.lengths) > KNOWN_QUESTIONS:
                     self.lengths.popitem(last=False)
-            if name in self.cold:
-                self.cold.discard(name)
+            begins, cold = self._begins, name in self.cold
+            self.cold.discard(name)
+            if cold and not begins:
                 return
-            seen = self.seen.setdefault(_state(asked), {})
+            seen = self.seen.setdefault(_state(asked, begins), {})
             for other, own in seen.items():
                 own.faded *= 1.0 if other == name else FADING
             seen.setdefault(name, Record()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
@@ -138,6 +142,11 @@ class Chooser:
             with suppress(BadInput, OSError):  # a folder that cannot be written is not missed
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 write_text(self.path, json.dumps(table) + "\n")
+
+    @property
+    def _begins(self) -> bool:
+        """Whether no method ran in this process yet."""
+        return bool(self.cold) and len(self.cold) == len(self.methods)
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
@@ -153,5 +162,6 @@ class Chooser:
         return found
 
 
-def _state(asked: Asked) -> str:
-    return "read before" if asked.read_before else "new"
+def _state(asked: Asked, begins: bool = False) -> str:
+    """What is learnt apart; `begins`: of the first answer of a process."""
+    return ("read before" if asked.read_before else "new") + (", first" if begins else "")

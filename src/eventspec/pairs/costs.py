@@ -57,13 +57,13 @@ def fitted(pair: Pair) -> Pair:
         with suppress(BadInput, OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps({name: asdict(costs) for name, costs in known.items()}, indent=1) + "\n")
-    return remembering(with_costs(pair, known), cache_folder() / "learnt" / path.name, measured)
+    return remembering(with_costs(pair, known), path, measured)
 
 
-def remembering(pair: Pair, path: Path, warm: bool) -> Pair:
-    """The pair with what its method `auto` learnt on this machine before, kept in a file from now on; `warm`: its methods ran
-    in this process already."""
-    methods = dict(pair.methods)
+def remembering(pair: Pair, place: Path, warm: bool) -> Pair:
+    """The pair with what its method `auto` learnt on this machine before, kept from now on in a file named as its `place_of`;
+    `warm`: its methods ran in this process already."""
+    methods, path = dict(pair.methods), cache_folder() / "learnt" / place.name
     if AUTO in methods and isinstance(chooser := methods[AUTO].choice, Chooser):
         methods[AUTO] = replace(methods[AUTO], choice=chooser.remembering(path, warm))
     return replace(pair, methods=methods)
@@ -92,10 +92,10 @@ def read(path: Path) -> dict[str, MethodCosts] | None:
         return None
 
 
-def place_of(pair: Pair) -> Path:
-    """The file of a pair on this machine. It is another one when a file of the pair, the methods, the placement, the processor,
-    the number of cores or torch is another."""
-    folders = [folder for folder in (pair.folder, pair.checkpoint) if folder is not None]
+def place_of(pair: Pair, drafter: Path | None = None) -> Path:
+    """The file of a pair, and of the checkpoint that drafts, on this machine. It is another one when a file of theirs, the
+    methods, the placement, the processor, the number of cores or torch is another."""
+    folders = [folder for folder in (pair.folder, pair.checkpoint, drafter) if folder is not None]
     files = sorted({path for folder in folders for path in folder.rglob("*") if path.is_file()})
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     what = [stats, list(pair.methods), pair.workers.placement, machine()]

@@ -13,6 +13,7 @@ from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.pairs.costs import place_of, remembering
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS, in_target_ids
 from eventspec.pairs.methods import AUTO, CHOICES, EVENT_METHOD, Parts, built, check_method, cross_modal
 from eventspec.pairs.pair import Pair
@@ -47,7 +48,8 @@ def load_folders(
     if method in CHOICES["drafter"] and drafter is not None:
         drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False, quantized=None))
         made[EVENT_METHOD] = cross_modal(parts, *in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}")))
-    return Pair(target.resolve().name, parts, built(parts, made), workers, checkpoint=target)
+    pair = Pair(target.resolve().name, parts, built(parts, made), workers, checkpoint=target)
+    return remembering(pair, place_of(pair, drafter), warm=False)
 
 
 def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:

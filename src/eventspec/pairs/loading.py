@@ -40,9 +40,12 @@ def load_pair(
 
     device_plan: one or two devices, two on a CPU being a core for each model; auto shares the cores out for every question, see
     `engine.workers`. fit: policies go by what the pair costs on this machine, see
-    `costs.fitted`: the first time that takes about a second. Without, they go by `DraftPolicy`'s own figures.
+    `costs.fitted`: the first time that takes about a second. Without, as
+    for checkpoint folders, they go by `DraftPolicy`'s own figures.
     """
     if target is not None:
+        if where != "embedded":
+            raise BadInput(f"pair {where} and target {target} both say who answers: give one of them")
         how = LoadOptions.named(**options)
         drafting = None if drafter is None else Path(drafter)
         return load_folders(Path(target), drafting, vocabulary=vocabulary, how=how, device_plan=device_plan)

@@ -58,7 +58,7 @@ def check_choices(method: str, given: Iterable[str]) -> None:
         raise BadInput("--drafter and --adapter exclude each other: method hybrid has one drafter on events")
     for choice in sorted(chosen):
         if method not in CHOICES[choice]:
-            raise BadInput(f"--{choice} is nothing to method {method}: it is for --method {' or '.join(CHOICES[choice])}")
+            raise BadInput(f"--{choice} is not used by method {method}: it is for --method {' or '.join(CHOICES[choice])}")
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
 
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     """One of each kind, chosen for each question; None where there is nothing to choose from."""
-    kinds = (HEAD_METHODS, ("prior", "ngram"), (BLIND,), (BASELINE,), (EVENT_METHOD,), (HYBRID,))
+    kinds = (HEAD_METHODS, (EVENT_METHOD,), ("prior", "ngram"), (HYBRID,), (BLIND,), (BASELINE,))  # tried in this order
     found = [next((name for name in kind if name in methods), None) for kind in kinds]
     names = [name for name in found if name is not None]
     if len(names) < 2:
@@ -325,7 +325,7 @@ METHODS = {
         "the same, and the head sees the visual rows through an elastic compressor", _by(partial(named_head, name="specvlm"))
     ),
     "hybrid": Shipped(
-        "all of these at once: events, head, prior and n-grams draft one tree by their calibrated probabilities", hybrid
+        "events draft ahead, a head behind the prefill, prior and n-grams in both: one tree by calibrated probabilities", hybrid
     ),
     "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True)),
     "cascade": Shipped(
@@ -345,7 +345,9 @@ METHODS = {
     "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
     "ngram": Shipped("control: prompt lookup", _by(ngram)),
     "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
-    "auto": Shipped("for each question one of these, by what was measured on this machine; lossless ones only", auto),
+    "auto": Shipped(
+        "chooses for each question: cross-modal, a head, prior, hybrid or the baseline, by what they took here", auto
+    ),
 }
 """What ships; a pair may offer others."""
 

@@ -15,6 +15,7 @@ from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
 from eventspec.core import BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
+from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
@@ -39,10 +40,11 @@ from eventspec.pairs.methods import (
     skip_encode,
 )
 from eventspec.pairs.methods import head as head_method
-from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
+from eventspec.pairs.specs import DRAFTER, TARGET, CompressionSpec, DrafterSpec, HeadSpec, check_known, check_part
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
 
+POLICY = tuple(item.name for item in fields(DraftPolicy))
 FEATURE_BYTES = 256 << 20
 """Rows of frames that a stream, or a recording with a store, keeps in memory."""
 
@@ -108,12 +110,19 @@ class Pair:
         return made.forgetful() if chooses else made
 
     def with_drafter(self, name: str, drafter: Drafter, **changes: Any) -> Pair:
-        """With a drafter of your own as method `name`; `changes` are fields of its `DraftPolicy`."""
+        """With a drafter of your own as method `name`; `changes` are fields of its `DraftPolicy`. BadInput for what is no
+        `Drafter`, for a field that there is not, and for the name of a method that chooses."""
+        if not isinstance(name, str) or not name.strip() or (name in self.methods and self.methods[name].choice is not None):
+            raise BadInput(f"a drafter cannot be method {name!r}: give it a name of its own")
+        check_part(drafter, "drafter", DRAFTER)
+        check_known("policy field", changes, POLICY)
         made = drafted_by(self.parts, drafter)
         return self.with_method(name, replace(made, policy=replace(made.policy, **changes)))
 
     def with_policy(self, only: Collection[str] = (), **changes: Any) -> Pair:
-        """With other fields of `DraftPolicy`, for all methods or those named `only`."""
+        """With other fields of `DraftPolicy`, for all methods or those named `only`. BadInput for one that there is not."""
+        check_known("policy field", changes, POLICY)
+        check_known("method", only, self.methods)
         made = {
             name: replace(method, policy=replace(method.policy, **changes)) if not only or name in only else method
             for name, method in self.methods.items()
@@ -181,6 +190,7 @@ class Pair:
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
         reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
+        check_part(target, "target", TARGET)
         made = replace(self._with_same(target), trained_on="").forgetful()
         # What skip-encode knows of its answers was calibrated on this pair's own target.
         return replace(made, methods={name: own for name, own in made.methods.items() if name != SKIP})

@@ -40,7 +40,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
     found: dict[Path, list[Question]] = {}
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()  # with or without a byte order mark
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # with or without a byte order mark
     except UnicodeDecodeError:
         raise BadInput(f"{path} is no text: give a qa.jsonl, `eventspec scenes make` writes one") from None
     for number, line in enumerate(lines, 1):

@@ -204,6 +204,8 @@ def _legend(made: Figure, strips: Iterable[tuple[str, Trace]]) -> None:
     marked = {mark for trace in traces for mark in trace.marks}
     handles += [Line2D([], [], color=c, ls=ls, lw=1.6, label=label) for mark, (c, ls, label) in MARKS.items() if mark in marked]
     if traces and (ceiling := traces[0].ceiling) is not None:
-        words = f"ceiling, {ceiling:.2f}x: no lossless answer is done sooner"
+        words = f"vision and prefill of the first: {ceiling:.2f}x"
+        if not traces[0].drafted:
+            words = f"ceiling, {ceiling:.2f}x: no lossless answer is done sooner"
         handles.append(Line2D([], [], color=CEILING, ls="-.", lw=1.0, label=words))
     made.legend(handles=handles, ncols=4, loc="outside lower center", frameon=False, fontsize=7.5)

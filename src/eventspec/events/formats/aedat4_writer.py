@@ -39,8 +39,22 @@ def write(
         plan.addFrameStream((frames.shape[2], frames.shape[1]))
     # It ends the whole process when the name does not end in .aedat4 or the place cannot be written: prove both first.
     suffixed = path.with_name(f"{path.name}.aedat4")
-    suffixed.touch()
-    writer = dv.io.MonoCameraWriter(str(suffixed), plan)
+    try:
+        suffixed.touch()
+        _write(dv, dv.io.MonoCameraWriter(str(suffixed), plan), stream, frames, frame_times_us)
+        suffixed.rename(path)
+    finally:
+        suffixed.unlink(missing_ok=True)
+
+
+def _write(
+    dv: Any,
+    writer: Any,
+    stream: EventStream | None,
+    frames: FrameRows | None,
+    frame_times_us: np.ndarray[Any, np.dtype[np.int64]] | None,
+) -> None:
+    """Events and frames; the writer's end, when this returns, writes the table of packets."""
     for block in stream.blocks() if stream is not None else ():
         store = dv.EventStore()
         for t, x, y, p in zip(block.t.tolist(), block.x.tolist(), block.y.tolist(), block.p.tolist(), strict=True):
@@ -49,5 +63,3 @@ def write(
     if frames is not None and frame_times_us is not None:
         for time, frame in zip(frame_times_us.tolist(), frames, strict=True):
             writer.writeFrame(dv.Frame(time, np.ascontiguousarray(frame[..., ::-1])))  # it keeps BGR, as OpenCV does
-    del writer  # its end writes the table of packets
-    suffixed.rename(path)

@@ -41,15 +41,15 @@ def notes_of(state: State) -> list[str]:
 def turned(values: Array, before: int | None, turn: int) -> Array:
     """A counter that starts again at 0 after `turn`, made to run on: int64 [N]; `before` is its last value, running on.
 
-    A fall by more than half a turn is a new turn; a smaller one is a time that really goes back. A rise by nearly a turn is one
-    that goes back over the border, behind an event of the new turn.
+    A fall by more than half a turn is a new turn; a smaller one is a time that really goes back. A rise by all but 1/512 of a
+    turn is one that goes back over the border, behind an event of the new turn.
     """
     running = values.astype(np.int64)
     if not len(running):
         return running
     start = int(running[0]) if before is None else before
     steps = np.diff(running, prepend=start % turn)
-    change = (steps < -(turn // 2)).astype(np.int64) - (steps > turn - turn // 16)
+    change = (steps < -(turn // 2)).astype(np.int64) - (steps > turn - turn // 512)
     if change.any():
         turns = np.cumsum(change)
         running += (turns - min(0, start // turn + int(turns.min()))) * turn  # never before the first turn

@@ -48,5 +48,5 @@ def parse_sensor_size(text: str) -> SensorSize:
         raise BadInput(f"sensor {text!r} is unknown: write WIDTHxHEIGHT or one of {', '.join(sorted(SENSORS))}")
     # Not more than eight digits: int() refuses thousands of them.
     if not all(len(side) < 9 and 1 <= int(side) <= LARGEST_SIDE for side in match.groups()):
-        raise BadInput(f"sensor {text!r} is none: give both sides in pixels, 1 to {LARGEST_SIDE}")
+        raise BadInput(f"sensor {text!r} is no size: give both sides in pixels, 1 to {LARGEST_SIDE}")
     return int(match[1]), int(match[2])

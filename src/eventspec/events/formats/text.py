@@ -33,6 +33,7 @@ NAMES = {
     "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
 }
 UNITS = {"s": 1e6, "sec": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "microseconds": 1.0, "ns": 1e-3}
+UNIT_WORDS = {1e6: "seconds", 1e3: "milliseconds", 1.0: "microseconds", 1e-3: "nanoseconds"}
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|True|False|true|false")
 NO_NUMBER = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)  # what programs write for a number that is missing
 HEADER = re.compile(r"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])(s|sec|seconds|ms|us|µs|microseconds|ns)[\])]?)?")
@@ -135,11 +136,12 @@ def _unit(lines: bytes, separator: bytes | None, place: int) -> tuple[float, str
     cells = (line.split(separator) for line in lines.splitlines()[:-1] or [lines])
     words = [row[place].strip() for row in cells if len(row) > place]
     times = np.array([float(word) for word in words if NUMBER.fullmatch(word) and not word.isalpha()])
-    if (times != np.floor(times)).any():
-        return 1e6, "they have fractions: seconds are assumed"
+    written = (word.partition(b".")[2] for word in words)  # a float that is whole is written with one digit, as in "5.0"
+    if (times != np.floor(times)).any() or any(len(digits) > 1 and digits.isdigit() for digits in written):
+        return 1e6, "they have fractions"
     if len(times) and times.max() >= NANOSECONDS_FROM:
-        return 1e-3, "they are whole numbers too large for microseconds: nanoseconds are assumed"
-    return 1.0, "they are whole numbers: microseconds are assumed"
+        return 1e-3, "they are whole numbers, too large for microseconds"
+    return 1.0, "they are whole numbers"
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
@@ -151,7 +153,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     if found is None:  # `matches` saw another file
         raise BadInput(f"{path}: holds no lines of t, x, y and p any more: was it changed meanwhile?")
     notes = [] if found.header else ["the columns are taken for t x y p: there is no header"]
-    notes.append(f"times are in units of {found.scale:g} us: {found.why}")
+    notes.append(f"times are taken for {UNIT_WORDS[found.scale]}: {found.why}")
     size = settled_size(found.size, sensor_size, str(path))
     end = path.stat().st_size
     source = Sequential(path, size, monotonic, decoder(path, found, end), found.start, end, 0, _named(path, found.start))
@@ -180,11 +182,18 @@ def decoder(path: Path, found: Layout, end: int) -> Decode[int]:
         cut = 0
         if position + len(lines) == end and not lines.endswith(b"\n"):
             last = lines[lines.rfind(b"\n") + 1 :]
-            if not _is_event(last, found):
+            if not _is_event(last, found) or _falls(lines, found):
                 cut, lines = len(last), lines[: len(lines) - len(last)]
         return Step(_columns(lines, position, path, found), position + len(lines) + cut, cut)
 
     return decode
+
+
+def _falls(lines: bytes, found: Layout) -> bool:
+    """Whether the last line is earlier than the one before: its time lost digits."""
+    before, last = [b"", *lines.splitlines()][-2:]
+    place = found.order[0]
+    return _is_event(before, found) and float(last.split(found.separator)[place]) < float(before.split(found.separator)[place])
 
 
 def _is_event(line: bytes, found: Layout) -> bool:
