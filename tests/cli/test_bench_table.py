@@ -46,6 +46,8 @@ def test_the_verdict_stands_first() -> None:
     assert page(autoregressive=BASE, auto=FIGURES, eagle=FIGURES)[0] == "identical 9 of 9; auto 1.30x, of 1.50x possible"
     assert page(autoregressive=BASE, eagle=FIGURES)[0] == "identical 9 of 9; fastest: eagle 1.30x, of 1.50x possible"
     assert page(autoregressive=BASE)[0] == "identical 9 of 9"
+    blind = " ".join(page(autoregressive=BASE, auto=FIGURES, prior={**FIGURES, "control": True, "speedup": 1.4})[:2])
+    assert blind.startswith("identical 9 of 9; auto 1.30x, of 1.50x possible; but the control prior: 1.40x")
     assert page(autoregressive=BASE, eagle={**FIGURES, "identical": 8})[0].startswith("NOT identical, of 9: eagle 8;")
     alone = {name: value for name, value in FIGURES.items() if name not in ("speedup", "speedup_ci95", "ceiling", "identical")}
     assert page(eagle=alone)[0] == "no speedups: they take the baseline too, --method autoregressive"

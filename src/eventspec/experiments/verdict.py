@@ -36,7 +36,7 @@ def verdict(methods: Mapping[str, Figures], questions: int) -> str:
     gain = f"{same}; {'' if name else 'fastest: '}{best} {own['speedup']:.2f}x, of {own['ceiling']:.2f}x possible"
     rivals = {name: rest["speedup"] for name, rest in measured.items() if rest["control"] or name.split(",")[0] == BASE}
     other = max(rivals, key=lambda name: rivals[name], default=None)
-    if other is None or rivals[other] < own["speedup"]:
+    if other is None or rivals[other] <= own["speedup"]:
         return gain
     return f"{gain}; but {'the control ' if measured[other]['control'] else ''}{other}: {rivals[other]:.2f}x"
 
