@@ -85,13 +85,14 @@ def demo(
 
     from eventspec.cli.live import show
     from eventspec.cli.page import Clip, write_page
-    from eventspec.engine.workers import described_placement
+    from eventspec.engine.workers import choose_placement, described_placement
     from eventspec.files import check_writable
     from eventspec.trace.timeline import draw
 
     console = Console(stderr=as_json)
     if not console.is_terminal:
         console = Console(stderr=as_json, width=COLUMNS)
+    choose_placement(device_plan)
     check_writable(out / "timeline.png")  # seen now; a demo that is interrupted leaves no folder behind
     check_writable(out / "trace.json")
     if html is not None and html.absolute().parent == out.absolute():

@@ -101,7 +101,7 @@ def _answered(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool)
     answer = stream.ask(prompt, max_new_tokens=most)
     if not quiet:
         window, start = replay.on_recording(answer.window), replay.recording.span.start_us
-        seen = f"{(window.start_us - start) / 1e6:.2f} to {(window.end_us - start) / 1e6:.2f} s"
+        seen = f"{max(0, window.start_us - start) / 1e6:.2f} to {(window.end_us - start) / 1e6:.2f} s"
         typer.echo(f"seen {seen}, after {1e3 * answer.seconds:.1f} ms: {answer.text}")
     return answer
 
