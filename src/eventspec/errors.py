@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Mapping
+
 
 class EventspecError(Exception):
     """Something the user can mend: one line that says what is wrong, where, and what to do. The command line exits 2."""
@@ -24,3 +27,12 @@ class BadSetting(BadInput):
 
 class BadCheckpoint(EventspecError):
     """A model or pair folder that misses a file, or holds tensors that do not fit."""
+
+
+def check_known(what: str, given: Collection[str], known: Collection[str], meant: Mapping[str, str] | None = None) -> None:
+    """BadInput for a name that does not exist, with the one that is probably meant: what others `meant` by it, or the nearest."""
+    for name in given:
+        if name not in known:
+            near = (meant or {}).get(name) or next(iter(difflib.get_close_matches(str(name), known, 1, 0.5)), None)
+            hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
+            raise BadInput(f"unknown {what} '{name}': {hint}")

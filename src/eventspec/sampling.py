@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from eventspec.errors import BadInput, BadSetting
+from eventspec.errors import BadSetting, check_known
 
 
 class ConstraintState(Protocol):
@@ -154,11 +153,7 @@ class Sampling:
 
     def but(self, **settings: Any) -> Sampling:
         """The same with other settings; BadInput for one that does not exist, with the name that was probably meant."""
-        for name in settings:
-            if name not in _READ:
-                near = _MEANT.get(name) or next(iter(difflib.get_close_matches(name, _READ, 1, 0.5)), None)
-                hint = f"did you mean {near}?" if near else f"choose from {', '.join(_READ)}"
-                raise BadInput(f"unknown setting '{name}': {hint}")
+        check_known("setting", settings, _READ, _MEANT)
         return replace(self, **settings)
 
 

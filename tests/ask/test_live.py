@@ -307,7 +307,7 @@ def test_what_cannot_be_is_refused(pair: Pair) -> None:
         ({"reuse_below": -0.1}, "reuse_below is -0.1"),
         ({"reuse_below": float("nan")}, "reuse_below is nan"),
         ({"method": "compressed-target", "reuse_below": 0.1}, "reuse_below is nothing to method compressed-target"),
-        ({"widnow_us": 5}, "live has no setting 'widnow_us': choose from"),
+        ({"widnow_us": 5}, "unknown setting of live 'widnow_us': did you mean window_us"),
     ):
         with pytest.raises(BadInput, match=message):
             pair.live(**settings)

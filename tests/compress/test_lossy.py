@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -55,8 +56,9 @@ def test_a_compression_that_cannot_be_is_refused(spec: str) -> None:
 
 def test_a_foreign_target_is_not_reduced() -> None:
     pair = load_pair("nano", "one")
+    foreign: Any = SimpleNamespace(lossless=True, limits=None, encode=print)
     with pytest.raises(BadInput, match="a target of our own"):
-        pair.with_target(SimpleNamespace(lossless=True, limits=None, encode=print)).with_compression("pool:3")  # type: ignore[arg-type]
+        pair.with_target(foreign).with_compression("pool:3")
     inner = pair.target
     assert isinstance(pair.method("compressed-target").target.encoder, CompressedEncoder)  # type: ignore[attr-defined]
     assert pair.method("prior").target is inner

@@ -151,10 +151,12 @@ def test_a_drafter_has_a_name_of_its_own(pair: Pair, name: Any) -> None:
 
 
 def test_what_is_no_drafter_target_or_setting_is_refused_where_it_is_given(pair: Pair) -> None:
+    nothing: Any = object()
     with pytest.raises(BadInput, match="the drafter is a object without name, needs_target, taps, concurrent, open"):
-        pair.with_drafter("mine", object())  # type: ignore[arg-type]
+        pair.with_drafter("mine", nothing)
+    drafter: Any = Mine([])
     with pytest.raises(BadInput, match="the target is a Mine without lossless, limits, encode: see"):
-        pair.with_target(Mine([]))  # type: ignore[arg-type]
+        pair.with_target(drafter)
     with pytest.raises(BadInput, match="unknown policy field 'max_node'"):
         pair.with_drafter("mine", Mine([]), max_node=3)
     with pytest.raises(BadInput, match="unknown policy field"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -17,6 +18,7 @@ from eventspec.core import BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers, described_placement
+from eventspec.errors import check_known
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping
@@ -40,11 +42,12 @@ from eventspec.pairs.methods import (
     skip_encode,
 )
 from eventspec.pairs.methods import head as head_method
-from eventspec.pairs.specs import DRAFTER, TARGET, CompressionSpec, DrafterSpec, HeadSpec, check_known, check_part
+from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
 
 POLICY = tuple(item.name for item in fields(DraftPolicy))
+"""Fields that `with_drafter` and `with_policy` change."""
 FEATURE_BYTES = 256 << 20
 """Rows of frames that a stream, or a recording with a store, keeps in memory."""
 
@@ -114,7 +117,7 @@ class Pair:
         `Drafter`, for a field that there is not, and for the name of a method that chooses."""
         if not isinstance(name, str) or not name.strip() or (name in self.methods and self.methods[name].choice is not None):
             raise BadInput(f"a drafter cannot be method {name!r}: give it a name of its own")
-        check_part(drafter, "drafter", DRAFTER)
+        _check_part(drafter, Drafter)
         check_known("policy field", changes, POLICY)
         made = drafted_by(self.parts, drafter)
         return self.with_method(name, replace(made, policy=replace(made.policy, **changes)))
@@ -190,7 +193,7 @@ class Pair:
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
         reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
-        check_part(target, "target", TARGET)
+        _check_part(target, Target)
         made = replace(self._with_same(target), trained_on="").forgetful()
         # What skip-encode knows of its answers was calibrated on this pair's own target.
         return replace(made, methods={name: own for name, own in made.methods.items() if name != SKIP})
@@ -245,9 +248,7 @@ class Pair:
     def live(self, method: str = DEFAULT_METHOD, feature_bytes: int = FEATURE_BYTES, **policy: Any) -> Live:
         """A stream to push frames and events to, which is read before anybody asks; `method` is what it is read for, `policy`
         are fields of `LivePolicy`, `feature_bytes` bounds the rows of frames that are kept. BadInput for what there is not."""
-        known = {item.name for item in fields(LivePolicy)}
-        if unknown := sorted(set(policy) - known):
-            raise BadInput(f"live has no setting '{unknown[0]}': choose from {', '.join(sorted(known))}")
+        check_known("setting of live", policy, [item.name for item in fields(LivePolicy)])
         if isinstance(feature_bytes, bool) or not isinstance(feature_bytes, int) or feature_bytes < 1:
             raise BadInput(f"feature_bytes is {feature_bytes!r}: give a whole number from 1 on")
         kept, wanted = keeping(self.target, feature_bytes), LivePolicy(**policy).checked()
@@ -291,3 +292,11 @@ class Pair:
         for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
             digest.update(path.relative_to(self.folder).as_posix().encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
+
+
+def _check_part(given: object, protocol: type) -> None:
+    """BadInput for an object of a reader's own that lacks what a protocol of `core` has. A property is looked up, not run."""
+    wanted = [*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))]
+    if lacking := [name for name in wanted if inspect.getattr_static(given, name, None) is None and not hasattr(given, name)]:
+        kind = protocol.__name__
+        raise BadInput(f"the {kind.lower()} is a {type(given).__name__} without {', '.join(lacking)}: see eventspec.{kind}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Collection, Container
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,22 +62,3 @@ def _split(text: str, usual: str, known: Container[str]) -> tuple[str, str]:
     name, mark, choice = text.rpartition(":")
     bare = text in known or Path(text).is_dir() or not mark or "/" in choice
     return (text, usual) if bare else (name, choice)
-
-
-DRAFTER = ("name", "needs_target", "taps", "concurrent", "open")
-TARGET = ("lossless", "limits", "encode")
-
-
-def check_part(given: object, kind: str, wanted: Collection[str]) -> None:
-    """BadInput for an object of a reader's own that lacks what its protocol in `eventspec.core` has."""
-    if lacking := [name for name in wanted if inspect.getattr_static(given, name, None) is None and not hasattr(given, name)]:
-        raise BadInput(f"the {kind} is a {type(given).__name__} without {', '.join(lacking)}: see eventspec.{kind.title()}")
-
-
-def check_known(what: str, given: Collection[str], known: Collection[str]) -> None:
-    """BadInput for a name that does not exist, with the nearest one that does."""
-    for name in given:
-        if name not in known:
-            near = next(iter(difflib.get_close_matches(str(name), known, 1, 0.5)), None)
-            hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
-            raise BadInput(f"unknown {what} '{name}': {hint}")

@@ -156,7 +156,9 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     notes.append(f"times are taken for {UNIT_WORDS[found.scale]}: {found.why}")
     size = settled_size(found.size, sensor_size, str(path))
     end = path.stat().st_size
-    source = Sequential(path, size, monotonic, decoder(path, found, end), found.start, end, 0, _named(path, found.start))
+    source = Sequential(
+        path, size, monotonic, decoder(path, found, end, monotonic == "raise"), found.start, end, 0, _named(path, found.start)
+    )
     return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
 
 
@@ -169,8 +171,9 @@ def write(path: Path, stream: EventStream) -> None:
             file.write("".join(f"{t},{x},{y},{p}\n" for t, x, y, p in rows).encode())
 
 
-def decoder(path: Path, found: Layout, end: int) -> Decode[int]:
-    """The decoder of one layout; its state is the length of a cut last line, 0 until there."""
+def decoder(path: Path, found: Layout, end: int, ordered: bool = False) -> Decode[int]:
+    """The decoder of one layout; its state is the length of a cut last line, 0 until there. Where times are to be `ordered`,
+    a last one that falls lost its digits."""
 
     def decode(file: BinaryIO, position: int, _: int) -> Step[int]:
         file.seek(position)
@@ -182,7 +185,7 @@ def decoder(path: Path, found: Layout, end: int) -> Decode[int]:
         cut = 0
         if position + len(lines) == end and not lines.endswith(b"\n"):
             last = lines[lines.rfind(b"\n") + 1 :]
-            if not _is_event(last, found) or _falls(lines, found):
+            if not _is_event(last, found) or (ordered and _falls(lines, found)):
                 cut, lines = len(last), lines[: len(lines) - len(last)]
         return Step(_columns(lines, position, path, found), position + len(lines) + cut, cut)
 
@@ -190,10 +193,10 @@ def decoder(path: Path, found: Layout, end: int) -> Decode[int]:
 
 
 def _falls(lines: bytes, found: Layout) -> bool:
-    """Whether the last line is earlier than the one before: its time lost digits."""
-    before, last = [b"", *lines.splitlines()][-2:]
-    place = found.order[0]
-    return _is_event(before, found) and float(last.split(found.separator)[place]) < float(before.split(found.separator)[place])
+    """Whether the event of the last line is earlier than that of the line before."""
+    rows = [line.split(found.separator) for line in lines.splitlines()[-2:] if _is_event(line, found)]
+    times = [row[found.order[0]].strip() for row in rows]
+    return len(times) == 2 and not any(time.isalpha() for time in times) and float(times[1]) < float(times[0])
 
 
 def _is_event(line: bytes, found: Layout) -> bool:
