@@ -30,7 +30,7 @@ class BadCheckpoint(EventspecError):
 
 
 def check_known(what: str, given: Collection[str], known: Collection[str], meant: Mapping[str, str] | None = None) -> None:
-    """BadInput for a name that does not exist, with the one that is probably meant: what others `meant` by it, or the nearest."""
+    """BadInput for a name that does not exist, with the one that is probably meant: others' word for it, or the nearest."""
     for name in given:
         if name not in known:
             near = (meant or {}).get(name) or next(iter(difflib.get_close_matches(str(name), known, 1, 0.5)), None)
