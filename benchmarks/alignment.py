@@ -203,17 +203,31 @@ def taken(sure: np.ndarray[Any, Any], right: np.ndarray[Any, Any], limit: float)
 
 
 def training(options: argparse.Namespace) -> dict[str, Any]:
-    """What the calibration of trainings said, phase by phase."""
-    found = []
+    """What the calibration of trainings said, phase by phase; trainings of one kind are told as one."""
+    found = dict[tuple[str, bool], dict[str, Any]]()
     for run in options.runs:
         about = fields.read_json(run / "run.json")
         lines = [json.loads(line) for line in (run / "calibration.jsonl").read_text().splitlines()]
         path = next(path for path in (run / "pair" / FIGURES, run / FIGURES) if path.exists())
         known = json.loads(path.read_text())["calibration"]
         sizes = {name: known[name]["parameters"] for name in lines[-1]["adapters"]}
-        own = {"output": about["output"], "free_running": about["free_running"], "phases": lines, "parameters": sizes}
-        found.append({**own, "curves": {phase: curve(run / f"{phase}.jsonl") for phase in about["phases"]}})
-    return {"runs": found}
+        kind = {name: about[name] for name in ("output", "free_running")}
+        curves = {phase: curve(run / f"{phase}.jsonl") for phase in about["phases"]}
+        own = {**kind, "phases": lines, "parameters": sizes, "curves": [curves]}
+        known = found.setdefault((about["output"], about["free_running"]), own)
+        if known is not own:
+            joined(known, own)
+    return {"runs": list(found.values())}
+
+
+def joined(known: dict[str, Any], other: dict[str, Any]) -> None:
+    """Another training of the same kind, told with the one that is known: further adapters."""
+    for line, more in zip(known["phases"], other["phases"], strict=True):
+        assert line["phase"] == more["phase"]
+        line["adapters"] |= more["adapters"]
+        line["gaps"] |= more["gaps"]
+    known["parameters"] |= other["parameters"]
+    known["curves"] += other["curves"]
 
 
 def low_rank(options: argparse.Namespace) -> dict[str, Any]:

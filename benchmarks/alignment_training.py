@@ -3,6 +3,7 @@ earlier work."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -93,9 +94,9 @@ def by_step(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
     """Accuracy in training over minutes, one phase behind the other; the first learns no answers."""
     series = dict[str, list[tuple[float, float]]]()
     for run in taught(runs):
-        for name in run["phases"][-1]["adapters"]:
+        for name, curves in product(run["phases"][-1]["adapters"], run["curves"]):
             done, found = 0.0, list[tuple[float, float]]()
-            for rows in run["curves"].values():
+            for rows in curves.values():
                 found += [
                     ((done + row["seconds"]) / 60, row[f"_{name}_accuracy"]) for row in rows if f"_{name}_accuracy" in row
                 ]
