@@ -60,6 +60,32 @@ def pair(folders: dict[str, Path]) -> Pair:
     return made.with_policy(("aligned", "event-eagle"), node_cost=1e-4)  # or nothing is sure enough to be drafted
 
 
+@pytest.mark.parametrize(("method", "adapter"), [("aligned", "attention"), ("event-eagle", "features-linear")])
+def test_the_bundled_adapters_draft_what_the_target_says(method: str, adapter: str) -> None:
+    with load_pair("nano", "one", fit=False) as pair:
+        assert list(pair.parts.adapters.folders if pair.parts.adapters else ()) == ["attention", "features-linear"]
+        recording = Recording.open("example:street")
+        plain = generate(pair, recording, QUESTIONS[0], "autoregressive")
+        drafted = generate(pair.with_policy((method,), node_cost=1e-4), recording, QUESTIONS[0], method)
+        named = generate(pair.with_adapter(adapter).with_policy((method,), node_cost=1e-4), recording, QUESTIONS[0], method)
+    assert drafted.token_ids == plain.token_ids == named.token_ids
+    accepted = [sum(r.accepted for r in result.trace.rounds) for result in (drafted, named)]
+    assert accepted[0] == accepted[1] >= 4, "it learned from this target"
+
+
+def test_a_further_adapter_changes_no_other_method_s_weights(folder: Path, tmp_path: Path) -> None:
+    before = PairFile.read(NANO)
+    shutil.copytree(NANO, tmp_path / "nano")
+    shutil.copytree(folder, tmp_path / "nano/adapters/mine")
+    after = before.listing("adapters", "mine", "adapters/mine")
+    after = replace(after, folder=tmp_path / "nano")
+    after.write()
+    assert after.fingerprint(adapters=False) == before.fingerprint(adapters=False)
+    assert after.fingerprint(adapters=True) != before.fingerprint(adapters=True)
+    (tmp_path / "nano/prior.json").write_text("{}")
+    assert after.fingerprint(adapters=False) != before.fingerprint(adapters=False)
+
+
 @pytest.fixture(scope="module")
 def recording() -> Recording:
     return Recording.open("example:street")

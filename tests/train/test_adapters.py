@@ -167,12 +167,19 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     adapters = dict(training.each())
     folder = recipe.export(NANO, adapters, (training._drafter[0], training.target), tmp_path, log)
     made = tomllib.loads((folder / "pair.toml").read_text())
-    assert list(made["adapters"]) == ["fused", "causal", "linear"]
+    shipped = PairFile.read(NANO).adapters
+    assert list(made["adapters"]) == [*reversed(shipped), "fused", "causal", "linear"], "those that were there are kept"
     training = training_of(spoken, "features")
     adapters = {f"features-{name}": adapter for name, adapter in training.each()}
     log.write_text(json.dumps({"phase": "acceptance", "adapters": dict.fromkeys(adapters, figures["linear"])}) + "\n")
     folder = recipe.export(folder, adapters, (training._drafter[0], training.target), tmp_path / "b", log)
-    assert set(tomllib.loads((folder / "pair.toml").read_text())["adapters"]) == {"fused", "causal", "linear", *adapters}
+    assert set(tomllib.loads((folder / "pair.toml").read_text())["adapters"]) == {
+        "fused",
+        "causal",
+        "linear",
+        *shipped,
+        *adapters,
+    }
     pair = load_pair(folder, "one", fit=False)
     assert {"aligned", "event-eagle", "eagle"} <= set(pair.methods)
     assert pair.with_adapter("linear").method("aligned").notes[-1] == "drafted by adapter linear"

@@ -215,7 +215,7 @@ def environment(pair: Pair, events: list[str]) -> dict[str, Any]:
     """What the figures depend on."""
     return {
         "pair": pair.name,
-        "pair_sha256": pair.fingerprint(),
+        "pair_sha256": pair.fingerprint(adapters=False),
         "events": events,
         "device_plan": pair.workers.placement,
         "python": platform.python_version(),

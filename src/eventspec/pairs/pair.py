@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -42,6 +41,7 @@ from eventspec.pairs.methods import (
     skip_encode,
 )
 from eventspec.pairs.methods import head as head_method
+from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
@@ -284,14 +284,10 @@ class Pair:
         """As `TokenSpace.bad_words`."""
         return self.tokens.bad_words(*texts)
 
-    def fingerprint(self) -> str | None:
-        """SHA-256 over the files of the pair's folder (16 hex digits): figures name the weights they were measured with."""
-        if self.folder is None:
-            return None
-        digest = hashlib.sha256()
-        for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
-            digest.update(path.relative_to(self.folder).as_posix().encode() + b"\0" + path.read_bytes())
-        return digest.hexdigest()[:16]
+    def fingerprint(self, adapters: bool = True) -> str | None:
+        """SHA-256 over the files of the pair's folder (16 hex digits): figures name the weights they were measured with.
+        Without `adapters` it stays what it was when one is added, as do the figures of all methods that have none."""
+        return None if self.folder is None else PairFile.read(self.folder).fingerprint(adapters)
 
 
 def _check_part(given: object, protocol: type) -> None:

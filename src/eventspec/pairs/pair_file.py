@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -71,15 +72,30 @@ class PairFile:
         changed: dict[str, Any] = {table: entries}
         return replace(self, **changed)
 
-    def write(self) -> None:
-        """Write it whole or not at all."""
+    @property
+    def text(self) -> str:
+        """What the file holds."""
         lines = ['format = "eventspec-pair"', "version = 1", f'name = "{self.name}"']
         lines += [f'trained_on = "{self.trained_on}"'] if self.trained_on else []
         moved = {name: place for name, place in self.files.items() if place != _FILES.get(name)}
         for table, entries in (("files", moved), *((table, getattr(self, table)) for table in _TABLES)):
             if entries:
                 lines += ["", f"[{table}]", *(f'{_key(name)} = "{place}"' for name, place in entries.items())]
-        write_text(self.folder / NAME, "\n".join(lines) + "\n")
+        return "\n".join(lines) + "\n"
+
+    def fingerprint(self, adapters: bool) -> str:
+        """As `Pair.fingerprint`."""
+        digest, kept = hashlib.sha256(), self if adapters else self.with_table("adapters", {})
+        for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
+            place = path.relative_to(self.folder)
+            if adapters or place.parts[0] != "adapters":
+                digest.update(place.as_posix().encode() + b"\0")
+                digest.update(kept.text.encode() if place == Path(NAME) else path.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def write(self) -> None:
+        """Write it whole or not at all."""
+        write_text(self.folder / NAME, self.text)
 
 
 def _key(name: str) -> str:
