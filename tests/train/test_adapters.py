@@ -21,6 +21,7 @@ from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import bundled, load_pair
 from eventspec.pairs.adapters import ACCEPTANCE
+from eventspec.pairs.pair_file import PairFile
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
