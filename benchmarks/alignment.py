@@ -16,6 +16,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,10 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
     pair = warm_up(load_pair(options.pair, "two", fit=False))
     adapters = pair.parts.adapters
     assert adapters is not None
-    with tempfile.TemporaryDirectory() as folder:
+    with nullcontext(options.rows) if options.rows else tempfile.TemporaryDirectory() as folder:
         street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
-        write_scenes(street, options.scenes, "test", options.seed)
+        if not (street / "qa.jsonl").exists():
+            write_scenes(street, options.scenes, "test", options.seed)
         usual = {adapters.usual("rows"), adapters.usual("features")}
         arms = [
             Arm(f"{drafting_by(pair.parts, name)}, {name}", drafting_by(pair.parts, name), pair.with_adapter(name))
@@ -81,7 +83,7 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
         arms += [Arm(f"{HYBRID}, {name}", HYBRID, pair.with_adapter(name, HYBRID)) for name in mixed]
         methods = [name for name in METHODS if name in pair.methods]
         asked, sampling = read_questions(street / "qa.jsonl", options.limit), Sampling()
-        told = compare(pair, asked, methods, sampling, KINDS, rows, progress, others=arms)
+        told = compare(pair, asked, methods, sampling, KINDS, rows, progress, others=arms, resume=rows.exists())
         found = read_rows(rows)
         return {**told, "vision": seen(found, read_rows(rows.with_name("rows.vision.jsonl"))), "skipping": skipping(found)}
 
@@ -263,6 +265,7 @@ def main() -> None:
         made.add_argument("--scenes", type=int, default=100)
         made.add_argument("--limit", type=int, default=200)
         made.add_argument("--seed", type=int, default=8100)
+        made.add_argument("--rows", type=Path, help="a folder for scenes and rows of the table, to go on with later")
         made.set_defaults(run=own)
     trained = modes.add_parser("training")
     trained.add_argument("runs", nargs="+", type=Path)
