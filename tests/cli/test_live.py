@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
 from eventspec.cli import run
-from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.pair_file import DATA, PairFile
 
 REAL = DATA / "clips/davis346_traffic_1s"
 QUESTIONS = ("What is ahead?", "How many road users are visible?")
@@ -91,7 +93,6 @@ def test_a_window_may_be_named_in_seconds_from_the_beginning(capsys: pytest.Capt
         (("generate", "--recording", "REAL", "--prompt", "?", "--risk", "0.05"), "--risk is not used by method auto"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--method", "skip-encode", "--risk", "0"), "a risk of 0"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--method", "skip-encode", "--risk", "nan"), "a risk of nan"),
-        (("generate", "--recording", "REAL", "--prompt", "?", "--method", "aligned"), "has no drafter for method aligned"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--method", "aligned", "--adapter", "x"), "no adapter 'x'"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--window", "a:b"), "give START:END"),
     ],
@@ -102,3 +103,13 @@ def test_what_cannot_be_is_one_line(words: tuple[str, ...], says: str, capsys: p
     assert says in told.err
     assert told.err.count("\n") == 1
     assert not told.out
+
+
+def test_a_pair_without_adapters_says_what_it_offers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(DATA / "pairs/nano", tmp_path / "bare", ignore=shutil.ignore_patterns("adapters"))
+    PairFile.read(tmp_path / "bare").with_table("adapters", {}).write()
+    words = ["generate", "--pair", str(tmp_path / "bare"), "--recording", str(REAL), "--prompt", "?", "--method", "aligned"]
+    assert run(words) == 2
+    told = capsys.readouterr()
+    assert "has no drafter for method aligned: it offers autoregressive, cross-modal, eagle" in told.err
+    assert told.err.count("\n") == 1
