@@ -134,7 +134,7 @@ def low_rank(told: Told) -> list[str]:
 
     runs = sorted(told["runs"], key=lambda run: run["rank"])
     judged = f"{runs[0]['calibration']['n_answers']:.0f} answers about held-out clips."
-    rows = [row("trained on right answers only", "-", runs[0]["before"])]
+    rows = [row("trained on right answers", "-", runs[0]["before"])]
     for run in runs:
         rows.append(row(f"low-rank updates, rank {run['rank']}", f"{run['parameters'] / 1000:.0f}", run["calibration"]))
     rows.append(row("distilled whole", f"{told['whole']['parameters'] / 1000:.0f}", told["whole"]["calibration"]))
@@ -142,8 +142,9 @@ def low_rank(told: Told) -> list[str]:
     return [
         "## Low-rank updates",
         "",
-        "`eventspec train lora`: the event drafter of method `cross-modal`, before it learned from the target, with low-rank "
-        f"updates (LoRA) of its language model, and distilled whole as in the pair that ships; {judged}",
+        "`eventspec train lora`: the event drafter of method `cross-modal`, before it learned from this target (it began as an "
+        "earlier pair's drafter and was trained on right answers), with low-rank updates (LoRA) of its language model, and "
+        f"distilled whole as in the pair that ships; {judged}",
         "",
         *lines(heads, rows),
     ]
