@@ -34,6 +34,9 @@ HEADS = (
     "identical",
 )
 """Of the table of all arms."""
+MAIN = ("hybrid", "cross-modal", "cross-modal, shuffled events", "eagle", "prior", "auto", "autoregressive, all cores")
+"""Arms that stand beside each other for every machine."""
+PLACEMENTS = {"two": "a core a model", "auto": "cores shared out"}
 
 
 def main_job(name: str = "main-job") -> dict[str, Any]:
@@ -109,6 +112,37 @@ def shared_cores() -> str:
     ceiling = methods["auto"]["ceiling"]
     told = f"n = {found['n']}, {where['processor']}, {where['cores']} cores. Ceiling {ceiling:.2f}x."
     return "\n".join([told, "", *table([*HEADS, "whole answer, ms"], rows)]).rstrip()
+
+
+def machines() -> str:
+    """The main arms on every machine that measured them."""
+    files = sorted([*RESULTS.glob("main-job*.json"), *RESULTS.glob("shared-cores*.json")])
+    runs = [json.loads(path.read_text()) for path in files]
+    places = [(run["environment"]["processor"], PLACEMENTS[run["environment"]["device_plan"]]) for run in runs]
+    rows = [["plain decoding, ms", *(f"{run['methods']['autoregressive']['total_ms']:.0f}" for run in runs)]]
+    rows.append(["ceiling", *(f"{run['methods']['autoregressive']['ceiling']:.2f}" for run in runs)])
+    for name in MAIN:
+        found = [run["methods"].get(name) for run in runs]
+        rows.append([name, *("-" if one is None else f"{one['speedup']:.2f} {interval(one)}" for one in found)])
+    rows.append(["`hybrid` over `prior`", *(over(run["methods"]["hybrid"], "prior") for run in runs)])
+    rows.append(["answers that are the target's", *(identical(run) for run in runs)])
+    return "\n".join(table(["", *(f"{processor}, {placement}" for processor, placement in places)], rows)).rstrip()
+
+
+def interval(found: dict[str, Any]) -> str:
+    low, high = found["speedup_ci95"]
+    return f"({low:.2f} to {high:.2f})"
+
+
+def over(found: dict[str, Any], control: str) -> str:
+    ratio, low, high = found["against"][control]
+    return f"{ratio:.3f} ({low:.3f} to {high:.3f})"
+
+
+def identical(run: dict[str, Any]) -> str:
+    """Of the main arms, those that are lossless being all of them."""
+    same = [run["methods"][name]["identical"] for name in MAIN if name in run["methods"]]
+    return f"{sum(same)} of {run['n'] * len(same)}"
 
 
 def against() -> str:
@@ -218,6 +252,7 @@ PAGES = {
     "results/index.md": {
         "comparison": comparison,
         "shared": shared_cores,
+        "machines": machines,
         "against": against,
         "blind": blind,
         "processors": processors,
