@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from charts import Bar, bars
-from pages import ROOT, settle, table, with_blocks
+from pages import ROOT, settle, spread, table, with_blocks
 
 from eventspec.experiments.plan import outlook
 from eventspec.experiments.profiles import PROFILES, methods_of
@@ -119,28 +119,23 @@ def machines() -> str:
     files = sorted([*RESULTS.glob("main-job*.json"), *RESULTS.glob("shared-cores*.json")])
     runs = [json.loads(path.read_text()) for path in files]
     places = [(run["environment"]["processor"], PLACEMENTS[run["environment"]["device_plan"]]) for run in runs]
-    rows = [["plain decoding, ms", *(f"{run['methods']['autoregressive']['total_ms']:.0f}" for run in runs)]]
-    rows.append(["ceiling", *(f"{run['methods']['autoregressive']['ceiling']:.2f}" for run in runs)])
+    base = [run["methods"]["autoregressive"] for run in runs]
+    rows = [
+        ["questions", *(str(run["n"]) for run in runs)],
+        ["load at the end", *(str(run["environment"]["load"][0]) for run in runs)],
+        ["plain decoding, ms", *(f"{one['total_ms']:.0f}" for one in base)],
+        ["ceiling", *(f"{one['ceiling']:.2f}" for one in base)],
+    ]
     for name in MAIN:
         found = [run["methods"].get(name) for run in runs]
-        rows.append([name, *("-" if one is None else f"{one['speedup']:.2f} {interval(one)}" for one in found)])
-    rows.append(["`hybrid` over `prior`", *(over(run["methods"]["hybrid"], "prior") for run in runs)])
+        rows.append([name, *("-" if one is None else spread([one["speedup"], *one["speedup_ci95"]]) for one in found)])
+    rows.append(["`hybrid` over `prior`", *(spread(run["methods"]["hybrid"]["against"]["prior"], ".3f") for run in runs)])
     rows.append(["answers that are the target's", *(identical(run) for run in runs)])
     return "\n".join(table(["", *(f"{processor}, {placement}" for processor, placement in places)], rows)).rstrip()
 
 
-def interval(found: dict[str, Any]) -> str:
-    low, high = found["speedup_ci95"]
-    return f"({low:.2f} to {high:.2f})"
-
-
-def over(found: dict[str, Any], control: str) -> str:
-    ratio, low, high = found["against"][control]
-    return f"{ratio:.3f} ({low:.3f} to {high:.3f})"
-
-
 def identical(run: dict[str, Any]) -> str:
-    """Of the main arms, those that are lossless being all of them."""
+    """Answers of the main arms, all of them lossless, that are those of plain decoding."""
     same = [run["methods"][name]["identical"] for name in MAIN if name in run["methods"]]
     return f"{sum(same)} of {run['n'] * len(same)}"
 
