@@ -152,6 +152,27 @@ def test_recordings_that_were_read_before_are_learnt_apart() -> None:
     assert chooser.choose(asked(read_before=True, most=1)) == "b"
 
 
+@pytest.mark.parametrize(("steady", "read_before", "tries"), [(True, False, 1), (False, False, 2), (True, True, 0)])
+def test_what_is_known_of_plain_decoding_need_not_be_tried_again(steady: bool, read_before: bool, tries: int) -> None:
+    """One short answer says what long ones take, where a token costs what any other does; the control, which does not know
+    that, tries again. What follows the first token is known from recordings that were not read before, too."""
+    chooser, chosen = Chooser(["plain", "quick"], steady=frozenset({"plain"} if steady else ())), list[str]()
+
+    def answer(question: Asked, name: str, tokens: int) -> None:
+        first, further = (0.1 if question.read_before else 1.0), {"plain": 0.02, "quick": 0.01}[name]
+        chooser.learn(name, question, Answered(first, further * (tokens - 1), tokens))
+
+    for name in ("plain", "quick"):
+        answer(asked("short"), name, 5)
+    answer(asked("long", read_before), "quick", 80)
+    for _ in range(20):
+        question = asked("long", read_before)
+        chosen.append(chooser.choose(question))
+        answer(question, chosen[-1], 80)
+    before = 0 if read_before else 1
+    assert chosen.count("plain") + before == tries
+
+
 def test_a_recording_without_events_is_not_given_to_a_method_that_needs_them() -> None:
     chooser = Chooser(["events", "plain"], frozenset({"events"}))
     chooser.learn("plain", asked(), Answered(9.0, 0.0, 1))

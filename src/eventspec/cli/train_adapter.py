@@ -38,7 +38,7 @@ FreeRunning = Annotated[
     ),
 ]
 Preset = Annotated[
-    str, typer.Option(help="cpu (15 min for every kind, after half an hour of clips and answers), gpu or smoke.")
+    str, typer.Option(help="cpu (4 min for every kind, after a quarter of an hour of clips and answers), gpu or smoke.")
 ]
 Resume = Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run, or its clips and answers.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the agreement.")]

@@ -16,7 +16,7 @@ from eventspec.cli.training import check_out, check_preset
 Out = Annotated[Path, typer.Option(parser=given_path, help="Clips, answers, checkpoints, and the finished pair.")]
 Whose = Annotated[str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")]
 Rank = Annotated[int, typer.Option(help="Of the update of every product of its language model.")]
-Preset = Annotated[str, typer.Option(help="cpu (15 min, after half an hour of clips and answers) or smoke.")]
+Preset = Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")]
 Resume = Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run, or its clips and answers.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the agreement.")]
 

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,20 +49,30 @@ class Record:
         self.answers = [*self.answers[1 - MEMORY :], (first, decode, tokens)]
         self.faded = min(1.0, self.faded + 1 / len(self.answers))
 
-    def hoped(self, tokens: float) -> float:
-        """The least time that an answer of so many tokens may well take: what is expected less what is uncertain about it; 0
-        where nothing is known.
+    @property
+    def first(self) -> float:
+        """Seconds to the first token: the median of what was seen."""
+        return median(first for first, _, _ in self.answers)
 
-        The first token comes at the median of what was seen. The others take what answers of about that length took: a head
-        start makes short answers free and long ones not, so a price a token would mislead."""
-        if not self.answers:
-            return 0.0
-        near = [max(FAR, OCTAVE ** abs(math.log2(max(1.0, tokens) / count))) for _, _, count in self.answers]
+    def further(self, tokens: float, steady: bool) -> tuple[float, float]:
+        """Seconds that an answer of so many tokens takes behind its first one, and how many answers that is known from.
+
+        It goes by answers of about that length: a head start makes short answers free and long ones not, so a price a token
+        would mislead. `steady`: there is no head start, and a price a token is right."""
+        near = [
+            1.0 if steady else max(FAR, OCTAVE ** abs(math.log2(max(1.0, tokens) / count))) for _, _, count in self.answers
+        ]
         spent = sum(weight * decode for weight, (_, decode, _) in zip(near, self.answers, strict=True))
         said = sum(weight * (count - 1) for weight, (_, _, count) in zip(near, self.answers, strict=True))
-        further = max(0.0, tokens - 1) * spent / said if said else 0.0
-        known = self.faded * sum(near)
-        return (median(first for first, _, _ in self.answers) + further) * max(0.0, 1 - NOISE / math.sqrt(known))
+        return max(0.0, tokens - 1) * spent / said if said else 0.0, self.faded * sum(near)
+
+    def hoped(self, tokens: float, steady: bool = False) -> float:
+        """The least time that an answer of so many tokens may well take: what is expected less what is uncertain about it; 0
+        where nothing is known."""
+        if not self.answers:
+            return 0.0
+        further, known = self.further(tokens, steady)
+        return (self.first + further) * max(0.0, 1 - NOISE / math.sqrt(known))
 
     @classmethod
     def read(cls, rows: Any) -> Record:
@@ -89,6 +99,8 @@ class Chooser:
     """Those that are not for a recording without events."""
     prior: TextPrior | None = None
     """Says how long answers to a question usually are, until they are known."""
+    steady: frozenset[str] = frozenset()
+    """Those that draft no head start, so that every further token costs the same."""
     seen: dict[str, dict[str, Record]] = field(default_factory=dict)
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
     usual: float = USUAL_TOKENS
@@ -105,10 +117,19 @@ class Chooser:
         tokens = min(float(asked.most), self.expected(asked.question))
         open_to = [name for name in self.methods if asked.events or name not in self.needs_events]
         with self._lock:
-            usual, state = self.seen.get(_state(asked), {}), _state(asked, self._begins)
-            seen = self.seen.get(state, {})
+            begins = self._begins
             # What no first answer is known of comes in the order of what later ones took.
-            return min(open_to, key=lambda name: tuple(rows.get(name, Record()).hoped(tokens) for rows in (seen, usual)))
+            states = dict.fromkeys((begins, False))
+            return min(open_to, key=lambda name: tuple(self._hoped(name, tokens, asked, state) for state in states))
+
+    def _hoped(self, name: str, tokens: float, asked: Asked, begins: bool) -> float:
+        """As `Record.hoped`, of a method where a question stands. What follows the first token takes the same whether the
+        recording was read before or not, so one that was tried in the other case only is not quite unknown."""
+        here, steady = self.seen.get(_state(asked, begins), {}), name in self.steady
+        there = self.seen.get(_state(replace(asked, read_before=not asked.read_before), begins), {})
+        if name in here or name not in there or not here:
+            return here.get(name, Record()).hoped(tokens, steady)
+        return (min(own.first for own in here.values()) + there[name].further(tokens, steady)[0]) * (1 - NOISE)
 
     def expected(self, question: str) -> float:
         """How many tokens an answer to a question has."""
@@ -150,12 +171,13 @@ class Chooser:
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
-        return Chooser(self.methods, self.needs_events, self.prior)
+        return Chooser(self.methods, self.needs_events, self.prior, self.steady)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no
         method ran yet."""
-        found = Chooser(self.methods, self.needs_events, self.prior, path=path, cold=set() if warm else set(self.methods))
+        found = self.anew()
+        found.path, found.cold = path, set() if warm else set(self.methods)
         with suppress(OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):
             for state, own in json.loads(path.read_text()).items():
                 found.seen[str(state)] = {name: Record.read(rows) for name, rows in own.items() if name in self.methods}

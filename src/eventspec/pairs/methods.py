@@ -294,7 +294,8 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     names = [name for name in found if name is not None]
     if len(names) < 2:
         return None
-    chooser = Chooser(names, frozenset({EVENT_METHOD, HYBRID}) & set(names), parts.prior)
+    steady = frozenset(name for name in names if not methods[name].drafts.ahead)
+    chooser = Chooser(names, frozenset({EVENT_METHOD, HYBRID}) & set(names), parts.prior, steady)
     return replace(autoregressive(parts), choice=chooser)
 
 

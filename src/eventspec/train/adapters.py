@@ -65,8 +65,8 @@ class Preset:
 
 
 PRESETS = {
-    "cpu": Preset(3000, 400, Stage("adapters", 900, 1.5e-3, 8), (0.1, 0.6, 0.3), 6),
-    "gpu": Preset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), (0.1, 0.6, 0.3), 6),
+    "cpu": Preset(1500, 400, Stage("adapters", 240, 1.5e-3, 8), (0.2, 0.5, 0.3), 6),
+    "gpu": Preset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), (0.2, 0.5, 0.3), 6),
     "smoke": Preset(4, 2, Stage("adapters", 2, 1e-3, 2), (0.2, 0.4, 0.4), 2),
 }
 

@@ -39,7 +39,7 @@ LARGEST = 1024
 
 
 PRESETS = {
-    "cpu": Preset(3000, 64, Stage(NAME, 900, 2e-3, 8), 6),
+    "cpu": Preset(1500, 64, Stage(NAME, 240, 2e-3, 8), 6),
     "smoke": Preset(4, 2, Stage(NAME, 2, 2e-3, 2), 2),
 }
 
