@@ -59,9 +59,7 @@ class Record:
 
         It goes by answers of about that length: a head start makes short answers free and long ones not, so a price a token
         would mislead. `steady`: there is no head start, and a price a token is right."""
-        near = [
-            1.0 if steady else max(FAR, OCTAVE ** abs(math.log2(max(1.0, tokens) / count))) for _, _, count in self.answers
-        ]
+        near = [1.0 if steady else max(FAR, OCTAVE ** abs(math.log2(max(1.0, tokens) / count))) for _, _, count in self.answers]
         spent = sum(weight * decode for weight, (_, decode, _) in zip(near, self.answers, strict=True))
         said = sum(weight * (count - 1) for weight, (_, _, count) in zip(near, self.answers, strict=True))
         return max(0.0, tokens - 1) * spent / said if said else 0.0, self.faded * sum(near)
