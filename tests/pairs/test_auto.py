@@ -211,7 +211,7 @@ def test_what_was_learnt_is_remembered_and_counts_for_less(tmp_path: Path) -> No
     [
         *("", "[]", "null", '{"new": 5}', '{"new": {"a": {}}}', '{"new": {"a": [[1, 2]]}}', '{"new": {"a": [[-1, 2, 3]]}}'),
         *("[" * 100_000, '{"new": {"a": [[1, 2, 0]]}}', '{"new": {"a": [["x", 2, 3]]}}'),
-        '{"new": {"a": [[1, 1' + 400 * "0" + ", 3]]}}",
+        *('{"new": {"a": [[1, 1' + 400 * "0" + ", 3]]}}", '{"new": {"a": []}}'),
     ],
 )
 def test_a_damaged_memory_is_forgotten(tmp_path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from eventspec.ask.generation import media_of
 from eventspec.core import BadCheckpoint, BadInput, Proposal
 from eventspec.events.stream import EventStream
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.adapters import ACCEPTANCE, save_adapter
+from eventspec.pairs.adapters import ACCEPTANCE, digest_of, save_adapter
 from eventspec.recordings import Recording
 
 QUESTION = "Describe the scene."
@@ -31,7 +32,7 @@ def calibrated(bias: float, answers: int = 400) -> Calibrated:
     half on are right."""
     probabilities = np.linspace(0.0, 0.999, answers)
     predictor = Predictor(FEATURES, NUMBERS, (1.0,) * len(FEATURES), NUMBERS, bias)
-    return Calibrated(predictor, probabilities, probabilities < 0.5, np.arange(answers))
+    return Calibrated(predictor, probabilities, probabilities < 0.5, np.arange(answers), 9.0)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def keep(found: Calibrated, folder: Path) -> None:
+    """As what was calibrated with the adapter of a folder."""
+    replace(found, of={"adapter": digest_of(folder)}).save(folder / ACCEPTANCE)
+
+
 def pair_of(folder: Path, found: Calibrated, risk: float = 0.05) -> Pair:
-    found.save(folder / ACCEPTANCE)
+    keep(found, folder)
     return load_pair("nano", "one", fit=False).with_adapter(str(folder)).with_risk(risk, str(folder))
 
 
@@ -111,7 +117,7 @@ def encoded_beside(found: Any) -> bool:
 def test_with_two_lanes_frames_are_encoded_beside_a_doubtful_answer_only(
     bias: float, folder: Path, recording: Recording
 ) -> None:
-    calibrated(bias).save(folder / ACCEPTANCE)
+    keep(calibrated(bias), folder)
     with load_pair("nano", "two", fit=False) as plain:
         pair = plain.with_adapter(str(folder)).with_risk(0.05, str(folder))
         first, again = (generate(pair, opened, QUESTION, "skip-encode", max_new_tokens=16) for opened in (recording,) * 2)
@@ -206,17 +212,39 @@ def test_what_nobody_calibrated_is_refused(folder: Path, recording: Recording) -
             pair.with_risk(risk)
     with pytest.raises(BadInput, match=r"30 calibration recordings are too few for a risk of 0\.01: 99 are needed"):
         pair_of(folder, calibrated(0.0, 30), 0.01)
-    never = pair_of(folder, Calibrated(calibrated(0.0).predictor, np.ones(400), np.ones(400, bool), np.arange(400)))
+    never = pair_of(folder, Calibrated(calibrated(0.0).predictor, np.ones(400), np.ones(400, bool), np.arange(400), 9.0))
     assert "no answer is sure enough" in never.method("skip-encode").notes[-1]
     (folder / ACCEPTANCE).unlink()
     bare = load_pair("nano", "one", fit=False)
     with pytest.raises(BadInput, match="was not calibrated: method skip-encode does not know when to trust it"):
         bare.with_risk(0.05, str(folder))
     assert "skip-encode" not in bare.with_adapter(str(folder)).methods
+    calibrated(0.0).save(folder / ACCEPTANCE)
+    with pytest.raises(BadCheckpoint, match="it was calibrated with other weights of the adapter"):
+        bare.with_risk(0.05, str(folder))
     strange = Predictor(("a", "b"), (0.0, 0.0), (1.0, 1.0), (0.0, 0.0), 0.0)
-    Calibrated(strange, np.ones(40), np.zeros(40, bool), np.arange(40)).save(folder / ACCEPTANCE)
+    Calibrated(strange, np.ones(40), np.zeros(40, bool), np.arange(40), 9.0).save(folder / ACCEPTANCE)
     with pytest.raises(BadCheckpoint, match="it goes by a, b, wanted least, sum"):
         bare.with_risk(0.05, str(folder))
+
+
+def test_what_was_answered_in_one_arm_teaches_no_other(folder: Path, recording: Recording) -> None:
+    pair = pair_of(folder, calibrated(20.0))
+    generate(pair, recording, QUESTION, "skip-encode")
+    known, other = (one.method("skip-encode").target for one in (pair, pair.forgetful()))
+    assert isinstance(known, SubstitutedTarget)
+    assert isinstance(other, SubstitutedTarget)
+    assert not known.doubts(QUESTION)
+    assert other.doubts(QUESTION)
+    assert pair.forgetful().method("skip-encode").drafts.after[0].name == "aligned"
+
+
+def test_an_answer_whose_features_are_no_numbers_is_left_to_the_target(folder: Path) -> None:
+    target = pair_of(folder, calibrated(20.0)).method("skip-encode").target
+    assert isinstance(target, SubstitutedTarget)
+    usual = (-0.1, -0.5, 2.0, -3.0, 9.0)
+    assert target.probability(Drafted([1], usual, {})) > 0.9
+    assert target.probability(Drafted([1], (math.nan, *usual[1:]), {})) == 0.0
 
 
 def test_a_session_of_what_was_said_says_it_again() -> None:

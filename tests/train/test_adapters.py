@@ -20,13 +20,13 @@ from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import bundled, load_pair
-from eventspec.pairs.adapters import ACCEPTANCE
+from eventspec.pairs.adapters import ACCEPTANCE, digest_of
 from eventspec.pairs.pair_file import PairFile
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train import adapters as recipe
-from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, contrast
+from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining, contrast
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Questions
 from eventspec.train.frozen import FrozenTarget, Said
@@ -108,6 +108,7 @@ def test_free_running_texts_are_paired_place_by_place(spoken: Any) -> None:
     assert all(bool(torch.isfinite(loss)) for loss in losses.values())
     found = training.agreement(spoken[0], training.answers)
     assert all(0 <= figures["tokens"] <= 1 for figures in found.values())
+    assert 0 < training.alike_share < 1
     apart = {id(branch) for known in training.answers.values() for branch in known}
     assert apart == set(training._own)
 
@@ -135,6 +136,22 @@ def test_gaps_are_those_between_what_is_written_and_wanted(output: Output, spoke
         assert {"cosine", "l2", "mmd", "sliced_wasserstein", "linear_cka"} <= set(figures)
         assert abs(figures["cosine"]) < 0.7, "nothing was learnt yet"
         assert figures["mmd"] > 0.01
+    others = training.gaps(*spoken, apart=1)
+    assert set(others) == set(found)
+    assert others != found, "what is wanted of another clip lies elsewhere"
+
+
+@pytest.mark.parametrize("loss", ["squared", "cosine", "contrast"])
+def test_every_loss_of_alignment_is_one_of_its_own(loss: str, spoken: Any) -> None:
+    """All together are the sum of each."""
+    training, found = training_of(spoken), dict[str, float]()
+    for alike in ([loss], [other for other in LOSSES if other != loss], list(LOSSES)):
+        training.alike = alike
+        with torch.no_grad():
+            found["+".join(alike)] = float(training.losses("alignment", np.array([0, 1]), 0.0)["linear"])
+    one, rest, whole = found.values()
+    assert one > 0
+    assert one + rest == pytest.approx(whole, rel=1e-4)
 
 
 def test_contrast_is_least_where_every_row_is_its_own() -> None:
@@ -194,15 +211,20 @@ def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path
         for _ in range(5):
             sure = float(rng.normal())
             rows.append((clip, (sure, 0.0, 1.0, 0.0, 0.0), bool(rng.random() < 1 / (1 + np.exp(-3 * sure)))))
-    recipe.save_calibrated(rows, tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert recipe.save_calibrated(rows, tmp_path) is None
     found = Calibrated.load(tmp_path / ACCEPTANCE)
     assert set(found.recordings.tolist()) == set(range(1, 80, 2))
     odd = [row for row in rows if row[0] % 2]
     assert found.wrong.tolist() == [not row[2] for row in odd]
     assert found.probabilities.tolist() == found.predictor.probabilities([row[1] for row in odd]).tolist()
     assert auc(found.probabilities, ~found.wrong) > 0.8, "what is likely is right, not wrong"
+    assert found.evidence > 5
+    assert found.of == {"adapter": digest_of(tmp_path)}
     assert 0 < found.threshold(0.1) <= 1
-    recipe.save_calibrated(rows[:20], tmp_path / "few")
+    why = recipe.save_calibrated(rows[:20], tmp_path / "few")
+    assert why is not None and "are too few to fit a predictor on: 40 are needed" in why
+    assert recipe.save_calibrated([], tmp_path / "few") is not None
     assert not (tmp_path / "few").exists()
 
 
@@ -219,6 +241,14 @@ def test_unknown_kinds_and_phases_are_refused() -> None:
     assert recipe.check_phases([], free_running=True) == ("alignment",)
     with pytest.raises(BadInput, match="have phase alignment only"):
         recipe.check_phases(["acceptance"], free_running=True)
+    assert recipe.check_losses(["contrast", "squared"], "rows", recipe.PHASES) == ("squared", "contrast")
+    for losses, output, phases, why in (
+        (["l3"], "rows", recipe.PHASES, "loss 'l3' is unknown: choose from squared, cosine, contrast"),
+        (["contrast"], "features", recipe.PHASES, "features of texts have none"),
+        (["cosine"], "rows", ["acceptance"], "--loss is for phase alignment"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            recipe.check_losses(losses, output, phases)
 
 
 @pytest.mark.long

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from eventspec.files import write_text
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 LEAST = 40
 """Answers that a fit needs, of either kind a quarter of so many."""
+EVIDENCE = 3.0
+"""Standard errors by which a predictor has to be better than chance on recordings that it did not learn from, to be used."""
 BINS = 10
 
 
@@ -92,33 +94,34 @@ class Predictor:
 @dataclass(frozen=True)
 class Calibrated:
     """A predictor, and what it said of calibration answers that it did not learn from: probabilities float64 [N], which of the
-    answers would have been wrong, bool [N], and which recording each is about, int64 [N]."""
+    answers would have been wrong, bool [N], and which recording each is about, int64 [N]. evidence: as `evidence_of`, of the
+    answers that it learned from. of: digests of what gave the answers, by name."""
 
     predictor: Predictor
     probabilities: Floats
     wrong: np.ndarray[Any, np.dtype[np.bool_]]
     recordings: np.ndarray[Any, np.dtype[np.int64]]
+    evidence: float
+    of: Mapping[str, str] = field(default_factory=dict)
 
     def threshold(self, risk: float) -> float:
-        """As `threshold`, of these answers; infinite where the predictor does not tell their right ones from the wrong ones."""
+        """As `threshold`, of these answers; infinite unless the predictor tells right ones from wrong ones both where it
+        learned and here: one that was fitted to noise may order these by luck."""
         least = threshold(self.probabilities, self.wrong, self.recordings, risk)
         if least <= self.probabilities.min():
             return least  # everything may be taken, nothing has to be told apart
-        return least if self._tells() else math.inf
+        return least if self.evidence >= EVIDENCE and self._tells() else math.inf
 
     def _tells(self) -> bool:
-        """Whether its AUC is above chance, one-sided at 5 % (Mann-Whitney, normal approximation)."""
-        bad = int(self.wrong.sum())
-        good = len(self.wrong) - bad
-        if not good or not bad:
-            return not bad
-        return auc(self.probabilities, ~self.wrong) > 0.5 + 1.645 * math.sqrt((good + bad + 1) / (12 * good * bad))
+        """Whether its AUC is above chance, one-sided at 5 %."""
+        return not self.wrong.any() or above_chance(self.probabilities, ~self.wrong) > 1.645
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         rows = {"probabilities": self.probabilities.tolist(), "wrong": self.wrong.astype(int).tolist()}
         rows["recordings"] = self.recordings.tolist()
-        write_text(path, json.dumps({"predictor": self.predictor.as_json(), **rows}) + "\n")
+        known = {"evidence": self.evidence, "of": dict(self.of)}
+        write_text(path, json.dumps({"predictor": self.predictor.as_json(), **known, **rows}) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Calibrated:
@@ -128,13 +131,16 @@ class Calibrated:
             predictor = Predictor.from_json(data["predictor"])
             probabilities, wrong = np.array(data["probabilities"], float), np.array(data["wrong"], bool)
             recordings = np.array(data["recordings"], np.int64)
+            evidence, of = float(data["evidence"]), {str(name): str(digest) for name, digest in data["of"].items()}
+            if not math.isfinite(evidence):
+                raise ValueError("a finite evidence")
             if not probabilities.shape == wrong.shape == recordings.shape or probabilities.ndim != 1:
                 raise ValueError("a probability for every answer")
             if not ((probabilities >= 0) & (probabilities <= 1)).all():
                 raise ValueError("probabilities from 0 to 1")
-        except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError) as error:
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise BadCheckpoint(f"{path} holds no calibrated predictor ({error}): calibrate it again") from None
-        return cls(predictor, probabilities, wrong, recordings)
+        return cls(predictor, probabilities, wrong, recordings, evidence, of)
 
 
 def check_risk(risk: float) -> float:
@@ -175,6 +181,32 @@ def threshold(probabilities: Any, wrong: Any, recordings: Any, risk: float) -> f
             break
         allowed = value
     return allowed
+
+
+def evidence_of(names: Sequence[str], features: Any, right: Any, recordings: Any) -> float:
+    """How surely features tell right answers from wrong ones: by how many standard errors the AUC lies above chance where each
+    half of the recordings is judged by a predictor fitted on the other. Of labels that mean nothing it is drawn from about a
+    standard normal distribution. Features float [N, F], right bool [N], recordings [N]; -inf where a half is too small."""
+    rows, kept, about = np.asarray(features, float), np.asarray(right, bool), np.asarray(recordings)
+    later = np.isin(about, np.unique(about)[1::2])
+    said = np.zeros(len(rows))
+    try:
+        for half in (later, ~later):
+            said[half] = Predictor.fit(names, rows[~half], kept[~half]).probabilities(rows[half])
+    except BadInput:
+        return -math.inf
+    # Each half by itself: two predictors' probabilities need not compare.
+    return sum(above_chance(said[half], kept[half]) for half in (later, ~later)) / math.sqrt(2)
+
+
+def above_chance(scores: Any, right: Any) -> float:
+    """By how many standard errors of chance the `auc` lies above one half (Mann-Whitney, normal approximation); 0 where there
+    is one kind only."""
+    good = int(np.count_nonzero(right))
+    bad = len(right) - good
+    if not good or not bad:
+        return 0.0
+    return (auc(scores, right) - 0.5) / math.sqrt((good + bad + 1) / (12 * good * bad))
 
 
 def auc(scores: Any, right: Any) -> float:

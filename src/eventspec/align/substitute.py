@@ -121,6 +121,10 @@ class SubstitutedTarget:
         made.target = target
         return made
 
+    def anew(self) -> SubstitutedTarget:
+        """The same before it answered anything."""
+        return SubstitutedTarget(self.target, self.substitute, self.calibrated, self.risk, self.adapter)
+
     def answers(self, media: Media) -> dict[str, Drafted]:
         """What was answered from a recording's events, by question."""
         return self._answers.setdefault(media, {})
@@ -153,8 +157,9 @@ class SubstitutedTarget:
         return SubstitutedContext(self, media)
 
     def probability(self, drafted: Drafted) -> float:
-        """That it is the answer of the target that sees; 0 for one that is not to be judged."""
-        if drafted.features is None:
+        """That it is the answer of the target that sees; 0 for one that is not to be judged, or of which nothing can be
+        computed: the target is asked then."""
+        if drafted.features is None or not all(map(math.isfinite, drafted.features)):
             return 0.0
         return float(self.calibrated.predictor.probabilities([drafted.features])[0])
 

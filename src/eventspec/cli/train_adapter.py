@@ -37,6 +37,12 @@ FreeRunning = Annotated[
         help="To features, from texts that the models make on their own, as earlier work did; nothing is kept but figures.",
     ),
 ]
+Losses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--loss", help="squared, cosine or contrast (InfoNCE, rows only): what counts in phase alignment; by default all."
+    ),
+]
 Preset = Annotated[
     str, typer.Option(help="cpu (4 min for every kind, after a quarter of an hour of clips and answers), gpu or smoke.")
 ]
@@ -50,6 +56,7 @@ def adapter(
     kind: Kinds = None,
     output: Written = "rows",
     phase: Phases = None,
+    loss: Losses = None,
     free_running: FreeRunning = False,
     preset: Preset = "cpu",
     resume: Resume = False,
@@ -69,6 +76,7 @@ def adapter(
     (kinds, written), phases = recipe.checked(kind or ["bottleneck"], output), recipe.check_phases(phase or [], free_running)
     if free_running and written != "features":
         raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
+    losses = recipe.check_losses(loss or [], written, phases)
     check_preset(preset, recipe.PRESETS)
     folder_of(pair)
     if launched_first():
@@ -76,7 +84,9 @@ def adapter(
     reexecute_with_allocator(sys.argv[1:])
     stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
     with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
-        folder = recipe.train(pair, preset, kinds, out, report, written, phases, free_running, processes=processes)
+        folder = recipe.train(
+            pair, preset, kinds, out, report, written, phases, free_running, processes=processes, alike=losses
+        )
     if not processes.first:
         return
     recorded = json.loads((folder / recipe.FIGURES).read_text())
@@ -88,6 +98,8 @@ def adapter(
         own = recorded["calibration"][name]
         right = f"{own['tokens']:.1%} of tokens, the first {own['leading']:.1f} of an answer"
         typer.echo(f"{name:<19} {right}, {own['answers']:.1%} of {own['n_answers']} answers")
+        if (why := own.get("not_calibrated")) is not None:
+            typer.echo(f"note: {name} is not calibrated for --method skip-encode: {why}", err=True)
     if free_running:
         typer.echo(f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair")
         return

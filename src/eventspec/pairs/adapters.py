@@ -3,6 +3,7 @@ fp16. A pair lists them by name in the table `[adapters]` of pair.toml, the best
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +65,13 @@ class Adapters:
 
     def calibrated(self, name: str) -> Calibrated | None:
         """What is known of the answers that an adapter gives from events alone; None where nobody looked. BadInput, and
-        BadCheckpoint for a damaged file."""
+        BadCheckpoint for a damaged file, and for one of an adapter whose weights were others."""
         path = self.folder(name) / ACCEPTANCE
         found = Calibrated.load(path) if path.is_file() else None
         if found is not None and found.predictor.names != FEATURES:
             raise BadCheckpoint(f"{path}: it goes by {', '.join(found.predictor.names)}, wanted {', '.join(FEATURES)}")
+        if found is not None and found.of.get("adapter") != digest_of(self.folder(name)):
+            raise BadCheckpoint(f"{path}: it was calibrated with other weights of the adapter: `eventspec train adapter` does")
         return found
 
     def encoder(self, name: str) -> EventEncoder:
@@ -95,6 +98,11 @@ class Adapters:
             return logits
 
         return scored
+
+
+def digest_of(folder: Path) -> str:
+    """SHA-256 of an adapter's weights, 16 hex digits: what was calibrated with others says nothing of these."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
 def inspect_adapter(folder: Path) -> tuple[AdapterConfig, Checkpoint, dict[str, str]]:

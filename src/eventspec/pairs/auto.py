@@ -76,6 +76,8 @@ class Record:
     def read(cls, rows: Any) -> Record:
         """Of a file's rows; ValueError, OverflowError or TypeError for what are none."""
         found = [(float(first), float(decode), int(tokens)) for first, decode, tokens in rows[-OLD:]]
+        if not found:
+            raise ValueError("there is no answer")
         if not all(0 <= value < math.inf for row in found for value in row) or not all(count > 0 for _, _, count in found):
             raise ValueError("an answer took no time")
         return cls(found)
@@ -83,9 +85,10 @@ class Record:
 
 @dataclass
 class Chooser:
-    """Picks one of `methods` for each question. A method that was not tried comes first; then the one with the least time that
-    its answer may well take (a lower confidence bound), so that what is uncertain is tried again, and what is known to be slow
-    is not. The baseline is among them, so that in the long run `auto` is no slower than that by more than what trying costs.
+    """Picks one of `methods` for each question. One of which nothing is known comes first; then the one with the least time
+    that its answer may well take (a lower confidence bound), so that what is uncertain is tried again, and what is known to be
+    slow is not. The baseline is among them, so that in the long run `auto` is no slower than that by more than what trying
+    costs.
 
     Times are learnt apart for recordings that were read before and for others: what a drafter costs beside the target's vision
     encoding is nothing to a second question. So are those of the first answer of a process, whose caches are cold: a program
@@ -98,7 +101,7 @@ class Chooser:
     prior: TextPrior | None = None
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()
-    """Those that draft no head start, so that every further token costs the same."""
+    """Those that draft nothing, so that every further token costs the same."""
     seen: dict[str, dict[str, Record]] = field(default_factory=dict)
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
     usual: float = USUAL_TOKENS
@@ -121,13 +124,18 @@ class Chooser:
             return min(open_to, key=lambda name: tuple(self._hoped(name, tokens, asked, state) for state in states))
 
     def _hoped(self, name: str, tokens: float, asked: Asked, begins: bool) -> float:
-        """As `Record.hoped`, of a method where a question stands. What follows the first token takes the same whether the
-        recording was read before or not, so one that was tried in the other case only is not quite unknown."""
+        """As `Record.hoped`, of a method where a question stands.
+
+        Of a `steady` one that was tried in the other case only, with recordings that were read before or with others, half is
+        known: what follows its first token takes the same there. The first token comes no sooner than the soonest that was
+        seen here, and that much less sure the more answers were seen without it."""
         here, steady = self.seen.get(_state(asked, begins), {}), name in self.steady
         there = self.seen.get(_state(replace(asked, read_before=not asked.read_before), begins), {})
-        if name in here or name not in there or not here:
+        if name in here or name not in there or not here or not steady:
             return here.get(name, Record()).hoped(tokens, steady)
-        return (min(own.first for own in here.values()) + there[name].further(tokens, steady)[0]) * (1 - NOISE)
+        unsure = NOISE / math.sqrt(FADING ** sum(len(own.answers) for own in here.values()))
+        least = min(own.first for own in here.values())
+        return (least + there[name].further(tokens, steady)[0]) * max(0.0, 1 - unsure)
 
     def expected(self, question: str) -> float:
         """How many tokens an answer to a question has."""

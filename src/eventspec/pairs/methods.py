@@ -266,14 +266,21 @@ def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None
     if calibrated is None:
         raise BadInput(f"adapter {which} was not calibrated: method {SKIP} does not know when to trust it")
     target = SubstitutedTarget(parts.target, substitute_of(parts, which), calibrated, allowed, which)
-    lossy = f"lossy, by adapter {which}: on average {allowed:.3g} of all answers at most are not the target's"
+    lossy = (
+        f"lossy, by adapter {which}: of answers about recordings like those of its calibration, {allowed:.3g} at most are not "
+        "the target's on average; of other recordings nobody knows"
+    )
     never = (
         () if target.threshold <= 1 else (f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked",)
     )
-    # Where the target is asked, what was answered from events is its draft; it costs nothing any more.
-    drafts = Drafts((), (ReferenceDrafter(ALIGNED, target.drafted),))
-    made = replace(autoregressive(parts), target=target, drafts=drafts, policy=replace(parts.policy, max_nodes=24))
+    made = skipping(replace(autoregressive(parts), policy=replace(parts.policy, max_nodes=24)), target)
     return replace(made, drafter_needs="events", notes=(*parts.notes, lossy, *never))
+
+
+def skipping(method: Method, target: SubstitutedTarget) -> Method:
+    """A method with a target that answers from events where they are enough. Where the frames are asked after all, what was
+    answered is the draft; it costs nothing any more."""
+    return replace(method, target=target, drafts=Drafts((), (ReferenceDrafter(ALIGNED, target.drafted),)))
 
 
 def substitute_of(parts: Parts, name: str) -> Substitute:
@@ -294,8 +301,7 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     names = [name for name in found if name is not None]
     if len(names) < 2:
         return None
-    steady = frozenset(name for name in names if not methods[name].drafts.ahead)
-    chooser = Chooser(names, frozenset({EVENT_METHOD, HYBRID}) & set(names), parts.prior, steady)
+    chooser = Chooser(names, frozenset({EVENT_METHOD, HYBRID}) & set(names), parts.prior, frozenset({BASELINE}))
     return replace(autoregressive(parts), choice=chooser)
 
 

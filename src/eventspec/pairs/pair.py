@@ -39,6 +39,7 @@ from eventspec.pairs.methods import (
     event_eagle,
     remade,
     skip_encode,
+    skipping,
 )
 from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.pair_file import PairFile
@@ -214,8 +215,11 @@ class Pair:
         return replace(made, methods={**made.methods, **noted})
 
     def forgetful(self) -> Pair:
-        """With methods that choose and have learnt nothing yet: what is there now takes other times."""
+        """With methods that learnt nothing yet: one that chooses, because what is there now takes other times, and skip-encode,
+        which remembers what was answered from events and how often that would do."""
         made = {n: replace(m, choice=m.choice.anew()) for n, m in self.methods.items() if m.choice is not None}
+        if (known := self._skipping) is not None:
+            made[SKIP] = skipping(self.methods[SKIP], known.anew())
         return replace(self, methods={**self.methods, **made})
 
     def on(self, placement: str) -> Pair:

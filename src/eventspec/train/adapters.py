@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from eventspec.align.acceptance import Calibrated, Predictor
+from eventspec.align.acceptance import Calibrated, Predictor, evidence_of
 from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output, check_kind
 from eventspec.align.substitute import FEATURES
 from eventspec.ask.generation import media_of
@@ -31,13 +31,13 @@ from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import load_pair
-from eventspec.pairs.adapters import ACCEPTANCE, save_adapter
+from eventspec.pairs.adapters import ACCEPTANCE, digest_of, save_adapter
 from eventspec.pairs.methods import substitute_of
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
-from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining
+from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining
 from eventspec.train.answered import answered
 from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.frozen import FrozenTarget
@@ -85,6 +85,20 @@ def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str
     return tuple(phase for phase in PHASES if phase in wanted or not wanted)
 
 
+def check_losses(losses: Iterable[str], output: Output, phases: Collection[str]) -> tuple[str, ...]:
+    """The losses of phase alignment in their order, none for all; BadInput for an unknown one, for one that features do not
+    have, and without that phase."""
+    wanted = tuple(losses)
+    for name in wanted:
+        if name not in LOSSES:
+            raise BadInput(f"loss '{name}' is unknown: choose from {', '.join(LOSSES)}")
+    if "contrast" in wanted and output == "features":
+        raise BadInput("loss 'contrast' tells recordings apart at the same place: features of texts have none, leave it out")
+    if wanted and "alignment" not in phases:
+        raise BadInput("--loss is for phase alignment, which is left out: add --phase alignment")
+    return tuple(name for name in LOSSES if name in wanted)
+
+
 def train(
     pair: str,
     preset_name: str,
@@ -96,16 +110,19 @@ def train(
     free_running: bool = False,
     workers: int = 2,
     processes: Processes = ALONE,
+    alike: Iterable[str] = (),
 ) -> Path:
     """Train adapters of some kinds to an output for a pair, and write OUT/pair: the pair with them, the best first. Picks up
     where a run was interrupted, with any number of processes; the first of them does alone what is not training. free_running:
-    to features, of texts that the two models made on their own (`adapting.FreeRunning`), in phase alignment."""
+    to features, of texts that the two models made on their own (`adapting.FreeRunning`), in phase alignment. alike: which of
+    `adapting.LOSSES` count in that phase, all of them for none."""
     preset, folder, chosen = PRESETS[preset_name], folder_of(pair), check_phases(phases, free_running)
     target, drafter = load_video_llava(folder / "target"), load_eventgpt(folder / "drafter")
     with processes.first_ahead():
         between = {"target": fingerprint(target), "drafter": fingerprint(drafter)}
         what = {"preset": preset_name, "adapters": kinds, "output": output, "phases": list(chosen)}
-        note_run(out, {**between, **what, "free_running": free_running})
+        losses = {"losses": list(alike)} if alike else {}
+        note_run(out, {**between, **what, "free_running": free_running, **losses})
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)
         held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
@@ -117,19 +134,24 @@ def train(
         model.to(processes.device)
     frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json"))))
     training: AdapterTraining
+    own_text = wanted
     if free_running:
         training = FreeRunning(frozen, drafter, adapters, clips, preset.packed)
         training.answers, wanted = training.pairs(clips, answers), training.pairs(held_out, wanted)
     else:
         made = RowTraining if output == "rows" else FeatureTraining
-        training = made(frozen, drafter, adapters, clips, answers, preset.packed)
+        training = made(frozen, drafter, adapters, clips, answers, preset.packed, tuple(alike or LOSSES))
     training.to(processes.device)
     log = out / "calibration.jsonl"
     learn(training, preset, chosen, (held_out, wanted), log, report, processes)
     if not processes.first:
         return out / "pair"
-    if free_running:
+    if isinstance(training, FreeRunning):
         write_figures(out / FIGURES, json.loads(log.read_text().splitlines()[-1]), adapters)
+        # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
+        judge = FeatureTraining(frozen, drafter, adapters, clips, {}, preset.packed)
+        told = {"same_token": training.alike_share, "on_the_target's_text": judge.agreement(held_out, even(own_text))}
+        write_text(out / "free-running.json", json.dumps(told) + "\n")
         return out
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":
@@ -150,10 +172,10 @@ def learn(
     """One phase after the other, in the folder of `log`; it has a line on what is `judged` before the first and behind each."""
     out, before, adapters = log.parent, None, [adapter for _, adapter in training.each()]
     # Of even numbers only: which adapter is best is decided on them, and the others say when to trust it.
-    clips, even = judged[0], {number: known for number, known in judged[1].items() if number % 2 == 0}
+    clips, kept = judged[0], even(judged[1])
     noted = [json.loads(line)["phase"] for line in log.read_text().splitlines()] if log.exists() else []
     if processes.first and "" not in noted:
-        _note(log, "", training.agreement(clips, even), training.gaps(clips, even))
+        _note(log, "", training.agreement(clips, kept), training.gaps(clips, kept))
     for phase in phases:
         share = preset.shares[PHASES.index(phase)]
         stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * share * len(adapters))
@@ -163,8 +185,13 @@ def learn(
         losses = partial(training.losses, phase)
         run_stage(stage, training, sampler, losses, out, report, clipped=adapters, processes=processes)
         if processes.first and phase not in noted:
-            _note(log, phase, training.agreement(clips, even), training.gaps(clips, even))
+            _note(log, phase, training.agreement(clips, kept), training.gaps(clips, kept))
         before = phase
+
+
+def even(answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
+    """Those about recordings of even numbers."""
+    return {number: known for number, known in answers.items() if number % 2 == 0}
 
 
 def name_of(kind: str, output: Output) -> str:
@@ -224,7 +251,7 @@ def write_figures(path: Path, last: Mapping[str, Any], adapters: Mapping[str, Ad
 @torch.inference_mode()
 def calibrate(pair: Path, names: Iterable[str], clips: Clips, answers: Mapping[int, list[Branch]], report: Report) -> None:
     """Look at what adapters answer from events alone, beside the target's own answers: the predictor of method skip-encode
-    learns from one half of the clips, and its threshold comes from the other. Nothing is written where there is too little."""
+    learns from one half of the clips, and its threshold comes from the other. Where there is too little the figures say so."""
     loaded = load_pair(pair, "one", fit=False)
     substitutes, rows = {name: substitute_of(loaded.parts, name) for name in names}, dict[str, list[Judged]]()
     for place, (number, known) in enumerate(sorted(answers.items()), 1):
@@ -237,22 +264,30 @@ def calibrate(pair: Path, names: Iterable[str], clips: Clips, answers: Mapping[i
                 if drafted.features is not None:  # others are never taken
                     rows.setdefault(name, []).append((number, drafted.features, drafted.token_ids == branch.answer))
         report("calibrate", place / len(answers), {})
-    for name, judged in rows.items():
-        save_calibrated(judged, pair / "adapters" / name)
+    figures = json.loads((pair / FIGURES).read_text())
+    for name in substitutes:
+        if (why := save_calibrated(rows.get(name, []), pair / "adapters" / name)) is not None:
+            figures["calibration"][name]["not_calibrated"] = why
+    write_text(pair / FIGURES, json.dumps(figures) + "\n")
 
 
-def save_calibrated(rows: Sequence[Judged], folder: Path) -> None:
-    """Fit on the recordings of even numbers, and keep what that says of the others; nothing where there is too little."""
+def save_calibrated(rows: Sequence[Judged], folder: Path) -> str | None:
+    """Fit on the recordings of even numbers, and keep what that says of the others; what is lacking where there is too
+    little."""
     learned, judged = ([row for row in rows if row[0] % 2 == half] for half in (0, 1))
     if not judged:
-        return
+        return "no answer from events about a recording of an odd number ended"
+    numbers, features, right = zip(*learned, strict=True) if learned else ((), (), ())
     try:
-        predictor = Predictor.fit(FEATURES, [row[1] for row in learned], [row[2] for row in learned])
-    except BadInput:
-        return
+        predictor = Predictor.fit(FEATURES, features, right)
+    except BadInput as error:
+        return str(error)
+    evidence = evidence_of(FEATURES, features, right, numbers)
     probabilities = predictor.probabilities([row[1] for row in judged])
     wrong, recordings = np.array([not row[2] for row in judged]), np.array([row[0] for row in judged])
-    Calibrated(predictor, probabilities, wrong, recordings).save(folder / ACCEPTANCE)
+    of = {"adapter": digest_of(folder)}
+    Calibrated(predictor, probabilities, wrong, recordings, evidence, of).save(folder / ACCEPTANCE)
+    return None
 
 
 def checked(kinds: Iterable[str], output: str) -> tuple[list[str], Output]:

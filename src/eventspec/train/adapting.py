@@ -3,7 +3,7 @@ losses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,15 @@ TEMPERATURE = 0.1
 """Of InfoNCE, over cosines."""
 GAPS = (gaps.cosine, gaps.l2, gaps.mmd, gaps.sliced_wasserstein, gaps.linear_cka)
 MOST_ROWS = 3000
+LOSSES = {"squared": 1.0, "cosine": 0.5, "contrast": 0.1}
+"""What each part weighs in phase alignment."""
 Index = np.ndarray[Any, Any]
 Branches = list[list[Branch]]
 
 
 class AdapterTraining(nn.Module):
-    """Adapters with one output, and their losses on a batch of clips: they share the event model's pass."""
+    """Adapters with one output, and their losses on a batch of clips: they share the event model's pass. `alike`: which of
+    LOSSES make what is written like the target's own."""
 
     contrasted = False
     """Whether a place of one recording is the same place in another, so that they can be told apart (InfoNCE)."""
@@ -42,9 +45,10 @@ class AdapterTraining(nn.Module):
         clips: Clips,
         answers: Mapping[int, list[Branch]],
         packed: int,
+        alike: Collection[str] = tuple(LOSSES),
     ) -> None:
         super().__init__()
-        self.adapters = nn.ModuleDict(adapters)
+        self.adapters, self.alike = nn.ModuleDict(adapters), alike
         self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
         # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
         self._drafter = [drafter.train().requires_grad_(False)]
@@ -74,7 +78,7 @@ class AdapterTraining(nn.Module):
             for name, adapter in self.each():
                 own = [inputs[number] for number in adapter.config.layers]
                 if wanted is not None:
-                    parts |= aligned(name, adapter, own, *wanted, contrasted=self.contrasted)
+                    parts |= aligned(name, adapter, own, *wanted, alike=self.alike, contrasted=self.contrasted)
                     continue
                 said = self.said(adapter(own), branches)
                 parts |= {name: said.teacher_loss(), f"_{name}_accuracy": said.accuracy()}
@@ -99,9 +103,10 @@ class AdapterTraining(nn.Module):
         return found
 
     @torch.no_grad()
-    def gaps(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
+    def gaps(self, clips: Clips, answers: Mapping[int, list[Branch]], apart: int = 0) -> dict[str, dict[str, float]]:
         """How far what every adapter writes lies from what it should, on held-out clips, by `align.gaps`; `MOST_ROWS` rows at
-        most, evenly taken. They are no acceptance."""
+        most, evenly taken. They are no acceptance. `apart`: from what is wanted of the recording so many further on instead, at
+        the same places: what is said of any recording."""
         written, wanted = dict[str, list[Tensor]](), list[Tensor]()
         self.eval()
         for number, known in sorted(answers.items()):
@@ -112,9 +117,15 @@ class AdapterTraining(nn.Module):
                 made = adapter([inputs[layer] for layer in adapter.config.layers])
                 written.setdefault(name, []).append(made[counts])
         self.train()
-        target = torch.cat(wanted).float().cpu().numpy()
-        some = np.linspace(0, len(target) - 1, min(len(target), MOST_ROWS)).astype(int)
-        return {name: _gaps(torch.cat(rows).float().cpu().numpy()[some], target[some]) for name, rows in written.items()}
+        theirs = wanted[apart:] + wanted[:apart]
+        lengths = [min(len(rows), len(others)) for rows, others in zip(wanted, theirs, strict=True)]
+
+        def together(parts: list[Tensor]) -> np.ndarray[Any, Any]:
+            whole = torch.cat([rows[:length] for rows, length in zip(parts, lengths, strict=True)]).float().cpu().numpy()
+            return np.asarray(whole[np.linspace(0, len(whole) - 1, min(len(whole), MOST_ROWS)).astype(int)])
+
+        target = together(theirs)
+        return {name: _gaps(together(rows), target) for name, rows in written.items()}
 
     def each(self) -> list[tuple[str, Adapter]]:
         """The adapters by name."""
@@ -133,8 +144,8 @@ class AdapterTraining(nn.Module):
 
 
 def _gaps(written: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> dict[str, float]:
-    found = {measure.__name__: measure(written, wanted) for measure in GAPS}
-    return found if len(written) < 12 * written.shape[1] else {**found, "information": gaps.information(written, wanted)}
+    # Not the bound on information: rows of one recording are not independent, and there are too few recordings for one of each.
+    return {measure.__name__: measure(written, wanted) for measure in GAPS}
 
 
 class RowTraining(AdapterTraining):
@@ -199,6 +210,13 @@ class FreeRunning(FeatureTraining):
     ) -> None:
         super().__init__(target, drafter, adapters, clips, {}, packed)
         self._own: dict[int, Branch] = {}
+        self._same = self._places = 0
+
+    @property
+    def alike_share(self) -> float:
+        """Of all places of the texts that were paired, the share with the same token in both: what whoever repeats the event
+        model's own token gets right."""
+        return self._same / max(1, self._places)
 
     def pairs(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
         """The target's answers about clips, each as long as the event model's own to the same question, which `inputs` reads in
@@ -212,6 +230,8 @@ class FreeRunning(FeatureTraining):
                     length = min(len(theirs.answer), len(own.answer))
                     made = cut(theirs, length)
                     self._own[id(made)] = cut(own, length)
+                    self._places += length
+                    self._same += sum(a == b for a, b in zip(theirs.answer, own.answer, strict=False))
                     found.setdefault(number, []).append(made)
         drafter.train()
         return found
@@ -228,16 +248,28 @@ def cut(branch: Branch, length: int) -> Branch:
 
 
 def aligned(
-    name: str, adapter: Adapter, inputs: list[Tensor], wanted: Tensor, counts: Tensor, contrasted: bool
+    name: str,
+    adapter: Adapter,
+    inputs: list[Tensor],
+    wanted: Tensor,
+    counts: Tensor,
+    alike: Collection[str] = tuple(LOSSES),
+    contrasted: bool = True,
 ) -> dict[str, Tensor]:
-    """Squared error by the variance of what is wanted, cosine, and InfoNCE where recordings are `contrasted`; where an adapter
-    predicts the next row, also its error. wanted [B, T, D], of which rows count where `counts` bool [B, T] says so."""
+    """Of LOSSES those that are asked for: squared error by the variance of what is wanted, cosine, and InfoNCE where recordings
+    are `contrasted`; where an adapter predicts the next row, also its error. wanted [B, T, D], of which rows count where
+    `counts` bool [B, T] says so."""
     hidden = adapter.hidden(inputs)
     rows, wanted = adapter.project(hidden).float(), wanted.float()
     own = wanted[counts]
     spread, near = own.var(), F.cosine_similarity(rows[counts], own, dim=-1).mean()
-    apart = F.mse_loss(rows[counts], own) / spread + 0.5 * (1 - near)
-    apart = apart + 0.1 * contrast(rows, wanted, counts) if contrasted else apart
+    apart = torch.zeros((), device=rows.device)
+    if "squared" in alike:
+        apart = apart + LOSSES["squared"] * F.mse_loss(rows[counts], own) / spread
+    if "cosine" in alike:
+        apart = apart + LOSSES["cosine"] * (1 - near)
+    if "contrast" in alike and contrasted:
+        apart = apart + LOSSES["contrast"] * contrast(rows, wanted, counts)
     parts = {name: apart, f"_{name}_cosine": near.detach()}
     foreseen = adapter.predict_next(hidden)
     if foreseen is not None:
