@@ -186,6 +186,7 @@ def test_questions_that_are_no_questions(capsys: pytest.CaptureFixture[str], tmp
     assert "does not exist" in refused(capsys, *compare, tmp_path / "qa.jsonl")
     (tmp_path / "qa.jsonl").write_text('{"recording": "a", "question": "b"}\n')
     assert "line 1" in refused(capsys, *compare, tmp_path / "qa.jsonl")
+    assert "--risk is not used by method prior" in refused(capsys, *compare, tmp_path / "qa.jsonl", "--risk", "0.05")
     assert not (tmp_path / "rows.jsonl").exists()
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 FENCE = re.compile(r"(?:^<!-- run: (?P<how>[^>]*?) -->\n)?^```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
-REPORTS = ("docs_figures.py", "heads_report.py", "numerics_report.py")
+REPORTS = ("docs_figures.py", "heads_report.py", "numerics_report.py", "alignment_report.py")
 
 
 @dataclass(frozen=True)

@@ -98,16 +98,19 @@ def compare(
     from eventspec.core import Sampling
     from eventspec.experiments.compare import Interrupted, check_arms
     from eventspec.experiments.compare import compare as run
-    from eventspec.pairs import check_method
+    from eventspec.pairs import check_choices, check_method
+    from eventspec.pairs.methods import CHOICES
     from eventspec.recordings.qa import check_recordings, read_questions
 
     opening = _opening(sensor, monotonic)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
+    if risk is not None:
+        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
     contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
     check_recordings(questions, asked)
     check_arms(methods, kinds, contexts)
-    about: dict[str, Any] = {"sensor": sensor, "monotonic": monotonic}
+    about: dict[str, Any] = {"sensor": sensor, "monotonic": monotonic, "risk": risk}
     if target is None:
         ready = _pair(pair, device_plan, dtype, device)
     else:
