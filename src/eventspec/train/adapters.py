@@ -3,8 +3,8 @@
 Three phases, each from where the one before ended. alignment: what is written is like the target's own, visual rows of the
 same moments and places or features behind the same tokens. acceptance: the target's own answers, by cross-entropy with what it
 said on its own rows. end-to-end: the same, and the share of an answer that a chain drafted so would have accepted. Whatever its
-kind, an adapter is trained on the text of the target: on two texts that two models make on their own, training stops at their
-difference.
+kind, an adapter is trained on the text of the target: on two texts that two models make on their own, what is wanted behind
+the place where they part has nothing to do with what is read.
 """
 
 from __future__ import annotations
