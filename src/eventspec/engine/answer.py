@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
@@ -55,8 +56,13 @@ class Answer:
     def verify(self, logits: Tensor, proposal: Proposal) -> Verdict:
         """What the rule makes of a proposal by the target's logits float [N+1, V]."""
         self.plain &= not len(proposal)
-        numerics = replace(self.numerics, settle=None) if self.plain else self.numerics
+        numerics = self._unsettled if self.plain else self.numerics
         return verify(logits, proposal, self.sampling, self.tokens, self._rng, self.state, numerics)
+
+    @cached_property
+    def _unsettled(self) -> Numerics:
+        """What plain decoding decides by: its own logits need no settling."""
+        return Numerics(self.numerics.rounding)
 
     def extend(self, verdict: Verdict) -> list[int]:
         """Take over what was decided; the tokens that count, up to where the answer ends."""

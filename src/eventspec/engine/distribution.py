@@ -55,6 +55,16 @@ def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
     return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
 
 
+def allowed_on_host(logits: Tensor, sampling: Sampling) -> np.ndarray[Any, Any]:
+    """As `allowed`, of logits on a CPU, as float32 or float64 [..., V] of numpy's: a step of plain decoding is short."""
+    rows: np.ndarray[Any, Any] = (logits if logits.dtype == torch.float64 else logits.float()).numpy()
+    banned = [token for token in sampling.banned_ids if token < rows.shape[-1]]
+    if banned:
+        rows = rows.copy()
+        rows[..., banned] = -np.inf
+    return rows
+
+
 def choose(
     logits: Tensor,
     path: Sequence[int],

@@ -19,7 +19,16 @@ from torch import Tensor
 
 from eventspec.core import BadInput, ConstraintState, Proposal, Sampling, Verdict
 from eventspec.engine.admissible import advanced
-from eventspec.engine.distribution import PositionRng, Row, allowed, choose, draw, plain_greedy, processed
+from eventspec.engine.distribution import (
+    PositionRng,
+    Row,
+    allowed,
+    allowed_on_host,
+    choose,
+    draw,
+    plain_greedy,
+    processed,
+)
 from eventspec.engine.numerics import Numerics
 
 
@@ -85,10 +94,13 @@ def _among_drawn(p: Row, proposal: Proposal, children: list[int], rng: np.random
 def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: float) -> Verdict | None:
     """The rule for one-hot p, which is a walk along the argmax: equal to the general walk, and free of its arithmetic. None
     where a decision on the way is a near tie, or nothing may be said: that is for the general walk."""
-    rows = allowed(logits, sampling)
     # On the host in numpy, whose argmax takes a seventh of torch's there; from a device only what is needed comes.
-    rows = rows if rows.dtype == torch.float64 else rows.float()
-    host = rows.numpy() if rows.device.type == "cpu" else None
+    host = allowed_on_host(logits, sampling) if logits.device.type == "cpu" else None
+    if host is not None and len(host) == 1:  # plain decoding, where every operation finds its code gone from the caches
+        token = int(host[0].argmax())
+        near = np.count_nonzero(host[0] >= host[0][token] - rounding) > 1
+        return None if near else _verdict([], [token], [])
+    rows = allowed(logits, sampling) if host is None else logits
     best = (rows if host is None else host).argmax(-1).tolist()
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
     path: list[int] = []
@@ -99,7 +111,7 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
             path.append(child)
             node, wanted = child, best[child + 1]
     places = [0, *(child + 1 for child in path)]
-    walked = rows[places].numpy(force=True) if host is None else host if len(host) == 1 else host[places]
+    walked = (rows if rows.dtype == torch.float64 else rows.float())[places].numpy(force=True) if host is None else host[places]
     # Where all is banned the best is minus infinity, and so are all the others: more than one of them.
     if np.count_nonzero(walked >= walked.max(-1, keepdims=True) - rounding) > len(places):
         return None

@@ -141,11 +141,12 @@ class LanguageSession:
     def __init__(self, language: Llama, reading: Reading, loan: Loan | None = None) -> None:
         self.language, self.cache, self.taps, self._reading, self._loan = language, reading.cache, reading.taps, reading, loan
         self.pending, self.chunked = reading.prompt.rows[reading.rows :], reading.rows > 0
+        self._runner = language.runner()  # its weights are final for as long as an answer takes
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
         inner = inner_taps([self])
-        hidden, tapped = self.language.runner().step(Rows(self.pending[:rows], self.cache), inner)
+        hidden, tapped = self._runner.step(Rows(self.pending[:rows], self.cache), inner)
         self._remember(hidden, self.features(hidden, dict(zip(inner, tapped, strict=True))))
         self.cache.keep(rows, [])
         self.pending, self.chunked = self.pending[rows:], True
@@ -166,7 +167,10 @@ class LanguageSession:
 
     def score(self, proposal: Proposal) -> Scores:
         """As `core.TargetSession.score`: logits float [N+1, V]; the proposal fits `limits` and `room`."""
-        return score_together([self], [proposal])[0]
+        inner = inner_taps([self]) if self.taps else ()
+        hidden, tapped = self._runner.step(self.asked(proposal), inner)
+        features = self.features(hidden, dict(zip(inner, tapped, strict=True))) if self.taps else None
+        return self.scored(hidden, features, self.language.logits(hidden[len(self.pending) - 1 :]))
 
     def asked(self, proposal: Proposal) -> Rows:
         """The rows of a forward over what is pending and a proposal."""
@@ -215,15 +219,15 @@ class LanguageSession:
 def score_together(sessions: Sequence[LanguageSession], proposals: Sequence[Proposal]) -> list[Scores]:
     """As every session's `score` of its proposal, in one forward of the model that they share: trees of any shape, behind
     caches of any length. ValueError for sessions of different models."""
-    if not sessions:
-        return []
+    if len(sessions) < 2:
+        return [session.score(proposal) for session, proposal in zip(sessions, proposals, strict=True)]
     language, inner = sessions[0].language, inner_taps(sessions)
     if any(session.language is not language for session in sessions):
         raise ValueError("only sessions of one model share a forward")
-    asked, runner = [session.asked(proposal) for session, proposal in zip(sessions, proposals, strict=True)], language.runner()
-    passes = [runner.step(asked[0], inner)] if len(asked) == 1 else runner.step_together(asked, inner)
+    asked = [session.asked(proposal) for session, proposal in zip(sessions, proposals, strict=True)]
+    passes = language.runner().step_together(asked, inner)
     wanted = [hidden[len(session.pending) - 1 :] for session, (hidden, _) in zip(sessions, passes, strict=True)]
-    logits = language.logits(wanted[0] if len(wanted) == 1 else torch.cat(wanted)).split(list(map(len, wanted)))
+    logits = language.logits(torch.cat(wanted)).split(list(map(len, wanted)))
     found = []
     for session, (hidden, tapped), own in zip(sessions, passes, logits, strict=True):
         found.append(session.scored(hidden, session.features(hidden, dict(zip(inner, tapped, strict=True))), own))
