@@ -170,9 +170,9 @@ def low_rank(told: Told) -> list[str]:
         "## Low-rank updates",
         "",
         "`eventspec train lora`: an event drafter before it learned from this target (it began as an earlier pair's drafter "
-        "and was trained on right answers for seven minutes), with low-rank updates (LoRA) of its language model, four "
-        "minutes each, and the one of the pair that ships, which was distilled whole in the two and a half hours of `train "
-        f"embedded`; {judged}",
+        "and was trained on right answers for seven minutes), with low-rank updates (LoRA) of its language model, "
+        f"{runs[0]['seconds'] / 60:.0f} minutes each on one core, and the one of the pair that ships, which was distilled "
+        f"whole in the two and a half hours of `train embedded`; {judged}",
         "",
         *lines(heads, rows),
     ]

@@ -141,7 +141,8 @@ def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, wor
     Checkpoint(out, preset.stage.name).require(training)
     after = training.agreement(held_out, wanted)
     write_text(log, "".join(json.dumps(figures) + "\n" for figures in (before, after)))
-    about = {"before": before, "calibration": after, "rank": rank, "parameters": training.learned, "torch": torch.__version__}
+    about = {"before": before, "calibration": after, "rank": rank, "parameters": training.learned}
+    about |= {"seconds": preset.stage.seconds, "torch": torch.__version__}
     return export(folder, training.merged(), about, out)
 
 
