@@ -24,11 +24,15 @@ NEAR = ("cosine", "linear_cka")
 """Gaps that are large where two sets of features are alike."""
 OWN_TEXTS, JUDGED, SAME_LOSS, ALL_PHASES = (
     "texts of their own",
-    "texts of their own, judged on the target's",
+    "own texts, target's test",
     "the target's text",
     "the target's text, all phases",
 )
 CONTROL = "constant"
+AGES = (
+    "![Share of tokens right in training, to {output}, by minutes of all adapters together.]"
+    "(figures/alignment-ages-{output}.svg)"
+)
 DRAWS = 2000
 Told = dict[str, Any]
 Points = list[tuple[str, dict[str, float], float]]
@@ -116,19 +120,16 @@ def another(nulls: Told, name: str, gap: str) -> str:
     return f"{nulls[name]['another'][gap]:.2f}" if name in nulls else "-"
 
 
-def by_step(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
+def by_step(run: Told) -> dict[str, list[tuple[float, float]]]:
     """Accuracy in training over minutes, one phase behind the other; the first learns no answers."""
     series = dict[str, list[tuple[float, float]]]()
-    for run in taught(runs):
-        for name, curves in product(run["phases"][-1]["adapters"], run["curves"]):
-            done, found = 0.0, list[tuple[float, float]]()
-            for rows in curves.values():
-                found += [
-                    ((done + row["seconds"]) / 60, row[f"_{name}_accuracy"]) for row in rows if f"_{name}_accuracy" in row
-                ]
-                done += rows[-1]["seconds"] if rows else 0.0
-            if found:
-                series[name] = found
+    for name, curves in product(run["phases"][-1]["adapters"], run["curves"]):
+        done, found = 0.0, list[tuple[float, float]]()
+        for rows in curves.values():
+            found += [((done + row["seconds"]) / 60, row[f"_{name}_accuracy"]) for row in rows if f"_{name}_accuracy" in row]
+            done += rows[-1]["seconds"] if rows else 0.0
+        if found:
+            series[name] = found
     return series
 
 
@@ -147,7 +148,7 @@ def ages(runs: list[Told]) -> list[str]:
         "on (what a chain drafted ahead would have accepted), and answers that are right whole. Every adapter learned for four "
         "minutes on one core (`--preset cpu`), 48 seconds of them alignment; the chart is of batches in training.",
         "",
-        "![Share of tokens right in training, by minutes of all adapters together.](figures/alignment-ages.svg)",
+        *(AGES.format(output=output) for output in ("rows", "features")),
         "",
         *lines(heads, rows),
     ]
@@ -189,7 +190,9 @@ def by_size(runs: list[Told]) -> dict[str, list[tuple[float, float]]]:
         else:
             kinds = {SAME_LOSS: phases["alignment"], ALL_PHASES: run["phases"][-1]["adapters"]}
         for name, found in kinds.items():
-            known = [(run["parameters"][kind] / 1000, found[kind]["tokens"]) for kind in found if kind in run["parameters"]]
+            known = [
+                (round(run["parameters"][kind] / 1000), found[kind]["tokens"]) for kind in found if kind in run["parameters"]
+            ]
             series[name] = sorted(known)
     return series
 
