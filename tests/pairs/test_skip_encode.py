@@ -21,6 +21,7 @@ from eventspec.core import BadCheckpoint, BadInput, Proposal
 from eventspec.events.stream import EventStream
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.adapters import ACCEPTANCE, digest_of, save_adapter
+from eventspec.pairs.pair_file import folder_of
 from eventspec.recordings import Recording
 
 QUESTION = "Describe the scene."
@@ -245,6 +246,31 @@ def test_an_answer_whose_features_are_no_numbers_is_left_to_the_target(folder: P
     usual = (-0.1, -0.5, 2.0, -3.0, 9.0)
     assert target.probability(Drafted([1], usual, {})) > 0.9
     assert target.probability(Drafted([1], (math.nan, *usual[1:]), {})) == 0.0
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"predictor": {}}'])
+def test_a_damaged_calibration_keeps_nobody_from_other_methods(damage: str, tmp_path: Path, recording: Recording) -> None:
+    copy = tmp_path / "pair"
+    shutil.copytree(folder_of("nano"), copy)
+    (copy / "adapters/attention" / ACCEPTANCE).write_text(damage)
+    with load_pair(copy, "one", fit=False) as pair:
+        assert generate(pair, recording, QUESTION, "aligned", max_new_tokens=4).lossless
+        assert pair.with_adapter("attention", "aligned").method("aligned").notes[-1] == "drafted by adapter attention"
+        for use in (lambda: pair.method("skip-encode"), lambda: pair.with_adapter("attention", "skip-encode")):
+            with pytest.raises(BadCheckpoint, match="holds no calibrated predictor"):
+                use()
+
+
+def test_an_answer_from_events_alone_claims_no_accepted_drafts(folder: Path, recording: Recording) -> None:
+    asked, taken = (
+        generate(pair_of(folder, calibrated(bias)), recording, QUESTION, "skip-encode", max_new_tokens=16)
+        for bias in (-20.0, 20.0)
+    )
+    said = taken.as_json()["speculation"]
+    assert (said["tau"], said["rounds"], said["accepted"]) == (None, 0, 0)
+    assert "verified by nobody" in taken.summary()
+    assert asked.as_json()["speculation"]["tau"] >= 1
+    assert any("events were not enough, the target was asked" in note for note in asked.trace.notes)
 
 
 def test_a_session_of_what_was_said_says_it_again() -> None:

@@ -130,6 +130,8 @@ class Calibrated:
             data = json.loads(path.read_text())
             predictor = Predictor.from_json(data["predictor"])
             probabilities, wrong = np.array(data["probabilities"], float), np.array(data["wrong"], bool)
+            if not np.isin(data["wrong"], (0, 1)).all():
+                raise ValueError("wrong is 0 or 1")
             recordings = np.array(data["recordings"], np.int64)
             evidence, of = float(data["evidence"]), {str(name): str(digest) for name, digest in data["of"].items()}
             if not math.isfinite(evidence):
@@ -139,7 +141,8 @@ class Calibrated:
             if not ((probabilities >= 0) & (probabilities <= 1)).all():
                 raise ValueError("probabilities from 0 to 1")
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise BadCheckpoint(f"{path} holds no calibrated predictor ({error}): calibrate it again") from None
+            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise BadCheckpoint(f"{path} holds no calibrated predictor ({why}): calibrate it again") from None
         return cls(predictor, probabilities, wrong, recordings, evidence, of)
 
 

@@ -195,9 +195,11 @@ class SubstitutedContext:
         probability = owner.probability(drafted)
         trace.skipped = drafted.features is not None and probability >= owner.threshold
         if not trace.skipped:
+            if drafted.features is not None:
+                trace.note(f"events were not enough, the target was asked: probability {probability:.3f} of its answer")
             return self._encoded(trace).open(question, sampling, tail, trace, taps)
         trace.sizes.update(drafted.sizes)
-        cost = "no frame was encoded" if self._context is None else "its frames were encoded beside"
+        cost = "no frame was encoded" if self._context is None else "its frames were encoded beside, and not used"
         trace.note(f"answered from events alone, {cost}: the target's answer with probability {probability:.3f}")
         return SaidSession(drafted.token_ids, owner.limits.vocabulary)
 
@@ -206,7 +208,8 @@ class SubstitutedContext:
         owner, workers = self.owner, self._workers
         if question in owner.answers(self.media):
             return self._answered(question)
-        if workers is None or not workers.concurrent or self._context is not None or not owner.doubts(question):
+        beside = workers is not None and trace.device_plan == "two"  # else there is no lane to spare
+        if workers is None or not beside or self._context is not None or not owner.doubts(question):
             drafted = self._timed(question, trace, "target")
         else:
             coming = workers.start("drafter", lambda: self._timed(question, trace, "drafter"))

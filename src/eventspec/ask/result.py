@@ -12,6 +12,13 @@ from eventspec.engine.answer import FinishReason
 READY = 0.1
 
 
+_UNVERIFIED: dict[str, Any] = {
+    **dict.fromkeys(("rounds", "drafted", "accepted", "drafted_levels", "head_start_drafted", "head_start_accepted"), 0),
+    **{"tau": None, "accepted_per_position": [], "accepted_by": {}, "drafted_rounds": 0, "ready_rounds": 0},
+}
+"""What speculation says of an answer from events alone: no target looked at a draft."""
+
+
 @dataclass(frozen=True, repr=False)
 class Result:
     """An answer and how it came about."""
@@ -50,6 +57,8 @@ class Result:
         came = {"first provisional": "first_provisional", "first committed": "first_committed", "complete": "total"}
         stages = [f"{words} {times[name]:.1f} ms" for words, name in came.items() if times[name] is not None]
         spoken = f"{len(trace.rounds)} rounds, tau {trace.tau:.2f}, accepted {trace.accepted} of {trace.drafted} drafted nodes"
+        if trace.skipped:
+            spoken = "none: events alone, verified by nobody"
         lines = [
             self.text,
             f"method:  {self._by()}, {'lossless' if self.lossless else 'LOSSY: not the answer of the target that sees all'}",
@@ -98,6 +107,7 @@ class Result:
                 "accepted_by": accepted_by(self.trace),
                 **ready_rounds(self.trace),
                 "near_ties": self.trace.near_ties,
+                **(_UNVERIFIED if self.trace.skipped else {}),
             },
             "rounds_ms": rounds_ms(self.trace),
             "overhead_share": round(overhead_share(self.trace), 4),

@@ -85,7 +85,7 @@ def grown(updates: Iterable[tuple[float, Update]], decode: Decode) -> list[tuple
 def in_short(result: Result) -> str:
     """Who drafted an answer, and how long it took, for a line below it."""
     first, end = (1e3 * result.trace.marks[name] for name in ("first_committed", "end"))
-    how = f"method {result.chosen}, tau {result.trace.tau:.2f}"
+    how = f"method {result.chosen}, {'verified by nobody' if result.trace.skipped else f'tau {result.trace.tau:.2f}'}"
     return f"({len(result.token_ids)} tokens, the first after {first:.1f} ms, all after {end:.1f} ms; {how})"
 
 

@@ -96,12 +96,14 @@ def adapter(
     for made in kinds:
         name = recipe.name_of(made, written)
         own = recorded["calibration"][name]
-        right = f"{own['tokens']:.1%} of tokens, the first {own['leading']:.1f} of an answer"
-        typer.echo(f"{name:<19} {right}, {own['answers']:.1%} of {own['n_answers']} answers")
+        right = f"{own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer"
+        typer.echo(f"{name:<19} {right}, {own['answers']:.1%} of {own['n_answers']} answers whole")
         if (why := own.get("not_calibrated")) is not None:
             typer.echo(f"note: {name} is not calibrated for --method skip-encode: {why}", err=True)
     if free_running:
         typer.echo(f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair")
         return
     method = "aligned" if written == "rows" else "event-eagle"
-    typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method}")
+    names = [recipe.name_of(made, written) for made in kinds]
+    best = max(names, key=lambda name: recorded["calibration"][name]["leading"])
+    typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}")

@@ -71,7 +71,9 @@ class Adapters:
         if found is not None and found.predictor.names != FEATURES:
             raise BadCheckpoint(f"{path}: it goes by {', '.join(found.predictor.names)}, wanted {', '.join(FEATURES)}")
         if found is not None and found.of.get("adapter") != digest_of(self.folder(name)):
-            raise BadCheckpoint(f"{path}: it was calibrated with other weights of the adapter: `eventspec train adapter` does")
+            raise BadCheckpoint(
+                f"{path}: it was calibrated with other weights of the adapter: `eventspec train adapter` calibrates it"
+            )
         return found
 
     def encoder(self, name: str) -> EventEncoder:

@@ -10,7 +10,7 @@ from pathlib import Path
 from eventspec.align.acceptance import needed
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder
-from eventspec.core import BadInput, Drafter, Sampling, Target
+from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling, Target
 from eventspec.drafters import Cascade, LanguageDrafter, Mixture, NgramDrafter, PriorDrafter, ReferenceDrafter, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
@@ -255,12 +255,17 @@ def drafting_by(parts: Parts, adapter: str) -> str:
 
 def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None) -> Method | None:
     """LOSSY: answers from events alone where the share of wrong ones among all stays below `risk` (default `USUAL_RISK`). None
-    where there is no adapter that was calibrated for it; BadInput for an adapter or a risk that was asked for and cannot be
-    had."""
-    adapters = parts.adapters
+    where there is no adapter that was calibrated for it; BadInput and BadCheckpoint for an adapter or a risk that was asked for
+    and cannot be had: who does not ask, and uses other methods, is not kept from it by a calibration that cannot be read."""
+    adapters, allowed = parts.adapters, USUAL_RISK if risk is None else risk
     if adapters is None or (which := name or adapters.usual("rows")) is None:
         return None
-    calibrated, allowed = adapters.calibrated(which), USUAL_RISK if risk is None else risk
+    try:
+        calibrated = adapters.calibrated(which)
+    except BadCheckpoint:
+        if name is None and risk is None:
+            return None
+        raise
     if name is None and risk is None and (calibrated is None or len(set(calibrated.recordings)) < needed(allowed)):
         return None
     if calibrated is None:

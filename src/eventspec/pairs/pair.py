@@ -13,7 +13,7 @@ from eventspec.align.acceptance import check_risk
 from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
-from eventspec.core import BadInput, Constraint, Drafter, Target, Window
+from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
 from eventspec.engine.method import Method
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers, described_placement
@@ -96,6 +96,8 @@ class Pair:
         """What a name means; BadInput when this pair has no such method."""
         if name not in self.methods:
             offers = ", ".join(self.methods)
+            if name == SKIP and self.parts.adapters is not None and (usual := self.parts.adapters.usual("rows")) is not None:
+                skip_encode(self.parts, usual)  # says what is lacking
             if name in METHODS:
                 raise BadInput(f"pair {self.name} has no drafter for method {name}: it offers {offers}")
             raise BadInput(f"unknown method '{name}': choose one of {offers}")
@@ -164,7 +166,13 @@ class Pair:
         found, adapters = aligned(parts, adapter), parts.adapters
         assert found is not None and adapters is not None  # `drafting_by` looked
         own = replace(self, methods=remade(parts, rest, {by: found}))
-        if adapters.calibrated(adapter) is not None:
+        try:
+            calibrated = adapters.calibrated(adapter)
+        except BadCheckpoint:
+            if method == SKIP:
+                raise
+            return own  # the adapter itself is as good as ever
+        if calibrated is not None:
             return own.with_risk(self._skipping.risk if self._skipping else USUAL_RISK, adapter)
         if method == SKIP:
             raise BadInput(f"adapter {adapter} was not calibrated: method {SKIP} does not know when to trust it")
