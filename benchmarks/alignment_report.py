@@ -205,12 +205,6 @@ def risk(told: Told, timed: Told) -> list[str]:
     heads = ["limit", "answered from events", "wrong, of all answers (95 %, binomial)"]
     right = ", ".join(f"{split['right']:.0%}" for split in splits)
     blind = ", ".join(f"{split['prior_right']:.0%}" for split in splits)
-    areas = [
-        [name, *(f"{pooled:.2f}, {within:.2f}" for pooled, within in (split["auc"][name] for split in splits))]
-        for name in splits[0]["auc"]
-    ]
-    said = splits[0]["reliability"]
-    bins = [[f"{row['said']:.2f}", f"{row['right']:.2f}", str(row["n"])] for row in said["bins"]]
     speeds = [
         [
             f"`{name}`",
@@ -234,13 +228,6 @@ def risk(told: Told, timed: Told) -> list[str]:
         f"{timed['methods']['prior']['speedup']:.2f}x of the lossless prior and {timed['methods']['hybrid']['speedup']:.2f}x "
         "of `hybrid`."
     )
-    apart = (
-        "What tells answers that are right from others: area under the ROC curve by set of scenes, over all answers and on "
-        "average within a kind of question, as the kind alone tells much. `predictor` is what ships; `all features` and `text "
-        "alone` (how long the answer is, how likely it is to the prior) are fitted on half of the scenes and judged on the "
-        "other; then single features: the surest and the whole log-probability of the drafting model (`least`, `sum`: the rule "
-        "of confidence), length, the prior's log-probability, the rate of events."
-    )
     return [
         "## Risk",
         "",
@@ -254,6 +241,26 @@ def risk(told: Told, timed: Told) -> list[str]:
         "![Share of answers that are the target's by speed, at each risk.](figures/alignment-quality.svg)",
         "",
         *lines(["arm", "speedup", "answered from events", "not the target's"], speeds),
+        *told_apart(splits),
+    ]
+
+
+def told_apart(splits: list[Told]) -> list[str]:
+    """How well right answers are told from wrong ones, and by what."""
+    areas = [
+        [name, *(f"{pooled:.2f}, {within:.2f}" for pooled, within in (split["auc"][name] for split in splits))]
+        for name in splits[0]["auc"]
+    ]
+    said = splits[0]["reliability"]
+    bins = [[f"{row['said']:.2f}", f"{row['right']:.2f}", str(row["n"])] for row in said["bins"]]
+    apart = (
+        "What tells answers that are right from others: area under the ROC curve by set of scenes, over all answers and on "
+        "average within a kind of question, as the kind alone tells much. `predictor` is what ships; `all features` and `text "
+        "alone` (how long the answer is, how likely it is to the prior) are fitted on half of the scenes and judged on the "
+        "other; then single features: the surest and the whole log-probability of the drafting model (`least`, `sum`: the rule "
+        "of confidence), length, the prior's log-probability, the rate of events."
+    )
+    return [
         apart,
         "",
         *lines(["by", *(f"set {number}" for number in range(1, len(splits) + 1))], areas),

@@ -98,15 +98,13 @@ def compare(
     from eventspec.core import Sampling
     from eventspec.experiments.compare import Interrupted, check_arms
     from eventspec.experiments.compare import compare as run
-    from eventspec.pairs import check_choices, check_method
-    from eventspec.pairs.methods import CHOICES
+    from eventspec.pairs import check_method
     from eventspec.recordings.qa import check_recordings, read_questions
 
     opening = _opening(sensor, monotonic)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
-    if risk is not None:
-        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
+    _check_risk(risk, methods)
     contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
     check_recordings(questions, asked)
     check_arms(methods, kinds, contexts)
@@ -128,6 +126,15 @@ def compare(
         _tell(cut.summary, out, plot, as_json, stopped)
         raise
     _tell(found, out, plot, as_json)
+
+
+def _check_risk(risk: float | None, methods: list[str]) -> None:
+    """BadInput for a risk that no method heeds."""
+    from eventspec.pairs import check_choices
+    from eventspec.pairs.methods import CHOICES
+
+    if risk is not None:
+        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
 
 
 def _compared(show: Tell, done: int, total: int) -> None:

@@ -119,11 +119,11 @@ def machine() -> dict[str, Any]:
 def processor() -> str:
     """The processor's name, and its family, model and instruction set where the system tells: clouds give several kinds one
     name."""
-    told = dict[str, str]()
+    fields = dict[str, str]()
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
-            told.setdefault(name.strip(), value.strip())
-    known = [f"{name} {told[field]}" for name, field in (("family", "cpu family"), ("model", "model")) if field in told]
-    name = told.get("model name") or platform.processor() or platform.machine()
+            fields.setdefault(name.strip(), value.strip())
+    known = [f"{name} {fields[field]}" for name, field in (("family", "cpu family"), ("model", "model")) if field in fields]
+    name = fields.get("model name") or platform.processor() or platform.machine()
     return f"{name} ({' '.join(known)}, {torch.backends.cpu.get_cpu_capability()})" if known else name

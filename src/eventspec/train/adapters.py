@@ -150,8 +150,8 @@ def train(
         write_figures(out / FIGURES, json.loads(log.read_text().splitlines()[-1]), adapters)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
         judge = FeatureTraining(frozen, drafter, adapters, clips, {}, preset.packed)
-        told = {"same_token": training.alike_share, "on_the_target's_text": judge.agreement(held_out, even(own_text))}
-        write_text(out / "free-running.json", json.dumps(told) + "\n")
+        judged = {"same_token": training.alike_share, "on_the_target's_text": judge.agreement(held_out, even(own_text))}
+        write_text(out / "free-running.json", json.dumps(judged) + "\n")
         return out
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":
