@@ -99,7 +99,9 @@ def test_regex(pair: Pair, street: Recording, temperature: float) -> None:
 def test_true_drafts_pass_the_grammar(pair: Pair, street: Recording) -> None:
     """Where the grammar allows what the drafter says, drafting pays as it does without."""
     pytest.importorskip("llguidance")
-    result = generate(pair, street, QUESTION, "cross-modal", constraint=pair.regex(r"[A-Za-z0-9 ,.]*"), max_new_tokens=48)
+    patient = pair.with_policy(("cross-modal",), patience=10_000.0)  # beside other tests the drafter may be late
+    free = pair.regex(r"[A-Za-z0-9 ,.]*")
+    result = generate(patient, street, QUESTION, "cross-modal", constraint=free, max_new_tokens=48)
     assert result.token_ids == generate(pair, street, QUESTION, "autoregressive", max_new_tokens=48).token_ids
     assert result.trace.accepted > 0
 
