@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,8 @@ def test_a_file_keeps_everything_and_a_damaged_one_is_refused(tmp_path: Path) ->
     assert again.predictor == predictor
     assert again.threshold(0.05) == kept.threshold(0.05)
     assert (again.evidence, again.of) == (SURELY, {"adapter": "ab12"})
+    replace(kept, evidence=-math.inf).save(tmp_path / "few.json")  # halves too small to judge each other
+    assert Calibrated.load(tmp_path / "few.json").evidence == -math.inf
     data = json.loads((tmp_path / "a.json").read_text())
     for change in (
         {"probabilities": [0.5]},

@@ -134,8 +134,8 @@ class Calibrated:
                 raise ValueError("wrong is 0 or 1")
             recordings = np.array(data["recordings"], np.int64)
             evidence, of = float(data["evidence"]), {str(name): str(digest) for name, digest in data["of"].items()}
-            if not math.isfinite(evidence):
-                raise ValueError("a finite evidence")
+            if math.isnan(evidence):
+                raise ValueError("evidence is no number")
             if not probabilities.shape == wrong.shape == recordings.shape or probabilities.ndim != 1:
                 raise ValueError("a probability for every answer")
             if not ((probabilities >= 0) & (probabilities <= 1)).all():
