@@ -65,7 +65,7 @@ def test_rows_that_nobody_asks_for_leave_keys_and_values_all_the_same(kind: str,
     cos, sin = (table[5 : 5 + rows] for table in turns(20))
     mask = torch.full((rows, 5 + rows), -torch.inf).triu(6)
     weights = (kernel.weights.layers[0], False, kernel.heads, kernel.eps)
-    whole = block(normed, x, cos, sin, one.keys[0], one.values[0], 5, mask, 0, *weights)
+    whole = block(normed, x, len(x), cos, sin, one.keys[0], one.values[0], 5, mask, 0, *weights)
     last = kernel.read(normed, x, (cos, sin), two)
     torch.testing.assert_close(last, whole[-1:], atol=1e-5, rtol=1e-4)
     for mine, theirs in ((two.keys[0], one.keys[0]), (two.values[0], one.values[0])):

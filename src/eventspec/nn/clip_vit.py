@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.nn.decode import compiled, product
+from eventspec.nn.decode import compiled
 from eventspec.nn.layer_weights import VisionWeights
-from eventspec.nn.linear import Linear, usable_for
+from eventspec.nn.linear import Linear, product, usable_for
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eventspec.nn.decode import apply_rope, attention, block, last_row, product
+from eventspec.nn.decode import apply_rope, attention, block, last_row
 from eventspec.nn.layer_weights import CrossWeights, LayerWeights
+from eventspec.nn.linear import product
 
 
 def crossed(
@@ -37,7 +38,7 @@ def crossed(
     rows, end, width = embeds.size(0), start + embeds.size(0), embeds.size(1)
     first, layer = layers[0], layers[1]
     normed = torch.rms_norm(embeds, [width], first.input_norm, eps)
-    x = block(normed, embeds, cos, sin, stored[0], stored[1], start, mask, causal, first, packed, heads, eps)
+    x = block(normed, embeds, rows, cos, sin, stored[0], stored[1], start, mask, causal, first, packed, heads, eps)
     kv_heads, head_dim = stored[2].size(0), stored[2].size(2)
     asked = product(torch.rms_norm(x, [width], layer.input_norm, eps), cross.queries, packed).view(rows, heads, head_dim)
     both = product(features, cross.features, packed).view(rows, 2 * kv_heads, head_dim)
@@ -69,7 +70,7 @@ def crossed_pass(
     width, last = embeds.size(1), layers[2]
     x = crossed(embeds, features, cos, sin, stored, start, mask, 0, layers, cross, False, heads, eps)
     normed = torch.rms_norm(x, [width], last.input_norm, eps)
-    x = block(normed, x, cos, sin, stored[4], stored[5], start, mask, 0, last, False, heads, eps)
+    x = block(normed, x, x.size(0), cos, sin, stored[4], stored[5], start, mask, 0, last, False, heads, eps)
     return torch.rms_norm(x, [width], cross.final_norm, eps)
 
 

@@ -54,7 +54,7 @@ def layer_pass(
         seen = torch.rms_norm(hidden, [width], hidden_norm, eps)
         x = seen if weights.norm_residual else hidden
         normed = torch.cat((torch.rms_norm(embeds, [width], layer.input_norm, eps), seen), 1)
-    return block(normed, x, cos, sin, stored[0], stored[1], start, mask, 0, layer, False, weights.heads, eps)
+    return block(normed, x, x.size(0), cos, sin, stored[0], stored[1], start, mask, 0, layer, False, weights.heads, eps)
 
 
 def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tensor, Tensor]:

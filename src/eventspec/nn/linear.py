@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Optional
 
 import torch
 import torch.nn.functional as F
@@ -64,17 +64,17 @@ def layout() -> Layout:
         "columns": ([by_columns(weight) for weight in weights], lambda weight: F.linear(x, weight)),
     }
     if torch.backends.cpu.get_cpu_capability() == "AVX512" and onednn_works():
-        ways["packed"] = ([packed_weight(weight) for weight in weights], lambda weight: packed_product(x, weight, None))
+        ways["packed"] = ([packed_weight(weight) for weight in weights], lambda weight: product(x, weight, True))
     took: dict[Layout, list[float]] = {name: [] for name in ways}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a lane
     try:
         with torch.inference_mode():
             for _ in range(8):
-                for name, (found, product) in ways.items():
+                for name, (found, through) in ways.items():
                     began = time.perf_counter()
                     for weight in found:
-                        product(weight)
+                        through(weight)
                     took[name].append(time.perf_counter() - began)
     finally:
         torch.set_num_threads(threads)
@@ -83,10 +83,30 @@ def layout() -> Layout:
     return best if least[best] < _WORTH * least["rows"] else "rows"
 
 
-def packed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [..., I] through a packed weight [O, I] -> [..., O]."""
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+def spare_rows(rows: int) -> int:
+    """By how many rows of zeros a packed product of so many rows is filled up.
+
+    oneDNN makes a kernel for every row count that it meets, and keeps 1,024 of them: 0.3 ms for the first product of a count
+    (Zen 5, quiet), 1.5 to 2 where another process works, five of them in a decoding step that takes 1.5. So there are few
+    counts, and three rows more cost 0.05 ms of it.
+    """
+    if rows <= 4:
+        return 0
+    return -rows % 4 if rows <= 64 else -rows % 16
+
+
+def filled(x: Tensor, packed: bool) -> Tensor:
+    """x [T, I] with `spare_rows` behind it where products are `packed`; others as they are."""
+    spare = spare_rows(x.size(0)) if packed and x.dim() == 2 else 0
+    return x if spare == 0 else F.pad(x, [0, 0, 0, spare])
+
+
+def product(x: Tensor, weight: Tensor, packed: bool, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+    """x [..., I] through a weight [O, I], which may be `packed` in oneDNN's layout, and a bias [O] -> [..., O]."""
+    if not packed:
+        return F.linear(x, weight, bias)
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(filled(x, True), weight, bias, "none", [], "")
+    return found[: x.size(0)]
 
 
 def usable_for(weight: Tensor) -> bool:
@@ -121,8 +141,10 @@ class Linear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         if not usable_for(x):
             return F.linear(x, self.final(), self.bias)
-        rows = x.shape[0] if x.dim() == 2 else x.numel() // x.shape[-1]
-        return F.linear(x, self.weight, self.bias) if rows < FEW_ROWS else packed_product(x, self.final(), self.bias)
+        rows = x.flatten(0, -2) if x.dim() > 2 else x
+        if x.dim() < 2 or len(rows) < FEW_ROWS:
+            return F.linear(x, self.weight, self.bias)
+        return product(rows, self.final(), True, self.bias).view(*x.shape[:-1], -1)
 
     def train(self, mode: bool = True) -> Linear:
         """As nn.Module.train; training forgets the laid out weight."""
