@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.core import Budget, Proposal, Scores, Verdict
-from eventspec.engine.cost import measure_rounds
+from eventspec.core import Budget, Media, Proposal, Request, Sampling, Scores, Trace, Verdict
+from eventspec.engine.cost import measure_rounds, measure_tail
 from eventspec.tree import check, is_chain
 
 
@@ -46,3 +46,34 @@ def test_drafts_and_verifications_take_turns(monkeypatch: pytest.MonkeyPatch) ->
     assert all(len(check(tree, Budget(max_nodes=64))) in (3, 23) for tree in trees)
     assert np.isclose(curve.node_cost, 0.2)
     assert np.isclose(level, 5e-4)
+
+
+class _Reading:
+    """A context that takes `masked` seconds a pending row and 4 ms for every forward, the first one of all 1 s more."""
+
+    def __init__(self, masked: float) -> None:
+        self.masked, self.now, self.fresh, self.opened = masked, 0.0, True, list[int]()
+
+    def encode(self) -> _Reading:
+        self.now += 5.0
+        self.opened.append(0)
+        return self
+
+    def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> _Reading:
+        self.opened[-1] += 1
+        self.pending = tail
+        self.now += 4e-3 * (tail < 100)
+        return self
+
+    def score(self, proposal: Proposal) -> Scores:
+        self.now += 4e-3 + self.masked * self.pending + self.fresh
+        self.fresh = False
+        return Scores(torch.empty(0))
+
+
+@pytest.mark.parametrize(("masked", "best"), [(1e-6, 200), (1e-4, 20)])
+def test_the_tail_is_the_one_that_is_read_soonest(masked: float, best: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, asked = _Reading(masked), Request(Media(), "What?")
+    monkeypatch.setattr("eventspec.engine.cost.time.perf_counter", lambda: reading.now)
+    assert measure_tail(reading.encode, asked, (20, 200)) == best  # type: ignore[arg-type]
+    assert set(reading.opened) == {1}, "a second question would find the prompt read"

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from eventspec.nn import linear as module
-from eventspec.nn.linear import Linear
+from eventspec.nn.linear import Linear, spare_rows
 
 
 def layer(bias: bool = False, dtype: torch.dtype = torch.float32) -> Linear:
@@ -70,3 +70,27 @@ def test_many_rows_go_through_onednn_where_it_is_used(products: str, monkeypatch
     monkeypatch.setattr(module.F, "linear", lambda *parts: plain.append(parts) or expected)
     torch.testing.assert_close(product(x), expected)
     assert len(plain) == (products != "packed")
+
+
+@torch.inference_mode()
+def test_packed_products_come_in_few_row_counts(products: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN makes and keeps a kernel for every count."""
+    made, x = layer(), rows(700, 24)
+    seen = set[int]()
+    real = F.linear if products != "packed" else torch.ops.mkldnn._linear_pointwise
+
+    def counted(x: torch.Tensor, weight: torch.Tensor, *more: object) -> torch.Tensor:
+        seen.add(len(x))
+        return real(x, weight, *more)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", counted)
+    for count in range(1, 701):
+        assert len(made(x[:count])) == count
+    assert len(seen) == (0 if products != "packed" else 56), "4 to 64 by fours, then by sixteens"
+
+
+def test_a_packed_product_is_filled_up_a_little() -> None:
+    spare = {rows: spare_rows(rows) for rows in range(1, 2000)}
+    assert all(count < 4 for rows, count in spare.items() if rows <= 64)
+    assert all(count < 16 for count in spare.values())
+    assert not any(spare[rows] for rows in (1, 2, 3, 4, 64, 80, 544))

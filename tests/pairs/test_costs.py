@@ -31,7 +31,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def measure(pair: Pair, repeats: int) -> Pair:
         times.append(repeats)
-        return with_costs(pair, {"eagle": MethodCosts(0.5, 0.25, 0.002)})
+        return with_costs(pair, {"eagle": MethodCosts(0.5, 0.25, 0.002, True, 64)})
 
     monkeypatch.setattr(costs, "warm_up", measure)
     return times
@@ -41,13 +41,14 @@ def test_costs_are_measured_once(pair: Pair, measured: list[int]) -> None:
     first, second = fitted(pair), fitted(pair)
     assert len(measured) == 1
     policy = first.method("eagle").policy
-    assert (policy.node_cost, policy.level_cost, policy.step_seconds) == (0.5, 0.25, 0.002)
+    assert (policy.node_cost, policy.level_cost, policy.step_seconds, policy.tail) == (0.5, 0.25, 0.002, 64)
     assert {name: m.policy for name, m in first.methods.items()} == {name: m.policy for name, m in second.methods.items()}
     assert policy.max_nodes == pair.method("eagle").policy.max_nodes, "only what is measured changes"
 
 
-def row(step: object) -> bytes:
-    return json.dumps({"eagle": {"node_cost": 0.1, "level_cost": 0.1, "step_seconds": step}}).encode()
+def row(**wrong: object) -> bytes:
+    good = {"node_cost": 0.1, "level_cost": 0.1, "step_seconds": 0.1, "beside": True, "tail": 32}
+    return json.dumps({"eagle": good | wrong}).encode()
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,12 @@ def row(step: object) -> bytes:
         b"[" * 100_000,
         b"\xff",
         b'{"eagle": 3}',
-        b'{"eagle": {"node_cost": "NaN", "level_cost": 1, "step_seconds": 1}}',
-    ]
-    + [json.dumps({"eagle": {"node_cost": 0.1, "level_cost": 0.1, "step_seconds": wrong}}).encode() for wrong in (-1, 0, "x")],
+        row(node_cost="NaN"),
+        *(row(step_seconds=wrong) for wrong in (-1, 0, "x", None)),
+        row(tail=-1),
+        row(tail=[]),
+        b'{"eagle": {"node_cost": 0.1, "level_cost": 0.1, "step_seconds": 0.1}}',
+    ],
 )
 def test_a_damaged_file_is_measured_anew(content: bytes, pair: Pair, measured: list[int]) -> None:
     fitted(pair)
@@ -69,6 +73,13 @@ def test_a_damaged_file_is_measured_anew(content: bytes, pair: Pair, measured: l
     fitted(pair)
     assert len(measured) == 2
     assert json.loads(place_of(pair).read_text())["eagle"]["node_cost"] == 0.5
+
+
+def test_what_is_measured_is_read_again(pair: Pair, measured: list[int]) -> None:
+    fitted(pair)
+    place_of(pair).write_bytes(row(tail=7))
+    assert fitted(pair).method("eagle").policy.tail == 7
+    assert len(measured) == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

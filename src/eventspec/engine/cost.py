@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from eventspec.core import Budget, DraftSession, Proposal, Scores, TargetSession, Verdict
+from eventspec.core import Budget, Context, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,25 @@ def measure_verify(session: TargetSession, counts: Sequence[int] = (4, 12, 24, 4
             taken[count].append(_seconds(lambda chain=chain: session.score(chain)))  # type: ignore[misc]
     one, *others = (median(seconds) for seconds in taken.values())
     return VerifyCurve(one, tuple(counts), tuple(others))
+
+
+def measure_tail(encode: Callable[[], Context], asked: Request, tails: Sequence[int], nodes: int = 24, repeats: int = 3) -> int:
+    """Of several `tails` the one with which a prompt and a draft of so many nodes behind it are read soonest, in a context that
+    `encode` makes anew.
+
+    A short tail is a second pass over all weights for the sake of a few rows, a long one has its attention masked; which of
+    them costs less depends on the processor.
+    """
+    draft, taken = _forked(nodes), {tail: list[float]() for tail in tails}
+    for _ in range(repeats):
+        for tail, seconds in taken.items():
+            context = encode()
+
+            def read(context: Context = context, tail: int = tail) -> None:
+                context.open(asked.question, asked.sampling, tail, Trace()).score(draft)
+
+            seconds.append(_seconds(read))
+    return min(taken, key=lambda tail: min(taken[tail]))  # the least: the first times pay for what is made once
 
 
 def measure_draft(session: DraftSession, repeats: int = 12) -> float:

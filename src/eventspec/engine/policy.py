@@ -22,8 +22,7 @@ class DraftPolicy:
     """What a method may draft, and how long the target waits for it."""
 
     tail: int = 128
-    """Prompt rows left pending for the first verification: the head start may arrive until the rest is done. So many, that this
-    forward is not a second pass over all weights for the sake of a few rows."""
+    """Prompt rows left pending for the first verification: the head start may arrive until the rest is done."""
     head_nodes: int = 32
     """Most nodes of the head start."""
     max_nodes: int = 12
@@ -61,7 +60,7 @@ class DraftPolicy:
 
     def costing_as(self, other: DraftPolicy) -> DraftPolicy:
         """The same with what was measured for another."""
-        costs = {name: getattr(other, name) for name in ("node_cost", "level_cost", "step_seconds", "beside")}
+        costs = {name: getattr(other, name) for name in ("node_cost", "level_cost", "step_seconds", "beside", "tail")}
         return replace(self, **costs)
 
     def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:

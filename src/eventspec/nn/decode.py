@@ -106,9 +106,9 @@ def attend(
     blocked: bool,
     heads: int,
 ) -> Tensor:
-    """Attention [P, heads * head_dim] of the first T = `rows` of P new rows behind `start` cached ones, from their queries, keys
-    and values side by side, `found` [P, (heads + 2 kv_heads) * head_dim]; zeros for the others, which fill up a product. Writes
-    rows [start, start + T) of past_keys and past_values."""
+    """Attention [P, heads * head_dim] of the first T = `rows` of P new rows behind `start` cached ones, from their queries,
+    keys and values side by side, `found` [P, (heads + 2 kv_heads) * head_dim]; zeros for the others, which fill up a product.
+    Writes rows [start, start + T) of past_keys and past_values."""
     end = start + rows
     kv_heads, head_dim = past_keys.size(0), past_keys.size(2)
     rotated_and_values = found[:rows].view(rows, heads + 2 * kv_heads, head_dim)

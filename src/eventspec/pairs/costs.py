@@ -34,12 +34,14 @@ class MethodCosts:
     node_cost: float
     level_cost: float
     step_seconds: float
-    beside: bool = True
+    beside: bool
+    tail: int
 
     @classmethod
     def read(cls, row: Any) -> MethodCosts:
         """Of a file's row; ValueError, KeyError or TypeError for what is none."""
-        found = cls(float(row["node_cost"]), float(row["level_cost"]), float(row["step_seconds"]), bool(row["beside"]))
+        node, level, step = (float(row[name]) for name in ("node_cost", "level_cost", "step_seconds"))
+        found = cls(node, level, step, bool(row["beside"]), int(row["tail"]))
         if not all(math.isfinite(value) and value >= 0 for value in asdict(found).values()) or not found.step_seconds:
             raise ValueError("a cost is no number")
         return found
@@ -81,7 +83,7 @@ def with_costs(pair: Pair, known: Mapping[str, MethodCosts]) -> Pair:
 def costs_of(pair: Pair, method: str) -> MethodCosts:
     """What a method's policy says."""
     policy = pair.method(method).policy
-    return MethodCosts(policy.node_cost, policy.level_cost, policy.step_seconds, policy.beside)
+    return MethodCosts(policy.node_cost, policy.level_cost, policy.step_seconds, policy.beside, policy.tail)
 
 
 def read(path: Path) -> dict[str, MethodCosts] | None:

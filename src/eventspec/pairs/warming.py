@@ -24,14 +24,16 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.drafters import FeatureDrafter
-from eventspec.engine.cost import VerifyCurve, measure_draft, measure_rounds, measure_verify
-from eventspec.engine.policy import NO_TAIL
+from eventspec.engine.cost import VerifyCurve, measure_draft, measure_rounds, measure_tail, measure_verify
+from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.events.stream import EventStream
 from eventspec.models.embedded import IMAGE_SIZE
 from eventspec.nn.draft import TreeConfig
 from eventspec.pairs.pair import Pair
 from eventspec.video.clip import VideoClip
 
+TAILS = (32, 128)
+"""Prompt rows that may be left for the forward that verifies the head start."""
 Costs = dict[Hashable, tuple[VerifyCurve, float]]
 """What verifying behind a drafter costs, and seconds of one more level of its drafts, by the shape of the drafter."""
 
@@ -46,13 +48,15 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
     """
 
     pays, curves = beside_pays(pair, max(2, repeats // 3)), dict[bool, VerifyCurve]()
+    overlap = pays and pair.workers.concurrent
+    tail = pair.workers.start("target", partial(_tail, pair, repeats)).result() if overlap else DraftPolicy.tail
     methods, known = dict(pair.methods), {} if known is None else known
     for name, method in pair.methods.items():
         beside = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
         if beside not in curves:
             curves[beside] = pair.workers.start("target", partial(_verifying, pair, beside, repeats)).result()
         curve = curves[beside]
-        policy = replace(method.policy, node_cost=curve.node_cost, step_seconds=curve.one, beside=pays)
+        policy = replace(method.policy, node_cost=curve.node_cost, step_seconds=curve.one, beside=pays, tail=tail)
         # Of several drafters the one that reads the target stands first, and works on the target's own thread.
         for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
             if only and name not in only:
@@ -86,6 +90,13 @@ def beside_pays(pair: Pair, repeats: int) -> bool:
 def _verifying(pair: Pair, beside: bool, repeats: int) -> VerifyCurve:
     pair.workers.share(beside)
     return measure_verify(session_of(pair.target, 1), repeats=repeats)
+
+
+def _tail(pair: Pair, repeats: int) -> int:
+    """The tail for drafts that come beside the target."""
+    pair.workers.share(True)
+    asked = request()
+    return measure_tail(lambda: pair.target.encode(asked.media, Trace()), asked, TAILS, repeats=max(3, repeats // 2))
 
 
 def request() -> Request:
