@@ -280,13 +280,35 @@ def test_how_many_frames_share_features_is_asked_for(below: float, reused: int, 
         assert live.ask(QUESTION, max_new_tokens=4).result.lossless == (below == 0)
 
 
-def test_features_are_shared_for_a_window_at_most_and_never_without_an_event_camera(pair: Pair, recording: Recording) -> None:
+def test_features_are_shared_for_a_window_at_most(pair: Pair, recording: Recording) -> None:
     assert recording.video is not None
-    frames = np.stack(list(recording.video.frames))[:10]
     with stream(pair, "autoregressive", reuse_below=1.0, window_us=100_000) as live:
-        push_still(live, frames)
+        push_still(live, np.stack(list(recording.video.frames))[:10])
         wait(lambda: encoded_all(live))
         assert live.counts.encoded == 3, "at 1, 121 and 241 ms"
+
+
+def test_features_are_shared_by_frames_that_come_when_a_window_is_cut(
+    pair: Pair, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert recording.video is not None
+    left, cut = list(recording.video.frames)[:10], Live._cut
+
+    def cut_late(live: Live, *end: int) -> Any:
+        if left:
+            live.push_frame(left.pop(0), 1000 + 30_000 * (9 - len(left)))
+        return cut(live, *end)
+
+    monkeypatch.setattr(Live, "_cut", cut_late)
+    with stream(pair, "autoregressive", reuse_below=1.0, window_us=100_000, hop_us=1) as live:
+        push_still(live, np.stack([left.pop(0)]))
+        wait(lambda: not left and encoded_all(live))
+        assert live.counts.encoded == 3, "at 1, 121 and 241 ms: the window reads none of the others"
+
+
+def test_features_are_never_shared_without_an_event_camera(pair: Pair, recording: Recording) -> None:
+    assert recording.video is not None
+    frames = np.stack(list(recording.video.frames))[:10]
     with stream(pair, "autoregressive", reuse_below=1.0) as live:
         for number, frame in enumerate(frames):
             live.push_frame(frame, 1000 + 30_000 * number)

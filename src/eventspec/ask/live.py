@@ -50,6 +50,7 @@ class Live:
         self._waiting: deque[tuple[Frame, int]] = deque()
         self._encoded: tuple[Frame, int] | None = None  # the frame that was encoded last
         self._dropped_before = 0  # packets of events, when it was
+        self._seen_us: int | None = None  # right behind the latest frame that has rows, its own or another one's
         self._counts = LiveCounts()
         self._standing: dict[str, Sampling] = {}
         self._ready: _Window | None = None
@@ -194,6 +195,7 @@ class Live:
                 return
             frame, time_us = self._waiting.popleft()
         assert self._encoder is not None  # else none waits
+        self._seen_us = time_us + 1
         if self._looks_like_the_last(frame, time_us):
             self._counts.reused += 1
             return
@@ -225,10 +227,10 @@ class Live:
         usual = self._incoming.count(before) / max(1, before.duration_us)
         return self._incoming.count(fresh) / fresh.duration_us > policy.trigger * usual
 
-    def _cut(self) -> _Window:
-        """The latest window; BadInput before the first frame."""
-        end, length = self._incoming.end_us, self.policy.window_us
-        if end is None:
+    def _cut(self, end: int | None = None) -> _Window:
+        """The window that ends there, by default the latest; BadInput before the first frame."""
+        length = self.policy.window_us
+        if end is None and (end := self._incoming.end_us) is None:
             raise BadInput("no frame has come yet: push frames first, then ask")
         start = max(0, end - length)
         if self.policy.windows == "growing":
@@ -244,10 +246,13 @@ class Live:
         """Cut a window and read it, part by part; then the standing questions about it."""
         if not self._due():
             return
-        self._cut_us = self._incoming.end_us  # first: what fails is not tried again before the next hop
-        for _ in range(len(self._waiting) if self.policy.reuse_below else 0):
-            self._encode_one()  # a window would encode them all
-        made = self._cut()
+        end = self._incoming.end_us
+        if self.policy.reuse_below:
+            for _ in range(len(self._waiting)):
+                self._encode_one()
+            end = self._seen_us or end  # the window would encode those that came since
+        self._cut_us = end  # first: what fails is not tried again before the next hop
+        made = self._cut(end)
         # Without events nothing moved, which is seen too.
         yield from made.context.preparing(self.method, self.policy.rows, events_may_lack=True)
         self._ready = made
