@@ -146,7 +146,7 @@ def block(
     eps: float,
 ) -> Tensor:
     """One decoder layer behind `start` cached rows: attention reads `normed` [P, I], its result joins x [P, D]; then the
-    feed-forward block. Of the P rows the first T = `rows` are some, as `attend` has it. Writes rows [start, start + T) of
+    feed-forward block. Only the first T = `rows` of the P rows count, as in `attend`. Writes rows [start, start + T) of
     past_keys and past_values. `packed`: the layer's matrices are."""
     found = product(normed, layer.qkv, packed)
     attended = attend(found, rows, cos, sin, past_keys, past_values, start, mask, causal, packed, heads)
