@@ -15,6 +15,7 @@ from eventspec.drafters import TextPrior
 from eventspec.engine.method import Answered, Asked
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.auto import MEMORY, Chooser
+from eventspec.pairs.methods import auto
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
@@ -251,9 +252,18 @@ def test_the_answer_is_the_targets_whatever_is_chosen(pair: Pair, settings: dict
 
 def test_what_takes_other_times_begins_anew(pair: Pair) -> None:
     chooser = pair.methods["auto"].choice
-    for other in (pair.on("two"), pair.with_target(pair.target), pair.with_method("prior", pair.methods["prior"])):
+    for other in (pair.on("two"), pair.with_target(pair.target), pair.with_method("hybrid", pair.methods["hybrid"])):
         assert other.methods["auto"].choice is not chooser
     assert pair.with_method("mine", pair.methods["prior"]).methods["auto"].choice is chooser
+
+
+def test_the_choice_is_between_mixes_and_the_baseline_where_there_are_both(pair: Pair) -> None:
+    assert list(pair.methods["auto"].choice.methods) == ["hybrid", "hybrid-blind", "autoregressive"]  # type: ignore[union-attr]
+    fewer = {name: method for name, method in pair.methods.items() if name != "hybrid-blind"}
+    made = auto(pair.parts, fewer)
+    assert made is not None
+    assert made.choice is not None
+    assert list(made.choice.methods) == ["eagle", "cross-modal", "prior", "hybrid", "autoregressive"], "else one of each kind"
 
 
 def test_another_head_begins_anew(pair: Pair) -> None:

@@ -300,8 +300,12 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
 
 
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
-    """One of each kind, chosen for each question; None where there is nothing to choose from."""
-    kinds = (HEAD_METHODS, (EVENT_METHOD,), ("prior", "ngram"), (HYBRID,), (BLIND,), (BASELINE,))  # tried in this order
+    """One of several methods, chosen for each question; None where there is nothing to choose from: the two mixes and the
+    baseline, else one of each kind. A mix has the drafters of the single methods, and those alone that pay; they are so close
+    to it that telling them apart costs more answers than it saves."""
+    mixes, singles = ((HYBRID,), (BLIND,)), (HEAD_METHODS, (EVENT_METHOD,), ("prior", "ngram"))
+    both = HYBRID in methods and BLIND in methods
+    kinds = (*(() if both else singles), *mixes, (BASELINE,))  # tried in this order
     found = [next((name for name in kind if name in methods), None) for kind in kinds]
     names = [name for name in found if name is not None]
     if len(names) < 2:
