@@ -114,7 +114,8 @@ def test_another_machine_or_pair_has_other_costs(pair: Pair, monkeypatch: pytest
 @pytest.mark.long
 def test_what_is_measured_are_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pair: Pair) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = fitted(pair)
+    found = fitted(pair.with_policy(tail=7))
+    assert found.method("hybrid").policy.tail == 7, "where nobody drafts beside the target, it is nothing to measure"
     steps = {name: method.policy.step_seconds for name, method in found.methods.items()}
     assert all(1e-5 < seconds < 1 for seconds in steps.values()), steps
     assert 0 < found.method("eagle").policy.node_cost < 2

@@ -88,7 +88,7 @@ def spare_rows(rows: int) -> int:
 
     oneDNN makes a kernel for every row count that it meets, and keeps 1,024 of them: 0.3 ms for the first product of a count
     (Zen 5, quiet), 1.5 to 2 where another process works, five of them in a decoding step that takes 1.5. So there are few
-    counts, and three rows more cost 0.05 ms of it.
+    counts, and three rows more cost 0.1 ms of it.
     """
     if rows <= 4:
         return 0

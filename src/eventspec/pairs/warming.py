@@ -25,7 +25,7 @@ from eventspec.core import (
 )
 from eventspec.drafters import FeatureDrafter
 from eventspec.engine.cost import VerifyCurve, measure_draft, measure_rounds, measure_tail, measure_verify
-from eventspec.engine.policy import NO_TAIL, DraftPolicy
+from eventspec.engine.policy import NO_TAIL
 from eventspec.events.stream import EventStream
 from eventspec.models.embedded import IMAGE_SIZE
 from eventspec.nn.draft import TreeConfig
@@ -49,14 +49,15 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
 
     pays, curves = beside_pays(pair, max(2, repeats // 3)), dict[bool, VerifyCurve]()
     overlap = pays and pair.workers.concurrent
-    tail = pair.workers.start("target", partial(_tail, pair, repeats)).result() if overlap else DraftPolicy.tail
+    tail = pair.workers.start("target", partial(_tail, pair, repeats)).result() if overlap else None
     methods, known = dict(pair.methods), {} if known is None else known
     for name, method in pair.methods.items():
         beside = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
         if beside not in curves:
             curves[beside] = pair.workers.start("target", partial(_verifying, pair, beside, repeats)).result()
         curve = curves[beside]
-        policy = replace(method.policy, node_cost=curve.node_cost, step_seconds=curve.one, beside=pays, tail=tail)
+        own = method.policy
+        policy = replace(own, node_cost=curve.node_cost, step_seconds=curve.one, beside=pays, tail=tail or own.tail)
         # Of several drafters the one that reads the target stands first, and works on the target's own thread.
         for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
             if only and name not in only:
