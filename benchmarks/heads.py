@@ -72,7 +72,8 @@ def ask(
     options: argparse.Namespace, arms: Callable[[Pair], list[Arm]], methods: list[str], words: int = 0
 ) -> tuple[dict[str, Any], list[Any]]:
     """Questions whose right answer has at least so many words, in all arms, interleaved: the summary, and every row."""
-    pair = warm_up(load_pair(options.pair, "one", fit=False))
+    # The same trees for all heads of a shape: what each would learn of its own rounds differs by chance.
+    pair = warm_up(load_pair(options.pair, "one", fit=False)).with_policy(learn=False)
     with tempfile.TemporaryDirectory() as folder:
         street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
         write_scenes(street, options.scenes, "test", options.seed)

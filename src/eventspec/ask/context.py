@@ -77,7 +77,7 @@ class RecordingContext:
         widest = self._widest(method)
         asked = self.generation(ANY_QUESTION, widest, None, events_may_lack, max_new_tokens=2)
         target, lane = asked.method.target, self.pair.workers
-        taps = next((drafter.taps for drafter in asked.method.drafts.behind(asked.method.policy) if drafter.taps), ())
+        taps = next((drafter.taps for drafter in asked.method.drafts.behind(asked.policy) if drafter.taps), ())
 
         def left(tail: int) -> int:
             """Rows of the prompt, of which all but the last `tail` are read now."""

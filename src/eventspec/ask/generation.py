@@ -123,6 +123,7 @@ class Generation:
         self._choice = pair.method(name).choice
         self.chosen = name if self._choice is None else self._choice.choose(self._asked)
         self.method = pair.method(self.chosen)
+        self.policy = self.method.costed
         self._outcome: Outcome | None = None
         self._begun = self._cancelled = False
 
@@ -176,7 +177,7 @@ class Generation:
         self.trace.restart()
         for note in (*method.notes, *self.notes):
             self.trace.note(note)
-        how = (method.target, method.drafts, request, method.policy, pair.workers, self.trace, stop, emit)
+        how = (method.target, method.drafts, request, self.policy, pair.workers, self.trace, stop, emit)
         self._outcome = run(*how, cancelled=lambda: self._cancelled, encode=self.encode)
         self.trace.mark("end")
         self._note(limits.rounding)
@@ -184,8 +185,12 @@ class Generation:
         return self._outcome
 
     def _learn(self, outcome: Outcome) -> None:
-        """Tell who chose the method what came of it; nobody learns from an answer that was not wanted to its end."""
-        marks = self.trace.marks
+        """Tell who chose the method, and who learns its costs, what came of it; nobody learns a choice from an answer that was
+        not wanted to its end."""
+        marks, method = self.trace.marks, self.method
+        # A grammar may refuse what was drafted, and what was answered from events another model verified.
+        if method.learnt is not None and self.request.sampling.constraint is None and not self.trace.skipped:
+            method.learnt.learn(method.policy, self.trace.rounds)
         if self._choice is not None and outcome.finish_reason != "cancelled" and "first_committed" in marks:
             first = marks["first_committed"]
             complete = outcome.finish_reason == "stop"

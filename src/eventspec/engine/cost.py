@@ -26,8 +26,16 @@ class VerifyCurve:
     def node_cost(self) -> float:
         """What one more node costs, in target steps: the slope over the lengths that were timed. A single token may take
         another path through the kernels than several, so it is the unit and not a point of the slope."""
-        slope = (self.seconds[-1] - self.seconds[0]) / (self.counts[-1] - self.counts[0])
-        return max(0.0, slope / self.one)
+        return max(0.0, self._slope / self.one)
+
+    @property
+    def verify_cost(self) -> float:
+        """What a forward over several tokens costs without its nodes, in target steps: the line of that slope at no node."""
+        return max(0.0, (self.seconds[0] - max(0.0, self._slope) * (self.counts[0] - 1)) / self.one)
+
+    @property
+    def _slope(self) -> float:
+        return (self.seconds[-1] - self.seconds[0]) / (self.counts[-1] - self.counts[0])
 
 
 def measure_verify(session: TargetSession, counts: Sequence[int] = (4, 12, 24, 40), repeats: int = 20) -> VerifyCurve:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from eventspec.core import Target
 from eventspec.engine.drafts import Drafts
+from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.policy import DraftPolicy
 
 Modality = Literal["frames", "events"]
@@ -63,3 +64,10 @@ class Method:
     """What the trace says of it, one sentence each."""
     choice: Choose | None = None
     """Picks another method for each question, which then counts in place of this one."""
+    learnt: LearntCosts | None = None
+    """What its rounds take; None where nothing is learnt."""
+
+    @property
+    def costed(self) -> DraftPolicy:
+        """The policy for the next question."""
+        return self.policy if self.learnt is None or not self.policy.learn else self.learnt.applied(self.policy)

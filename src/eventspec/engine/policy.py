@@ -14,6 +14,8 @@ from eventspec.core import Budget, never
 
 NO_TAIL = 1 << 30
 """A tail longer than any prompt: the whole prefill is one forward. Right when nothing can arrive meanwhile."""
+COSTS = ("verify_cost", "node_cost", "level_cost", "step_seconds")
+"""Fields of a policy that go on being learnt."""
 Show = Callable[[list[int]], None]
 
 
@@ -27,6 +29,8 @@ class DraftPolicy:
     """Most nodes of the head start."""
     max_nodes: int = 12
     """Most nodes of a later round; 0 = draft only the head start."""
+    verify_cost: float = 1.0
+    """What a forward that verifies costs before its nodes are counted, in target steps."""
     node_cost: float = 0.12
     """What verifying one more node costs, in target steps."""
     level_cost: float = 0.35
@@ -47,6 +51,8 @@ class DraftPolicy:
     out for every question (`engine.workers`, `auto`) the target then has all of them."""
     settle: bool = True
     """Whether near ties are settled by plain decoding (`engine.numerics`) or only counted."""
+    learn: bool = True
+    """Whether costs follow what rounds take (`engine.learnt`), where a method has something to learn with."""
 
     @property
     def min_path_prob(self) -> float:
@@ -60,8 +66,7 @@ class DraftPolicy:
 
     def costing_as(self, other: DraftPolicy) -> DraftPolicy:
         """The same with what was measured for another."""
-        costs = {name: getattr(other, name) for name in ("node_cost", "level_cost", "step_seconds", "beside", "tail")}
-        return replace(self, **costs)
+        return replace(self, **{name: getattr(other, name) for name in (*COSTS, "beside", "tail", "learn")})
 
     def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
         """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""

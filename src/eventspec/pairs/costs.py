@@ -8,16 +8,22 @@ import json
 import math
 import os
 import platform
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from eventspec.core import BadInput
+from eventspec.engine.learnt import LearntCosts
+from eventspec.engine.policy import COSTS, DraftPolicy
 from eventspec.files import write_text
+from eventspec.models.loading import LoadOptions
 from eventspec.pairs.auto import Chooser
 from eventspec.pairs.methods import AUTO
 from eventspec.pairs.pair import Pair
@@ -25,12 +31,17 @@ from eventspec.pairs.warming import warm_up
 
 QUICK = 4
 """Repeats of a measurement when a pair is loaded: costs need not be known better than policies can tell apart."""
+FAR = 0.2
+"""A share of a cost by which it may be off on file."""
+SELDOM = 5.0
+"""Seconds between two writings."""
 
 
 @dataclass(frozen=True)
 class MethodCosts:
     """The fields of a `DraftPolicy` that are measured."""
 
+    verify_cost: float
     node_cost: float
     level_cost: float
     step_seconds: float
@@ -40,26 +51,75 @@ class MethodCosts:
     @classmethod
     def read(cls, row: Any) -> MethodCosts:
         """Of a file's row; ValueError, KeyError or TypeError for what is none."""
-        node, level, step = (float(row[name]) for name in ("node_cost", "level_cost", "step_seconds"))
-        found = cls(node, level, step, bool(row["beside"]), int(row["tail"]))
+        verify, node, level, step = (float(row[name]) for name in COSTS)
+        found = cls(verify, node, level, step, bool(row["beside"]), int(row["tail"]))
         if not all(math.isfinite(value) and value >= 0 for value in asdict(found).values()) or not found.step_seconds:
             raise ValueError("a cost is no number")
         return found
 
+    @classmethod
+    def of(cls, policy: DraftPolicy) -> MethodCosts:
+        """What a policy says."""
+        return cls(**{item.name: getattr(policy, item.name) for item in fields(cls)})
+
+    def far(self, other: MethodCosts) -> bool:
+        """Whether one of the costs that go on being learnt is another one by more than `FAR`."""
+        ours, theirs = asdict(self), asdict(other)
+        return any(abs(ours[name] - theirs[name]) > FAR * max(ours[name], theirs[name]) for name in COSTS)
+
+
+class CostsFile:
+    """The costs of a pair's methods on file, which follow what is learnt once that is far from them."""
+
+    def __init__(self, path: Path, known: Mapping[str, MethodCosts]) -> None:
+        self.path, self.known, self._written, self._lock = path, dict(known), -math.inf, threading.Lock()
+
+    def write(self) -> None:
+        """Write them all. A place that cannot be written is not missed."""
+        rows = {name: asdict(costs) for name, costs in self.known.items()}
+        with suppress(BadInput, OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, json.dumps(rows, indent=1) + "\n")
+
+    def learnt(self, name: str, policy: DraftPolicy) -> None:
+        """What rounds of a method say of its costs by now."""
+        found = MethodCosts.of(policy)
+        with self._lock:
+            due = time.monotonic() - self._written > SELDOM
+            if not due or (name in self.known and not found.far(self.known[name])):
+                return
+            self.known[name], self._written = found, time.monotonic()
+            self.write()
+
+    def followed(self, pair: Pair) -> Pair:
+        """The pair with what is on file in the policies of its methods, and with what goes on learning it; a method that is not
+        there keeps its own."""
+        methods = dict(pair.methods)
+        for name, method in pair.methods.items():
+            known = self.known.get(name)
+            policy = method.policy if known is None else replace(method.policy, **asdict(known))
+            methods[name] = replace(method, policy=policy, learnt=LearntCosts(partial(self.learnt, name)))
+        return replace(pair, methods=methods)
+
 
 def fitted(pair: Pair) -> Pair:
-    """The pair with policies of this machine's costs: those on file, or measured now and filed. A file that cannot be read is
-    measured anew, one that cannot be written is not missed."""
+    """The pair with policies of this machine's costs, which go on being learnt: those on file, or measured now and filed. A
+    file that cannot be read is measured anew, one that cannot be written is not missed."""
     path = place_of(pair)
     known = read(path)
     measured = known is None
     if known is None:
         pair = warm_up(pair, repeats=QUICK)
-        known = {name: costs_of(pair, name) for name in pair.methods}
-        with suppress(BadInput, OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps({name: asdict(costs) for name, costs in known.items()}, indent=1) + "\n")
-    return remembering(with_costs(pair, known), path, measured)
+        known = {name: MethodCosts.of(method.policy) for name, method in pair.methods.items()}
+        CostsFile(path, known).write()
+    return remembering(CostsFile(path, known).followed(pair), path, measured)
+
+
+def guessed(pair: Pair, drafter: Path | None, how: LoadOptions) -> Pair:
+    """The same for a pair of checkpoints that were loaded so, whose costs nobody measures before the first question: until
+    there are some on file they are the policies' own guesses, and learnt from rounds."""
+    path = place_of(pair, drafter, how)
+    return remembering(CostsFile(path, read(path) or {}).followed(pair), path, warm=False)
 
 
 def remembering(pair: Pair, place: Path, warm: bool) -> Pair:
@@ -71,21 +131,6 @@ def remembering(pair: Pair, place: Path, warm: bool) -> Pair:
     return replace(pair, methods=methods)
 
 
-def with_costs(pair: Pair, known: Mapping[str, MethodCosts]) -> Pair:
-    """The pair with these costs in the policies of its methods; one that was not measured keeps its own."""
-    methods = dict(pair.methods)
-    for name, costs in known.items():
-        if name in methods:
-            methods[name] = replace(methods[name], policy=replace(methods[name].policy, **asdict(costs)))
-    return replace(pair, methods=methods)
-
-
-def costs_of(pair: Pair, method: str) -> MethodCosts:
-    """What a method's policy says."""
-    policy = pair.method(method).policy
-    return MethodCosts(policy.node_cost, policy.level_cost, policy.step_seconds, policy.beside, policy.tail)
-
-
 def read(path: Path) -> dict[str, MethodCosts] | None:
     """The costs of a file, None where there are none that can be read."""
     try:
@@ -94,13 +139,13 @@ def read(path: Path) -> dict[str, MethodCosts] | None:
         return None
 
 
-def place_of(pair: Pair, drafter: Path | None = None) -> Path:
-    """The file of a pair, and of the checkpoint that drafts, on this machine. It is another one when a file of theirs, the
-    methods, the placement, the processor, the number of cores or torch is another."""
+def place_of(pair: Pair, drafter: Path | None = None, how: LoadOptions | None = None) -> Path:
+    """The file of a pair, and of the checkpoint that drafts, on this machine. It is another one when a file of theirs, how they
+    were loaded, the methods, the placement, the processor, the number of cores or torch is another."""
     folders = [folder for folder in (pair.folder, pair.checkpoint, drafter) if folder is not None]
     files = sorted({path for folder in folders for path in folder.rglob("*") if path.is_file()})
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    what = [stats, list(pair.methods), pair.workers.placement, machine()]
+    what = [stats, list(pair.methods), pair.workers.placement, machine(), how and str(how)]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
     return cache_folder() / "costs" / f"{digest}.json"
 

@@ -14,6 +14,7 @@ from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling, Target
 from eventspec.drafters import Cascade, LanguageDrafter, Mixture, NgramDrafter, PriorDrafter, ReferenceDrafter, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
+from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.method import Method, Modality
 from eventspec.models.embedded import drafter_encoder
 from eventspec.models.hf_session import HfTarget
@@ -390,5 +391,9 @@ def remade(parts: Parts, before: Mapping[str, Method], made: Mapping[str, Method
     for name in (CASCADE, HYBRID, BLIND, AUTO):
         if (method := METHODS[name].build(parts, {**before, **made})) is not None:
             made = {**made, name: method}
-    costing = {name: replace(m, policy=m.policy.costing_as(before[name].policy)) for name, m in made.items() if name in before}
+    costing = {
+        name: replace(m, policy=m.policy.costing_as(before[name].policy), learnt=before[name].learnt and LearntCosts())
+        for name, m in made.items()
+        if name in before
+    }
     return {**before, **made, **costing}

@@ -14,8 +14,9 @@ from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
 from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
+from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.method import Method
-from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.policy import COSTS, DraftPolicy
 from eventspec.engine.workers import Workers, described_placement
 from eventspec.errors import check_known
 from eventspec.models.loading import LoadOptions
@@ -106,7 +107,7 @@ class Pair:
     def drafter(self, name: str) -> Drafter | None:
         """Who drafts in a method from the first verified token on; of several the one that stands first."""
         method = self.method(name)
-        return next(iter(method.drafts.behind(method.policy)), None)
+        return next(iter(method.drafts.behind(method.costed)), None)
 
     # -------------------------------------------------------------------------------------------------------- another pair
     def with_method(self, name: str, method: Method) -> Pair:
@@ -123,14 +124,15 @@ class Pair:
         _check_part(drafter, Drafter)
         check_known("policy field", changes, POLICY)
         made = drafted_by(self.parts, drafter)
-        return self.with_method(name, replace(made, policy=replace(made.policy, **changes)))
+        return self.with_method(name, replace(made, policy=_changed(made.policy, changes), learnt=LearntCosts()))
 
     def with_policy(self, only: Collection[str] = (), **changes: Any) -> Pair:
-        """With other fields of `DraftPolicy`, for all methods or those named `only`. BadInput for one that there is not."""
+        """With other fields of `DraftPolicy`, for all methods or those named `only`. A cost that is given stays as it is, and
+        so do the others of these methods, unless `learn=True` is given too. BadInput for a field that there is not."""
         check_known("policy field", changes, POLICY)
         check_known("method", only, self.methods)
         made = {
-            name: replace(method, policy=replace(method.policy, **changes)) if not only or name in only else method
+            name: replace(method, policy=_changed(method.policy, changes)) if not only or name in only else method
             for name, method in self.methods.items()
         }
         return replace(self, methods=made)
@@ -223,9 +225,10 @@ class Pair:
         return replace(made, methods={**made.methods, **noted})
 
     def forgetful(self) -> Pair:
-        """With methods that learnt nothing yet: one that chooses, because what is there now takes other times, and skip-encode,
-        which remembers what was answered from events and how often that would do."""
-        made = {n: replace(m, choice=m.choice.anew()) for n, m in self.methods.items() if m.choice is not None}
+        """With methods that learnt nothing yet: what there is now takes other times, and skip-encode remembers what was
+        answered from events and how often that would do."""
+        made = {n: replace(m, learnt=None if m.learnt is None else LearntCosts()) for n, m in self.methods.items()}
+        made |= {n: replace(m, choice=m.choice.anew()) for n, m in made.items() if m.choice is not None}
         if (known := self._skipping) is not None:
             made[SKIP] = skipping(self.methods[SKIP], known.anew())
         return replace(self, methods={**self.methods, **made})
@@ -300,6 +303,11 @@ class Pair:
         """SHA-256 over the files of the pair's folder (16 hex digits): figures name the weights they were measured with.
         Without `adapters` it stays what it was when one is added, as do the figures of all methods that have none."""
         return None if self.folder is None else PairFile.read(self.folder).fingerprint(adapters)
+
+
+def _changed(policy: DraftPolicy, changes: Mapping[str, Any]) -> DraftPolicy:
+    """A policy with other fields; who gives a cost does not want it learnt."""
+    return replace(policy, **{"learn": policy.learn and not set(COSTS) & set(changes), **changes})
 
 
 def _check_part(given: object, protocol: type) -> None:

@@ -25,7 +25,8 @@ from eventspec.core import (
 )
 from eventspec.drafters import FeatureDrafter
 from eventspec.engine.cost import VerifyCurve, measure_draft, measure_rounds, measure_tail, measure_verify
-from eventspec.engine.policy import NO_TAIL
+from eventspec.engine.learnt import LearntCosts
+from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.events.stream import EventStream
 from eventspec.models.embedded import IMAGE_SIZE
 from eventspec.nn.draft import TreeConfig
@@ -57,7 +58,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
             curves[beside] = pair.workers.start("target", partial(_verifying, pair, beside, repeats)).result()
         curve = curves[beside]
         own = method.policy
-        policy = replace(own, node_cost=curve.node_cost, step_seconds=curve.one, beside=pays, tail=tail or own.tail)
+        policy = replace(verifying_at(curve, own), beside=pays, tail=tail or own.tail)
         # Of several drafters the one that reads the target stands first, and works on the target's own thread.
         for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
             if only and name not in only:
@@ -66,10 +67,14 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
             work = partial(_costs, pair, drafter, beside, curve, known.get(shape), repeats)
             verified, level = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
             known[shape] = verified, level
-            unit = verified.one
-            policy = replace(policy, node_cost=verified.node_cost, level_cost=level / unit, step_seconds=unit)
-        methods[name] = replace(method, policy=policy)
+            policy = replace(verifying_at(verified, policy), level_cost=level / verified.one)
+        methods[name] = replace(method, policy=policy, learnt=LearntCosts())
     return replace(pair, methods=methods)
+
+
+def verifying_at(curve: VerifyCurve, policy: DraftPolicy) -> DraftPolicy:
+    """A policy with what a curve says of the target's forwards."""
+    return replace(policy, verify_cost=curve.verify_cost, node_cost=curve.node_cost, step_seconds=curve.one)
 
 
 def beside_pays(pair: Pair, repeats: int) -> bool:
