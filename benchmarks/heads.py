@@ -72,8 +72,7 @@ def ask(
     options: argparse.Namespace, arms: Callable[[Pair], list[Arm]], methods: list[str], words: int = 0
 ) -> tuple[dict[str, Any], list[Any]]:
     """Questions whose right answer has at least so many words, in all arms, interleaved: the summary, and every row."""
-    # The same trees for all heads of a shape: what each would learn of its own rounds differs by chance.
-    pair = warm_up(load_pair(options.pair, "one", fit=False)).with_policy(learn=False)
+    pair = not_learning(warm_up(load_pair(options.pair, "one", fit=False)))
     with tempfile.TemporaryDirectory() as folder:
         street, rows = Path(folder, "street"), Path(folder, "rows.jsonl")
         write_scenes(street, options.scenes, "test", options.seed)
@@ -108,6 +107,11 @@ class WholeLayer(DraftKernel):
         return found[-1:]
 
 
+def not_learning(pair: Pair) -> Pair:
+    """The same trees for all heads of a shape: what each would learn of its own rounds differs by chance."""
+    return replace(pair, methods={name: replace(method, learnt=None) for name, method in pair.methods.items()})
+
+
 def with_drafter(pair: Pair, drafter: FeatureDrafter) -> Pair:
     """The pair with another drafter in method eagle, whose policy stays."""
     method = pair.method("eagle")
@@ -119,7 +123,7 @@ def whole_layer(pair: Pair, known: Costs) -> Pair:
     drafter = copy(pair.drafter("eagle"))
     assert isinstance(drafter, FeatureDrafter)
     drafter.kernel = WholeLayer(drafter.kernel)
-    return warm_up(with_drafter(pair, drafter), ("eagle",), known)
+    return not_learning(warm_up(with_drafter(pair, drafter), ("eagle",), known))
 
 
 def table(options: argparse.Namespace) -> dict[str, Any]:
@@ -131,7 +135,7 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
             *(f"{name}{arm}" for name in SMALL if name in pair.parts.heads for arm in ("", ":pruned")),
         ]
         known: Costs = {}
-        made = {name: warm_up(pair.with_head(name), ("eagle",), known) for name in names}
+        made = {name: not_learning(warm_up(pair.with_head(name), ("eagle",), known)) for name in names}
         made |= {f"{name}:whole": whole_layer(made[name], known) for name in READ}
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
@@ -237,7 +241,7 @@ def bound(options: argparse.Namespace) -> dict[str, Any]:
 
     def arms(pair: Pair) -> list[Arm]:
         known: Costs = {}
-        made = {name: warm_up(pair.with_head(name), ("eagle",), known) for name in options.heads or BOUND}
+        made = {name: not_learning(warm_up(pair.with_head(name), ("eagle",), known)) for name in options.heads or BOUND}
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
     told, rows = ask(options, arms, ["autoregressive"], words=25)

@@ -123,7 +123,7 @@ class Generation:
         self._choice = pair.method(name).choice
         self.chosen = name if self._choice is None else self._choice.choose(self._asked)
         self.method = pair.method(self.chosen)
-        self.policy = self.method.costed
+        self.policy = self.method.current_policy
         self._outcome: Outcome | None = None
         self._begun = self._cancelled = False
 

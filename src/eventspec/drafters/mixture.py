@@ -54,7 +54,7 @@ class Rounds:
 
     def rate(self, policy: DraftPolicy) -> float:
         """Tokens a target step, at the costs of a policy."""
-        return self.tokens / (policy.verify_cost + policy.node_cost * self.nodes + policy.level_cost * self.levels)
+        return self.tokens / (1.0 + policy.node_cost * self.nodes + policy.level_cost * self.levels)
 
 
 def is_model(drafter: Drafter) -> bool:

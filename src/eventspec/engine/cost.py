@@ -31,7 +31,7 @@ class VerifyCurve:
     @property
     def verify_cost(self) -> float:
         """What a forward over several tokens costs without its nodes, in target steps: the line of that slope at no node."""
-        return max(0.0, (self.seconds[0] - max(0.0, self._slope) * (self.counts[0] - 1)) / self.one)
+        return max(0.01, (self.seconds[0] - max(0.0, self._slope) * (self.counts[0] - 1)) / self.one)
 
     @property
     def _slope(self) -> float:

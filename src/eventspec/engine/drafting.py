@@ -127,13 +127,10 @@ class Drafting:
     def _fitting(self, worker: DraftWorker) -> Proposal:
         """What a drafter proposed; one whose tokens the target does not have is given up."""
         try:
-            proposal = fit(worker.collect(), self._limits)
+            return fit(worker.collect(), self._limits)
         except BadProposal as error:
             worker.failed(error)
             return Proposal.empty()
-        if worker.needs_target and worker.alive and not worker.concurrent:
-            self.trace.rounds[-1].draft_levels = proposal.depth
-        return proposal
 
     def _merged(self, found: list[Proposal]) -> Proposal:
         """One tree; what was drawn at random is not merged, because the rule has to know from what it was drawn."""

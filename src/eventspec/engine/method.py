@@ -65,9 +65,9 @@ class Method:
     choice: Choose | None = None
     """Picks another method for each question, which then counts in place of this one."""
     learnt: LearntCosts | None = None
-    """What its rounds take; None where nothing is learnt."""
+    """What its rounds took; None where nothing is learnt."""
 
     @property
-    def costed(self) -> DraftPolicy:
-        """The policy for the next question."""
-        return self.policy if self.learnt is None or not self.policy.learn else self.learnt.applied(self.policy)
+    def current_policy(self) -> DraftPolicy:
+        """The policy with what was learnt until now: that of the next question."""
+        return self.policy if self.learnt is None else self.learnt.applied(self.policy)

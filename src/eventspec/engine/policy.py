@@ -1,8 +1,9 @@
 """How much to draft: how long the pending tail is, how many nodes a draft may have, and when drafting stops paying.
 
 A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
-deeper costs `level_cost` target steps of drafting. Both costs are measured (engine.cost, pairs.warm_up), so the same rule
-makes long drafts where verification is nearly free and short ones where it is not.
+deeper costs `level_cost` target steps of drafting. Costs are measured (engine.cost, pairs.warm_up) and what verification
+costs is then learnt from rounds (engine.learnt), so the same rule makes long drafts where verification is nearly free and
+short ones where it is not. The values below are guesses for a pair of checkpoints, which nobody measured.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from eventspec.core import Budget, never
 
 NO_TAIL = 1 << 30
 """A tail longer than any prompt: the whole prefill is one forward. Right when nothing can arrive meanwhile."""
-COSTS = ("verify_cost", "node_cost", "level_cost", "step_seconds")
-"""Fields of a policy that go on being learnt."""
+COSTS = ("verify_cost", "node_cost", "step_seconds")
+"""Fields of a policy that go on being learnt, see `engine.learnt`."""
 Show = Callable[[list[int]], None]
 
 
@@ -30,7 +31,7 @@ class DraftPolicy:
     max_nodes: int = 12
     """Most nodes of a later round; 0 = draft only the head start."""
     verify_cost: float = 1.0
-    """What a forward that verifies costs before its nodes are counted, in target steps."""
+    """What a forward that verifies costs before its nodes are counted, in target steps; above 0."""
     node_cost: float = 0.12
     """What verifying one more node costs, in target steps."""
     level_cost: float = 0.35
@@ -51,8 +52,6 @@ class DraftPolicy:
     out for every question (`engine.workers`, `auto`) the target then has all of them."""
     settle: bool = True
     """Whether near ties are settled by plain decoding (`engine.numerics`) or only counted."""
-    learn: bool = True
-    """Whether costs follow what rounds take (`engine.learnt`), where a method has something to learn with."""
 
     @property
     def min_path_prob(self) -> float:
@@ -66,7 +65,7 @@ class DraftPolicy:
 
     def costing_as(self, other: DraftPolicy) -> DraftPolicy:
         """The same with what was measured for another."""
-        return replace(self, **{name: getattr(other, name) for name in (*COSTS, "beside", "tail", "learn")})
+        return replace(self, **{name: getattr(other, name) for name in (*COSTS, "level_cost", "beside", "tail")})
 
     def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
         """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""

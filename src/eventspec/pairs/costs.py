@@ -1,19 +1,15 @@
-"""What a pair costs on the machine at hand: measured once, when it is loaded first, and kept in a file until pair or machine
-change."""
+"""What a pair costs on the machine at hand: measured when it is loaded first, and kept in a file until pair or machine change,
+or rounds contradict it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
-import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +17,6 @@ import torch
 
 from eventspec.core import BadInput
 from eventspec.engine.learnt import LearntCosts
-from eventspec.engine.policy import COSTS, DraftPolicy
 from eventspec.files import write_text
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs.auto import Chooser
@@ -31,10 +26,8 @@ from eventspec.pairs.warming import warm_up
 
 QUICK = 4
 """Repeats of a measurement when a pair is loaded: costs need not be known better than policies can tell apart."""
-FAR = 0.2
-"""A share of a cost by which it may be off on file."""
-SELDOM = 5.0
-"""Seconds between two writings."""
+MOST = 1e4
+"""Steps, or seconds, that no cost has."""
 
 
 @dataclass(frozen=True)
@@ -51,75 +44,40 @@ class MethodCosts:
     @classmethod
     def read(cls, row: Any) -> MethodCosts:
         """Of a file's row; ValueError, KeyError or TypeError for what is none."""
-        verify, node, level, step = (float(row[name]) for name in COSTS)
-        found = cls(verify, node, level, step, bool(row["beside"]), int(row["tail"]))
-        if not all(math.isfinite(value) and value >= 0 for value in asdict(found).values()) or not found.step_seconds:
+        names = ("verify_cost", "node_cost", "level_cost", "step_seconds")
+        verify, node, level, step = (float(row[name]) for name in names)
+        if not all(0 <= cost <= MOST for cost in (verify, node, level, step)) or not verify or not step:
             raise ValueError("a cost is no number")
-        return found
-
-    @classmethod
-    def of(cls, policy: DraftPolicy) -> MethodCosts:
-        """What a policy says."""
-        return cls(**{item.name: getattr(policy, item.name) for item in fields(cls)})
-
-    def far(self, other: MethodCosts) -> bool:
-        """Whether one of the costs that go on being learnt is another one by more than `FAR`."""
-        ours, theirs = asdict(self), asdict(other)
-        return any(abs(ours[name] - theirs[name]) > FAR * max(ours[name], theirs[name]) for name in COSTS)
-
-
-class CostsFile:
-    """The costs of a pair's methods on file, which follow what is learnt once that is far from them."""
-
-    def __init__(self, path: Path, known: Mapping[str, MethodCosts]) -> None:
-        self.path, self.known, self._written, self._lock = path, dict(known), -math.inf, threading.Lock()
-
-    def write(self) -> None:
-        """Write them all. A place that cannot be written is not missed."""
-        rows = {name: asdict(costs) for name, costs in self.known.items()}
-        with suppress(BadInput, OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self.path, json.dumps(rows, indent=1) + "\n")
-
-    def learnt(self, name: str, policy: DraftPolicy) -> None:
-        """What rounds of a method say of its costs by now."""
-        found = MethodCosts.of(policy)
-        with self._lock:
-            due = time.monotonic() - self._written > SELDOM
-            if not due or (name in self.known and not found.far(self.known[name])):
-                return
-            self.known[name], self._written = found, time.monotonic()
-            self.write()
-
-    def followed(self, pair: Pair) -> Pair:
-        """The pair with what is on file in the policies of its methods, and with what goes on learning it; a method that is not
-        there keeps its own."""
-        methods = dict(pair.methods)
-        for name, method in pair.methods.items():
-            known = self.known.get(name)
-            policy = method.policy if known is None else replace(method.policy, **asdict(known))
-            methods[name] = replace(method, policy=policy, learnt=LearntCosts(partial(self.learnt, name)))
-        return replace(pair, methods=methods)
+        if not isinstance(row["beside"], bool) or (tail := int(row["tail"])) < 1:
+            raise ValueError("what was chosen is no choice")
+        return cls(verify, node, level, step, row["beside"], tail)
 
 
 def fitted(pair: Pair) -> Pair:
-    """The pair with policies of this machine's costs, which go on being learnt: those on file, or measured now and filed. A
-    file that cannot be read is measured anew, one that cannot be written is not missed."""
+    """The pair with policies of this machine's costs: those on file, or measured now and filed. A file that cannot be read is
+    measured anew, one that cannot be written is not missed; one that rounds contradict is removed, for the next process to
+    measure."""
     path = place_of(pair)
     known = read(path)
     measured = known is None
     if known is None:
         pair = warm_up(pair, repeats=QUICK)
-        known = {name: MethodCosts.of(method.policy) for name, method in pair.methods.items()}
-        CostsFile(path, known).write()
-    return remembering(CostsFile(path, known).followed(pair), path, measured)
+        known = {name: costs_of(pair, name) for name in pair.methods}
+        with suppress(BadInput, OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps({name: asdict(costs) for name, costs in known.items()}, indent=1) + "\n")
+    return remembering(learning(with_costs(pair, known), path), path, measured)
 
 
-def guessed(pair: Pair, drafter: Path | None, how: LoadOptions) -> Pair:
-    """The same for a pair of checkpoints that were loaded so, whose costs nobody measures before the first question: until
-    there are some on file they are the policies' own guesses, and learnt from rounds."""
-    path = place_of(pair, drafter, how)
-    return remembering(CostsFile(path, read(path) or {}).followed(pair), path, warm=False)
+def learning(pair: Pair, path: Path | None = None) -> Pair:
+    """The pair with methods that learn what their rounds take. A file of costs that is contradicted is removed."""
+
+    def remove() -> None:
+        if path is not None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    return replace(pair, methods={name: replace(method, learnt=LearntCosts(remove)) for name, method in pair.methods.items()})
 
 
 def remembering(pair: Pair, place: Path, warm: bool) -> Pair:
@@ -129,6 +87,21 @@ def remembering(pair: Pair, place: Path, warm: bool) -> Pair:
     if AUTO in methods and isinstance(chooser := methods[AUTO].choice, Chooser):
         methods[AUTO] = replace(methods[AUTO], choice=chooser.remembering(path, warm))
     return replace(pair, methods=methods)
+
+
+def with_costs(pair: Pair, known: Mapping[str, MethodCosts]) -> Pair:
+    """The pair with these costs in the policies of its methods; one that was not measured keeps its own."""
+    methods = dict(pair.methods)
+    for name, costs in known.items():
+        if name in methods:
+            methods[name] = replace(methods[name], policy=replace(methods[name].policy, **asdict(costs)))
+    return replace(pair, methods=methods)
+
+
+def costs_of(pair: Pair, method: str) -> MethodCosts:
+    """What a method's policy says."""
+    policy = pair.method(method).policy
+    return MethodCosts(**{item.name: getattr(policy, item.name) for item in fields(MethodCosts)})
 
 
 def read(path: Path) -> dict[str, MethodCosts] | None:

@@ -13,7 +13,7 @@ from eventspec.engine.method import Method
 from eventspec.engine.workers import Workers
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
-from eventspec.pairs.costs import guessed
+from eventspec.pairs.costs import learning, place_of, remembering
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS, in_target_ids
 from eventspec.pairs.methods import AUTO, CHOICES, EVENT_METHOD, Parts, built, check_method, cross_modal
 from eventspec.pairs.pair import Pair
@@ -49,7 +49,9 @@ def load_folders(
         drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False, quantized=None))
         made[EVENT_METHOD] = cross_modal(parts, *in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}")))
     pair = Pair(target.resolve().name, parts, built(parts, made), workers, checkpoint=target)
-    return guessed(pair, drafter, how)
+    # The policies' costs are guesses. A GPU's forward is timed as it is launched, which tells nothing.
+    pair = learning(pair) if how.device == "cpu" else pair
+    return remembering(pair, place_of(pair, drafter, how), warm=False)
 
 
 def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:

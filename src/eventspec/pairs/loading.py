@@ -40,7 +40,8 @@ def load_pair(
 
     device_plan: one or two devices, two on a CPU being a core for each model; auto shares the cores out for every question, see
     `engine.workers`. fit: policies go by what the pair costs on this machine, see `costs.fitted`: the first time that takes
-    about a second. Without, as for checkpoint folders, they go by `DraftPolicy`'s own figures.
+    about a second. Without, they go by `DraftPolicy`'s own figures; for checkpoint folders, on a CPU, from there on by what
+    verification is learnt to cost.
     """
     if target is not None:
         if where != "embedded":

@@ -107,7 +107,7 @@ class Pair:
     def drafter(self, name: str) -> Drafter | None:
         """Who drafts in a method from the first verified token on; of several the one that stands first."""
         method = self.method(name)
-        return next(iter(method.drafts.behind(method.costed)), None)
+        return next(iter(method.drafts.behind(method.current_policy)), None)
 
     # -------------------------------------------------------------------------------------------------------- another pair
     def with_method(self, name: str, method: Method) -> Pair:
@@ -124,16 +124,15 @@ class Pair:
         _check_part(drafter, Drafter)
         check_known("policy field", changes, POLICY)
         made = drafted_by(self.parts, drafter)
-        return self.with_method(name, replace(made, policy=_changed(made.policy, changes), learnt=LearntCosts()))
+        return self.with_method(name, _changed(replace(made, learnt=LearntCosts()), changes))
 
     def with_policy(self, only: Collection[str] = (), **changes: Any) -> Pair:
-        """With other fields of `DraftPolicy`, for all methods or those named `only`. A cost that is given stays as it is, and
-        so do the others of these methods, unless `learn=True` is given too. BadInput for a field that there is not."""
+        """With other fields of `DraftPolicy`, for all methods or those named `only`. Where a cost is given that is learnt else,
+        nothing is learnt: it stays. BadInput for a field that there is not, and for what is no cost."""
         check_known("policy field", changes, POLICY)
         check_known("method", only, self.methods)
         made = {
-            name: replace(method, policy=_changed(method.policy, changes)) if not only or name in only else method
-            for name, method in self.methods.items()
+            name: _changed(method, changes) if not only or name in only else method for name, method in self.methods.items()
         }
         return replace(self, methods=made)
 
@@ -305,9 +304,16 @@ class Pair:
         return None if self.folder is None else PairFile.read(self.folder).fingerprint(adapters)
 
 
-def _changed(policy: DraftPolicy, changes: Mapping[str, Any]) -> DraftPolicy:
-    """A policy with other fields; who gives a cost does not want it learnt."""
-    return replace(policy, **{"learn": policy.learn and not set(COSTS) & set(changes), **changes})
+def _changed(method: Method, changes: Mapping[str, Any]) -> Method:
+    """A method with other fields of its policy. What a cost was learnt to be does not count beside one that is given, and on
+    other cores it is another."""
+    for name in {*COSTS, "level_cost"} & set(changes):
+        cost, least = changes[name], 0 if name in ("node_cost", "level_cost") else 1e-9
+        if isinstance(cost, bool) or not isinstance(cost, int | float) or not least <= cost <= 1e9:
+            raise BadInput(f"{name} is {cost!r}: give a number from {least:g} to 1e9")
+    learnt = None if set(COSTS) & set(changes) else method.learnt
+    fresh = learnt is not None and "beside" in changes
+    return replace(method, policy=replace(method.policy, **changes), learnt=LearntCosts() if fresh else learnt)
 
 
 def _check_part(given: object, protocol: type) -> None:

@@ -60,8 +60,6 @@ class Round:
     """Of waiting for the next draft."""
     draft_model_seconds: float = 0.0
     """Of the drafter's own forwards meanwhile."""
-    draft_levels: int | None = None
-    """Levels that a drafter on the target's own thread drew meanwhile; None where none did."""
 
     @property
     def committed(self) -> int:
