@@ -7,6 +7,8 @@ python benchmarks/identity.py --ties 460 --unsettled               # the control
 
 Writes its part of benchmarks/results/identity.json, by processor: behind every question what was seen so far, and goes on from
 there when it is started again (`--anew`: from the start). One thread; `--core N` pins it, so that two runs can share a machine.
+Two can also share one measurement: the other begins at another question (`--first 1000 --out FILE`), and what it saw is added
+at the end (`--add FILE`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,8 @@ def main() -> int:
     parser.add_argument("--unsettled", action="store_true")
     parser.add_argument("--length", type=int, default=400)
     parser.add_argument("--seed", type=int, default=5000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--add", type=Path)
     parser.add_argument("--core", type=int)
     parser.add_argument("--anew", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -93,9 +97,40 @@ def main() -> int:
     machine = environment(pair, ["real"])["processor"]
     told = {} if options.anew else before.get(machine, {}).get(kind, {})
     measured = {"seed": options.seed, "weights": pair.fingerprint(), "length": 64 if options.ties else options.length}
-    if told and any(told[name] != value for name, value in measured.items()):
-        parser.error(f"{options.out} was measured with another seed, length or other weights: add --anew")
-    return measure(options, pair, machine, kind, measured, told)
+    if told and any(told[name] != value for name, value in {**measured, "first": options.first}.items() if name in told):
+        parser.error(f"{options.out} was measured with another seed, length, first question or other weights: add --anew")
+    if options.add is not None:
+        try:
+            told = together(told, known(options.add).get(machine, {}).get(kind, {}))
+        except (BadInput, KeyError) as error:
+            parser.error(f"{options.out} and {options.add} cannot be added: {error}")
+        write_text(options.out, json.dumps({**before, machine: {**before.get(machine, {}), kind: told}}, indent=1) + "\n")
+        return int(told["different"] > 0)
+    if "asked" in told:
+        parser.error(f"{options.out} holds what two runs saw together: add --anew")
+    return measure(options, pair, machine, kind, {**measured, "first": options.first}, told)
+
+
+def together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What two runs of the same measurement saw, of questions that are not the same; BadInput where they are not such."""
+    same = ("seed", "weights", "length", "arms", "rounding")
+    if not one or not other or any(one[name] != other[name] for name in same):
+        raise BadInput("they are not of the same kind, processor, seed, weights, arms and length")
+    ranges = sorted([*_ranges(one), *_ranges(other)])
+    if any(end > begin for (_, end), (begin, _) in pairwise(ranges)):
+        raise BadInput(f"they share questions: {ranges}")
+    by_arm = {}
+    for name, tally in one["by_arm"].items():
+        more = other["by_arm"][name]
+        by_arm[name] = {key: value + more[key] for key, value in tally.items()}
+    summed = ("plain_answers", "plain_tokens", "answers", "tokens", "different", "failed", "near_ties", "minutes")
+    return {**one, **{name: one[name] + other[name] for name in summed}, "asked": ranges, "by_arm": by_arm}
+
+
+def _ranges(told: dict[str, Any]) -> list[list[int]]:
+    """The questions, each [first, the one behind the last]."""
+    ranges: list[list[int]] = told.get("asked") or [[told.get("first", 0), told["questions"]]]
+    return ranges
 
 
 def measure(
@@ -106,7 +141,7 @@ def measure(
     tallies = {name: Tally(**told) for name, told in before.get("by_arm", {}).items()}
     enough = ("answers", options.ties) if options.ties else ("tokens", options.tokens)
     told = before
-    for number, question in asked(options, pair, before.get("questions", 0)):
+    for number, question in asked(options, pair, before.get("questions", options.first)):
         if told.get(enough[0], 0) >= enough[1]:
             return int(told["different"] > 0)
         for _ in compare_answers(pair, arms, [question], tallies=tallies):
