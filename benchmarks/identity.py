@@ -29,13 +29,14 @@ import torch
 from eventspec.core import BadInput, EventspecError, Sampling
 from eventspec.experiments.compare import environment
 from eventspec.experiments.identity import BASE, Asked, Tally, compare_answers, heads_of, methods_of, tie_of, verdict
-from eventspec.files import write_text
+from eventspec.files import check_writable, write_text
 from eventspec.pairs import Pair, load_pair
 from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
 
 RESULTS = Path(__file__).parent / "results/identity.json"
+SUMMED = ("plain_answers", "plain_tokens", "answers", "tokens", "different", "failed", "near_ties", "minutes")
 QUESTIONS = ("Describe the scene.", "What is ahead?", "How many road users are visible?", "Is anybody crossing the road?")
 
 
@@ -84,10 +85,11 @@ def main() -> int:
     try:
         Sampling(temperature=options.temperature, max_new_tokens=options.length, seed=options.seed)
         pair, before = load_pair(options.pair, "one", fit=False), known(options.out)
-        if not options.out.parent.is_dir() or options.out.is_dir():
-            raise BadInput(f"--out {options.out} is no file in a folder that exists")
-        if min(options.tokens, options.ties + 1) < 1:
-            raise BadInput("--tokens and --ties count from 1 on")
+        check_writable(options.out)
+        if min(options.tokens, options.ties + 1, options.first + 1) < 1 or max(options.first, options.length) > 1_000_000:
+            raise BadInput(
+                "--tokens, --ties and --first are numbers from 1, 0 and 0 on, --first and --length a million at most"
+            )
     except EventspecError as error:
         parser.error(str(error))
     kind = "ties" if options.ties else f"temperature {options.temperature:g}"
@@ -95,36 +97,46 @@ def main() -> int:
         kind += ", not settled"
         pair = pair.with_policy(settle=False)
     machine = environment(pair, ["real"])["processor"]
-    told = {} if options.anew else before.get(machine, {}).get(kind, {})
+    try:
+        told = {} if options.anew else part_of(before, machine, kind)
+    except BadInput as error:
+        parser.error(str(error))
     measured = {"seed": options.seed, "weights": pair.fingerprint(), "length": 64 if options.ties else options.length}
-    if told and any(told[name] != value for name, value in {**measured, "first": options.first}.items() if name in told):
-        parser.error(f"{options.out} was measured with another seed, length, first question or other weights: add --anew")
     if options.add is not None:
         try:
-            told = together(told, known(options.add).get(machine, {}).get(kind, {}))
-        except (BadInput, KeyError) as error:
+            told = together(told, part_of(known(options.add), machine, kind))
+            write_text(options.out, json.dumps(with_part(before, machine, kind, told), indent=1) + "\n")
+        except BadInput as error:
             parser.error(f"{options.out} and {options.add} cannot be added: {error}")
-        write_text(options.out, json.dumps({**before, machine: {**before.get(machine, {}), kind: told}}, indent=1) + "\n")
         return int(told["different"] > 0)
+    measured["first"] = options.first
+    if other := [name for name, value in measured.items() if told and told.get(name, 0) != value]:
+        there = ", ".join(f"{name} {told.get(name, 0)}" for name in other)
+        parser.error(f"{options.out} has {there}: go on with the same, name another file, or drop what is there with --anew")
     if "asked" in told:
-        parser.error(f"{options.out} holds what two runs saw together: add --anew")
-    return measure(options, pair, machine, kind, {**measured, "first": options.first}, told)
+        parser.error(f"{options.out} holds what two runs saw together: name another file, or drop what is there with --anew")
+    try:
+        return measure(options, pair, machine, kind, measured, told)
+    except BadInput as error:
+        parser.error(str(error))
 
 
 def together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """What two runs of the same measurement saw, of questions that are not the same; BadInput where they are not such."""
+    if not one or not other:
+        raise BadInput("one of them has nothing of this kind and processor")
     same = ("seed", "weights", "length", "arms", "rounding")
-    if not one or not other or any(one[name] != other[name] for name in same):
-        raise BadInput("they are not of the same kind, processor, seed, weights, arms and length")
+    if differing := [name for name in same if one[name] != other[name]]:
+        raise BadInput(f"they differ in {', '.join(differing)}")
     ranges = sorted([*_ranges(one), *_ranges(other)])
     if any(end > begin for (_, end), (begin, _) in pairwise(ranges)):
         raise BadInput(f"they share questions: {ranges}")
-    by_arm = {}
-    for name, tally in one["by_arm"].items():
-        more = other["by_arm"][name]
-        by_arm[name] = {key: value + more[key] for key, value in tally.items()}
-    summed = ("plain_answers", "plain_tokens", "answers", "tokens", "different", "failed", "near_ties", "minutes")
-    return {**one, **{name: one[name] + other[name] for name in summed}, "asked": ranges, "by_arm": by_arm}
+    if one["by_arm"].keys() != other["by_arm"].keys():
+        raise BadInput("they have other arms")
+    by_arm = {
+        name: {key: seen + other["by_arm"][name][key] for key, seen in arm.items()} for name, arm in one["by_arm"].items()
+    }
+    return {**one, **{name: one[name] + other[name] for name in SUMMED}, "asked": ranges, "by_arm": by_arm}
 
 
 def _ranges(told: dict[str, Any]) -> list[list[int]]:
@@ -140,7 +152,7 @@ def measure(
     arms, began = [*methods_of(pair), *heads_of(pair)], time.monotonic()
     tallies = {name: Tally(**told) for name, told in before.get("by_arm", {}).items()}
     enough = ("answers", options.ties) if options.ties else ("tokens", options.tokens)
-    told = before
+    told, written = before, part_of(known(options.out), machine, kind)
     for number, question in asked(options, pair, before.get("questions", options.first)):
         if told.get(enough[0], 0) >= enough[1]:
             return int(told["different"] > 0)
@@ -164,8 +176,11 @@ def measure(
             "environment": environment(pair, ["real"]),
             "by_arm": {name: tally.as_json() for name, tally in tallies.items()},
         }
-        now = known(options.out)
-        write_text(options.out, json.dumps({**now, machine: {**now.get(machine, {}), kind: told}}, indent=1) + "\n")
+        now = known(options.out)  # another run may have written its part meanwhile
+        if (there := part_of(now, machine, kind)) != written:
+            raise BadInput(f"another run wrote to the same part of {options.out} ({there.get('tokens', 0)} tokens): it stays")
+        written = told
+        write_text(options.out, json.dumps(with_part(now, machine, kind, told), indent=1) + "\n")
         line = f"{tokens} tokens, {told['answers']} answers, {different} differ, {failed} drafters failed"
         print(line, file=sys.stderr, flush=True)
     raise AssertionError("there is no last question")
@@ -173,13 +188,37 @@ def measure(
 
 def known(path: Path) -> dict[str, Any]:
     """What a results file holds by now, by processor and kind: another run may write its part. BadInput for what is none."""
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is no file")
     try:
         found = json.loads(path.read_text()) if path.exists() else {}
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read ({error}): name another file") from None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not all(isinstance(kinds, dict) for kinds in found.values()):
         raise BadInput(f"{path} holds no results: name another file")
     return found
+
+
+def part_of(found: dict[str, Any], machine: str, kind: str) -> dict[str, Any]:
+    """What there is of a processor and kind; BadInput for what no run wrote."""
+    told: dict[str, Any] = found.get(machine, {}).get(kind, {})
+    try:
+        if told:
+            {
+                name: Tally(**{key: type(getattr(Tally(), key))(value) for key, value in arm.items()})
+                for name, arm in told["by_arm"].items()
+            }
+            if any(not 0 <= begin <= end for begin, end in _ranges(told)):
+                raise ValueError("questions that end before they begin")
+            _ = [told[name] + 0 for name in (*SUMMED, "questions", "arms", "rounding")]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"what is there of {kind} is of no run of this program ({error!r}): name another file") from None
+    return told
+
+
+def with_part(found: dict[str, Any], machine: str, kind: str, told: dict[str, Any]) -> dict[str, Any]:
+    """All results, with these of a processor and kind."""
+    return {**found, machine: {**found.get(machine, {}), kind: told}}
 
 
 if __name__ == "__main__":

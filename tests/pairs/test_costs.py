@@ -7,8 +7,9 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from eventspec.ask.generation import generate, generation
@@ -54,6 +55,12 @@ def row(**wrong: object) -> bytes:
     return json.dumps({"eagle": good | wrong}).encode()
 
 
+def write_all(pair: Pair, **wrong: object) -> None:
+    """A file that has a row for every method."""
+    one = json.loads(row(**wrong))["eagle"]
+    place_of(pair).write_text(json.dumps(dict.fromkeys(pair.methods, one)))
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -84,7 +91,7 @@ def test_a_damaged_file_is_measured_anew(content: bytes, pair: Pair, measured: l
 
 def test_what_is_measured_is_read_again(pair: Pair, measured: list[int]) -> None:
     fitted(pair)
-    place_of(pair).write_bytes(row(tail=7))
+    write_all(pair, tail=7)
     assert fitted(pair).method("eagle").policy.tail == 7
     assert len(measured) == 1
 
@@ -197,11 +204,61 @@ def test_a_cost_that_is_given_stays(wrong: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrongly", [{"node_cost": -1}, {"node_cost": "x"}, {"verify_cost": 0}, {"step_seconds": float("inf")}, {"level_cost": True}]
+    ("field", "value"),
+    [
+        ("node_cost", -1),
+        ("node_cost", "x"),
+        ("verify_cost", 0),
+        ("step_seconds", float("inf")),
+        ("level_cost", True),
+        ("worth", 0),
+        ("worth", 10**400),
+        ("patience", float("nan")),
+        ("deadline", None),
+        ("tail", 0),
+        ("tail", 2.5),
+        ("max_nodes", "x"),
+        ("head_nodes", -1),
+        ("beside", 1),
+        ("settle", np.zeros(2)),
+    ],
 )
-def test_what_is_no_cost_is_refused(wrongly: dict[str, Any], pair: Pair) -> None:
-    with pytest.raises(BadInput, match=next(iter(wrongly))):
-        pair.with_policy(**wrongly)
+def test_what_a_policy_cannot_be_is_refused(field: str, value: object, pair: Pair) -> None:
+    with pytest.raises(BadInput, match=f"{field} is .{{1,40}}: give"):
+        pair.with_policy(**{field: value})
+
+
+def test_numbers_of_numpy_are_numbers(pair: Pair) -> None:
+    policy = pair.with_policy("eagle", tail=np.int64(3), node_cost=np.float32(0.5), patience=2).method("eagle").policy
+    assert (policy.tail, policy.node_cost, policy.patience) == (3, 0.5, 2.0)
+    assert {type(policy.tail), type(policy.node_cost)} == {int, float}
+
+
+def test_who_chooses_among_other_methods_chooses_anew(pair: Pair) -> None:
+    choice = pair.method("auto").choice
+    assert pair.with_policy("hybrid", max_nodes=0).method("auto").choice is not choice
+    assert pair.with_policy("ngram", max_nodes=0).method("auto").choice is choice
+
+
+def test_a_drafter_of_ones_own_begins_with_the_costs_of_the_pair(pair: Pair) -> None:
+    known = with_costs(pair, {"autoregressive": WRONG})
+    drafter = pair.drafter("prior")
+    assert drafter is not None
+    policy = known.with_drafter("mine", drafter, max_nodes=5).method("mine").policy
+    assert (policy.step_seconds, policy.node_cost, policy.max_nodes) == (1.0, 0.5, 5)
+
+
+def test_a_pipe_in_the_place_of_the_file_is_not_read(pair: Pair, measured: list[int]) -> None:
+    place_of(pair).parent.mkdir(parents=True)
+    os.mkfifo(place_of(pair))
+    assert fitted(pair).method("eagle").policy.node_cost == 0.5
+
+
+def test_a_file_without_some_of_the_methods_is_measured_anew(pair: Pair, measured: list[int]) -> None:
+    fitted(pair)
+    place_of(pair).write_text("{}")
+    assert fitted(pair).method("eagle").policy.node_cost == 0.5
+    assert len(measured) == 2
 
 
 def test_what_was_learnt_is_not_of_another_head_target_or_place(wrong: Pair) -> None:
@@ -217,8 +274,8 @@ def test_a_file_that_rounds_contradict_is_measured_anew(
 ) -> None:
     monkeypatch.setattr("eventspec.engine.learnt.SURE_ROUNDS", 12)
     first = fitted(pair)
-    place_of(pair).write_bytes(row(step_seconds=1.0, tail=7))
-    asked_often(fitted(pair), times=8)
+    write_all(pair, step_seconds=1.0, tail=7)
+    asked_often(fitted(pair), times=20)
     assert not place_of(pair).exists()
     assert fitted(first).method("eagle").policy.tail == 64
     assert len(measured) == 2

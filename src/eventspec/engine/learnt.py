@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,16 @@ DECAY = 0.99
 """What a round weighs behind the next one: about a hundred are remembered."""
 PRIOR_ROUNDS = 8.0
 """Verifications, and plain steps, that a policy's own costs weigh in the beginning."""
-RELATION_ROUNDS = 0.3
-"""Rounds that a relation between a policy's costs weighs, for ever: next to nothing beside rounds that tell."""
 PRIOR_NODES = (4, 24)
-"""Of the verifications that a policy's costs stand for; a relation is taken between them."""
-OUTLIER = 2.0
-"""Times what the other rounds of an answer make expect; a round that took longer counts as this. The machine did something
-else meanwhile."""
+"""Of the verifications that a policy's costs stand for."""
+STEP_ROUNDS, NODE_ROUNDS = 0.3, 1.0
+"""Rounds that the measured relations weigh, for ever: of a plain step to a verification, and of a node to the verification that
+it is in. The first is next to nothing beside rounds that tell. The second is not: small trees say little about the price of a
+node, and a stall would be taken for one."""
+OUTLIER = 1.5
+"""Times the typical time of late; a round that took longer, or as much less, counts as this. The machine did something else."""
+FOLLOWING = 0.1
+"""By how much one round moves what is typical of late: machines become slower and faster for all rounds alike."""
 CONTRADICTED = 2.0
 """Times what a verification was measured to take, or as little: then the measurement was wrong, or is no longer right."""
 SURE_ROUNDS = 100
@@ -42,6 +44,7 @@ class LearntCosts:
 
     def __init__(self, contradicted: Callable[[], None] | None = None) -> None:
         self._rounds, self._warm, self._contradicted, self._lock = 0, False, contradicted, ProcessLock()
+        self._pace = 1.0  # the running median of seconds over what was expected
         # Weighted sums over rounds, float64: of row x row and of row x seconds, a row being what `_row` says.
         self._gram, self._moment = np.zeros((3, 3)), np.zeros(3)
 
@@ -59,11 +62,15 @@ class LearntCosts:
                 return
             if not self._rounds:
                 self._begin(policy)
-            expected = [_seconds(self._applied(policy), made.proposed) for made in later]
-            slower = max(1.0, median(made.model_seconds / wanted for made, wanted in zip(later, expected, strict=True)))
-            for made, wanted in zip(later, expected, strict=True):
-                self._add(made.proposed, min(made.model_seconds, OUTLIER * slower * wanted))
-            ratio = _seconds(self._applied(policy), PRIOR_NODES[1]) / _seconds(policy, PRIOR_NODES[1])
+            now = self._applied(policy)
+            for made in later:
+                expected = _seconds(now, made.proposed)
+                self._pace *= 1 + FOLLOWING if made.model_seconds > self._pace * expected else 1 / (1 + FOLLOWING)
+                typical = self._pace * expected
+                self._add(made.proposed, min(max(made.model_seconds, typical / OUTLIER), typical * OUTLIER))
+            # What is learnt by now is expected from now on.
+            self._pace *= _seconds(now, PRIOR_NODES[0]) / _seconds(self._applied(policy), PRIOR_NODES[0])
+            ratio = _seconds(self._applied(policy), PRIOR_NODES[-1]) / _seconds(policy, PRIOR_NODES[-1])
             wrong = self._rounds >= SURE_ROUNDS and not 1 / CONTRADICTED <= ratio <= CONTRADICTED
             tell, self._contradicted = (self._contradicted, None) if wrong else (None, self._contradicted)
         if tell is not None:
@@ -83,15 +90,16 @@ class LearntCosts:
         if not self._rounds:
             return policy
         gram, share = self._gram.copy(), policy.node_cost / policy.verify_cost
-        for relation in ((-policy.verify_cost, 1.0, 0.0), (0.0, -share * PRIOR_NODES[1], PRIOR_NODES[1])):
-            gram += RELATION_ROUNDS * np.outer(relation, relation)
-        step, whole, node = np.linalg.solve(gram, self._moment).tolist()
-        if node < 0:  # the best line without a slope
-            step, whole = np.linalg.solve(gram[:2, :2], self._moment[:2]).tolist()
-            node = 0.0
-        if min(step, whole) <= 0:
+        step = np.array([-policy.verify_cost, 1.0, 0.0])
+        node = np.array([0.0, -share, 1.0]) * PRIOR_NODES[-1]
+        gram += STEP_ROUNDS * np.outer(step, step) + NODE_ROUNDS * np.outer(node, node)
+        one, whole, more = np.linalg.solve(gram, self._moment).tolist()
+        if more < 0:  # the best line without a slope
+            one, whole = np.linalg.solve(gram[:2, :2], self._moment[:2]).tolist()
+            more = 0.0
+        if min(one, whole) <= 0:
             return policy  # no machine: a forward over weights takes time
-        return replace(policy, step_seconds=step, verify_cost=whole / step, node_cost=node / step)
+        return replace(policy, step_seconds=one, verify_cost=whole / one, node_cost=more / one)
 
 
 def _row(nodes: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -9,14 +9,24 @@ short ones where it is not. The values below are guesses for a pair of checkpoin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
+from typing import Any
 
-from eventspec.core import Budget, never
+from eventspec.core import BadInput, Budget, never
 
 NO_TAIL = 1 << 30
 """A tail longer than any prompt: the whole prefill is one forward. Right when nothing can arrive meanwhile."""
 COSTS = ("verify_cost", "node_cost", "step_seconds")
 """Fields of a policy that go on being learnt, see `engine.learnt`."""
+BOUNDS: dict[str, tuple[float, float]] = {
+    "tail": (1, NO_TAIL),
+    "verify_cost": (1e-6, 1e6),
+    "step_seconds": (1e-9, 1e4),
+    "worth": (1e-6, 1e6),
+    "deadline": (1e-6, 1e6),
+}
+"""The least and the most of a field; else 0 and a million."""
 Show = Callable[[list[int]], None]
 
 
@@ -66,6 +76,23 @@ class DraftPolicy:
     def costing_as(self, other: DraftPolicy) -> DraftPolicy:
         """The same with what was measured for another."""
         return replace(self, **{name: getattr(other, name) for name in (*COSTS, "level_cost", "beside", "tail")})
+
+    def checked(self) -> DraftPolicy:
+        """The same with plain numbers in its fields; BadInput names the one that cannot be."""
+        found: dict[str, Any] = {}
+        for item in fields(self):
+            value: Any = getattr(self, item.name)
+            least, most = BOUNDS.get(item.name, (0, 1e6))
+            if item.type == "bool":
+                good, wanted = isinstance(value, bool), "True or False"
+            else:
+                whole = item.type == "int"
+                a_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+                good, wanted = a_number and least <= value <= most, f"a {'whole ' * whole}number from {least:g} to {most:g}"
+            if not good:
+                raise BadInput(f"{item.name} is {str(value)[:40]}: give {wanted}")
+            found[item.name] = {"bool": bool, "int": int, "float": float}[str(item.type)](value)
+        return replace(self, **found)
 
     def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
         """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""

@@ -78,7 +78,7 @@ class Record:
         found = [(float(first), float(decode), int(tokens)) for first, decode, tokens in rows[-OLD:]]
         if not found:
             raise ValueError("there is no answer")
-        if not all(0 <= value < math.inf for row in found for value in row) or not all(count > 0 for _, _, count in found):
+        if not all(0 <= value < 1e9 for row in found for value in row) or not all(count > 0 for _, _, count in found):
             raise ValueError("an answer took no time")
         return cls(found)
 

@@ -17,6 +17,7 @@ import torch
 
 from eventspec.core import BadInput
 from eventspec.engine.learnt import LearntCosts
+from eventspec.engine.policy import DraftPolicy
 from eventspec.files import write_text
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs.auto import Chooser
@@ -26,8 +27,6 @@ from eventspec.pairs.warming import warm_up
 
 QUICK = 4
 """Repeats of a measurement when a pair is loaded: costs need not be known better than policies can tell apart."""
-MOST = 1e4
-"""Steps, or seconds, that no cost has."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,10 @@ class MethodCosts:
 
     @classmethod
     def read(cls, row: Any) -> MethodCosts:
-        """Of a file's row; ValueError, KeyError or TypeError for what is none."""
-        names = ("verify_cost", "node_cost", "level_cost", "step_seconds")
-        verify, node, level, step = (float(row[name]) for name in names)
-        if not all(0 <= cost <= MOST for cost in (verify, node, level, step)) or not verify or not step:
-            raise ValueError("a cost is no number")
-        if not isinstance(row["beside"], bool) or (tail := int(row["tail"])) < 1:
-            raise ValueError("what was chosen is no choice")
-        return cls(verify, node, level, step, row["beside"], tail)
+        """Of a file's row; BadInput, KeyError or TypeError for what is none."""
+        found = cls(**{item.name: row[item.name] for item in fields(cls)})
+        replace(DraftPolicy(), **asdict(found)).checked()
+        return found
 
 
 def fitted(pair: Pair) -> Pair:
@@ -59,8 +54,8 @@ def fitted(pair: Pair) -> Pair:
     measure."""
     path = place_of(pair)
     known = read(path)
-    measured = known is None
-    if known is None:
+    measured = known is None or not known.keys() >= pair.methods.keys()
+    if known is None or measured:
         pair = warm_up(pair, repeats=QUICK)
         known = {name: costs_of(pair, name) for name in pair.methods}
         with suppress(BadInput, OSError):
@@ -107,8 +102,10 @@ def costs_of(pair: Pair, method: str) -> MethodCosts:
 def read(path: Path) -> dict[str, MethodCosts] | None:
     """The costs of a file, None where there are none that can be read."""
     try:
+        if not path.is_file():  # reading a pipe would wait for ever
+            return None
         return {str(name): MethodCosts.read(row) for name, row in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):
+    except (BadInput, OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -24,6 +24,7 @@ from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping
 from eventspec.pairs.event_drafters import event_method
 from eventspec.pairs.methods import (
+    BASELINE,
     EVENT_EAGLE,
     EVENT_METHOD,
     HEAD_METHODS,
@@ -123,18 +124,21 @@ class Pair:
             raise BadInput(f"a drafter cannot be method {name!r}: give it a name of its own")
         _check_part(drafter, Drafter)
         check_known("policy field", changes, POLICY)
-        made = drafted_by(self.parts, drafter)
-        return self.with_method(name, _changed(replace(made, learnt=LearntCosts()), changes))
+        made, plain = drafted_by(self.parts, drafter), self.methods.get(BASELINE)
+        if plain is not None:  # which knows what a step costs here
+            made = replace(made, policy=made.policy.costing_as(plain.policy), learnt=plain.learnt and LearntCosts())
+        return self.with_method(name, _changed(made, changes))
 
-    def with_policy(self, only: Collection[str] = (), **changes: Any) -> Pair:
+    def with_policy(self, only: str | Collection[str] = (), **changes: Any) -> Pair:
         """With other fields of `DraftPolicy`, for all methods or those named `only`. Where a cost is given that is learnt else,
         nothing is learnt: it stays. BadInput for a field that there is not, and for what is no cost."""
+        only = (only,) if isinstance(only, str) else only
         check_known("policy field", changes, POLICY)
         check_known("method", only, self.methods)
         made = {
             name: _changed(method, changes) if not only or name in only else method for name, method in self.methods.items()
         }
-        return replace(self, methods=made)
+        return replace(self, methods={n: _choosing_anew(m, only or made.keys()) for n, m in made.items()})
 
     def with_event_drafter(self, which: str, mapping: str = "auto", how: LoadOptions | None = None) -> Pair:
         """With another event drafter for methods cross-modal and hybrid, see `event_drafters.event_method`."""
@@ -304,16 +308,19 @@ class Pair:
         return None if self.folder is None else PairFile.read(self.folder).fingerprint(adapters)
 
 
+def _choosing_anew(method: Method, among: Collection[str]) -> Method:
+    """A method, which forgets what it learnt where it chooses among some that are others now."""
+    chooses = method.choice is not None and set(among) & set(method.choice.methods)
+    return replace(method, choice=method.choice.anew()) if method.choice is not None and chooses else method
+
+
 def _changed(method: Method, changes: Mapping[str, Any]) -> Method:
     """A method with other fields of its policy. What a cost was learnt to be does not count beside one that is given, and on
     other cores it is another."""
-    for name in {*COSTS, "level_cost"} & set(changes):
-        cost, least = changes[name], 0 if name in ("node_cost", "level_cost") else 1e-9
-        if isinstance(cost, bool) or not isinstance(cost, int | float) or not least <= cost <= 1e9:
-            raise BadInput(f"{name} is {cost!r}: give a number from {least:g} to 1e9")
     learnt = None if set(COSTS) & set(changes) else method.learnt
     fresh = learnt is not None and "beside" in changes
-    return replace(method, policy=replace(method.policy, **changes), learnt=LearntCosts() if fresh else learnt)
+    policy = replace(method.policy, **changes).checked()
+    return replace(method, policy=policy, learnt=LearntCosts() if fresh else learnt)
 
 
 def _check_part(given: object, protocol: type) -> None:

@@ -45,7 +45,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
 
     Heads of one shape are measured once: what is measured twice differs by chance, and with it their trees. `known` carries
     what was measured from one call to the next; everything is timed about `repeats` times. Without all this a pair uses the
-    defaults of `engine.policy`, which were measured on a two-core machine with the bundled pair.
+    guesses of `engine.policy`.
     """
 
     pays, curves = beside_pays(pair, max(2, repeats // 3)), dict[bool, VerifyCurve]()
