@@ -24,6 +24,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "verify_cost": (1e-6, 1e6),
     "step_seconds": (1e-9, 1e4),
     "worth": (1e-6, 1e6),
+    "patience": (0, 1e9),
     "deadline": (1e-6, 1e6),
 }
 """The least and the most of a field; else 0 and a million."""
@@ -71,7 +72,7 @@ class DraftPolicy:
     @property
     def wait(self) -> float:
         """Seconds that the target waits for drafts before any was accepted."""
-        return self.patience * self.step_seconds
+        return min(self.patience * self.step_seconds, 1e6)  # no clock waits for ever
 
     def costing_as(self, other: DraftPolicy) -> DraftPolicy:
         """The same with what was measured for another."""
