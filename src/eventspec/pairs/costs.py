@@ -10,6 +10,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,16 @@ def fitted(pair: Pair) -> Pair:
 
 
 def learning(pair: Pair, path: Path | None = None) -> Pair:
-    """The pair with methods that learn what their rounds take. A file of costs that is contradicted is removed."""
+    """The pair with methods that learn what their rounds take. The file of their costs, if there is one, is removed when rounds
+    contradict it."""
 
-    def remove() -> None:
-        if path is not None:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+    def remove(path: Path) -> None:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
-    return replace(pair, methods={name: replace(method, learnt=LearntCosts(remove)) for name, method in pair.methods.items()})
+    contradicted = None if path is None else partial(remove, path)
+    made = {name: replace(method, learnt=LearntCosts(contradicted)) for name, method in pair.methods.items()}
+    return replace(pair, methods=made)
 
 
 def remembering(pair: Pair, place: Path, warm: bool) -> Pair:

@@ -130,8 +130,8 @@ class Pair:
         return self.with_method(name, _changed(made, changes))
 
     def with_policy(self, only: str | Collection[str] = (), **changes: Any) -> Pair:
-        """With other fields of `DraftPolicy`, for all methods or those named `only`. Where a cost is given that is learnt else,
-        nothing is learnt: it stays. BadInput for a field that there is not, and for what is no cost."""
+        """With other fields of `DraftPolicy`, for all methods or those named `only`. A method that is given one of
+        `COSTS` keeps them all: it learns none. BadInput for a field that there is not, and for a value that it cannot have."""
         only = (only,) if isinstance(only, str) else only
         check_known("policy field", changes, POLICY)
         check_known("method", only, self.methods)
@@ -233,8 +233,8 @@ class Pair:
         made = {n: replace(m, learnt=None if m.learnt is None else LearntCosts()) for n, m in self.methods.items()}
         made |= {n: replace(m, choice=m.choice.anew()) for n, m in made.items() if m.choice is not None}
         if (known := self._skipping) is not None:
-            made[SKIP] = skipping(self.methods[SKIP], known.anew())
-        return replace(self, methods={**self.methods, **made})
+            made[SKIP] = skipping(made[SKIP], known.anew())
+        return replace(self, methods=made)
 
     def on(self, placement: str) -> Pair:
         """On another placement (auto, one, two) of the same devices, with workers of its own; close them when done."""
