@@ -84,10 +84,10 @@ def main() -> int:
         os.sched_setaffinity(0, {options.core})
     try:
         Sampling(temperature=options.temperature, max_new_tokens=options.length, seed=options.seed)
-        pair, before = load_pair(options.pair, "one", fit=False), known(options.out)
-        check_writable(options.out)
         if not options.out.parent.is_dir():
             raise BadInput(f"--out {options.out} is no file in a folder that exists")
+        check_writable(options.out)
+        pair, before = load_pair(options.pair, "one", fit=False), known(options.out)
         if min(options.tokens, options.ties + 1, options.first + 1) < 1 or max(options.first, options.length) > 1_000_000:
             raise BadInput(
                 "--tokens, --ties and --first are numbers from 1, 0 and 0 on, --first and --length a million at most"
