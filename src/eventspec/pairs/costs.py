@@ -69,13 +69,14 @@ def learning(pair: Pair, path: Path | None = None) -> Pair:
     """The pair with methods that learn what their rounds take. The file of their costs, if there is one, is removed when rounds
     contradict it."""
 
-    def remove(file: Path) -> None:
-        with suppress(OSError):
-            file.unlink(missing_ok=True)
-
-    contradicted = None if path is None else partial(remove, path)
+    contradicted = None if path is None else partial(_remove, path)
     made = {name: replace(method, learnt=LearntCosts(contradicted)) for name, method in pair.methods.items()}
     return replace(pair, methods=made)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def remembering(pair: Pair, place: Path, warm: bool) -> Pair:
