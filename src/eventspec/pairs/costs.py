@@ -68,7 +68,6 @@ def fitted(pair: Pair) -> Pair:
 def learning(pair: Pair, path: Path | None = None) -> Pair:
     """The pair with methods that learn what their rounds take. The file of their costs, if there is one, is removed when rounds
     contradict it."""
-
     contradicted = None if path is None else partial(_remove, path)
     made = {name: replace(method, learnt=LearntCosts(contradicted)) for name, method in pair.methods.items()}
     return replace(pair, methods=made)
