@@ -128,6 +128,9 @@ class Budget:
     """No branch is longer than this many tokens."""
     show: Callable[[list[int]], None] | None = None
     """Told the most likely chain as it grows, which the reader sees as provisional text."""
+    free: bool = False
+    """The drafter's device has nothing else to do and nobody waits, until `until` says so: what is drafted beyond the proposal,
+    for later rounds, costs no time."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +276,8 @@ class Context(Protocol):
         """More frames uint8 [K, H, W, 3] of the same window, as they arrive. BadInput where the target takes no more."""
 
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
-        """A session about one question: language-model prefill of all but the last `tail` (>= 1) rows of its prompt.
+        """A session about one question: language-model prefill of all but the last `tail` (>= 1) rows of its prompt, or a few
+        less than `tail` where that suits the target.
 
         The tail stays pending: the first `score` finishes the prefill and verifies the head start in one forward. A tail longer
         than the prompt leaves the whole prefill to that forward. `taps` are the layers whose outputs the scores carry as

@@ -253,15 +253,19 @@ class DraftTree:
 
     def best_chain(self) -> list[int]:
         """Tokens along the most valuable child from the root: what a reader is shown."""
+        return [self.tokens[node] for node in self.best_path()]
+
+    def best_path(self) -> list[int]:
+        """Nodes along the most valuable child from the root."""
         best: dict[int, int] = {}
         for node, parent in enumerate(self.parents):
             if parent not in best or self.values[node] > self.values[best[parent]]:
                 best[parent] = node
-        chain, node = [], -1
+        path, node = list[int](), -1
         while node in best:
             node = best[node]
-            chain.append(self.tokens[node])
-        return chain
+            path.append(node)
+        return path
 
     def proposal(self, budget: Budget, floor: float, origin: str) -> Proposal:
         """The budget's number of most valuable nodes with at least `floor`, none too deep; ties go to the earlier node, so

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from eventspec.align.acceptance import reliability
 from eventspec.core import BadCheckpoint, BadInput, Budget, Proposal
 from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union
+from eventspec.drafters.reused import ReusedDrafter
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
 from eventspec.pairs import load_pair
@@ -200,9 +201,19 @@ def test_a_fit_asks_a_model_too_that_is_not_worth_its_cost() -> None:
     with load_pair("nano", "one", fit=False) as pair:
         method = pair.method("hybrid")
         texts = replace(method.drafts, select=lambda drafters, policy: drafters[1:])
-        asked = [(Recording.open("example:street"), "Describe the scene.")]
-        rows = list(judged(pair.with_method("hybrid", replace(method, drafts=texts)), asked, lambda *_: None, 1))
-    assert any("eagle" in row.names for row in rows)
+        asked = (Recording.open("example:street"), "Describe the scene.")
+        with_texts = pair.with_method("hybrid", replace(method, drafts=texts))
+        one, two = (list(judged(with_texts, [asked] * count, lambda *_: None, count)) for count in (1, 2))
+    assert any("eagle" in row.names for row in one)
+    assert not any("eagle" in row.names for row in two[len(one) :]), "to the next question texts alone"
+    assert any("reused" in row.names for row in two[len(one) :])
+
+
+def test_a_drafter_that_was_not_there_when_rounds_were_measured_adds_to_either() -> None:
+    reused = ReusedDrafter(lambda request: ())
+    for policy in (DraftPolicy(level_cost=9.0), DraftPolicy(level_cost=0.0)):
+        known = Mixture(rounds=MEASURED).worth_it((HEAD, PRIOR, NGRAM), policy)
+        assert list(Mixture(rounds=MEASURED).worth_it((HEAD, PRIOR, NGRAM, reused), policy)) == [*known, reused]
 
 
 def test_measured_rounds_survive_the_file(tmp_path: Path) -> None:

@@ -184,6 +184,7 @@ def test_the_best_chain_follows_the_most_valuable_child() -> None:
     tree.grow(0, [(3, 1.0)], 0.0)
     tree.grow(1, [(4, 0.3), (5, 0.7)], 0.0)
     assert tree.best_chain() == [2, 5]
+    assert tree.best_path() == [1, 4]
 
 
 def ints(*numbers: int) -> np.ndarray:

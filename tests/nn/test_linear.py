@@ -86,11 +86,12 @@ def test_packed_products_come_in_few_row_counts(products: str, monkeypatch: pyte
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", counted)
     for count in range(1, 701):
         assert len(made(x[:count])) == count
-    assert len(seen) == (0 if products != "packed" else 56), "4 to 64 by fours, then by sixteens"
+    assert len(seen) == (0 if products != "packed" else 68), "4 to 64 by fours, to 256 by eights, then by sixteens"
 
 
 def test_a_packed_product_is_filled_up_a_little() -> None:
     spare = {rows: spare_rows(rows) for rows in range(1, 2000)}
     assert all(count < 4 for rows, count in spare.items() if rows <= 64)
+    assert all(count < 8 for rows, count in spare.items() if rows <= 256)
     assert all(count < 16 for count in spare.values())
     assert not any(spare[rows] for rows in (1, 2, 3, 4, 64, 80, 544))

@@ -11,7 +11,22 @@ import pytest
 import torch
 
 from eventspec.ask import generate, generation, stream
-from eventspec.core import BadCheckpoint, BadInput, Committed, Provisional, Retracted, Sampling, Window
+from eventspec.ask.generation import media_of
+from eventspec.core import (
+    BadCheckpoint,
+    BadInput,
+    Budget,
+    Committed,
+    Provisional,
+    Request,
+    Retracted,
+    Sampling,
+    Trace,
+    Window,
+)
+from eventspec.drafters import LanguageDrafter
+from eventspec.drafters.language_model import Written
+from eventspec.drafters.reused import place
 from eventspec.pairs import Pair, bundled, load_pair
 from eventspec.pairs.pair_file import DATA, PairFile
 from eventspec.recordings import Recording
@@ -63,6 +78,42 @@ def test_a_banned_id_that_does_not_exist_is_refused_before_anything_runs(pair: P
     for unknown, told in ((-1, r"banned_ids is \(-1,\)"), (size, f"banned id {size} is not in the vocabulary")):
         with pytest.raises(BadInput, match=told):
             generate(pair, real, "What is around us?", "autoregressive", banned_ids=(unknown,))
+
+
+def test_hybrid_takes_up_again_what_its_event_drafter_wrote(pair: Pair) -> None:
+    """Behind the first token that the target did not follow, the drafter's text about this scene is mostly right about what
+    comes next; the control, its text about another scene, is so less often."""
+    method = pair.method("hybrid")
+    assert "reused" in [drafter.name for drafter in method.drafts.after]
+    assert "reused" not in [drafter.name for drafter in pair.method("hybrid-blind").drafts.after]
+    writer = method.drafts.ahead[0]
+    assert isinstance(writer, LanguageDrafter)
+    right, texts, answers = {"own": 0, "another's": 0}, list[list[tuple[str, Written]]](), list[list[list[int]]]()
+    for index in range(4):
+        recording, asked = scene(index)
+        texts.append([])
+        answers.append([])
+        for question in [question for question in asked if question.startswith(("Describe", "Write", "Record", "What hap"))]:
+            request = Request(media_of(recording), question, Sampling())
+            with torch.inference_mode():
+                draft = writer.open(request, None, Trace())
+                draft.propose(Budget(32, min_path_prob=0.1, max_depth=200, free=True))
+            texts[-1].append((question, writer.written(request)))
+            answers[-1].append(generate(pair, recording, question, "autoregressive").token_ids)
+    places = 0
+    for index, asked in enumerate(answers):
+        for number, said in enumerate(asked):
+            own = [token for token, _ in texts[index][number][1]]
+            left = next((at for at, (a, b) in enumerate(zip(own, said, strict=False)) if a != b), len(said))
+            other = [token for token, _ in texts[index - 1][number % len(texts[index - 1])][1]]
+            for at in range(left + 1, len(said)):
+                places += 1
+                for name, text in (("own", own), ("another's", other)):
+                    found = place(text, said[:at])[0]
+                    right[name] += found < len(text) and text[found] == said[at]
+    assert places > 50
+    assert right["own"] > 0.6 * places
+    assert right["own"] > right["another's"] + 0.1 * places
 
 
 def test_the_event_drafter_drafts_while_the_target_encodes(pair: Pair) -> None:

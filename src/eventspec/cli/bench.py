@@ -182,7 +182,8 @@ def _folders(
     from eventspec.core import BadInput
     from eventspec.models.loading import LoadOptions
     from eventspec.pairs import load_folders
-    from eventspec.pairs.methods import AUTO, CHOICES, EVENT_METHOD
+    from eventspec.pairs.methods import AUTO, CHOICES
+    from eventspec.pairs.parts import EVENT_METHOD
     from eventspec.pairs.specs import DrafterSpec
 
     spec = DrafterSpec.parse(drafters[0]) if drafters else None
@@ -202,7 +203,8 @@ def _others(pair: Pair, events: str, more: Mapping[str, list[str] | None], fit: 
     is worth it on this machine."""
     from eventspec.experiments.arms import Arm
     from eventspec.pairs import warm_up
-    from eventspec.pairs.methods import EVENT_METHOD, LOSSY, drafting_by
+    from eventspec.pairs.methods import LOSSY, drafting_by
+    from eventspec.pairs.parts import EVENT_METHOD
     from eventspec.pairs.specs import DrafterSpec
 
     drafters, heads, compressions, adapters = (more[choice] or [] for choice in ("drafter", "head", "compress", "adapter"))

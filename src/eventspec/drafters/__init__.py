@@ -1,4 +1,4 @@
-"""Who proposes tokens: the prompt's own n-grams, a text prior, an independent language model, one with another
+"""Who proposes tokens: the prompt's own n-grams, a text prior, an independent language model, what it wrote, one with another
 tokenizer, one behind a qualifier, a head on the target's features."""
 
 from eventspec.drafters.cascade import Cascade
@@ -20,6 +20,7 @@ from eventspec.drafters.ngram import NgramDrafter
 from eventspec.drafters.prior import PriorDrafter, TextPrior
 from eventspec.drafters.reference import ReferenceDrafter
 from eventspec.drafters.retokenized import Retokenized
+from eventspec.drafters.reused import ReusedDrafter
 
 __all__ = [
     "Cascade",
@@ -34,6 +35,7 @@ __all__ = [
     "PriorDrafter",
     "ReferenceDrafter",
     "Retokenized",
+    "ReusedDrafter",
     "TextPrior",
     "TrainedHead",
     "Verifier",

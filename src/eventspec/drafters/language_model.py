@@ -4,14 +4,17 @@ starts at once.
 It grows one draft tree, best leaf first. Where a cheap `lookahead` is sure how a leaf goes on, its guess is read in the same
 forward: if the model agrees, the next levels are known already. Guesses change how fast the tree grows, never what is in it.
 What it grew survives a verdict that followed the tree, so proposing again goes on from there: while the target verifies,
-drafting never has to stop.
+drafting never has to stop. Where it is asked to, it writes the answer to its end while the target reads its prompt: what the
+target does not follow is of use all the same (`drafters.reused`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from itertools import pairwise
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -31,6 +34,9 @@ _TREE_ROWS = 512
 _SMALLEST = 1e-3
 """Tokens below this share are not even remembered. A share, not a path's probability: an unlikely path that is committed
 becomes the root, and then what follows it is likely."""
+
+_LEAST = 1e-250
+"""Paths below this probability are not written on: the next share could no longer be told."""
 
 Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
@@ -58,6 +64,8 @@ class DraftModel(Protocol):
 
 Scored = Callable[[Tensor, Tensor], Tensor]
 """As `DraftModel.scores`."""
+Written = tuple[tuple[int, float], ...]
+"""Tokens of an answer from its beginning on, each with the probability that its writer gave it behind those before."""
 
 
 class LanguageDrafter:
@@ -68,6 +76,8 @@ class LanguageDrafter:
     taps: tuple[int, ...] = ()
     needs_target = False
     concurrent = True
+    to_the_end = False
+    """Whether it writes on where its draft is done and time is free."""
 
     def __init__(
         self,
@@ -81,6 +91,18 @@ class LanguageDrafter:
         self.name, self.encoder, self.language, self.eos_id, self.limit = name, encoder, encoder.language, eos_id, limit
         self.lookahead, self._scored = lookahead or no_lookahead, scored
         self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
+        self._drafts: WeakValueDictionary[int, LanguageDraft] = WeakValueDictionary()
+
+    def writing_to_the_end(self) -> LanguageDrafter:
+        """The same drafter, which writes on where its draft is done and time is free. Both know what either has seen."""
+        twin = copy(self)
+        twin.to_the_end = True
+        return twin
+
+    def written(self, request: Request) -> Written:
+        """What it wrote by now of the answer to a request that is being answered; from any thread."""
+        draft = self._drafts.get(id(request))
+        return () if draft is None or draft.request is not request else draft.written
 
     def scores(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """As `DraftModel.scores`."""
@@ -94,18 +116,22 @@ class LanguageDrafter:
         visual, prefix = self._seen[request.media]
         prompt = self.encoder.prompt(request.question, visual)
         began = trace.now()
-        session = LanguageDraft(self, prompt, prefix, request, trace)
+        session = LanguageDraft(self, prompt, prefix, request, trace, self.to_the_end)
+        self._drafts[id(request)] = session
         trace.span("prefill", "drafter", began)
         return session
 
 
 class LanguageDraft:
-    """The drafter's cache, its tree, and the committed tokens it has not read yet."""
+    """The drafter's cache, its tree, and the committed tokens it has not read yet. `to_the_end`: as of `LanguageDrafter`."""
 
-    def __init__(self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
-        self.trace, self.scores = trace, drafter.scores
+    def __init__(
+        self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace, to_the_end: bool = False
+    ) -> None:
+        self.trace, self.scores, self.to_the_end = trace, drafter.scores, to_the_end
         self.language, self.eos_id, self.name, self.limit = drafter.language, drafter.eos_id, drafter.name, drafter.limit
-        self.lookahead, self.question, self.answer = drafter.lookahead, request.question, list[int]()
+        self.lookahead, self.request, self.answer = drafter.lookahead, request, list[int]()
+        self.written: Written = ()
         self.context, most = self.language.config.max_position_embeddings, request.sampling.max_new_tokens
         total = len(prompt.rows)
         reading, self._loan = prefix.begin(prompt, min(self.context, total + most + 2) + _TREE_ROWS)
@@ -135,7 +161,33 @@ class LanguageDraft:
             self._expand(leaves)
             if budget.show is not None:
                 budget.show(self.tree.best_chain())
-        return self.tree.proposal(budget, floor, self.name)
+        proposal = self.tree.proposal(budget, floor, self.name)
+        if self.to_the_end:
+            self._write_on(budget)
+        return proposal
+
+    def _write_on(self, budget: Budget) -> None:
+        """Where time is free, go on behind the likeliest path until the answer ends."""
+        if self.answer or self.unread:
+            return  # it would be the rest of an answer
+        path = self._publish()
+        while budget.free and path and not self._ends(path[-1]) and not budget.until():
+            full = len(self.tree.expanded) + 1 + _AHEAD > _TREE_ROWS
+            if full or len(path) >= min(budget.max_depth, self.context - self.base):
+                break
+            self._expand([path[-1]])
+            path = self._publish()
+
+    def _ends(self, node: int) -> bool:
+        """Whether nothing follows a node: the answer ends with it, or what followed it was too unlikely to be kept."""
+        return self.tree.tokens[node] == self.eos_id or node in self.row_of or self.tree.values[node] < _LEAST
+
+    def _publish(self) -> list[int]:
+        """Nodes of the likeliest path, whose tokens are told to whoever asks for what was written."""
+        path, values = self.tree.best_path(), self.tree.values
+        shares = (values[node] / (1.0 if above < 0 else values[above]) for above, node in pairwise([-1, *path]))
+        self.written = tuple(zip((self.tree.tokens[node] for node in path), shares, strict=True))
+        return path
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """Walk down the own tree as far as it foresaw what was committed; keep those rows and what hangs below."""
@@ -203,7 +255,7 @@ class LanguageDraft:
 
     def _looked_ahead(self, path: list[int], position: int) -> list[int]:
         """What is likely to follow the answer and `path`, for rows from `position` on."""
-        return self.lookahead(self.question, self.answer + path)[: max(0, min(_AHEAD, self.context - position))]
+        return self.lookahead(self.request.question, self.answer + path)[: max(0, min(_AHEAD, self.context - position))]
 
     def _agree(self, node: int, ahead: list[int], after: list[Children], row: int) -> None:
         """Take over from a guess behind `node`, whose rows begin at `row`, as far as the tree has its tokens."""

@@ -90,10 +90,14 @@ class Mixture:
     def worth_it(self, drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
         """As `engine.drafts.Select`: all of them, or texts alone, whichever commits more tokens in the time; all where that was
         not measured."""
-        known = [some for some in (drafters, without_models(drafters)) if named(some) in self.rounds]
-        if len(known) < 2:
-            return drafters
-        return max(known, key=lambda some: self.rounds[named(some)].rate(policy))
+        measured = set("+".join(self.rounds).split("+"))
+
+        def rounds_of(some: Sequence[Drafter]) -> Rounds | None:
+            # A drafter that was not there when rounds were measured adds to either.
+            return self.rounds.get(named([drafter for drafter in some if drafter.name in measured]))
+
+        known = [(found.rate(policy), some) for some in (drafters, without_models(drafters)) if (found := rounds_of(some))]
+        return drafters if len(known) < 2 else max(known, key=lambda rated: rated[0])[1]
 
     def shares(self, union: Union) -> Floats:
         """float64 [U]: the probability of every token behind its parent; siblings have 1 together at most."""

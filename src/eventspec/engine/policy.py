@@ -98,7 +98,7 @@ class DraftPolicy:
     def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
         """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
         level = self.min_path_prob if free else self.level_cost + self.node_cost
-        return Budget(self.head_nodes, until, self.min_path_prob, level, left, show)
+        return Budget(self.head_nodes, until, self.min_path_prob, level, left, show, free)
 
     def meanwhile(self, until: Callable[[], bool], left: int) -> Budget:
         """For a drafter that deepens its tree while the target verifies what it drafted before."""

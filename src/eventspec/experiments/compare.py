@@ -25,7 +25,7 @@ from eventspec.models.hf_session import HfTarget
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs import Pair
 from eventspec.pairs.costs import processor
-from eventspec.pairs.methods import ends_of
+from eventspec.pairs.parts import ends_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 

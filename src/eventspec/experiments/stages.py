@@ -15,8 +15,8 @@ from eventspec.experiments.figures import BASE, Row
 from eventspec.experiments.plan import MethodProfile, StageTimes, outlook
 from eventspec.experiments.statistics import ratio_of_sums
 from eventspec.pairs import Pair
-from eventspec.pairs.methods import EVENT_METHOD
 from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.parts import EVENT_METHOD
 from eventspec.pairs.warming import request, session_of
 from eventspec.recordings.qa import Question
 

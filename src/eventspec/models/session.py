@@ -87,9 +87,10 @@ class LanguageContext:
         trace.sizes.update(prompt=total, visual=prompt.visual[1] - prompt.visual[0])
         check_context(total, most, self.language.config.max_position_embeddings)
         session = LanguageSession(self.language, *self.prefix.begin(prompt, total + most + _DRAFT_ROWS, taps))
-        if (rows := len(session.pending) - max(1, tail)) > 0:  # the last row stays: its forward gives the first logits
+        waiting = len(session.pending)
+        if (rows := waiting - max(1, tail)) > 0:  # the last row stays: its forward gives the first logits
             began = trace.now()
-            session.read(rows)
+            session.read(min(self.language.runner().whole(rows), waiting - 1))
             trace.span("prefill", "target", began)
         return session
 

@@ -92,7 +92,7 @@ def spare_rows(rows: int) -> int:
     """
     if rows <= 4:
         return 0
-    return -rows % 4 if rows <= 64 else -rows % 16
+    return -rows % (4 if rows <= 64 else 8 if rows <= 256 else 16)
 
 
 def filled(x: Tensor, packed: bool) -> Tensor:

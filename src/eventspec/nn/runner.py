@@ -16,7 +16,7 @@ from torch import Tensor
 from eventspec.nn.cache import KVCache
 from eventspec.nn.decode import compiled, decode, decode_together
 from eventspec.nn.layer_weights import LayerWeights
-from eventspec.nn.linear import FEW_ROWS, packed_weight, unpacked, usable_for
+from eventspec.nn.linear import FEW_ROWS, packed_weight, spare_rows, unpacked, usable_for
 
 if TYPE_CHECKING:
     from eventspec.nn.llama import Layer
@@ -73,6 +73,11 @@ class DecoderRunner:
         weight = self.layers[0].qkv
         self.dtype, self.device = weight.dtype, weight.device
         self.packed = [packed_layer(layer) for layer in self.layers] if usable_for(weight) else None
+
+    def whole(self, rows: int) -> int:
+        """The least number of rows, from `rows` on, whose products are not filled up with rows of zeros; of few rows hardly any
+        are."""
+        return rows if self.packed is None or rows <= 64 else rows + spare_rows(rows)
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache for one sequence of at most `capacity` rows."""

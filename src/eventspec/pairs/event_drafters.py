@@ -13,7 +13,8 @@ from eventspec.models.embedded import EOS, drafter_encoder
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
-from eventspec.pairs.methods import EVENT_METHOD, Parts, cross_modal
+from eventspec.pairs.methods import cross_modal
+from eventspec.pairs.parts import EVENT_METHOD, Parts
 from eventspec.pairs.specs import DrafterSpec
 from eventspec.text import TokenSpace, Vocabulary, first_difference
 

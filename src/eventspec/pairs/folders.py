@@ -15,8 +15,9 @@ from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.pairs.costs import learning, place_of, remembering
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS, in_target_ids
-from eventspec.pairs.methods import AUTO, CHOICES, EVENT_METHOD, Parts, built, check_method, cross_modal
+from eventspec.pairs.methods import AUTO, CHOICES, built, check_method, cross_modal
 from eventspec.pairs.pair import Pair
+from eventspec.pairs.parts import EVENT_METHOD, Parts
 
 WEIGHT_BYTES_PER_SECOND = {"cpu": 1e10, "cuda": 2e12}
 """What a decoding step reads its weights at, roughly; waiting times only, no result depends on it."""

@@ -16,10 +16,11 @@ from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.adapters import Adapters
 from eventspec.pairs.costs import fitted
 from eventspec.pairs.folders import load_folders
-from eventspec.pairs.methods import EVENT_METHOD, Parts, built, cross_modal
+from eventspec.pairs.methods import built, cross_modal
 from eventspec.pairs.packers import Packers
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.pair_file import PairFile, bundled, folder_of, two_meanings
+from eventspec.pairs.parts import EVENT_METHOD, Parts
 from eventspec.scenes import SOURCE
 from eventspec.text import TokenSpace, Vocabulary
 

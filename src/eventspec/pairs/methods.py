@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from eventspec.align.acceptance import needed
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder
-from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling, Target
-from eventspec.drafters import Cascade, LanguageDrafter, Mixture, NgramDrafter, PriorDrafter, ReferenceDrafter, TextPrior
-from eventspec.engine import DraftPolicy
+from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling
+from eventspec.drafters import (
+    Cascade,
+    LanguageDrafter,
+    NgramDrafter,
+    PriorDrafter,
+    ReferenceDrafter,
+    ReusedDrafter,
+)
+from eventspec.drafters.reused import USUAL
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.learnt import LearntCosts
-from eventspec.engine.method import Method, Modality
+from eventspec.engine.method import Method
 from eventspec.models.embedded import drafter_encoder
-from eventspec.models.hf_session import HfTarget
-from eventspec.models.prompt import FrameEncoder, TextIds
+from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
-from eventspec.nn.llama import LanguageEnds
-from eventspec.pairs.adapters import Adapters
 from eventspec.pairs.auto import Chooser
 from eventspec.pairs.heads import head_drafter
-from eventspec.pairs.packers import Packers
+from eventspec.pairs.parts import EVENT_METHOD, Parts
 from eventspec.pairs.specs import CompressionSpec, HeadSpec
-from eventspec.text import TokenSpace
 
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
 HEAD_METHODS = ("eagle", "specvlm")
 """Methods whose drafts come from a head on the target's features."""
-EVENT_METHOD = "cross-modal"
 HYBRID = "hybrid"
 BLIND = "hybrid-blind"
 CASCADE = "cascade"
@@ -60,58 +62,6 @@ def check_choices(method: str, given: Iterable[str]) -> None:
     for choice in sorted(chosen):
         if method not in CHOICES[choice]:
             raise BadInput(f"--{choice} is not used by method {method}: it is for --method {' or '.join(CHOICES[choice])}")
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What methods are built of: a target with its tokens, and where its drafters lie."""
-
-    target: Target
-    tokens: TokenSpace
-    target_needs: Modality = "frames"
-    policy: DraftPolicy = field(default_factory=DraftPolicy)
-    """What an independent drafter may draft beside this target."""
-    notes: tuple[str, ...] = ()
-    """What the trace says of every method."""
-    prior: TextPrior | None = None
-    heads: Mapping[str, Path] = field(default_factory=dict)
-    drafters: Mapping[str, Path] = field(default_factory=dict)
-    """Further event drafters by name."""
-    packers: Packers | None = None
-    adapters: Adapters | None = None
-    mixture: Mixture = field(default_factory=Mixture)
-    """How the drafts of several become one tree."""
-    sees_events: str = EVENT_METHOD
-    """The method whose drafter sees events in method hybrid."""
-
-    @property
-    def language_target(self) -> LanguageTarget:
-        """The target as one of our own models; BadInput where it is another's."""
-        if not isinstance(self.target, LanguageTarget):
-            raise BadInput(
-                "this needs a target of our own (Video-LLaVA, EventGPT or a bundled pair), transformers opened this one"
-            )
-        return self.target
-
-    @property
-    def ends(self) -> LanguageEnds:
-        """What heads share with the target; BadInput for a target that has none."""
-        return ends_of(self.target)
-
-    @property
-    def text_ids(self) -> TextIds | None:
-        """The text of the target's prompt in ids, for a target of our own that sees frames; else None: it is not known."""
-        encoder = self.target.encoder if isinstance(self.target, LanguageTarget) else None
-        return encoder.text if isinstance(encoder, FrameEncoder) else None
-
-
-def ends_of(target: Target) -> LanguageEnds:
-    """What heads share with a target; BadInput for one that has no such."""
-    if isinstance(target, LanguageTarget):
-        return target.language
-    if isinstance(target, HfTarget):
-        return target.ends
-    raise BadInput("heads draft for language models of our own and of transformers, this target is neither")
 
 
 def autoregressive(parts: Parts) -> Method:
@@ -191,8 +141,9 @@ def usual_compression(parts: Parts) -> Method | None:
 
 def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> Method | None:
     """Every drafter that there is: the one on events (`Parts.sees_events`), the prior and n-grams while the target encodes; the
-    head on the target's features, the prior and n-grams behind it. None without any but n-grams. `blind`: without events. A
-    drafter on events that the mixture does not know is weighed as the event drafter.
+    head on the target's features, the prior and n-grams behind it, and what the drafter on events wrote meanwhile. None
+    without any but n-grams. `blind`: without events. A drafter on events that the mixture does not know is weighed as the event
+    drafter.
 
     Behind the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
     1.97 rounds an answer with it and without, decoding 2.98x and 3.26x as fast as plainly)."""
@@ -202,10 +153,16 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
     if not heads and not models:
         return None
     first = (heads or models)[0]
-    drafters = [drafter for method in (*(heads or models), *texts) for drafter in method.drafts.after]
-    ahead = tuple(drafter for method in (*models, *texts) for drafter in method.drafts.ahead)
-    mixture = parts.mixture.standing_in({drafter.name: EVENT_METHOD for method in models for drafter in method.drafts.ahead})
-    drafts = Drafts(ahead, tuple(drafters), mixture, mixture.worth_it)
+    seeing = {id(drafter): drafter for method in models for drafter in method.drafts.of_all}
+    writers = {name: one.writing_to_the_end() for name, one in seeing.items() if isinstance(one, LanguageDrafter)}
+    seeing |= writers
+    reused = [ReusedDrafter(writer.written) for writer in writers.values()]
+    drafters = [seeing.get(id(one), one) for method in (*(heads or models), *texts) for one in method.drafts.after]
+    ahead = tuple(seeing.get(id(one), one) for method in (*models, *texts) for one in method.drafts.ahead)
+    mixture = parts.mixture.standing_in({drafter.name: EVENT_METHOD for drafter in seeing.values()})
+    if mixture.weights:
+        mixture = replace(mixture, weights={ReusedDrafter.name: USUAL, **mixture.weights})
+    drafts = Drafts(ahead, (*drafters, *reused), mixture, mixture.worth_it)
     notes = dict.fromkeys(note for method in (*heads, *models) for note in method.notes)
     return replace(first, drafts=drafts, policy=replace(first.policy, patience=2.0), drafter_needs=None, notes=tuple(notes))
 

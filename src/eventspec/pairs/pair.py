@@ -26,14 +26,12 @@ from eventspec.pairs.event_drafters import event_method
 from eventspec.pairs.methods import (
     BASELINE,
     EVENT_EAGLE,
-    EVENT_METHOD,
     HEAD_METHODS,
     HYBRID,
     LOSSY,
     METHODS,
     SKIP,
     USUAL_RISK,
-    Parts,
     aligned,
     compressed,
     drafted_by,
@@ -45,6 +43,7 @@ from eventspec.pairs.methods import (
 )
 from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.pair_file import PairFile
+from eventspec.pairs.parts import EVENT_METHOD, Parts
 from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary

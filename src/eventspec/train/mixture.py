@@ -17,12 +17,12 @@ import torch
 from eventspec.align.acceptance import reliability
 from eventspec.align.substitute import LONGEST
 from eventspec.ask import generate
-from eventspec.core import BadInput, Budget, Proposal, Round
+from eventspec.core import BadInput, Budget, Drafter, Proposal, Round
 from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union, is_model, named, without_models
 from eventspec.engine.drafts import Drafts, Merge, everybody
 from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.methods import HYBRID
+from eventspec.pairs.methods import BLIND, HYBRID
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
@@ -76,20 +76,23 @@ class Judged:
 
 
 def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, count: int) -> Iterator[Judged]:
-    """What the drafters of method hybrid say to questions, in the places where they are asked; also of one that is not worth
-    its cost here."""
+    """What the drafters of method hybrid say to questions, in the places where they are asked: all of them to one question,
+    texts alone to the next, since behind the prefill either may be what is worth its cost."""
     method = pair.method(HYBRID)
     watched = Watched(method.drafts.merge)
-    watching = pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, select=everybody)))
-    for number, (recording, question) in enumerate(asked, 1):
+    watching = [
+        pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, select=select)))
+        for select in (everybody, lambda drafters, policy: without_models(drafters))
+    ]
+    for number, (recording, question) in enumerate(asked):
         watched.unions = []
-        result = generate(watching, recording, question, HYBRID, max_new_tokens=LONGEST)
+        result = generate(watching[number % 2], recording, question, HYBRID, max_new_tokens=LONGEST)
         places = np.cumsum([0, *(r.committed for r in result.trace.rounds)]).tolist()
         merged = [place for place, r in zip(places, result.trace.rounds, strict=False) if "+" in r.origin]
         if len(merged) == len(watched.unions):
             for place, union in zip(merged, watched.unions, strict=True):
                 yield Judged.of(union, result.token_ids[place:])
-        report("questions", number / count, {})
+        report("questions", (number + 1) / count, {})
 
 
 @torch.inference_mode(False)
@@ -125,15 +128,18 @@ def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
 
 
 def rounds_of(pair: Pair, mixture: Mixture, asked: Sequence[tuple[Recording, str]], report: Report) -> dict[str, Rounds]:
-    """What rounds behind the head start of method hybrid gave, with all of its drafters and with texts alone."""
-    method, found = pair.method(HYBRID), dict[str, Rounds]()
-    after = method.drafts.after
-    some = [drafters for drafters in (after, tuple(without_models(after))) if drafters]
-    for place, drafters in enumerate(dict.fromkeys(some)):
-        drafting = pair.with_method(HYBRID, replace(method, drafts=Drafts(method.drafts.ahead, drafters, mixture)))
+    """What rounds behind the head start gave, in method hybrid and in the same without events, with all drafters and with texts
+    alone."""
+    found, some = dict[str, Rounds](), list[tuple[str, tuple[Drafter, ...]]]()
+    for name in [name for name in (HYBRID, BLIND) if name in pair.methods]:
+        after = pair.method(name).drafts.after
+        some += [(name, tuple(drafters)) for drafters in (after, without_models(after)) if drafters]
+    for place, (name, drafters) in enumerate(dict.fromkeys(some)):
+        method = pair.method(name)
+        drafting = pair.with_method(name, replace(method, drafts=Drafts(method.drafts.ahead, drafters, mixture)))
         rounds = list[Round]()
         for number, (recording, question) in enumerate(asked, 1):
-            rounds += generate(drafting, recording, question, HYBRID, max_new_tokens=LONGEST).trace.rounds[1:]
+            rounds += generate(drafting, recording, question, name, max_new_tokens=LONGEST).trace.rounds[1:]
             report("rounds", (place + number / len(asked)) / len(some), {})
         if rounds:
             sizes = np.array([(len(r.tokens), r.proposed, r.depth) for r in rounds])
@@ -161,7 +167,7 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
     """Fit the mixture of a pair and write OUT/pair: the pair with mixture.json, and mixture-report.json with reliability before
     and after, by drafter, of every second question, which the reported fit did not see."""
     folder = folder_of(where)
-    pair = load_pair(folder)
+    pair = load_pair(folder, "two")  # a drafter beside the target writes on
     count = len(questions) if questions is not None else ASKED * PRESETS[preset]
 
     def asked() -> Iterator[tuple[Recording, str]]:

@@ -1,0 +1,150 @@
+"""What an event drafter wrote is taken up again where the answer has arrived in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventspec.core import Budget, Media, Proposal, Request, Scores, Trace, Verdict
+from eventspec.drafters import ReusedDrafter
+from eventspec.drafters.language_model import LanguageDraft
+from eventspec.drafters.reused import place
+from eventspec.tree import check
+
+PROMPT = [7, 3, 11, 2, 19]
+END = 0
+WRITTEN = tuple((token, 0.9) for token in (5, 6, 7, 8, 9, 6, 7, END))
+tokens = st.lists(st.integers(0, 4), max_size=20)
+
+
+def tell(session: Any, *said: int) -> None:
+    session.observe(Verdict(np.empty(0, np.int64), np.array(said, np.int64)), Scores(np.empty(0)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "at"),
+    [
+        ([5, 6], 2),
+        ([5, 6, 7], 3),
+        ([5, 6, 7, 8, 9, 6, 7], 7),  # of two matches of its last tokens the longer one
+        ([1, 1, 1, 1, 6, 7], 7),  # of two equal ones the nearer
+        ([5, 6, 1], 3),  # another token in the place of the last
+        ([5, 1], 2),
+        ([5, 6, 1, 8, 9], 5),  # back on the text
+        ([5], 8),  # of one token alone nobody knows
+        ([1, 2, 3], 8),
+        ([], 8),
+    ],
+)
+def test_the_place_is_behind_what_was_said_or_behind_what_stood_for_it(answer: list[int], at: int) -> None:
+    found, sure = place([token for token, _ in WRITTEN], answer)
+    assert found == at
+    assert (sure > 0) == (at < len(WRITTEN))
+
+
+@given(tokens, tokens)
+def test_a_place_lies_in_the_text_and_a_longer_match_is_surer(text: list[int], answer: list[int]) -> None:
+    at, sure = place(text, answer)
+    assert 0 <= at <= len(text)
+    assert 0 <= sure < 1
+    if len(answer) > 1 and at > 1 and text[at - 2 : at] == answer[-2:]:
+        assert sure >= 0.75
+
+
+@given(tokens, st.integers(2, 20))
+def test_on_its_own_path_the_text_goes_on(text: list[int], said: int) -> None:
+    said = min(said, len(text))
+    at, _ = place(text, text[:said])
+    assert said < 2 or text[at - 1] == text[said - 1]
+    if len(set(text)) == len(text) and said >= 2:
+        assert at == said
+
+
+def test_a_proposal_is_the_rest_of_the_text_as_sure_as_place_and_drafter_are() -> None:
+    session = ReusedDrafter(lambda request: WRITTEN).open(Request(Media(), "?"), None, Trace())
+    budget = Budget(4)
+    assert len(session.propose(budget)) == 0, "nothing is said yet: that is the drafter's own draft"
+    tell(session, 5, 6)
+    proposal = check(session.propose(budget), budget)
+    assert proposal.tokens.tolist() == [7, 8, 9, 6]
+    assert proposal.parents.tolist() == [-1, 0, 1, 2]
+    assert proposal.values == pytest.approx(0.75 * 0.9 ** np.arange(1, 5))
+    tell(session, 1, 8, 9, 6, 7, END)
+    assert len(session.propose(budget)) == 0, "the answer has ended"
+
+
+def test_who_wrote_nothing_proposes_nothing() -> None:
+    session = ReusedDrafter(lambda request: ()).open(Request(Media(), "?"), None, Trace())
+    tell(session, 5, 6)
+    assert len(session.propose(Budget(4))) == 0
+
+
+# ------------------------------------------------------------------------------------------------------- writing to the end
+def opened(drafter: Any, asked: Any) -> tuple[LanguageDraft, Any]:
+    request = asked(PROMPT)
+    draft = drafter.open(request, None, Trace())
+    return draft, request
+
+
+def greedy(drafter: Any, asked: Any, most: int) -> list[int]:
+    """The likeliest token behind the likeliest, read from nothing each time."""
+    said: list[int] = []
+    while len(said) < most and END not in said:
+        draft = drafter.open(asked(PROMPT + said), None, Trace())
+        said.append(int(draft.propose(Budget(1)).tokens[0]))
+    return said
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_time_is_free_the_answer_is_written_to_its_end(seed: int, model: Any, drafting: Any, asked: Any) -> None:
+    plain = drafting(model(seed, sure=3.0))
+    writer = plain.writing_to_the_end()
+    (draft, request), (other, _) = opened(writer, asked), opened(plain, asked)
+    proposed = draft.propose(Budget(3, min_frontier_prob=0.9, max_depth=30, free=True))
+    same = other.propose(Budget(3, min_frontier_prob=0.9, max_depth=30, free=True))
+    assert proposed.tokens.tolist() == same.tokens.tolist(), "what is proposed is what it would have been"
+    written = writer.written(request)
+    assert len(written) == 30 or written[-1][0] == END
+    assert len(other.written) == 0
+    # The tree's own path may begin otherwise than greedily; behind it every token is the likeliest.
+    assert [token for token, _ in written] == draft.tree.best_chain()
+    assert [token for token, _ in written] == greedy(plain, asked, len(written))
+    assert all(0 < share <= 1 for _, share in written)
+
+
+def test_it_stops_when_it_is_told_and_writes_nothing_where_somebody_waits(model: Any, drafting: Any, asked: Any) -> None:
+    writer = drafting(model(1, sure=3.0)).writing_to_the_end()
+    lengths = []
+    for free, steps in ((False, 99), (True, 4), (True, 9)):
+        draft, request = opened(writer, asked)
+        left = iter([False] * steps)
+        draft.propose(Budget(1, until=lambda left=left: next(left, True), max_depth=40, free=free))  # type: ignore[misc]
+        lengths.append(len(writer.written(request)))
+    assert lengths[0] <= lengths[1] < lengths[2]
+
+
+def test_what_was_written_is_of_its_request_and_of_a_whole_answer(model: Any, drafting: Any, asked: Any) -> None:
+    writer = drafting(model(2, sure=3.0)).writing_to_the_end()
+    draft, request = opened(writer, asked)
+    assert writer.written(asked(PROMPT)) == (), "an equal request is another one"
+    draft.propose(Budget(8, max_depth=20, free=True))
+    first = writer.written(request)
+    assert first
+    draft.observe(Verdict(np.empty(0, np.int64), np.array([first[0][0], 29], np.int64)), Scores(np.empty(0)))  # type: ignore[arg-type]
+    draft.propose(Budget(8, max_depth=20, free=True))
+    assert writer.written(request) == first, "behind a verdict it is the rest of an answer"
+    del draft
+    assert writer.written(request) == (), "kept no longer than its draft"
+
+
+def test_a_proposal_is_of_the_best_path_however_much_was_written(model: Any, drafting: Any, asked: Any) -> None:
+    writer = drafting(model(3, sure=3.0)).writing_to_the_end()
+    draft, _ = opened(writer, asked)
+    budget = Budget(6, min_path_prob=0.05, max_depth=25, free=True)
+    first, again = draft.propose(budget), draft.propose(budget)
+    assert isinstance(first, Proposal)
+    assert first.tokens.tolist() == again.tokens.tolist()
