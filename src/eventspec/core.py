@@ -129,8 +129,7 @@ class Budget:
     show: Callable[[list[int]], None] | None = None
     """Told the most likely chain as it grows, which the reader sees as provisional text."""
     free: bool = False
-    """The drafter's device has nothing else to do and nobody waits, until `until` says so: what is drafted beyond the proposal,
-    for later rounds, costs no time."""
+    """The drafter works beside the target, which does not wait for it until `until` says so."""
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,23 @@ def test_what_was_written_is_of_its_request_and_of_a_whole_answer(model: Any, dr
     assert writer.written(request) == (), "kept no longer than its draft"
 
 
+def test_a_failure_while_writing_on_costs_nothing_that_is_done(model: Any, drafting: Any, asked: Any) -> None:
+    writer = drafting(model(1, sure=3.0)).writing_to_the_end()
+    (draft, request), (other, _) = opened(writer, asked), opened(writer, asked)
+
+    def fails(leaves: list[int]) -> None:
+        raise RuntimeError("out of memory")
+
+    draft._write_on, writing = (lambda budget: None), draft._write_on  # type: ignore[method-assign]
+    budget = Budget(2, max_depth=20, free=True)
+    proposed = draft.propose(budget)
+    draft._expand = fails  # type: ignore[method-assign]
+    writing(budget)
+    assert proposed.tokens.tolist() == other.propose(budget).tokens.tolist()
+    assert writer.written(request), "the best path of the tree is there"
+    assert any("could not write" in note for note in draft.trace.notes)
+
+
 def test_a_proposal_is_of_the_best_path_however_much_was_written(model: Any, drafting: Any, asked: Any) -> None:
     writer = drafting(model(3, sure=3.0)).writing_to_the_end()
     draft, _ = opened(writer, asked)

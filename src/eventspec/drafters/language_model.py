@@ -96,7 +96,7 @@ class LanguageDrafter:
     def writing_to_the_end(self) -> LanguageDrafter:
         """The same drafter, which writes on where its draft is done and time is free. Both know what either has seen."""
         twin = copy(self)
-        twin.to_the_end = True
+        twin.to_the_end, twin._drafts = True, WeakValueDictionary()
         return twin
 
     def written(self, request: Request) -> Written:
@@ -175,7 +175,11 @@ class LanguageDraft:
             full = len(self.tree.expanded) + 1 + _AHEAD > _TREE_ROWS
             if full or len(path) >= min(budget.max_depth, self.context - self.base):
                 break
-            self._expand([path[-1]])
+            try:
+                self._expand([path[-1]])
+            except Exception:  # of memory, say: the draft is done, and what was written so far stays
+                self.trace.note(f"drafter {self.name} could not write its answer to the end")
+                return
             path = self._publish()
 
     def _ends(self, node: int) -> bool:

@@ -63,7 +63,8 @@ class Drafting:
         for worker in self._ahead:
             show = self._shown_by(worker, answer) if worker is self._ahead[0] else None
             free = worker.overlaps or not worker.concurrent
-            self._budget = self.policy.head_start(worker.told_enough, show, max(1, answer.remaining - 1), free)
+            left = max(1, answer.remaining - 1)
+            self._budget = self.policy.head_start(worker.told_enough, show, left, free, worker.overlaps)
             worker.head_start(self._budget)
 
     def attach(self, session: TargetSession) -> None:

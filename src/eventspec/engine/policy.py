@@ -95,10 +95,13 @@ class DraftPolicy:
             found[item.name] = {"bool": bool, "int": int, "float": float}[str(item.type)](value)
         return replace(self, **found)
 
-    def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
-        """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
+    def head_start(
+        self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True, beside: bool = False
+    ) -> Budget:
+        """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens.
+        `beside`: on a lane that overlaps with the target's."""
         level = self.min_path_prob if free else self.level_cost + self.node_cost
-        return Budget(self.head_nodes, until, self.min_path_prob, level, left, show, free)
+        return Budget(self.head_nodes, until, self.min_path_prob, level, left, show, beside)
 
     def meanwhile(self, until: Callable[[], bool], left: int) -> Budget:
         """For a drafter that deepens its tree while the target verifies what it drafted before."""

@@ -75,8 +75,8 @@ class DecoderRunner:
         self.packed = [packed_layer(layer) for layer in self.layers] if usable_for(weight) else None
 
     def whole(self, rows: int) -> int:
-        """The least number of rows, from `rows` on, whose products are not filled up with rows of zeros; of few rows hardly any
-        are."""
+        """A number of rows, `rows` or some 15 more, whose products are not filled up with rows of zeros; few rows stay as they
+        are, since next to none are filled up."""
         return rows if self.packed is None or rows <= 64 else rows + spare_rows(rows)
 
     def new_cache(self, capacity: int) -> KVCache:

@@ -154,7 +154,8 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
         return None
     first = (heads or models)[0]
     seeing = {id(drafter): drafter for method in models for drafter in method.drafts.of_all}
-    writers = {name: one.writing_to_the_end() for name, one in seeing.items() if isinstance(one, LanguageDrafter)}
+    able = {name: one for name, one in seeing.items() if isinstance(one, LanguageDrafter) and parts.writes_on}
+    writers = {name: one.writing_to_the_end() for name, one in able.items()}
     seeing |= writers
     reused = [ReusedDrafter(writer.written) for writer in writers.values()]
     drafters = [seeing.get(id(one), one) for method in (*(heads or models), *texts) for one in method.drafts.after]
@@ -299,7 +300,9 @@ METHODS = {
         "the same, and the head sees the visual rows through an elastic compressor", _by(partial(named_head, name="specvlm"))
     ),
     "hybrid": Shipped(
-        "events draft ahead, a head behind the prefill, prior and n-grams in both: one tree by calibrated probabilities", hybrid
+        "events draft ahead, a head behind the prefill, prior, n-grams and what was drafted before: one tree by calibrated "
+        "probabilities",
+        hybrid,
     ),
     "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True)),
     "cascade": Shipped(
