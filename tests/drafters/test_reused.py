@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,12 +18,13 @@ from eventspec.tree import check
 
 PROMPT = [7, 3, 11, 2, 19]
 END = 0
+UNUSED = Scores(torch.empty(0))
 WRITTEN = tuple((token, 0.9) for token in (5, 6, 7, 8, 9, 6, 7, END))
 tokens = st.lists(st.integers(0, 4), max_size=20)
 
 
 def tell(session: Any, *said: int) -> None:
-    session.observe(Verdict(np.empty(0, np.int64), np.array(said, np.int64)), Scores(np.empty(0)))  # type: ignore[arg-type]
+    session.observe(Verdict(np.empty(0, np.int64), np.array(said, np.int64)), UNUSED)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def greedy(drafter: Any, asked: Any, most: int) -> list[int]:
 @pytest.mark.parametrize("seed", range(4))
 def test_where_time_is_free_the_answer_is_written_to_its_end(seed: int, model: Any, drafting: Any, asked: Any) -> None:
     plain = drafting(model(seed, sure=3.0))
-    writer = plain.writing_to_the_end()
+    writer = plain.writing_on()
     (draft, request), (other, _) = opened(writer, asked), opened(plain, asked)
     proposed = draft.propose(Budget(3, min_frontier_prob=0.9, max_depth=30, free=True))
     same = other.propose(Budget(3, min_frontier_prob=0.9, max_depth=30, free=True))
@@ -110,56 +112,67 @@ def test_where_time_is_free_the_answer_is_written_to_its_end(seed: int, model: A
     written = writer.written(request)
     assert len(written) == 30 or written[-1][0] == END
     assert len(other.written) == 0
-    # The tree's own path may begin otherwise than greedily; behind it every token is the likeliest.
     assert [token for token, _ in written] == draft.tree.best_chain()
     assert [token for token, _ in written] == greedy(plain, asked, len(written))
     assert all(0 < share <= 1 for _, share in written)
 
 
 def test_it_stops_when_it_is_told_and_writes_nothing_where_somebody_waits(model: Any, drafting: Any, asked: Any) -> None:
-    writer = drafting(model(1, sure=3.0)).writing_to_the_end()
-    lengths = []
-    for free, steps in ((False, 99), (True, 4), (True, 9)):
+    writer = drafting(model(1, sure=3.0)).writing_on()
+    plain, _ = opened(drafting(model(1, sure=3.0)), asked)
+    plain.propose(Budget(1, max_depth=40))
+
+    def written(steps: int, free: bool) -> list[int]:
         draft, request = opened(writer, asked)
         left = iter([False] * steps)
-        draft.propose(Budget(1, until=lambda left=left: next(left, True), max_depth=40, free=free))  # type: ignore[misc]
-        lengths.append(len(writer.written(request)))
-    assert lengths[0] <= lengths[1] < lengths[2]
+        draft.propose(Budget(1, until=lambda: next(left, True), max_depth=40, free=free))
+        return [token for token, _ in writer.written(request)]
+
+    assert written(99, free=False) == plain.tree.best_chain(), "what its own draft took, and no more"
+    few, more = written(4, free=True), written(9, free=True)
+    assert len(plain.tree.best_chain()) < len(few) < len(more)
+    assert more[: len(few)] == few
 
 
 def test_what_was_written_is_of_its_request_and_of_a_whole_answer(model: Any, drafting: Any, asked: Any) -> None:
-    writer = drafting(model(2, sure=3.0)).writing_to_the_end()
+    writer = drafting(model(2, sure=3.0)).writing_on()
     draft, request = opened(writer, asked)
     assert writer.written(asked(PROMPT)) == (), "an equal request is another one"
     draft.propose(Budget(8, max_depth=20, free=True))
     first = writer.written(request)
     assert first
-    draft.observe(Verdict(np.empty(0, np.int64), np.array([first[0][0], 29], np.int64)), Scores(np.empty(0)))  # type: ignore[arg-type]
+    tell(draft, first[0][0], 29)
     draft.propose(Budget(8, max_depth=20, free=True))
     assert writer.written(request) == first, "behind a verdict it is the rest of an answer"
     del draft
     assert writer.written(request) == (), "kept no longer than its draft"
 
 
-def test_a_failure_while_writing_on_costs_nothing_that_is_done(model: Any, drafting: Any, asked: Any) -> None:
-    writer = drafting(model(1, sure=3.0)).writing_to_the_end()
+def test_a_failure_while_writing_on_costs_nothing_that_is_done(
+    model: Any, drafting: Any, asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = drafting(model(1, sure=3.0)).writing_on()
     (draft, request), (other, _) = opened(writer, asked), opened(writer, asked)
 
     def fails(leaves: list[int]) -> None:
         raise RuntimeError("out of memory")
 
-    draft._write_on, writing = (lambda budget: None), draft._write_on  # type: ignore[method-assign]
+    publish = draft._publish
+
+    def done() -> list[int]:
+        """The draft is done: from here on nothing can be read."""
+        monkeypatch.setattr(draft, "_expand", fails)
+        return publish()
+
+    monkeypatch.setattr(draft, "_publish", done)
     budget = Budget(2, max_depth=20, free=True)
-    proposed = draft.propose(budget)
-    draft._expand = fails  # type: ignore[method-assign]
-    writing(budget)
-    assert proposed.tokens.tolist() == other.propose(budget).tokens.tolist()
+    assert draft.propose(budget).tokens.tolist() == other.propose(budget).tokens.tolist()
     assert writer.written(request), "the best path of the tree is there"
     assert any("could not write" in note for note in draft.trace.notes)
 
 
 def test_a_proposal_is_of_the_best_path_however_much_was_written(model: Any, drafting: Any, asked: Any) -> None:
-    writer = drafting(model(3, sure=3.0)).writing_to_the_end()
+    writer = drafting(model(3, sure=3.0)).writing_on()
     draft, _ = opened(writer, asked)
     budget = Budget(6, min_path_prob=0.05, max_depth=25, free=True)
     first, again = draft.propose(budget), draft.propose(budget)

@@ -11,6 +11,7 @@ from eventspec.engine.policy import NO_TAIL
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageSession, LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
+from eventspec.nn.runner import DecoderRunner
 from eventspec.pairs.warming import session_of
 from eventspec.tree import BadProposal, fit, within
 
@@ -57,6 +58,17 @@ def test_the_pending_tail_changes_no_score(tail: int, proposal: Proposal, target
             at = int(proposal.parents[at])
         alone = opened(target, PROMPT + path).score(Proposal.empty()).logits[0]
         torch.testing.assert_close(scores.logits[node + 1], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("tail", "pending"), [(5, 3), (2, 1), (1, 1)])
+def test_more_than_asked_for_is_read_where_that_fills_a_product_but_never_the_last_row(
+    tail: int, pending: int, target: LanguageTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = opened(target, PROMPT, tail).score(Proposal.chain([3, 1]))
+    monkeypatch.setattr(DecoderRunner, "whole", lambda runner, rows: rows + 2)
+    session = opened(target, PROMPT, tail)
+    assert len(session.pending) == pending
+    torch.testing.assert_close(session.score(Proposal.chain([3, 1])).logits, plain.logits)
 
 
 @pytest.mark.parametrize("tail", [1, 3, 1000])

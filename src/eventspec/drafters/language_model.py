@@ -76,7 +76,7 @@ class LanguageDrafter:
     taps: tuple[int, ...] = ()
     needs_target = False
     concurrent = True
-    to_the_end = False
+    writes_on = False
     """Whether it writes on where its draft is done and time is free."""
 
     def __init__(
@@ -93,10 +93,10 @@ class LanguageDrafter:
         self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
         self._drafts: WeakValueDictionary[int, LanguageDraft] = WeakValueDictionary()
 
-    def writing_to_the_end(self) -> LanguageDrafter:
+    def writing_on(self) -> LanguageDrafter:
         """The same drafter, which writes on where its draft is done and time is free. Both know what either has seen."""
         twin = copy(self)
-        twin.to_the_end, twin._drafts = True, WeakValueDictionary()
+        twin.writes_on, twin._drafts = True, WeakValueDictionary()
         return twin
 
     def written(self, request: Request) -> Written:
@@ -116,19 +116,19 @@ class LanguageDrafter:
         visual, prefix = self._seen[request.media]
         prompt = self.encoder.prompt(request.question, visual)
         began = trace.now()
-        session = LanguageDraft(self, prompt, prefix, request, trace, self.to_the_end)
+        session = LanguageDraft(self, prompt, prefix, request, trace, self.writes_on)
         self._drafts[id(request)] = session
         trace.span("prefill", "drafter", began)
         return session
 
 
 class LanguageDraft:
-    """The drafter's cache, its tree, and the committed tokens it has not read yet. `to_the_end`: as of `LanguageDrafter`."""
+    """The drafter's cache, its tree, and the committed tokens it has not read yet. `writes_on`: as of `LanguageDrafter`."""
 
     def __init__(
-        self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace, to_the_end: bool = False
+        self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace, writes_on: bool = False
     ) -> None:
-        self.trace, self.scores, self.to_the_end = trace, drafter.scores, to_the_end
+        self.trace, self.scores, self.writes_on = trace, drafter.scores, writes_on
         self.language, self.eos_id, self.name, self.limit = drafter.language, drafter.eos_id, drafter.name, drafter.limit
         self.lookahead, self.request, self.answer = drafter.lookahead, request, list[int]()
         self.written: Written = ()
@@ -162,7 +162,7 @@ class LanguageDraft:
             if budget.show is not None:
                 budget.show(self.tree.best_chain())
         proposal = self.tree.proposal(budget, floor, self.name)
-        if self.to_the_end:
+        if self.writes_on:
             self._write_on(budget)
         return proposal
 

@@ -153,11 +153,12 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
     if not heads and not models:
         return None
     first = (heads or models)[0]
-    seeing = {id(drafter): drafter for method in models for drafter in method.drafts.of_all}
-    able = {name: one for name, one in seeing.items() if isinstance(one, LanguageDrafter) and parts.writes_on}
-    writers = {name: one.writing_to_the_end() for name, one in able.items()}
-    seeing |= writers
-    reused = [ReusedDrafter(writer.written) for writer in writers.values()]
+    seeing = {
+        id(one): one.writing_on() if parts.writes_on and isinstance(one, LanguageDrafter) else one
+        for method in models
+        for one in method.drafts.of_all
+    }
+    reused = [ReusedDrafter(one.written) for one in seeing.values() if isinstance(one, LanguageDrafter) and one.writes_on]
     drafters = [seeing.get(id(one), one) for method in (*(heads or models), *texts) for one in method.drafts.after]
     ahead = tuple(seeing.get(id(one), one) for method in (*models, *texts) for one in method.drafts.ahead)
     mixture = parts.mixture.standing_in({drafter.name: EVENT_METHOD for drafter in seeing.values()})
