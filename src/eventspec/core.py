@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -128,8 +128,6 @@ class Budget:
     """No branch is longer than this many tokens."""
     show: Callable[[list[int]], None] | None = None
     """Told the most likely chain as it grows, which the reader sees as provisional text."""
-    free: bool = False
-    """The drafter works beside the target, which does not wait for it until `until` says so."""
 
 
 @dataclass(frozen=True)
@@ -310,6 +308,15 @@ class DraftSession(Protocol):
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """Tokens that were committed, judged from `scores`; the drafter re-synchronises here. A drafter that was late hears of
         several verdicts in a row, whose paths refer to proposals that were made without it: go by the tokens."""
+
+
+@runtime_checkable
+class WritesOn(Protocol):
+    """A draft session that can use a lane that nobody waits for."""
+
+    def write_on(self, budget: Budget) -> None:
+        """Go on behind the likeliest path of the head start to the answer's end, or until the budget's `until` says so, for
+        whoever looks the text up (`drafters.reused`). Nothing is proposed."""
 
 
 class Drafter(Protocol):

@@ -77,8 +77,10 @@ def check(proposal: Any, budget: Budget) -> Proposal:
     guessed = None if values is None else _shares(values, count)
     named = None if sources is None else _column("sources", sources, count)
     made = Proposal(tokens, parents, drawn, exact_text(origin, 80), guessed, named)
-    levels = depths(parents.tolist())
+    if count <= budget.max_depth:
+        return made
     # What is too deep is no fault: near the end of an answer few drafters count.
+    levels = depths(parents.tolist())
     return (
         made if max(levels) < budget.max_depth else subtree(made, [n for n, at in enumerate(levels) if at < budget.max_depth])
     )
@@ -255,13 +257,14 @@ class DraftTree:
         """Tokens along the most valuable child from the root: what a reader is shown."""
         return [self.tokens[node] for node in self.best_path()]
 
-    def best_path(self) -> list[int]:
-        """Nodes along the most valuable child from the root."""
+    def best_path(self, behind: int = -1) -> list[int]:
+        """Nodes along the most valuable child from the root, or from the node `behind`."""
         best: dict[int, int] = {}
-        for node, parent in enumerate(self.parents):
+        for node in range(behind + 1, len(self.parents)):  # parents come before children
+            parent = self.parents[node]
             if parent not in best or self.values[node] > self.values[best[parent]]:
                 best[parent] = node
-        path, node = list[int](), -1
+        path, node = list[int](), behind
         while node in best:
             node = best[node]
             path.append(node)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventspec.core import Budget, Media, Proposal, Request, Scores, Trace, Verdict
+from eventspec.core import Budget, Media, Request, Scores, Trace, Verdict
 from eventspec.drafters import ReusedDrafter
 from eventspec.drafters.language_model import LanguageDraft
 from eventspec.drafters.reused import place
@@ -102,79 +102,54 @@ def greedy(drafter: Any, asked: Any, most: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_time_is_free_the_answer_is_written_to_its_end(seed: int, model: Any, drafting: Any, asked: Any) -> None:
-    plain = drafting(model(seed, sure=3.0))
-    writer = plain.writing_on()
-    (draft, request), (other, _) = opened(writer, asked), opened(plain, asked)
-    proposed = draft.propose(Budget(3, min_frontier_prob=0.9, max_depth=30, free=True))
-    same = other.propose(Budget(3, min_frontier_prob=0.9, max_depth=30, free=True))
-    assert proposed.tokens.tolist() == same.tokens.tolist(), "what is proposed is what it would have been"
-    written = writer.written(request)
+def test_behind_its_draft_the_answer_is_written_to_its_end(seed: int, model: Any, drafting: Any, asked: Any) -> None:
+    drafter = drafting(model(seed, sure=3.0))
+    draft, request = opened(drafter, asked)
+    draft.propose(Budget(3, min_frontier_prob=0.9, max_depth=30))
+    drafted = drafter.written(request)
+    assert [token for token, _ in drafted] == draft.tree.best_chain()
+    draft.write_on(Budget(3, max_depth=30))
+    written = drafter.written(request)
+    assert written[: len(drafted)] == drafted
     assert len(written) == 30 or written[-1][0] == END
-    assert len(other.written) == 0
-    assert [token for token, _ in written] == draft.tree.best_chain()
-    assert [token for token, _ in written] == greedy(plain, asked, len(written))
+    assert [token for token, _ in written] == draft.tree.best_chain() == greedy(drafter, asked, len(written))
     assert all(0 < share <= 1 for _, share in written)
 
 
-def test_it_stops_when_it_is_told_and_writes_nothing_where_somebody_waits(model: Any, drafting: Any, asked: Any) -> None:
-    writer = drafting(model(1, sure=3.0)).writing_on()
-    plain, _ = opened(drafting(model(1, sure=3.0)), asked)
-    plain.propose(Budget(1, max_depth=40))
+def test_it_stops_when_it_is_told(model: Any, drafting: Any, asked: Any) -> None:
+    drafter = drafting(model(1, sure=3.0))
 
-    def written(steps: int, free: bool) -> list[int]:
-        draft, request = opened(writer, asked)
+    def written(steps: int) -> list[int]:
+        draft, request = opened(drafter, asked)
+        draft.propose(Budget(1, max_depth=40))
         left = iter([False] * steps)
-        draft.propose(Budget(1, until=lambda: next(left, True), max_depth=40, free=free))
-        return [token for token, _ in writer.written(request)]
+        draft.write_on(Budget(1, until=lambda: next(left, True), max_depth=40))
+        return [token for token, _ in drafter.written(request)]
 
-    assert written(99, free=False) == plain.tree.best_chain(), "what its own draft took, and no more"
-    few, more = written(4, free=True), written(9, free=True)
-    assert len(plain.tree.best_chain()) < len(few) < len(more)
+    none, few, more = written(0), written(2), written(7)
+    assert len(none) < len(few) < len(more)
     assert more[: len(few)] == few
+    assert few[: len(none)] == none
 
 
 def test_what_was_written_is_of_its_request_and_of_a_whole_answer(model: Any, drafting: Any, asked: Any) -> None:
-    writer = drafting(model(2, sure=3.0)).writing_on()
-    draft, request = opened(writer, asked)
-    assert writer.written(asked(PROMPT)) == (), "an equal request is another one"
-    draft.propose(Budget(8, max_depth=20, free=True))
-    first = writer.written(request)
+    drafter = drafting(model(2, sure=3.0))
+    draft, request = opened(drafter, asked)
+    assert drafter.written(asked(PROMPT)) == (), "an equal request is another one"
+    draft.propose(Budget(8, max_depth=20))
+    draft.write_on(Budget(8, max_depth=20))
+    first = drafter.written(request)
     assert first
     tell(draft, first[0][0], 29)
-    draft.propose(Budget(8, max_depth=20, free=True))
-    assert writer.written(request) == first, "behind a verdict it is the rest of an answer"
+    draft.propose(Budget(8, max_depth=20))
+    draft.write_on(Budget(8, max_depth=20))
+    assert drafter.written(request) == first, "behind a verdict it is the rest of an answer"
     del draft
-    assert writer.written(request) == (), "kept no longer than its draft"
+    assert drafter.written(request) == (), "kept no longer than its draft"
 
 
-def test_a_failure_while_writing_on_costs_nothing_that_is_done(
-    model: Any, drafting: Any, asked: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = drafting(model(1, sure=3.0)).writing_on()
-    (draft, request), (other, _) = opened(writer, asked), opened(writer, asked)
-
-    def fails(leaves: list[int]) -> None:
-        raise RuntimeError("out of memory")
-
-    publish = draft._publish
-
-    def done() -> list[int]:
-        """The draft is done: from here on nothing can be read."""
-        monkeypatch.setattr(draft, "_expand", fails)
-        return publish()
-
-    monkeypatch.setattr(draft, "_publish", done)
-    budget = Budget(2, max_depth=20, free=True)
-    assert draft.propose(budget).tokens.tolist() == other.propose(budget).tokens.tolist()
-    assert writer.written(request), "the best path of the tree is there"
-    assert any("could not write" in note for note in draft.trace.notes)
-
-
-def test_a_proposal_is_of_the_best_path_however_much_was_written(model: Any, drafting: Any, asked: Any) -> None:
-    writer = drafting(model(3, sure=3.0)).writing_on()
-    draft, _ = opened(writer, asked)
-    budget = Budget(6, min_path_prob=0.05, max_depth=25, free=True)
-    first, again = draft.propose(budget), draft.propose(budget)
-    assert isinstance(first, Proposal)
-    assert first.tokens.tolist() == again.tokens.tolist()
+def test_without_any_draft_nothing_is_written(model: Any, drafting: Any, asked: Any) -> None:
+    drafter = drafting(model(1, sure=3.0))
+    draft, request = opened(drafter, asked)
+    draft.write_on(Budget(8, max_depth=20))
+    assert drafter.written(request) == ()

@@ -88,6 +88,7 @@ def test_hybrid_takes_up_again_what_its_event_drafter_wrote(pair: Pair) -> None:
     assert "reused" not in [drafter.name for drafter in pair.method("hybrid-blind").drafts.after]
     writer = method.drafts.ahead[0]
     assert isinstance(writer, LanguageDrafter)
+    assert method.drafts.writing == (writer,)
     right, texts, answers = {"own": 0, "another's": 0}, list[list[tuple[str, Written]]](), list[list[list[int]]]()
     for index in range(4):
         recording, asked = scene(index)
@@ -97,7 +98,8 @@ def test_hybrid_takes_up_again_what_its_event_drafter_wrote(pair: Pair) -> None:
             request = Request(media_of(recording), question, Sampling())
             with torch.inference_mode():
                 draft = writer.open(request, None, Trace())
-                draft.propose(Budget(32, min_path_prob=0.1, max_depth=200, free=True))
+                draft.propose(Budget(32, min_path_prob=0.1, max_depth=200))
+                draft.write_on(Budget(32, max_depth=200))
             texts[-1].append((question, writer.written(request)))
             answers[-1].append(generate(pair, recording, question, "autoregressive").token_ids)
     places = 0

@@ -4,14 +4,13 @@ starts at once.
 It grows one draft tree, best leaf first. Where a cheap `lookahead` is sure how a leaf goes on, its guess is read in the same
 forward: if the model agrees, the next levels are known already. Guesses change how fast the tree grows, never what is in it.
 What it grew survives a verdict that followed the tree, so proposing again goes on from there: while the target verifies,
-drafting never has to stop. Where it is asked to, it writes the answer to its end while the target reads its prompt: what the
-target does not follow is of use all the same (`drafters.reused`).
+drafting never has to stop. Where a method wants it (`Drafts.writing`), it writes the answer to its end while the target reads
+its prompt: what the target does not follow is of use all the same (`drafters.reused`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from itertools import pairwise
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -76,8 +75,6 @@ class LanguageDrafter:
     taps: tuple[int, ...] = ()
     needs_target = False
     concurrent = True
-    writes_on = False
-    """Whether it writes on where its draft is done and time is free."""
 
     def __init__(
         self,
@@ -92,12 +89,6 @@ class LanguageDrafter:
         self.lookahead, self._scored = lookahead or no_lookahead, scored
         self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
         self._drafts: WeakValueDictionary[int, LanguageDraft] = WeakValueDictionary()
-
-    def writing_on(self) -> LanguageDrafter:
-        """The same drafter, which writes on where its draft is done and time is free. Both know what either has seen."""
-        twin = copy(self)
-        twin.writes_on, twin._drafts = True, WeakValueDictionary()
-        return twin
 
     def written(self, request: Request) -> Written:
         """What it wrote by now of the answer to a request that is being answered; from any thread."""
@@ -116,19 +107,17 @@ class LanguageDrafter:
         visual, prefix = self._seen[request.media]
         prompt = self.encoder.prompt(request.question, visual)
         began = trace.now()
-        session = LanguageDraft(self, prompt, prefix, request, trace, self.writes_on)
+        session = LanguageDraft(self, prompt, prefix, request, trace)
         self._drafts[id(request)] = session
         trace.span("prefill", "drafter", began)
         return session
 
 
 class LanguageDraft:
-    """The drafter's cache, its tree, and the committed tokens it has not read yet. `writes_on`: as of `LanguageDrafter`."""
+    """The drafter's cache, its tree, and the committed tokens it has not read yet."""
 
-    def __init__(
-        self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace, writes_on: bool = False
-    ) -> None:
-        self.trace, self.scores, self.writes_on = trace, drafter.scores, writes_on
+    def __init__(self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
+        self.trace, self.scores = trace, drafter.scores
         self.language, self.eos_id, self.name, self.limit = drafter.language, drafter.eos_id, drafter.name, drafter.limit
         self.lookahead, self.request, self.answer = drafter.lookahead, request, list[int]()
         self.written: Written = ()
@@ -161,36 +150,32 @@ class LanguageDraft:
             self._expand(leaves)
             if budget.show is not None:
                 budget.show(self.tree.best_chain())
-        proposal = self.tree.proposal(budget, floor, self.name)
-        if self.writes_on:
-            self._write_on(budget)
-        return proposal
+        if not self.answer:  # behind a verdict it is the rest of an answer
+            self.written = ()
+            self._publish(-1)
+        return self.tree.proposal(budget, floor, self.name)
 
-    def _write_on(self, budget: Budget) -> None:
-        """Where time is free, go on behind the likeliest path until the answer ends."""
-        if self.answer or self.unread:
-            return  # it would be the rest of an answer
-        path = self._publish()
-        while budget.free and path and not self._ends(path[-1]) and not budget.until():
-            full = len(self.tree.expanded) + 1 + _AHEAD > _TREE_ROWS
-            if full or len(path) >= min(budget.max_depth, self.context - self.base):
+    def write_on(self, budget: Budget) -> None:
+        """As `core.WritesOn`."""
+        if self.answer:
+            return
+        path = self.tree.best_path()
+        most = min(budget.max_depth, self.context - self.base)
+        while path and len(path) < most and not self._ends(tip := path[-1]) and not budget.until():
+            if len(self.tree.expanded) + 1 + _AHEAD > _TREE_ROWS:
                 break
-            try:
-                self._expand([path[-1]])
-            except Exception:  # of memory, say: the draft is done, and what was written so far stays
-                self.trace.note(f"drafter {self.name} could not write its answer to the end")
-                return
-            path = self._publish()
+            self._expand([tip])
+            path += self._publish(tip)
 
     def _ends(self, node: int) -> bool:
         """Whether nothing follows a node: the answer ends with it, or what followed it was too unlikely to be kept."""
         return self.tree.tokens[node] == self.eos_id or node in self.row_of or self.tree.values[node] < _LEAST
 
-    def _publish(self) -> list[int]:
-        """Nodes of the likeliest path, whose tokens are told to whoever asks for what was written."""
-        path, values = self.tree.best_path(), self.tree.values
-        shares = (values[node] / (1.0 if above < 0 else values[above]) for above, node in pairwise([-1, *path]))
-        self.written = tuple(zip((self.tree.tokens[node] for node in path), shares, strict=True))
+    def _publish(self, behind: int) -> list[int]:
+        """Nodes of the likeliest path behind one of its own (-1: the root); whoever asks for what was written is told them."""
+        path, values = self.tree.best_path(behind), self.tree.values
+        shares = (values[node] / (1.0 if above < 0 else values[above]) for above, node in pairwise([behind, *path]))
+        self.written += tuple(zip((self.tree.tokens[node] for node in path), shares, strict=True))
         return path
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:

@@ -84,6 +84,17 @@ def measure_draft(session: DraftSession, repeats: int = 12) -> float:
     return median(_seconds(step) for _ in range(repeats))
 
 
+def measure_opening(begin: Callable[[], DraftSession], repeats: int = 3) -> float:
+    """Seconds that a drafter takes before its first draft, beyond what a draft of one token takes: to read a prompt, say.
+    `begin` gives a session that was told of the first verdict, about another recording each time."""
+    first, again = list[float](), list[float]()
+    for _ in range(repeats):
+        session = begin()
+        for taken in (first, again):
+            taken.append(_seconds(lambda session=session: session.propose(Budget(max_nodes=1, max_depth=1))))  # type: ignore[misc]
+    return max(0.0, min(first) - min(again))
+
+
 def measure_rounds(
     target: TargetSession,
     draft: DraftSession,

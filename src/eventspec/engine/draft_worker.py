@@ -7,8 +7,10 @@ trace says what happened.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, TargetSession, Verdict
-from eventspec.engine.guard import DrafterFailed, PromptOf, described, usable_taps
+from eventspec.engine.guard import DrafterFailed, PromptOf, described, in_words, usable_taps
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.worker import Pending, done_here
 from eventspec.engine.workers import Workers
@@ -27,8 +29,7 @@ class DraftWorker:
     def __init__(
         self, drafter: Drafter, request: Request, workers: Workers, policy: DraftPolicy, layers: int, trace: Trace
     ) -> None:
-        self.drafter, self.request, self.workers, self.policy = drafter, request, workers, policy
-        self.trace = trace
+        self.drafter, self.request, self.workers, self.policy, self.trace = drafter, request, workers, policy, trace
         self._own = trace.beside()  # what the drafter writes to
         self.name, self.needs_target, self.concurrent, self.alive = "", False, False, True
         self.taps: tuple[int, ...] = ()
@@ -42,8 +43,7 @@ class DraftWorker:
         self._late = False  # what is pending was waited for once, and is not again
         self._later = False  # the first round is over: from then on the target waits for drafts
         self._credit = policy.wait  # seconds the target may still wait
-        self._deadline = workers.breaker.deadline(drafter, policy.deadline)
-        self._answered = False
+        self.deadline, self._answered = workers.breaker.deadline(drafter, policy.deadline), False
         self._introduce(layers)
 
     def _introduce(self, layers: int) -> None:
@@ -79,6 +79,18 @@ class DraftWorker:
             self._begin(budget)
             self._wanted = True
 
+    def behind_head_start(self, work: Callable[[DraftSession], None]) -> Pending[None] | None:
+        """Start work of its session on its lane, behind the head start; None where it drafts none beside the target."""
+        if (ahead := self._pending) is None or not self.overlaps:
+            return None
+
+        def run() -> None:
+            if self.session is not None and ahead.error is None:
+                work(self.session)
+                self.trace.take(self._own)
+
+        return self.workers.start("drafter", lambda: in_words(run), self.drafter)
+
     def attach(self, target: TargetSession) -> None:
         """The target reads its prompt: a drafter that needs it may open from now on, and does with its first draft."""
         self.target = PromptOf(target)
@@ -111,8 +123,7 @@ class DraftWorker:
             self._begin(self.policy.meanwhile(self.told_enough, left))
 
     def collect(self) -> Proposal:
-        """The draft that was begun for this round, if it comes while the target is patient; else nothing, and the drafter
-        catches up later."""
+        """The draft that was begun for this round, if it comes while the target is patient; else it catches up later."""
         wanted, self._wanted = self._wanted, False
         return self._waited_for() if wanted else Proposal.empty()
 
@@ -120,23 +131,23 @@ class DraftWorker:
         """What is pending, if it comes while the target is patient."""
         if self._pending is None:
             return Proposal.empty()
-        began = self.trace.now()
-        ready = self._pending.wait(max(0.0, self._credit / 2) if self.awaited or not self._later else 0.0)
+        began, patient = self.trace.now(), self.awaited or not self._later
+        ready = self._pending.wait(max(0.0, self._credit / 2) if patient else 0.0)
         self._credit -= self.trace.now() - began
-        if not ready:
-            self._late = True
-            if not self.awaited:
-                return Proposal.empty()
+        if ready:
+            return self._taken()
+        self._late = True
+        if self.awaited:
             waits = self.concurrent and self.workers.serving("drafter") not in (None, self.drafter)
             behind = " behind another drafter that is still at work on its lane" if waits else ""
             self.trace.note(f"drafter {self.name} was late{behind}; the target did not wait")
-            return Proposal.empty()
-        return self._taken()
+        return Proposal.empty()
 
     def end(self) -> None:
         """The request is over: what is drafted ahead ends with the step it is in."""
         self.enough = True
-        done = self._pending is None or self._pending.done()  # else it may be hanging just now
+        # What it still does may be hanging just now.
+        done = (self._pending is None or self._pending.done()) and self.workers.serving("drafter") is not self.drafter
         if self.concurrent and self.alive and self._answered and done:
             self.workers.breaker.came_back(self.drafter)  # a whole request long: one good call does not excuse the next
 
@@ -147,7 +158,7 @@ class DraftWorker:
             self._pending = done_here(lambda: self._draft(budget))
             return
         try:
-            self._pending = self.workers.start("drafter", lambda: self._told(budget), self.drafter)
+            self._pending = self.workers.start("drafter", lambda: in_words(lambda: self._draft(budget)), self.drafter)
         except RuntimeError as error:  # no thread to be had
             self.failed(error)
             return
@@ -155,20 +166,13 @@ class DraftWorker:
         if self.overlaps:
             return
         began = self.trace.now()
-        ready = self._pending.wait(self._deadline)
+        ready = self._pending.wait(self.deadline)
         self._credit -= self.trace.now() - began if self._later else 0.0
         if not ready:
             self._pending = None
             self.workers.breaker.hung(self.drafter)
             self.workers.abandon("drafter")
-            self._give_up(f"did not answer within {self._deadline:g} s")
-
-    def _told(self, budget: Budget) -> Proposal:
-        """`_draft`, whose failure is put into words on the drafter's lane: an error's text is the drafter's code too."""
-        try:
-            return self._draft(budget)
-        except BaseException as error:
-            raise DrafterFailed(described(error)) from None
+            self._give_up(f"did not answer within {self.deadline:g} s")
 
     def _draft(self, budget: Budget) -> Proposal:
         """What runs on the drafter's lane: open, catch up with what was committed, propose."""
@@ -190,23 +194,19 @@ class DraftWorker:
             self.failed(pending.error)
             return Proposal.empty()
         self._answered = True
-        assert pending.value is not None
-        return pending.value
+        return pending.result()
 
     def _free(self) -> bool:
         """Whether the drafter can take new work; one that is past its deadline is given up."""
-        if self._pending is None:
-            return self.alive
-        if self._pending.done():
+        if self._pending is not None and self._pending.done():
             self._taken()  # it drafted for a prefix that has been left behind; only its failure matters now
-            return self.alive
-        if self._leave_hanging_lane():
-            self._give_up(f"did not answer within {self._deadline:g} s")
-        return False
+        elif self._pending is not None and self._leave_hanging_lane():
+            self._give_up(f"did not answer within {self.deadline:g} s")
+        return self._pending is None and self.alive
 
     def _leave_hanging_lane(self) -> bool:
         """Leave the drafter's lane when what runs there is past the deadline."""
-        if (left := self.workers.leave_hanging("drafter", self._deadline)) is not None:
+        if (left := self.workers.leave_hanging("drafter", self.deadline)) is not None:
             self.workers.breaker.hung(left.serving)
         return left is not None
 

@@ -13,6 +13,7 @@ from eventspec.engine.drafts import Drafts
 from eventspec.engine.guard import described
 from eventspec.engine.policy import DraftPolicy, Show
 from eventspec.engine.workers import Workers
+from eventspec.engine.writing import Writing
 from eventspec.tree import BadProposal, best_chain, check, fit
 
 
@@ -40,6 +41,8 @@ class Drafting:
 
         self.policy, self.display, self.trace, self._limits, self._merge = policy, display, trace, limits, drafts.merge
         self._ahead, self._after = [working(one) for one in drafts.ahead], [working(one) for one in drafts.behind(policy)]
+        self._on = [working(one) for one in drafts.writing]
+        self._writing = list[Writing]()
         self._workers = list(made.values())
         for worker in self._after:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
@@ -64,8 +67,10 @@ class Drafting:
             show = self._shown_by(worker, answer) if worker is self._ahead[0] else None
             free = worker.overlaps or not worker.concurrent
             left = max(1, answer.remaining - 1)
-            self._budget = self.policy.head_start(worker.told_enough, show, left, free, worker.overlaps)
+            self._budget = self.policy.head_start(worker.told_enough, show, left, free)
             worker.head_start(self._budget)
+        # Behind the head starts of all, which may share a lane.
+        self._writing = [Writing(worker, self.policy, answer.remaining) for worker in self._on if worker.alive]
 
     def attach(self, session: TargetSession) -> None:
         """The target waits for the head start from here on, and a drafter that reads its prompt may begin."""
@@ -80,12 +85,15 @@ class Drafting:
 
     def look_ahead(self, left: int) -> None:
         """The target verifies now: let drafters go on behind what they proposed."""
+        if any(worker.overlaps for worker in self._after):
+            self._stop_writing()  # the lane is wanted
         for worker in self._after:
             worker.look_ahead(left)
 
     def next(self, verdict: Verdict, scores: Scores, answer: Answer) -> Proposal:
         """The draft behind what was just committed. Those that draft beside the target begin first, and draft until the others
         are done, which the target's own thread works for."""
+        self._stop_writing()
         with self.trace.drafting():
             beside = [worker for worker in self._after if worker.overlaps]
             rest = [worker for worker in self._after if not worker.overlaps]
@@ -101,8 +109,13 @@ class Drafting:
 
     def end(self) -> None:
         """The request is over."""
+        self._stop_writing()
         for worker in self._workers:
             worker.end()
+
+    def _stop_writing(self) -> None:
+        for writing in self._writing:
+            writing.stop()
 
     def _agreed_taps(self) -> tuple[int, ...]:
         """The target's layers that drafters read; a drafter that wants others than the one before it is given up."""

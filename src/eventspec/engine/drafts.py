@@ -38,6 +38,9 @@ class Drafts:
     after: tuple[Drafter, ...] = ()
     merge: Merge = first_of
     select: Select = everybody
+    writing: tuple[Drafter, ...] = ()
+    """Those of `ahead` that write the answer to its end behind their head start, where their lane has time for it
+    (`core.WritesOn`)."""
 
     def behind(self, policy: DraftPolicy) -> tuple[Drafter, ...]:
         """Those of `after` that draft at these costs."""

@@ -47,6 +47,9 @@ class DraftPolicy:
     """What verifying one more node costs, in target steps."""
     level_cost: float = 0.35
     """What drafting one level deeper costs, in target steps."""
+    open_cost: float = 0.0
+    """What a drafter that reads the target's prompt costs once, before its first draft, in target steps: it does so on the
+    target's own thread."""
     worth: float = 0.65
     """What one accepted node saves, in target steps: less than one, because a later round would have committed several with
     one forward."""
@@ -76,7 +79,7 @@ class DraftPolicy:
 
     def costing_as(self, other: DraftPolicy) -> DraftPolicy:
         """The same with what was measured for another."""
-        return replace(self, **{name: getattr(other, name) for name in (*COSTS, "level_cost", "beside", "tail")})
+        return replace(self, **{name: getattr(other, name) for name in (*COSTS, "level_cost", "open_cost", "beside", "tail")})
 
     def checked(self) -> DraftPolicy:
         """The same with plain numbers in its fields; BadInput names the one that cannot be."""
@@ -95,16 +98,13 @@ class DraftPolicy:
             found[item.name] = {"bool": bool, "int": int, "float": float}[str(item.type)](value)
         return replace(self, **found)
 
-    def head_start(
-        self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True, beside: bool = False
-    ) -> Budget:
-        """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens.
-        `beside`: on a lane that overlaps with the target's."""
+    def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
+        """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""
         level = self.min_path_prob if free else self.level_cost + self.node_cost
-        return Budget(self.head_nodes, until, self.min_path_prob, level, left, show, beside)
+        return Budget(self.head_nodes, until, self.min_path_prob, level, left, show)
 
     def meanwhile(self, until: Callable[[], bool], left: int) -> Budget:
-        """For a drafter that deepens its tree while the target verifies what it drafted before."""
+        """For a drafter that goes on while the target works: behind what it drafted before, or to the answer's end."""
         return Budget(self.head_nodes, until, self.min_path_prob, max_depth=left)
 
     def later(self, left: int, show: Show | None, until: Callable[[], bool] = never) -> Budget | None:

@@ -73,7 +73,6 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
         TokenSpace(vocabulary, EOS),
         notes=notes,
         prior=prior,
-        writes_on=True,
         heads=file.places("heads"),
         drafters=file.places("drafters"),
         packers=Packers(target, vocabulary.encode, file.places("packers")),

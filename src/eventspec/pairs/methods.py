@@ -153,18 +153,14 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
     if not heads and not models:
         return None
     first = (heads or models)[0]
-    seeing = {
-        id(one): one.writing_on() if parts.writes_on and isinstance(one, LanguageDrafter) else one
-        for method in models
-        for one in method.drafts.of_all
-    }
-    reused = [ReusedDrafter(one.written) for one in seeing.values() if isinstance(one, LanguageDrafter) and one.writes_on]
-    drafters = [seeing.get(id(one), one) for method in (*(heads or models), *texts) for one in method.drafts.after]
-    ahead = tuple(seeing.get(id(one), one) for method in (*models, *texts) for one in method.drafts.ahead)
-    mixture = parts.mixture.standing_in({drafter.name: EVENT_METHOD for drafter in seeing.values()})
+    drafters = [one for method in (*(heads or models), *texts) for one in method.drafts.after]
+    ahead = tuple(one for method in (*models, *texts) for one in method.drafts.ahead)
+    writing = tuple(one for one in ahead if isinstance(one, LanguageDrafter))
+    reused = [ReusedDrafter(one.written) for one in writing]
+    mixture = parts.mixture.standing_in({one.name: EVENT_METHOD for method in models for one in method.drafts.of_all})
     if mixture.weights:
         mixture = replace(mixture, weights={ReusedDrafter.name: USUAL, **mixture.weights})
-    drafts = Drafts(ahead, (*drafters, *reused), mixture, mixture.worth_it)
+    drafts = Drafts(ahead, (*drafters, *reused), mixture, mixture.worth_it, writing)
     notes = dict.fromkeys(note for method in (*heads, *models) for note in method.notes)
     return replace(first, drafts=drafts, policy=replace(first.policy, patience=2.0), drafter_needs=None, notes=tuple(notes))
 

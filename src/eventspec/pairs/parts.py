@@ -41,9 +41,6 @@ class Parts:
     adapters: Adapters | None = None
     mixture: Mixture = field(default_factory=Mixture)
     """How the drafts of several become one tree."""
-    writes_on: bool = False
-    """Whether the event drafter of method hybrid writes the answer to its end beside the target: it must be quick, because the
-    target waits for the step it is in."""
     sees_events: str = EVENT_METHOD
     """The method whose drafter sees events in method hybrid."""
 

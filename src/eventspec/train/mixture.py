@@ -19,7 +19,7 @@ from eventspec.align.substitute import LONGEST
 from eventspec.ask import generate
 from eventspec.core import BadInput, Budget, Drafter, Proposal, Round
 from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union, is_model, named, without_models
-from eventspec.engine.drafts import Drafts, Merge, everybody
+from eventspec.engine.drafts import Merge, everybody
 from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.methods import BLIND, HYBRID
@@ -136,7 +136,8 @@ def rounds_of(pair: Pair, mixture: Mixture, asked: Sequence[tuple[Recording, str
         some += [(name, tuple(drafters)) for drafters in (after, without_models(after)) if drafters]
     for place, (name, drafters) in enumerate(dict.fromkeys(some)):
         method = pair.method(name)
-        drafting = pair.with_method(name, replace(method, drafts=Drafts(method.drafts.ahead, drafters, mixture)))
+        drafts = replace(method.drafts, after=drafters, merge=mixture, select=everybody)
+        drafting = pair.with_method(name, replace(method, drafts=drafts))
         rounds = list[Round]()
         for number, (recording, question) in enumerate(asked, 1):
             rounds += generate(drafting, recording, question, name, max_new_tokens=LONGEST).trace.rounds[1:]

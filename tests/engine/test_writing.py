@@ -1,0 +1,197 @@
+"""A drafter writes on behind its head start: the target never waits for it, and nothing that it does costs an answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from eventspec.core import Budget, Proposal
+from eventspec.engine.drafts import Drafts
+from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.workers import Workers
+
+EAGER = DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1)
+
+
+@dataclass
+class Told:
+    """What a writer did, in order, and when it was told to stop."""
+
+    did: list[str] = field(default_factory=list)
+    budgets: list[Budget] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def writer(oracle: Any) -> Callable[..., Any]:
+    """writer(truth, write) -> an oracle whose session calls `write(budget)` behind its head start."""
+
+    def make(truth: list[int], write: Callable[[Budget], None], told: Told, name: str = "writer", **more: Any) -> Any:
+        class Writer(oracle):  # type: ignore[misc]
+            def propose(self, budget: Budget) -> Proposal:
+                told.did.append(f"{name} proposed")
+                return super().propose(budget)
+
+            def write_on(self, budget: Budget) -> None:
+                told.did.append(f"{name} wrote")
+                told.budgets.append(budget)
+                try:
+                    write(budget)
+                finally:
+                    told.ended.set()
+
+        return Writer(truth, name=name, **more)
+
+    return make
+
+
+def until_told(budget: Budget) -> None:
+    while not budget.until():
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_the_head_start_is_there_while_its_drafter_still_writes(
+    behind: bool, tiny: Any, oracle: Any, writer: Any, decoded: Any, two: Workers
+) -> None:
+    """The writer would go on for ever: the target takes its head start, and tells it to stop where later drafts begin."""
+    world, told = tiny(1), Told()
+    request = world.request(max_new_tokens=20)
+    truth = world.answer(request)
+    one = writer(truth, until_told, told)
+    after = one if behind else oracle(truth, concurrent=False, name="after")
+    ran = decoded(world, Drafts((one,), (after,), writing=(one,)), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.rounds[0].accepted == 6
+    assert sum(r.accepted for r in ran.trace.rounds[1:]) > 8
+    assert told.ended.wait(5)
+    assert told.did[:2] == ["writer proposed", "writer wrote"]
+    assert told.budgets[0].max_depth == 20
+    assert ran.trace.notes == []
+
+
+def test_where_nobody_wants_it_no_drafter_writes_on(tiny: Any, writer: Any, decoded: Any, two: Workers) -> None:
+    world, told = tiny(1), Told()
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    one = writer(truth, until_told, told)
+    assert decoded(world, Drafts((one,), (one,)), request, EAGER, two).outcome.token_ids == truth
+    two.drain()
+    assert "writer wrote" not in told.did
+
+
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_where_the_target_would_wait_nothing_is_written(
+    concurrent: bool, tiny: Any, writer: Any, decoded: Any, two: Workers
+) -> None:
+    """On one device, and inline, the time is the target's."""
+    world, told, one_lane = tiny(1), Told(), Workers("one")
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    one = writer(truth, until_told, told, concurrent=concurrent)
+    ran = decoded(world, Drafts((one,), (one,), writing=(one,)), request, EAGER, one_lane if concurrent else two)
+    assert ran.outcome.token_ids == truth
+    assert "writer wrote" not in told.did
+    one_lane.close()
+
+
+def test_other_head_starts_on_the_lane_come_first(tiny: Any, oracle: Any, writer: Any, decoded: Any, two: Workers) -> None:
+    world, told = tiny(2), Told()
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    one, other = (writer(truth, until_told, told, name) for name in ("one", "other"))
+    after = oracle(truth, concurrent=False, name="after")
+    ran = decoded(world, Drafts((one, other), (after,), writing=(one,)), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert told.did[:3] == ["one proposed", "other proposed", "one wrote"]
+
+
+def test_a_writer_that_fails_keeps_its_head_start(tiny: Any, oracle: Any, writer: Any, decoded: Any, two: Workers) -> None:
+    world, told = tiny(1), Told()
+    request = world.request(max_new_tokens=20)
+    truth = world.answer(request)
+
+    def fails(budget: Budget) -> None:
+        raise MemoryError("no room")
+
+    one = writer(truth, fails, told)
+
+    class Behind(oracle):  # type: ignore[misc]
+        def propose(self, budget: Budget) -> Proposal:
+            assert told.ended.wait(5)  # else the request might be over before the failure is seen
+            return super().propose(budget)
+
+    drafts = Drafts((one,), (Behind(truth, concurrent=False, name="after"),), writing=(one,))
+    ran = decoded(world, drafts, request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.rounds[0].accepted == 6, "what was drafted before is none the worse"
+    assert ran.trace.given_up == ["writer"]
+    assert ran.trace.notes == ["drafter writer failed: MemoryError: no room; the target went on alone"]
+
+
+def test_a_writer_whose_head_start_failed_is_not_asked(tiny: Any, writer: Any, decoded: Any, two: Workers) -> None:
+    world, told = tiny(1), Told()
+    request = world.request(max_new_tokens=8)
+    truth = world.answer(request)
+
+    def breaks(at: int, budget: Budget) -> Proposal:
+        raise OSError("gone")
+
+    one = writer(truth, until_told, told, draft=breaks)
+    ran = decoded(world, Drafts((one,), (), writing=(one,)), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    two.drain()
+    assert told.did == ["writer proposed"]
+
+
+def test_a_writer_that_nobody_stops_ends_within_its_deadline(
+    tiny: Any, writer: Any, decoded: Any, wrapped: Any, two: Workers
+) -> None:
+    """The target verifies for so long that the lane would be taken for a hanging one."""
+    world, told = tiny(1), Told()
+    request = world.request(max_new_tokens=8)
+    truth = world.answer(request)
+    one = writer(truth, until_told, told)
+
+    def waits(session: Any, tail: int) -> Any:
+        score = session.score
+
+        def scored(proposal: Proposal) -> Any:
+            assert told.ended.wait(5)
+            return score(proposal)
+
+        session.score = scored
+        return session
+
+    policy = DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1, deadline=0.2)
+    began = time.monotonic()
+    ran = decoded(world, Drafts((one,), (), writing=(one,)), request, policy, two, wrapped(world.target, waits))
+    assert ran.outcome.token_ids == truth
+    assert 0.1 <= time.monotonic() - began < 4
+    assert ran.trace.given_up == []
+
+
+def test_a_writer_that_hangs_is_left_with_its_lane(
+    tiny: Any, writer: Any, decoded: Any, two: Workers, gate: threading.Event
+) -> None:
+    """The request goes on without it; the next one leaves the lane, and its drafter gets another."""
+    world, told = tiny(1), Told()
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    policy = DraftPolicy(head_nodes=6, max_nodes=6, patience=0.001, step_seconds=1, deadline=0.05)
+    one = writer(truth, lambda budget: gate.wait(20) and None, told)
+    hanging = two.worker("drafter")
+    ran = decoded(world, Drafts((one,), (), writing=(one,)), request, policy, two)
+    assert ran.outcome.token_ids == truth
+    assert two.worker("drafter") is hanging
+    time.sleep(0.1)
+    good = writer(truth, until_told, Told(), "good")
+    ran = decoded(world, Drafts((good,), (), writing=(good,)), request, replace(EAGER, deadline=0.05), two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.rounds[0].accepted == 6
+    assert two.worker("drafter") is not hanging
