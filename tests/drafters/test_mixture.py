@@ -190,6 +190,12 @@ def test_a_model_drafts_behind_the_prefill_where_its_levels_are_cheap_enough(lev
     assert " ".join(drafter.name for drafter in drafts.behind(policy)) == chosen
 
 
+@pytest.mark.parametrize(("open_cost", "chosen"), [(0.0, "head prior ngram"), (4.0, "prior ngram")])
+def test_what_a_model_reads_first_counts_too(open_cost: float, chosen: str) -> None:
+    mixture, policy = Mixture(rounds=MEASURED), DraftPolicy(node_cost=0.04, level_cost=0.05, open_cost=open_cost)
+    assert " ".join(drafter.name for drafter in mixture.worth_it((HEAD, PRIOR, NGRAM), policy)) == chosen
+
+
 @pytest.mark.parametrize("rounds", [{}, {"prior+ngram": Rounds(5.0, 10.0, 0.0)}, {"other": Rounds(99.0, 1.0, 0.0)}])
 def test_everybody_drafts_where_it_was_not_measured(rounds: dict[str, Rounds]) -> None:
     mixture = Mixture(rounds=rounds)

@@ -174,6 +174,21 @@ def test_what_is_known_of_plain_decoding_need_not_be_tried_again(steady: bool, r
     assert chosen.count("plain") + before == tries
 
 
+@pytest.mark.parametrize("measured", [True, False])
+def test_plain_decoding_whose_step_was_measured_is_first_tried_where_it_costs_little(measured: bool) -> None:
+    """The control, which knows nothing of a step, tries it on the second question: a long answer."""
+    chooser = Chooser(["quick", "plain"], steady=frozenset({"plain"}), step_seconds=0.02 if measured else None)
+    chosen: list[tuple[str, int]] = []
+    for tokens in [80, 80, 80, 3] * 8:
+        question = asked(f"one of {tokens} tokens")
+        chooser.lengths[question.question] = tokens
+        name = chooser.choose(question)
+        chosen.append((name, tokens))
+        chooser.learn(name, question, Answered(1.0, {"plain": 0.02, "quick": 0.01}[name] * (tokens - 1), tokens))
+    assert (("plain", 80) in chosen) != measured
+    assert ("plain", 3) in chosen
+
+
 def test_a_recording_without_events_is_not_given_to_a_method_that_needs_them() -> None:
     chooser = Chooser(["events", "plain"], frozenset({"events"}))
     chooser.learn("plain", asked(), Answered(9.0, 0.0, 1))

@@ -35,7 +35,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def measure(pair: Pair, repeats: int) -> Pair:
         times.append(repeats)
-        return with_costs(pair, {"eagle": MethodCosts(1.5, 0.5, 0.25, 0.002, True, 64)})
+        return with_costs(pair, {"eagle": MethodCosts(1.5, 0.5, 0.25, 0.75, 0.002, True, 64)})
 
     monkeypatch.setattr(costs, "warm_up", measure)
     return times
@@ -51,7 +51,8 @@ def test_costs_are_measured_once(pair: Pair, measured: list[int]) -> None:
 
 
 def row(**wrong: object) -> bytes:
-    good = {"verify_cost": 1, "node_cost": 0.1, "level_cost": 0.1, "step_seconds": 0.1, "beside": True, "tail": 32}
+    costs = dict.fromkeys(("node_cost", "level_cost", "open_cost", "step_seconds"), 0.1)
+    good = {"verify_cost": 1, **costs, "beside": True, "tail": 32}
     return json.dumps({"eagle": good | wrong}).encode()
 
 
@@ -74,6 +75,7 @@ def write_all(pair: Pair, **wrong: object) -> None:
         *(row(step_seconds=wrong) for wrong in (-1, 0, "x", None)),
         row(step_seconds=1e12),
         row(verify_cost=0),
+        row(open_cost=-1),
         row(beside="false"),
         row(tail=0),
         row(tail=-1),
@@ -134,6 +136,8 @@ def test_what_is_measured_are_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert all(1e-5 < seconds < 1 for seconds in steps.values()), steps
     assert 0 < found.method("eagle").policy.node_cost < 2
     assert 0 < found.method("eagle").policy.level_cost < 3
+    assert 0 < found.method("eagle").policy.open_cost < 50, "it reads the prompt"
+    assert found.method("cross-modal").policy.open_cost == 0, "on a lane of its own, or before the target begins"
 
 
 class Answers:
@@ -169,7 +173,7 @@ def test_where_drafters_work_is_kept_with_the_costs(pair: Pair) -> None:
         assert with_costs(pair, {"hybrid": costs_of(there, "hybrid")}).method("hybrid").policy.beside is beside
 
 
-WRONG = MethodCosts(1.0, 0.5, 0.25, 1.0, True, 64)
+WRONG = MethodCosts(1.0, 0.5, 0.25, 0.0, 1.0, True, 64)
 """A step of a second."""
 
 

@@ -26,6 +26,8 @@ SUREST = 6.0
 """Log-odds beyond which a drafter is not believed to be any surer."""
 DEEPEST = 16
 """Levels behind which depth makes no further difference."""
+BEHIND = 16.0
+"""Tokens of an answer behind its head start: what opening a model that reads the prompt is spread over."""
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -54,7 +56,8 @@ class Rounds:
 
     def rate(self, policy: DraftPolicy) -> float:
         """Tokens a target step, at the costs of a policy."""
-        return self.tokens / (1.0 + policy.node_cost * self.nodes + policy.level_cost * self.levels)
+        opening = policy.open_cost * min(1.0, self.tokens / BEHIND) if self.levels else 0.0
+        return self.tokens / (policy.verify_cost + policy.node_cost * self.nodes + policy.level_cost * self.levels + opening)
 
 
 def is_model(drafter: Drafter) -> bool:

@@ -102,6 +102,8 @@ class Chooser:
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()
     """Those that draft nothing, so that every further token costs the same."""
+    step_seconds: float | None = None
+    """What that is, as it was measured when the pair was loaded; None: it was not."""
     seen: dict[str, dict[str, Record]] = field(default_factory=dict)
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
     usual: float = USUAL_TOKENS
@@ -126,16 +128,17 @@ class Chooser:
     def _hoped(self, name: str, tokens: float, asked: Asked, begins: bool) -> float:
         """As `Record.hoped`, of a method where a question stands.
 
-        Of a `steady` one that was tried in the other case only, with recordings that were read before or with others, half is
-        known: what follows its first token takes the same there. The first token comes no sooner than the soonest that was
-        seen here, and that much less sure the more answers were seen without it."""
+        Of a `steady` one that was not tried here, half is known: what follows its first token takes what it took in the other
+        case, with recordings that were read before or with others, or what a step was measured to take. The first token comes
+        no sooner than the soonest that was seen here, and that much less sure the more answers were seen without it."""
         here, steady = self.seen.get(_state(asked, begins), {}), name in self.steady
         there = self.seen.get(_state(replace(asked, read_before=not asked.read_before), begins), {})
-        if name in here or name not in there or not here or not steady:
+        if name in here or not here or not steady or (name not in there and self.step_seconds is None):
             return here.get(name, Record()).hoped(tokens, steady)
         unsure = NOISE / math.sqrt(FADING ** sum(len(own.answers) for own in here.values()))
         least = min(own.first for own in here.values())
-        return (least + there[name].further(tokens, steady)[0]) * max(0.0, 1 - unsure)
+        further = there[name].further(tokens, steady)[0] if name in there else (tokens - 1) * (self.step_seconds or 0.0)
+        return (least + max(0.0, further)) * max(0.0, 1 - unsure)
 
     def expected(self, question: str) -> float:
         """How many tokens an answer to a question has."""
@@ -177,7 +180,7 @@ class Chooser:
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
-        return Chooser(self.methods, self.needs_events, self.prior, self.steady)
+        return Chooser(self.methods, self.needs_events, self.prior, self.steady, self.step_seconds)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +24,14 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.drafters import FeatureDrafter
-from eventspec.engine.cost import VerifyCurve, measure_draft, measure_rounds, measure_tail, measure_verify
+from eventspec.engine.cost import (
+    VerifyCurve,
+    measure_draft,
+    measure_opening,
+    measure_rounds,
+    measure_tail,
+    measure_verify,
+)
 from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.events.stream import EventStream
@@ -35,8 +42,10 @@ from eventspec.video.clip import VideoClip
 
 TAILS = (32, 128)
 """Prompt rows that may be left for the forward that verifies the head start."""
-Costs = dict[Hashable, tuple[VerifyCurve, float]]
-"""What verifying behind a drafter costs, and seconds of one more level of its drafts, by the shape of the drafter."""
+Cost = tuple[VerifyCurve, float, float]
+"""What verifying behind a drafter costs; seconds of one more level of its drafts, and of what it reads before its first one."""
+Costs = dict[Hashable, Cost]
+"""By the shape of the drafter."""
 
 
 def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, repeats: int = 20) -> Pair:
@@ -65,9 +74,9 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
                 continue
             shape = (drafter.kernel.shape, beside) if isinstance(drafter, FeatureDrafter) else name
             work = partial(_costs, pair, drafter, beside, curve, known.get(shape), repeats)
-            verified, level = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
-            known[shape] = verified, level
-            policy = replace(verifying_at(verified, policy), level_cost=level / verified.one)
+            cost = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
+            verified, level, opening = known[shape] = cost
+            policy = replace(verifying_at(verified, policy), level_cost=level / verified.one, open_cost=opening / verified.one)
         methods[name] = replace(method, policy=policy, learnt=LearntCosts())
     return replace(pair, methods=methods)
 
@@ -118,31 +127,38 @@ def session_of(target: Target, tail: int, taps: tuple[int, ...] = (), asked: Req
     return target.encode(asked.media, trace).open(asked.question, asked.sampling, tail, trace, taps)
 
 
-def behind_prompt(pair: Pair, drafter: Drafter) -> tuple[TargetSession, DraftSession]:
-    """Both sessions behind the prompt and one committed token, for a drafter that reads the target."""
+def behind_prompt(pair: Pair, drafter: Drafter) -> tuple[TargetSession, Callable[[], DraftSession]]:
+    """Both sessions behind the prompt and one committed token, for a drafter that reads the target; its own is made anew each
+    time, about a recording that it has not seen."""
     target = session_of(pair.target, NO_TAIL, drafter.taps)
-    session = drafter.open(request(), target, Trace())
-    verdict = Verdict(np.empty(0, np.int64), np.array([1], np.int64))
-    session.observe(verdict, target.score(Proposal.empty()))
+    verdict, scores = Verdict(np.empty(0, np.int64), np.array([1], np.int64)), target.score(Proposal.empty())
     target.commit(verdict)
-    return target, session
+
+    def begin() -> DraftSession:
+        session = drafter.open(request(), target, Trace())
+        session.observe(verdict, scores)
+        return session
+
+    return target, begin
 
 
-def _costs(
-    pair: Pair, drafter: Drafter, beside: bool, curve: VerifyCurve, known: tuple[VerifyCurve, float] | None, repeats: int
-) -> tuple[VerifyCurve, float]:
+def _costs(pair: Pair, drafter: Drafter, beside: bool, curve: VerifyCurve, known: Cost | None, repeats: int) -> Cost:
     """As `Costs` has it; where it is `known`, the drafter only runs warm."""
-    if drafter.needs_target:
-        pair.workers.share(beside)
-    if isinstance(drafter, FeatureDrafter):
-        # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
-        target, draft = behind_prompt(pair, drafter.with_tree(TreeConfig(2, 24)))
-        if known is None:
-            return measure_rounds(target, draft, curve.one, repeats=max(2, repeats // 3))
-        for nodes in (4, 16, 16):
-            draft.propose(Budget(nodes))
-        return known
-    session = behind_prompt(pair, drafter)[1] if drafter.needs_target else drafter.open(request(), None, Trace())
-    for nodes in (4, 16):
+    if not drafter.needs_target:
+        session = drafter.open(request(), None, Trace())
+        for nodes in (4, 16):
+            session.propose(Budget(nodes))
+        return known or (curve, measure_draft(session, max(3, repeats // 2)), 0.0)
+    pair.workers.share(beside)
+    # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
+    narrow = drafter.with_tree(TreeConfig(2, 24)) if isinstance(drafter, FeatureDrafter) else drafter
+    target, begin = behind_prompt(pair, narrow)
+    session = begin()
+    for nodes in (4, 16, 16):
         session.propose(Budget(nodes))
-    return known or (curve, measure_draft(session, max(3, repeats // 2)))
+    if known is not None:
+        return known
+    opening = measure_opening(begin, max(2, repeats // 4))
+    if not isinstance(narrow, FeatureDrafter):
+        return curve, measure_draft(session, max(3, repeats // 2)), opening
+    return *measure_rounds(target, session, curve.one, repeats=max(2, repeats // 3)), opening
