@@ -120,8 +120,9 @@ def drafted(prior: TextPrior, question: str, *answer: int, budget: Budget | None
 
 def test_the_prior_drafts_the_likeliest_tree(prior: TextPrior) -> None:
     proposal = drafted(prior, "colour?")
-    assert proposal.tokens.tolist() == [1, 2, 3, 4, END, END]
-    assert proposal.parents.tolist() == [-1, 0, 1, 1, 2, 3]
+    assert proposal.tokens.tolist() == [1, 2, 3, END, 4, END], "best first"
+    assert proposal.parents.tolist() == [-1, 0, 1, 2, 1, 4]
+    assert proposal.values == pytest.approx([1, 1, 0.6, 0.6, 0.4, 0.4])
 
 
 def test_the_prior_goes_on_behind_what_was_committed(prior: TextPrior) -> None:

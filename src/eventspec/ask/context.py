@@ -79,10 +79,17 @@ class RecordingContext:
         target, lane = asked.method.target, self.pair.workers
         taps = next((drafter.taps for drafter in asked.method.drafts.behind(asked.policy) if drafter.taps), ())
 
+        short = asked.request.sampling
+        usual = short.but(max_new_tokens=Sampling().max_new_tokens)  # room for an answer, which needs no copy then
+
         def left(tail: int) -> int:
             """Rows of the prompt, of which all but the last `tail` are read now."""
             trace = Trace()
-            self._encoded(target, trace).open(ANY_QUESTION, asked.request.sampling, tail, trace, taps)
+            context = self._encoded(target, trace)
+            try:
+                context.open(ANY_QUESTION, usual, tail, trace, taps)
+            except BadInput:  # the context is too small for that
+                context.open(ANY_QUESTION, short, tail, trace, taps)
             return trace.sizes.get("prompt", 0)  # a target of one's own may not say
 
         total = lane.start("target", partial(left, NO_TAIL)).result()

@@ -5,17 +5,23 @@ An acceptance that does not exceed this one's has nothing to do with vision.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
 from eventspec.files import write_text
-from eventspec.tree import DraftTree
+from eventspec.tree import best_chain
 
 Context = tuple[int, ...]
+WIDTH = 4
+"""Children of a node, at most."""
 
 
 class TextPrior:
@@ -24,9 +30,11 @@ class TextPrior:
     def __init__(self, longest: int = 6) -> None:
         self.longest = longest
         self.counts: dict[tuple[str, Context], Counter[int]] = defaultdict(Counter)
+        self._ranked: dict[tuple[str, Context], list[tuple[int, float]]] = {}  # of contexts that were asked for, as `following`
 
     def learn(self, question: str, answer: Sequence[int]) -> None:
         """Add one training answer, EOS included."""
+        self._ranked.clear()
         for key in (question, ""):
             for at, token in enumerate(answer):
                 for size in range(self.longest + 1):
@@ -39,11 +47,16 @@ class TextPrior:
 
     def following(self, question: str, before: Sequence[int], most: int) -> list[tuple[int, float]]:
         """The likeliest next tokens with their probabilities, from the longest context that was seen at least 4 times."""
+        tail = self._context(before[-self.longest :], self.longest)
         for key in (question, ""):
-            for size in range(self.longest, -1, -1):
-                found = self.counts.get((key, self._context(before, size)))
+            for size in range(len(tail), -1, -1):
+                place = key, tail[len(tail) - size :]
+                if (ranked := self._ranked.get(place)) is not None:
+                    return ranked[:most]
+                found = self.counts.get(place)
                 if found and (total := found.total()) >= 4:
-                    return [(token, count / total) for token, count in found.most_common(most)]
+                    self._ranked[place] = [(token, count / total) for token, count in found.most_common()]
+                    return self._ranked[place][:most]
         return []
 
     def log_probability(self, question: str, answer: Sequence[int], least: float = 1e-3) -> float:
@@ -143,19 +156,31 @@ class _PriorSession:
         self.answer: list[int] = []
 
     def propose(self, budget: Budget) -> Proposal:
-        tree, paths = DraftTree(), {-1: list[int]()}
-        chosen = [-1]
-        while chosen:
-            for node in chosen:
-                before = len(tree)
-                known = self.prior.following(self.question, self.answer + paths[node], 4)
-                tree.grow(node, [(token, share) for token, share in known if token >= 0], budget.min_path_prob, self.eos_id)
-                paths.update({new: [*paths[node], tree.tokens[new]] for new in range(before, len(tree))})
-            tree.expand([node for node in chosen if node >= 0])
-            chosen = tree.leaves(4, budget.min_path_prob, budget.max_depth, budget.max_nodes)
-        if budget.show is not None:
-            budget.show(tree.best_chain())
-        return tree.proposal(budget, budget.min_path_prob, "prior")
+        """The likeliest nodes, best first: a path is never likelier than its beginning. A heap of nodes whose parents are
+        taken: minus the path's probability, place of arrival, token, parent, level, what was said before."""
+        waiting: list[tuple[float, int, int, int, int, Context]] = []
+        tokens, parents, values = list[int](), list[int](), list[float]()
+
+        def look(parent: int, value: float, level: int, before: Context) -> None:
+            if level < budget.max_depth:
+                for token, share in self.prior.following(self.question, before, WIDTH):
+                    if token >= 0 and value * share >= budget.min_path_prob:
+                        heapq.heappush(waiting, (-value * share, next(arrived), token, parent, level, before))
+
+        arrived = itertools.count()
+        look(-1, 1.0, 0, tuple(self.answer[-self.prior.longest :]))
+        while waiting and len(tokens) < budget.max_nodes:
+            value, _, token, parent, level, before = heapq.heappop(waiting)
+            tokens.append(token)
+            parents.append(parent)
+            values.append(-value)
+            if token != self.eos_id:
+                look(len(tokens) - 1, -value, level + 1, (*before, token)[-self.prior.longest :])
+        chosen = np.array(tokens, np.int64), np.array(parents, np.int64)
+        proposal = Proposal(*chosen, origin=PriorDrafter.name, values=np.minimum(1.0, values))
+        if budget.show is not None and tokens:
+            budget.show(best_chain(proposal))
+        return proposal
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         self.answer += verdict.tokens.tolist()

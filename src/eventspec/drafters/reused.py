@@ -66,16 +66,27 @@ def place(text: Sequence[int], answer: Sequence[int]) -> tuple[int, float]:
     answer's last tokens, or, where the last one is another, behind the token in its place. Of several matches the one nearest
     to where the answer would be if it had as many tokens."""
     length = len(answer)
-    for size in range(min(LONGEST, length), 1, -1):
-        if found := _behind(text, answer[length - size :]):
-            return min(found, key=lambda at: abs(at - length)), 1 - 0.5 / size
-    for size in range(min(LONGEST, length - 1), 0, -1):
-        if found := [at + 1 for at in _behind(text, answer[length - 1 - size : length - 1]) if at < len(text)]:
-            return min(found, key=lambda at: abs(at - length)), 0.75 - 0.25 / size
+    size, found = _longest(text, answer, length)
+    if size > 1:
+        return min(found, key=lambda at: abs(at - length)), 1 - 0.5 / size
+    size, found = _longest(text[:-1], answer, length - 1)  # whose last token stands for the answer's last one at the latest
+    if size > 0:
+        return min((at + 1 for at in found), key=lambda at: abs(at - length)), 0.75 - 0.25 / size
     return len(text), 0.0
 
 
-def _behind(text: Sequence[int], some: Sequence[int]) -> list[int]:
-    """The places right behind every occurrence."""
-    size = len(some)
-    return [at + size for at in range(len(text) - size + 1) if text[at : at + size] == some]
+def _longest(text: Sequence[int], answer: Sequence[int], end: int) -> tuple[int, list[int]]:
+    """The longest match of the answer's tokens before `end`, `LONGEST` at most: how long it is, and the places behind it."""
+    longest, places = 0, list[int]()
+    last = answer[end - 1] if end > 0 else None
+    for at, token in enumerate(text, 1):
+        if token != last:
+            continue
+        size, most = 1, min(LONGEST, at, end)
+        while size < most and text[at - 1 - size] == answer[end - 1 - size]:
+            size += 1
+        if size > longest:
+            longest, places = size, []
+        if size == longest:
+            places.append(at)
+    return longest, places

@@ -12,6 +12,9 @@ from eventspec.models.prompt import Prompt
 from eventspec.nn import KVCache, Llama
 from eventspec.nn.cache import LentCache, Loan
 
+SPARE = 128
+"""Rows by which caches grow: a prompt that is a few tokens longer than the last one needs no copy of what was read."""
+
 
 @dataclass
 class Reading:
@@ -43,15 +46,14 @@ class Prefix:
     def begin(self, prompt: Prompt, capacity: int, taps: tuple[int, ...] = ()) -> tuple[Reading, Loan]:
         """A reading of a prompt that has as much of it as was read before; `capacity` rows are for all that is to come. Its
         cache is the reader's until the loan is dropped."""
+        capacity += -capacity % SPARE
         with self._lock:
             known = self._known(prompt, taps)
-            if known is None or self._lent is None:
+            if self._lent is None:
                 self._lent = LentCache(self.language.new_cache(capacity))
-                cache, loan = self._lent.lend(0, capacity)
-                reading = Reading(prompt, cache, capacity, taps)
-            else:
-                cache, loan = self._lent.lend(sum(map(len, known[0])), capacity)
-                reading = Reading(prompt, cache, capacity, taps, *known)
+            hidden, features = known or ([], [])
+            cache, loan = self._lent.lend(sum(map(len, hidden)), capacity)
+            reading = Reading(prompt, cache, capacity, taps, hidden, features)
             if self._latest is not None and self._covers(self._latest, prompt, reading):
                 self._latest.cache = self._lent.cache  # the same rows, in a larger cache maybe
             elif cache is self._lent.cache:
@@ -72,9 +74,14 @@ class Prefix:
         rows = min(latest.prompt.visual[1], latest.rows, latest.cache.length, prompt.visual[1])
         if not rows or not torch.equal(latest.prompt.rows[:rows], prompt.rows[:rows]):
             return None
-        hidden = torch.cat(latest.hidden)[:rows]
+        hidden = _first(latest.hidden, rows)
         if not taps:
             return [hidden], []
         if taps == latest.taps:
-            return [hidden], [torch.cat(latest.features)[:rows]]
+            return [hidden], [_first(latest.features, rows)]
         return ([hidden], [self.language.normed(hidden)]) if taps == (-1,) else None
+
+
+def _first(parts: list[Tensor], rows: int) -> Tensor:
+    """The first rows of several parts; most often those of the first part."""
+    return parts[0][:rows] if len(parts[0]) >= rows else torch.cat(parts)[:rows]
