@@ -11,7 +11,7 @@ import pytest
 from eventspec.ask import generate
 from eventspec.core import BadInput, Window
 from eventspec.models.prefix import Prefix, Reading
-from eventspec.nn.cache import Loan
+from eventspec.nn.cache import KVCache, Loan
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -80,6 +80,26 @@ def test_a_plain_answer_between_two_of_a_head_loses_nothing_that_the_head_read(
     assert known[0] == 0
     assert min(known[2], known[4], known[6]) > 500, known
     assert known[1] == known[3] == 0, "fresh questions"
+
+
+def test_no_question_of_the_usual_length_copies_what_was_read(
+    pair: Pair, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the first behind `prepare` nor a longer one; the control is an answer that may be longer than there is room."""
+    copied, beginning = list[int](), KVCache.beginning
+
+    def watched(self: KVCache, rows: int, capacity: int) -> KVCache:
+        copied.append(rows)
+        return beginning(self, rows, capacity)
+
+    context = pair.open(recording)
+    context.prepare("prior")
+    monkeypatch.setattr(KVCache, "beginning", watched)
+    for question in ("Safe?", *QUESTIONS, "Describe the scene, please, and everybody in it."):
+        context.ask(question, "prior")
+    assert copied == []
+    context.ask("Safe?", "autoregressive", max_new_tokens=400)
+    assert [rows > 500 for rows in copied] == [True]
 
 
 def test_constraints_and_streams_work_from_a_context(pair: Pair, recording: Recording) -> None:

@@ -24,6 +24,7 @@ class Told:
 
     did: list[str] = field(default_factory=list)
     budgets: list[Budget] = field(default_factory=list)
+    begun: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
 
 
@@ -40,6 +41,7 @@ def writer(oracle: Any) -> Callable[..., Any]:
             def write_on(self, budget: Budget) -> None:
                 told.did.append(f"{name} wrote")
                 told.budgets.append(budget)
+                told.begun.set()
                 try:
                     write(budget)
                 finally:
@@ -50,29 +52,60 @@ def writer(oracle: Any) -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture
+def slow(wrapped: Any) -> Callable[..., Any]:
+    """slow(world, event) -> its target, which reads no prompt before the event."""
+
+    def make(world: Any, event: threading.Event) -> Any:
+        def waits(session: Any, tail: int) -> Any:
+            assert event.wait(5)
+            return session
+
+        return wrapped(world.target, waits)
+
+    return make
+
+
 def until_told(budget: Budget) -> None:
     while not budget.until():
         time.sleep(0.001)
 
 
 @pytest.mark.parametrize("behind", [True, False])
-def test_the_head_start_is_there_while_its_drafter_still_writes(
-    behind: bool, tiny: Any, oracle: Any, writer: Any, decoded: Any, two: Workers
+def test_a_drafter_writes_until_the_target_has_read_its_prompt(
+    behind: bool, tiny: Any, oracle: Any, writer: Any, slow: Any, decoded: Any, two: Workers
 ) -> None:
-    """The writer would go on for ever: the target takes its head start, and tells it to stop where later drafts begin."""
     world, told = tiny(1), Told()
     request = world.request(max_new_tokens=20)
     truth = world.answer(request)
     one = writer(truth, until_told, told)
     after = one if behind else oracle(truth, concurrent=False, name="after")
-    ran = decoded(world, Drafts((one,), (after,), writing=(one,)), request, EAGER, two)
+    ran = decoded(world, Drafts((one,), (after,), writing=(one,)), request, EAGER, two, slow(world, told.begun))
     assert ran.outcome.token_ids == truth
     assert ran.trace.rounds[0].accepted == 6
     assert sum(r.accepted for r in ran.trace.rounds[1:]) > 8
-    assert told.ended.wait(5)
-    assert told.did[:2] == ["writer proposed", "writer wrote"]
-    assert told.budgets[0].max_depth == 20
     assert ran.trace.notes == []
+    assert told.ended.wait(5)
+    assert [budget.max_depth for budget in told.budgets] == [20]
+
+
+def test_the_target_does_not_wait_for_what_is_written(
+    tiny: Any, oracle: Any, writer: Any, slow: Any, decoded: Any, two: Workers, gate: threading.Event
+) -> None:
+    """A step of the writer takes longer than the whole answer."""
+    world, told = tiny(1), Told()
+    request = world.request(max_new_tokens=20)
+    truth = world.answer(request)
+    one = writer(truth, lambda budget: gate.wait(20) and None, told)
+    after = oracle(truth, concurrent=False, name="after")
+    ran = decoded(world, Drafts((one,), (after,), writing=(one,)), request, EAGER, two, slow(world, told.begun))
+    assert not told.ended.is_set()
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.rounds[0].accepted == 6
+    assert ran.trace.notes == []
+    gate.set()
+    assert told.ended.wait(5)
+    assert told.budgets[0].until(), "it was told to stop"
 
 
 def test_where_nobody_wants_it_no_drafter_writes_on(tiny: Any, writer: Any, decoded: Any, two: Workers) -> None:
@@ -100,18 +133,23 @@ def test_where_the_target_would_wait_nothing_is_written(
     one_lane.close()
 
 
-def test_other_head_starts_on_the_lane_come_first(tiny: Any, oracle: Any, writer: Any, decoded: Any, two: Workers) -> None:
+def test_other_head_starts_on_the_lane_come_first(
+    tiny: Any, oracle: Any, writer: Any, slow: Any, decoded: Any, two: Workers
+) -> None:
     world, told = tiny(2), Told()
     request = world.request(max_new_tokens=12)
     truth = world.answer(request)
     one, other = (writer(truth, until_told, told, name) for name in ("one", "other"))
     after = oracle(truth, concurrent=False, name="after")
-    ran = decoded(world, Drafts((one, other), (after,), writing=(one,)), request, EAGER, two)
+    drafts = Drafts((one, other), (after,), writing=(one,))
+    ran = decoded(world, drafts, request, EAGER, two, slow(world, told.begun))
     assert ran.outcome.token_ids == truth
     assert told.did[:3] == ["one proposed", "other proposed", "one wrote"]
 
 
-def test_a_writer_that_fails_keeps_its_head_start(tiny: Any, oracle: Any, writer: Any, decoded: Any, two: Workers) -> None:
+def test_a_writer_that_fails_keeps_its_head_start(
+    tiny: Any, oracle: Any, writer: Any, slow: Any, decoded: Any, two: Workers
+) -> None:
     world, told = tiny(1), Told()
     request = world.request(max_new_tokens=20)
     truth = world.answer(request)
@@ -121,13 +159,8 @@ def test_a_writer_that_fails_keeps_its_head_start(tiny: Any, oracle: Any, writer
 
     one = writer(truth, fails, told)
 
-    class Behind(oracle):  # type: ignore[misc]
-        def propose(self, budget: Budget) -> Proposal:
-            assert told.ended.wait(5)  # else the request might be over before the failure is seen
-            return super().propose(budget)
-
-    drafts = Drafts((one,), (Behind(truth, concurrent=False, name="after"),), writing=(one,))
-    ran = decoded(world, drafts, request, EAGER, two)
+    after = oracle(truth, concurrent=False, name="after")
+    ran = decoded(world, Drafts((one,), (after,), writing=(one,)), request, EAGER, two, slow(world, told.ended))
     assert ran.outcome.token_ids == truth
     assert ran.trace.rounds[0].accepted == 6, "what was drafted before is none the worse"
     assert ran.trace.given_up == ["writer"]
@@ -150,34 +183,24 @@ def test_a_writer_whose_head_start_failed_is_not_asked(tiny: Any, writer: Any, d
 
 
 def test_a_writer_that_nobody_stops_ends_within_its_deadline(
-    tiny: Any, writer: Any, decoded: Any, wrapped: Any, two: Workers
+    tiny: Any, writer: Any, slow: Any, decoded: Any, two: Workers
 ) -> None:
-    """The target verifies for so long that the lane would be taken for a hanging one."""
+    """The target reads its prompt for so long that the lane would be taken for a hanging one."""
     world, told = tiny(1), Told()
     request = world.request(max_new_tokens=8)
     truth = world.answer(request)
     one = writer(truth, until_told, told)
 
-    def waits(session: Any, tail: int) -> Any:
-        score = session.score
-
-        def scored(proposal: Proposal) -> Any:
-            assert told.ended.wait(5)
-            return score(proposal)
-
-        session.score = scored
-        return session
-
     policy = DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1, deadline=0.2)
     began = time.monotonic()
-    ran = decoded(world, Drafts((one,), (), writing=(one,)), request, policy, two, wrapped(world.target, waits))
+    ran = decoded(world, Drafts((one,), (), writing=(one,)), request, policy, two, slow(world, told.ended))
     assert ran.outcome.token_ids == truth
     assert 0.1 <= time.monotonic() - began < 4
     assert ran.trace.given_up == []
 
 
 def test_a_writer_that_hangs_is_left_with_its_lane(
-    tiny: Any, writer: Any, decoded: Any, two: Workers, gate: threading.Event
+    tiny: Any, writer: Any, slow: Any, decoded: Any, two: Workers, gate: threading.Event
 ) -> None:
     """The request goes on without it; the next one leaves the lane, and its drafter gets another."""
     world, told = tiny(1), Told()
@@ -186,7 +209,7 @@ def test_a_writer_that_hangs_is_left_with_its_lane(
     policy = DraftPolicy(head_nodes=6, max_nodes=6, patience=0.001, step_seconds=1, deadline=0.05)
     one = writer(truth, lambda budget: gate.wait(20) and None, told)
     hanging = two.worker("drafter")
-    ran = decoded(world, Drafts((one,), (), writing=(one,)), request, policy, two)
+    ran = decoded(world, Drafts((one,), (), writing=(one,)), request, policy, two, slow(world, told.begun))
     assert ran.outcome.token_ids == truth
     assert two.worker("drafter") is hanging
     time.sleep(0.1)

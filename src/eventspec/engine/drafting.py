@@ -74,6 +74,7 @@ class Drafting:
 
     def attach(self, session: TargetSession) -> None:
         """The target waits for the head start from here on, and a drafter that reads its prompt may begin."""
+        self._stop_writing()  # what goes on beside the target costs it more than what is written there saves
         for worker in self._ahead:
             worker.enough = True
         for worker in self._after:
@@ -85,15 +86,12 @@ class Drafting:
 
     def look_ahead(self, left: int) -> None:
         """The target verifies now: let drafters go on behind what they proposed."""
-        if any(worker.overlaps for worker in self._after):
-            self._stop_writing()  # the lane is wanted
         for worker in self._after:
             worker.look_ahead(left)
 
     def next(self, verdict: Verdict, scores: Scores, answer: Answer) -> Proposal:
         """The draft behind what was just committed. Those that draft beside the target begin first, and draft until the others
         are done, which the target's own thread works for."""
-        self._stop_writing()
         with self.trace.drafting():
             beside = [worker for worker in self._after if worker.overlaps]
             rest = [worker for worker in self._after if not worker.overlaps]

@@ -15,8 +15,8 @@ SHARE = 0.5
 
 
 class Writing:
-    """Up to `left` tokens, in the drafter's lane's time: the target has the head start as soon as that is there, and the lane
-    is free for others one step behind `stop`. A drafter that fails here is given up from there on."""
+    """Up to `left` tokens, in the lane's own time: the target has the head start as soon as that is there, and the lane is free
+    for others one step behind `stop`. A drafter that fails here is given up from there on."""
 
     def __init__(self, worker: DraftWorker, policy: DraftPolicy, left: int) -> None:
         self.worker, self.policy, self.left, self._stopped = worker, policy, left, False
