@@ -190,8 +190,9 @@ def test_a_model_drafts_behind_the_prefill_where_its_levels_are_cheap_enough(lev
     assert " ".join(drafter.name for drafter in drafts.behind(policy)) == chosen
 
 
-@pytest.mark.parametrize(("open_cost", "chosen"), [(0.0, "head prior ngram"), (4.0, "prior ngram")])
+@pytest.mark.parametrize(("open_cost", "chosen"), [(0.0, "head prior ngram"), (0.3, "head prior ngram"), (4.0, "prior ngram")])
 def test_what_a_model_reads_first_counts_too(open_cost: float, chosen: str) -> None:
+    """Once an answer: 0.3 in every round would be too much."""
     mixture, policy = Mixture(rounds=MEASURED), DraftPolicy(node_cost=0.04, level_cost=0.05, open_cost=open_cost)
     assert " ".join(drafter.name for drafter in mixture.worth_it((HEAD, PRIOR, NGRAM), policy)) == chosen
 

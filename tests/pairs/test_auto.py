@@ -177,16 +177,27 @@ def test_what_is_known_of_plain_decoding_need_not_be_tried_again(steady: bool, r
 @pytest.mark.parametrize("measured", [True, False])
 def test_plain_decoding_whose_step_was_measured_is_first_tried_where_it_costs_little(measured: bool) -> None:
     """The control, which knows nothing of a step, tries it on the second question: a long answer."""
-    chooser = Chooser(["quick", "plain"], steady=frozenset({"plain"}), step_seconds=0.02 if measured else None)
+    chooser = Chooser(["quick", "plain"], steady=frozenset({"plain"}))
     chosen: list[tuple[str, int]] = []
     for tokens in [80, 80, 80, 3] * 8:
-        question = asked(f"one of {tokens} tokens")
+        question = replace(asked(f"one of {tokens} tokens"), step_seconds=0.02 if measured else 0.0)
         chooser.lengths[question.question] = tokens
         name = chooser.choose(question)
         chosen.append((name, tokens))
         chooser.learn(name, question, Answered(1.0, {"plain": 0.02, "quick": 0.01}[name] * (tokens - 1), tokens))
     assert (("plain", 80) in chosen) != measured
     assert ("plain", 3) in chosen
+
+
+def test_a_step_that_was_thought_too_slow_keeps_plain_decoding_out_for_a_while_only() -> None:
+    """All answers are long, and a step was measured to take twice what it takes, beside another process."""
+    chooser, chosen = Chooser(["quick", "plain"], steady=frozenset({"plain"})), list[str]()
+    for _ in range(1000):
+        question = replace(asked(most=80), step_seconds=0.02)
+        chosen.append(chooser.choose(question))
+        chooser.learn(chosen[-1], question, Answered(0.1, {"plain": 0.01, "quick": 0.011}[chosen[-1]] * 79, 80))
+    assert chosen[:30].count("plain") == 0
+    assert chosen[-100:].count("plain") > 80
 
 
 def test_a_recording_without_events_is_not_given_to_a_method_that_needs_them() -> None:

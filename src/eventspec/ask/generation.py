@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -119,11 +120,14 @@ class Generation:
     ) -> None:
         self.pair, self.request, self.name, self.notes = pair, request, name, notes
         self.trace, self.encode = Trace(question=request.question), encode
-        self._asked = Asked(request.question, request.sampling.max_new_tokens, request.media.events is not None, read_before)
-        self._choice = pair.method(name).choice
+        asked, step = pair.method(name), pair.method(name).policy.step_seconds
+        most, events = request.sampling.max_new_tokens, request.media.events is not None
+        self._asked, self._choice = Asked(request.question, most, events, read_before, step), asked.choice
         self.chosen = name if self._choice is None else self._choice.choose(self._asked)
         self.method = pair.method(self.chosen)
         self.policy = self.method.current_policy
+        if read_before:  # what a drafter reads of the prompt is there, or serves the questions to come
+            self.policy = replace(self.policy, open_cost=0.0)
         self._outcome: Outcome | None = None
         self._begun = self._cancelled = False
 

@@ -151,8 +151,7 @@ class LanguageDraft:
             if budget.show is not None:
                 budget.show(self.tree.best_chain())
         if not self.answer:  # behind a verdict it is the rest of an answer
-            self.written = ()
-            self._publish(-1)
+            self.written, _ = self._rated(-1)
         return self.tree.proposal(budget, floor, self.name)
 
     def write_on(self, budget: Budget) -> None:
@@ -165,18 +164,19 @@ class LanguageDraft:
             if len(self.tree.expanded) + 1 + _AHEAD > _TREE_ROWS:
                 break
             self._expand([tip])
-            path += self._publish(tip)
+            found, nodes = self._rated(tip)
+            self.written += found
+            path += nodes
 
     def _ends(self, node: int) -> bool:
         """Whether nothing follows a node: the answer ends with it, or what followed it was too unlikely to be kept."""
         return self.tree.tokens[node] == self.eos_id or node in self.row_of or self.tree.values[node] < _LEAST
 
-    def _publish(self, behind: int) -> list[int]:
-        """Nodes of the likeliest path behind one of its own (-1: the root); whoever asks for what was written is told them."""
+    def _rated(self, behind: int) -> tuple[Written, list[int]]:
+        """The likeliest path behind one of its own nodes (-1: the root), and its nodes."""
         path, values = self.tree.best_path(behind), self.tree.values
         shares = (values[node] / (1.0 if above < 0 else values[above]) for above, node in pairwise([behind, *path]))
-        self.written += tuple(zip((self.tree.tokens[node] for node in path), shares, strict=True))
-        return path
+        return tuple(zip((self.tree.tokens[node] for node in path), shares, strict=True)), path
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """Walk down the own tree as far as it foresaw what was committed; keep those rows and what hangs below."""

@@ -3,7 +3,7 @@
 A head start ends at the first token that the target would not have said; the rest of it was for a prefix that is left behind.
 Mostly it goes on to be right all the same: a colour was another, and the side and the distance behind it are as they were
 drafted. So later rounds get it without a forward: the drafter wrote the answer to its end while the target still read its
-prompt (`LanguageDrafter.writing_on`), and this finds the place in it where the target's answer has arrived. A text that
+prompt (`Drafts.writing`), and this finds the place in it where the target's answer has arrived. A text that
 is looked up, like prompt lookup (Saxena 2023), but the drafter's own, about this recording.
 """
 

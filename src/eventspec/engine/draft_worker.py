@@ -7,10 +7,8 @@ trace says what happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, TargetSession, Verdict
-from eventspec.engine.guard import DrafterFailed, PromptOf, described, in_words, usable_taps
+from eventspec.engine.guard import DrafterFailed, PromptOf, described, usable_taps
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.worker import Pending, done_here
 from eventspec.engine.workers import Workers
@@ -30,7 +28,7 @@ class DraftWorker:
         self, drafter: Drafter, request: Request, workers: Workers, policy: DraftPolicy, layers: int, trace: Trace
     ) -> None:
         self.drafter, self.request, self.workers, self.policy, self.trace = drafter, request, workers, policy, trace
-        self._own = trace.beside()  # what the drafter writes to
+        self.own = trace.beside()  # what the drafter writes to
         self.name, self.needs_target, self.concurrent, self.alive = "", False, False, True
         self.taps: tuple[int, ...] = ()
         self.session: DraftSession | None = None
@@ -39,6 +37,7 @@ class DraftWorker:
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
         self._pending_verdicts: list[tuple[Verdict, Scores]] = []
         self._pending: Pending[Proposal] | None = None
+        self.ahead: Pending[Proposal] | None = None  # the head start
         self._wanted = False  # what is pending is a draft for the next round
         self._late = False  # what is pending was waited for once, and is not again
         self._later = False  # the first round is over: from then on the target waits for drafts
@@ -77,19 +76,7 @@ class DraftWorker:
         """Begin to encode and draft while the target does the same, or before it."""
         if self.alive and not self.needs_target:
             self._begin(budget)
-            self._wanted = True
-
-    def behind_head_start(self, work: Callable[[DraftSession], None]) -> Pending[None] | None:
-        """Start work of its session on its lane, behind the head start; None where it drafts none beside the target."""
-        if (ahead := self._pending) is None or not self.overlaps:
-            return None
-
-        def run() -> None:
-            if self.session is not None and ahead.error is None:
-                work(self.session)
-                self.trace.take(self._own)
-
-        return self.workers.start("drafter", lambda: in_words(run), self.drafter)
+            self._wanted, self.ahead = True, self._pending
 
     def attach(self, target: TargetSession) -> None:
         """The target reads its prompt: a drafter that needs it may open from now on, and does with its first draft."""
@@ -158,7 +145,7 @@ class DraftWorker:
             self._pending = done_here(lambda: self._draft(budget))
             return
         try:
-            self._pending = self.workers.start("drafter", lambda: in_words(lambda: self._draft(budget)), self.drafter)
+            self._pending = self.workers.start("drafter", lambda: self._told(budget), self.drafter)
         except RuntimeError as error:  # no thread to be had
             self.failed(error)
             return
@@ -174,16 +161,23 @@ class DraftWorker:
             self.workers.abandon("drafter")
             self._give_up(f"did not answer within {self.deadline:g} s")
 
+    def _told(self, budget: Budget) -> Proposal:
+        """`_draft`, whose failure is put into words on the drafter's lane: an error's text is the drafter's code too."""
+        try:
+            return self._draft(budget)
+        except BaseException as error:
+            raise DrafterFailed(described(error)) from None
+
     def _draft(self, budget: Budget) -> Proposal:
         """What runs on the drafter's lane: open, catch up with what was committed, propose."""
         if self.session is None:
-            self.session = self.drafter.open(self.request, self.target if self.needs_target else None, self._own)
+            self.session = self.drafter.open(self.request, self.target if self.needs_target else None, self.own)
         while self._pending_verdicts:
             self.session.observe(*self._pending_verdicts.pop(0))
         began = self.trace.now()
         proposal = self.session.propose(budget)
         self.trace.span("draft", "drafter" if self.concurrent else "target", began)
-        self.trace.take(self._own)
+        self.trace.take(self.own)
         return check(proposal, budget)
 
     def _taken(self) -> Proposal:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from eventspec.core import TappedPrompt, TargetSession
 from eventspec.tree import exact_text
-
-T = TypeVar("T")
 
 
 class DrafterFailed(Exception):
@@ -36,14 +33,6 @@ def usable_taps(taps: Any, layers: int) -> tuple[int, ...]:
     if wrong := [layer for layer in found if not -1 <= layer <= layers]:
         raise ValueError(f"taps layer {wrong[0]}: the target's are 0 (embeddings) to {layers}, and -1 (behind the final norm)")
     return found
-
-
-def in_words(work: Callable[[], T]) -> T:
-    """What `work` gives; its failure is put into words where it happens: an error's text is the drafter's code too."""
-    try:
-        return work()
-    except BaseException as error:
-        raise DrafterFailed(described(error)) from None
 
 
 def described(error: BaseException) -> str:

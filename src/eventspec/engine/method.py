@@ -17,12 +17,14 @@ Modality = Literal["frames", "events"]
 @dataclass(frozen=True)
 class Asked:
     """What is known of a question before it is answered: how many tokens its answer may have at `most`, whether the recording
-    has `events`, and whether it was `read_before` for another question."""
+    has `events`, and whether it was `read_before` for another question. `step_seconds`: what a plain step is thought to take;
+    0: nobody knows."""
 
     question: str
     most: int
     events: bool
     read_before: bool
+    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 
-from eventspec.core import DraftSession, WritesOn
+from eventspec.core import Budget, Proposal, Scores, Verdict, WritesOn
 from eventspec.engine.draft_worker import DraftWorker
+from eventspec.engine.guard import DrafterFailed, described
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.worker import Pending
 
@@ -16,24 +18,45 @@ SHARE = 0.5
 
 class Writing:
     """Up to `left` tokens, in the lane's own time: the target has the head start as soon as that is there, and the lane is free
-    for others one step behind `stop`. A drafter that fails here is given up from there on."""
+    for others one step behind `stop`. A session that fails here drafts no more: it may be anywhere."""
 
     def __init__(self, worker: DraftWorker, policy: DraftPolicy, left: int) -> None:
         self.worker, self.policy, self.left, self._stopped = worker, policy, left, False
-        self._job: Pending[None] | None = None
-        with suppress(RuntimeError):  # the lane was closed just now
-            self._job = worker.behind_head_start(self._write)
+        if worker.ahead is not None and worker.overlaps:
+            with suppress(RuntimeError):  # the lane was closed just now
+                worker.workers.start("drafter", partial(self._write, worker.ahead), worker.drafter)
 
     def stop(self) -> None:
         """End with the step it is in."""
         self._stopped = True
-        if self._job is not None and self._job.done():
-            job, self._job = self._job, None
-            if job.error is not None and self.worker.alive:
-                self.worker.failed(job.error)
 
-    def _write(self, session: DraftSession) -> None:
-        began, until = self.worker.trace.now(), time.perf_counter() + SHARE * self.worker.deadline
-        if not self._stopped and isinstance(session, WritesOn):
-            session.write_on(self.policy.meanwhile(lambda: self._stopped or time.perf_counter() > until, self.left))
-            self.worker.trace.span("draft", "drafter", began)
+    def _write(self, ahead: Pending[Proposal]) -> None:
+        """What runs on the lane, behind a head start that did not fail."""
+        worker, began, until = self.worker, self.worker.trace.now(), time.perf_counter() + SHARE * self.worker.deadline
+        if self._stopped or not ahead.done() or ahead.error is not None:
+            return
+        try:
+            session: object = worker.session
+            if isinstance(session, WritesOn):
+                session.write_on(self.policy.meanwhile(lambda: self._stopped or time.perf_counter() > until, self.left))
+                worker.trace.span("draft", "drafter", began)
+                worker.trace.take(worker.own)
+        except BaseException as error:
+            why = described(error)
+            worker.session = Broken(why)
+            worker.trace.note(f"drafter {worker.name}, writing on, {why}")
+
+
+class Broken:
+    """A session that failed behind the back of its worker."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        """As `propose`."""
+        raise DrafterFailed(self.why)
+
+    def propose(self, budget: Budget) -> Proposal:
+        """Say what happened."""
+        raise DrafterFailed(self.why)

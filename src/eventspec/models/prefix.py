@@ -49,7 +49,7 @@ class Prefix:
         capacity += -capacity % SPARE
         with self._lock:
             known = self._known(prompt, taps)
-            if self._lent is None:
+            if self._lent is None or (known is None and self._lent.taken):
                 self._lent = LentCache(self.language.new_cache(capacity))
             hidden, features = known or ([], [])
             cache, loan = self._lent.lend(sum(map(len, hidden)), capacity)

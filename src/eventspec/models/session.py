@@ -141,7 +141,9 @@ class LanguageSession:
 
     def __init__(self, language: Llama, reading: Reading, loan: Loan | None = None) -> None:
         self.language, self.cache, self.taps, self._reading, self._loan = language, reading.cache, reading.taps, reading, loan
-        self.pending, self.chunked = reading.prompt.rows[reading.rows :], reading.rows > 0
+        self.pending = reading.prompt.rows[reading.rows :]
+        # In a larger cache keys lie at other strides than in a fresh one, see `again`.
+        self.chunked = reading.rows > 0 or reading.cache.capacity != reading.capacity
         self._runner = language.runner()  # its weights are final for as long as an answer takes
 
     def read(self, rows: int) -> None:

@@ -60,10 +60,15 @@ class LentCache:
         self.cache = cache
         self._loan: weakref.ref[Loan] | None = None
 
+    @property
+    def taken(self) -> bool:
+        """Whether somebody appends to it."""
+        return self._loan is not None and self._loan() is not None
+
     def lend(self, rows: int, capacity: int) -> tuple[KVCache, Loan]:
         """A cache of at least `capacity` rows that starts with the first `rows` committed ones, to append to."""
         loan = Loan()
-        if self._loan is not None and self._loan() is not None:
+        if self.taken:
             return self.cache.beginning(rows, capacity), loan
         if self.cache.capacity < capacity:
             self.cache = self.cache.beginning(rows, capacity)

@@ -43,11 +43,14 @@ class Record:
 
     answers: list[tuple[float, float, int]] = field(default_factory=list)
     faded: float = 1.0
+    count: int = 0
+    """All answers, the forgotten ones included."""
 
     def add(self, first: float, decode: float, tokens: int) -> None:
         """One more answer."""
         self.answers = [*self.answers[1 - MEMORY :], (first, decode, tokens)]
         self.faded = min(1.0, self.faded + 1 / len(self.answers))
+        self.count += 1
 
     @property
     def first(self) -> float:
@@ -80,12 +83,13 @@ class Record:
             raise ValueError("there is no answer")
         if not all(0 <= value < 1e9 for row in found for value in row) or not all(count > 0 for _, _, count in found):
             raise ValueError("an answer took no time")
-        return cls(found)
+        return cls(found, count=len(found))
 
 
 @dataclass
 class Chooser:
-    """Picks one of `methods` for each question. One of which nothing is known comes first; then the one with the least time
+    """Picks one of `methods` for each question. One of which nothing is known comes first (of plain decoding more is known, see
+    `_hoped`); then the one with the least time
     that its answer may well take (a lower confidence bound), so that what is uncertain is tried again, and what is known to be
     slow is not. The baseline is among them, so that in the long run `auto` is no slower than that by more than what trying
     costs.
@@ -102,8 +106,6 @@ class Chooser:
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()
     """Those that draft nothing, so that every further token costs the same."""
-    step_seconds: float | None = None
-    """What that is, as it was measured when the pair was loaded; None: it was not."""
     seen: dict[str, dict[str, Record]] = field(default_factory=dict)
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
     usual: float = USUAL_TOKENS
@@ -129,15 +131,16 @@ class Chooser:
         """As `Record.hoped`, of a method where a question stands.
 
         Of a `steady` one that was not tried here, half is known: what follows its first token takes what it took in the other
-        case, with recordings that were read before or with others, or what a step was measured to take. The first token comes
-        no sooner than the soonest that was seen here, and that much less sure the more answers were seen without it."""
+        case, with recordings that were read before or with others, or what a step is thought to take. The first token comes no
+        sooner than the soonest that was seen here. All that is less sure the more answers were seen without it, so that in the
+        end it is tried, whatever was thought."""
         here, steady = self.seen.get(_state(asked, begins), {}), name in self.steady
         there = self.seen.get(_state(replace(asked, read_before=not asked.read_before), begins), {})
-        if name in here or not here or not steady or (name not in there and self.step_seconds is None):
+        if name in here or not here or not steady or (name not in there and not asked.step_seconds):
             return here.get(name, Record()).hoped(tokens, steady)
-        unsure = NOISE / math.sqrt(FADING ** sum(len(own.answers) for own in here.values()))
+        unsure = NOISE / math.sqrt(FADING ** sum(own.count for own in here.values()))
         least = min(own.first for own in here.values())
-        further = there[name].further(tokens, steady)[0] if name in there else (tokens - 1) * (self.step_seconds or 0.0)
+        further = there[name].further(tokens, steady)[0] if name in there else (tokens - 1) * asked.step_seconds
         return (least + max(0.0, further)) * max(0.0, 1 - unsure)
 
     def expected(self, question: str) -> float:
@@ -180,7 +183,7 @@ class Chooser:
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
-        return Chooser(self.methods, self.needs_events, self.prior, self.steady, self.step_seconds)
+        return Chooser(self.methods, self.needs_events, self.prior, self.steady)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no

@@ -22,7 +22,7 @@ from eventspec.engine.policy import DraftPolicy
 from eventspec.files import write_text
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs.auto import Chooser
-from eventspec.pairs.methods import AUTO, BASELINE
+from eventspec.pairs.methods import AUTO
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.warming import warm_up
 
@@ -63,8 +63,7 @@ def fitted(pair: Pair) -> Pair:
         with suppress(BadInput, OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps({name: asdict(costs) for name, costs in known.items()}, indent=1) + "\n")
-    step = known[BASELINE].step_seconds if BASELINE in known else None
-    return remembering(learning(with_costs(pair, known), path), path, measured, step)
+    return remembering(learning(with_costs(pair, known), path), path, measured)
 
 
 def learning(pair: Pair, path: Path | None = None) -> Pair:
@@ -80,13 +79,12 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remembering(pair: Pair, place: Path, warm: bool, step_seconds: float | None = None) -> Pair:
+def remembering(pair: Pair, place: Path, warm: bool) -> Pair:
     """The pair with what its method `auto` learnt on this machine before, kept from now on in a file named as its `place_of`;
-    `warm`: its methods ran in this process already; `step_seconds`: a step of the baseline, where it was measured."""
+    `warm`: its methods ran in this process already."""
     methods, path = dict(pair.methods), cache_folder() / "learnt" / place.name
     if AUTO in methods and isinstance(chooser := methods[AUTO].choice, Chooser):
-        chooser = replace(chooser.remembering(path, warm), step_seconds=step_seconds)
-        methods[AUTO] = replace(methods[AUTO], choice=chooser)
+        methods[AUTO] = replace(methods[AUTO], choice=chooser.remembering(path, warm))
     return replace(pair, methods=methods)
 
 
