@@ -88,11 +88,10 @@ class Record:
 
 @dataclass
 class Chooser:
-    """Picks one of `methods` for each question. One of which nothing is known comes first (of plain decoding more is known, see
-    `_hoped`); then the one with the least time
-    that its answer may well take (a lower confidence bound), so that what is uncertain is tried again, and what is known to be
-    slow is not. The baseline is among them, so that in the long run `auto` is no slower than that by more than what trying
-    costs.
+    """Picks one of `methods` for each question. One of which nothing is known comes first (of plain decoding something is, see
+    `_hoped`); then the one with the least time that its answer may well take (a lower confidence bound), so that what is
+    uncertain is tried again, and what is known to be slow is not. The baseline is among them, so that in the long run `auto` is
+    no slower than that by more than what trying costs.
 
     Times are learnt apart for recordings that were read before and for others: what a drafter costs beside the target's vision
     encoding is nothing to a second question. So are those of the first answer of a process, whose caches are cold: a program
