@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -87,11 +88,11 @@ def measure_draft(session: DraftSession, repeats: int = 12) -> float:
 def measure_opening(begin: Callable[[], DraftSession], repeats: int = 3) -> float:
     """Seconds that a drafter takes before its first draft, beyond what a draft of one token takes: to read a prompt, say.
     `begin` gives a session that was told of the first verdict, about another recording each time."""
-    first, again = list[float](), list[float]()
+    first, again, one = list[float](), list[float](), Budget(max_nodes=1, max_depth=1)
     for _ in range(repeats):
         session = begin()
         for taken in (first, again):
-            taken.append(_seconds(lambda session=session: session.propose(Budget(max_nodes=1, max_depth=1))))  # type: ignore[misc]
+            taken.append(_seconds(partial(session.propose, one)))
     return max(0.0, min(first) - min(again))
 
 

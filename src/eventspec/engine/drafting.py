@@ -41,8 +41,7 @@ class Drafting:
 
         self.policy, self.display, self.trace, self._limits, self._merge = policy, display, trace, limits, drafts.merge
         self._ahead, self._after = [working(one) for one in drafts.ahead], [working(one) for one in drafts.behind(policy)]
-        self._on = [working(one) for one in drafts.writing]
-        self._writing = list[Writing]()
+        self._writers, self._writing = [working(one) for one in drafts.writing], list[Writing]()
         self._workers = list(made.values())
         for worker in self._after:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
@@ -70,7 +69,7 @@ class Drafting:
             self._budget = self.policy.head_start(worker.told_enough, show, left, free)
             worker.head_start(self._budget)
         # Behind the head starts of all, which may share a lane.
-        self._writing = [Writing(worker, self.policy, answer.remaining) for worker in self._on if worker.alive]
+        self._writing = [Writing(worker, self.policy, answer.remaining) for worker in self._writers if worker.alive]
 
     def attach(self, session: TargetSession) -> None:
         """The target waits for the head start from here on, and a drafter that reads its prompt may begin."""
