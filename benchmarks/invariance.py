@@ -65,15 +65,14 @@ def in_order(
     keys: Tensor,
     values: Tensor,
     mask: Optional[Tensor],  # noqa: UP045 - TorchScript's spelling
-    causal: bool,
-    blocked: bool,
+    causal: int,
 ) -> Tensor:
     """As `nn.decode.attention`, by two products that add in the order of the keys, so that a key that is masked, which adds an
     exact 0, does not matter: a branch of a tree gets the sums of its own path, wherever its keys lie. Two rows at least: oneDNN
     takes another kernel for one. The sum of the weights comes with the product, as one more column of ones."""
     heads, rows, width = queries.size(0), queries.size(1), queries.size(2)
     if causal:
-        return attention(queries, keys, values, mask, causal, blocked)
+        return attention(queries, keys, values, mask, causal)
     scaled = queries * (1.0 / math.sqrt(width))
     if rows == 1:
         scaled = scaled.repeat(1, 2, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of, seen_in
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Context, Request, Sampling, Target, Trace, Window
+from eventspec.engine.drafts import everybody
 from eventspec.engine.policy import NO_TAIL
 from eventspec.recordings import Recording
 from eventspec.text import Piece
@@ -18,6 +20,8 @@ from eventspec.text import Piece
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 ANY_QUESTION = "What is ahead?"
 """Asked for what it leaves behind: everything that a target and drafters keep of a recording, whatever is asked next."""
+SEVERAL = 4
+"""Tokens of its answer: enough for a second draft behind a first one of one token."""
 
 
 class RecordingContext:
@@ -75,7 +79,11 @@ class RecordingContext:
         what a method's drafters read. Between two parts the target's lane is free for others; whoever leaves early loses
         nothing of the parts that are done."""
         widest = self._widest(method)
-        asked = self.generation(ANY_QUESTION, widest, None, events_may_lack, max_new_tokens=2)
+        asked = self.generation(ANY_QUESTION, widest, None, events_may_lack, max_new_tokens=SEVERAL)
+        # Whoever reads the target's prompt does so behind the first round, which is not to end the answer. What is read serves
+        # whichever of them drafts for the questions to come.
+        asked.policy = replace(asked.policy, head_nodes=1)
+        asked.method = replace(asked.method, drafts=replace(asked.method.drafts, select=everybody))
         target, lane = asked.method.target, self.pair.workers
         taps = next((drafter.taps for drafter in asked.method.drafts.behind(asked.policy) if drafter.taps), ())
 

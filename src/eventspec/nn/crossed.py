@@ -46,7 +46,7 @@ def crossed(
     keys = apply_rope(torch.rms_norm(both[:, :kv_heads], [head_dim], cross.key_norm, eps), cos, sin)
     stored[2][:, start:end] = keys.transpose(0, 1)
     stored[3][:, start:end] = both[:, kv_heads:].transpose(0, 1)
-    seen = attention(queries.transpose(0, 1), stored[2][:, :end], stored[3][:, :end], mask, causal, packed)
+    seen = attention(queries.transpose(0, 1), stored[2][:, :end], stored[3][:, :end], mask, causal)
     x = x + cross.gates[0] * product(seen.transpose(0, 1).reshape(rows, heads * head_dim), layer.out, packed)
     inner = product(torch.rms_norm(x, [width], layer.post_norm, eps), layer.gate_up, packed)
     half = inner.size(1) // 2

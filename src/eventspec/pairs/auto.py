@@ -101,6 +101,8 @@ class Chooser:
     methods: Sequence[str]
     needs_events: frozenset[str] = frozenset()
     """Those that are not for a recording without events."""
+    rereading: frozenset[str] = frozenset()
+    """Those that are for recordings that were read before alone."""
     prior: TextPrior | None = None
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()
@@ -119,7 +121,9 @@ class Chooser:
     def choose(self, asked: Asked) -> str:
         """The method for a question."""
         tokens = min(float(asked.most), self.expected(asked.question))
-        open_to = [name for name in self.methods if asked.events or name not in self.needs_events]
+        barred = frozenset[str]() if asked.events else self.needs_events
+        barred |= frozenset[str]() if asked.read_before else self.rereading
+        open_to = [name for name in self.methods if name not in barred]
         with self._lock:
             begins = self._begins
             # What no first answer is known of comes in the order of what later ones took.
@@ -182,7 +186,7 @@ class Chooser:
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
-        return Chooser(self.methods, self.needs_events, self.prior, self.steady)
+        return Chooser(self.methods, self.needs_events, self.rereading, self.prior, self.steady)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no

@@ -258,15 +258,19 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     """One of several methods, chosen for each question; None where there is nothing to choose from: the two mixes and the
     baseline, else one of each kind. A mix has the drafters of the single methods, and those alone that pay; they are so close
-    to it that telling them apart costs more answers than it saves."""
-    mixes, singles = ((HYBRID,), (BLIND,)), (HEAD_METHODS, (EVENT_METHOD,), ("prior", "ngram"))
+    to it that telling them apart costs more answers than it saves.
+
+    The head alone is among them for recordings that were read before: a first forward of a question's few rows is then soon
+    done, and a head start of texts in it costs as much as the levels that it saves the head."""
+    mixes, singles = ((HYBRID,), (BLIND,)), ((EVENT_METHOD,), ("prior", "ngram"))
     both = HYBRID in methods and BLIND in methods
-    kinds = (*(() if both else singles), *mixes, (BASELINE,))  # tried in this order
+    kinds = (*mixes, HEAD_METHODS, (BASELINE,)) if both else (HEAD_METHODS, *singles, *mixes, (BASELINE,))  # tried in this order
     found = [next((name for name in kind if name in methods), None) for kind in kinds]
     names = [name for name in found if name is not None]
     if len(names) < 2:
         return None
-    chooser = Chooser(names, frozenset({EVENT_METHOD, HYBRID}) & set(names), parts.prior, frozenset({BASELINE}))
+    sets = {"needs_events": {EVENT_METHOD, HYBRID}, "rereading": {*HEAD_METHODS} if both else set(), "steady": {BASELINE}}
+    chooser = Chooser(names, prior=parts.prior, **{field: frozenset(some) & set(names) for field, some in sets.items()})
     return replace(autoregressive(parts), choice=chooser)
 
 

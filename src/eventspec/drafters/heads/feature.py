@@ -172,10 +172,9 @@ class FeatureDraft:
         last = self.position + len(self.tokens)
         inputs = HeadInputs(embeds, tapped, torch.arange(self.position, last, device=tapped.device))
         if prompt is not None:
-            inputs, rows = prompt.followed_by(inputs), len(prompt.embeds) + self.request.sampling.max_new_tokens + 1
-            rows += len(self.tokens) + drafter.tree.rows
-            self.cache, self._loan = drafter.begun(self.request.media, inputs, rows)
-            inputs = inputs.behind(self.cache.length)
+            rows = len(prompt.embeds) + self.request.sampling.max_new_tokens + 1 + len(self.tokens) + drafter.tree.rows
+            self.cache, self._loan = drafter.begun(self.request.media, prompt, rows)
+            inputs = prompt.behind(self.cache.length).followed_by(inputs)
         assert self.cache is not None
         cos, sin = drafter.tables
         fused = drafter.head.fuse_inputs(inputs.embeds, drafter.head.features(inputs.tapped), inputs.embedding_only)
