@@ -102,14 +102,26 @@ class Mixture:
         known = [(found.rate(policy), some) for some in (drafters, without_models(drafters)) if (found := rounds_of(some))]
         return drafters if len(known) < 2 else max(known, key=lambda rated: rated[0])[1]
 
-    def shares(self, union: Union) -> Floats:
-        """float64 [U]: the probability of every token behind its parent; siblings have 1 together at most."""
-        if any(name not in self.weights for name in union.names):
-            shares = np.where(union.named, union.own, 0.0).max(1)
-        else:
-            shares = self.fitted_shares(union.names, union.features())
-        together = np.bincount(union.parents + 1, shares, len(shares) + 1)
-        return np.asarray(shares / np.maximum(1.0, together[union.parents + 1]))
+    def shares(self, union: Union) -> list[float]:
+        """Of every node the probability of its token behind its parent; siblings have 1 together at most."""
+        weights = [self.weights.get(name) for name in union.names]
+        sources = [weight for weight in weights if weight is not None]
+        known = len(sources) == len(weights)
+        shares = [self._fitted(union, node, sources) if known else max(union.own[node]) for node in range(len(union.tokens))]
+        together = [0.0] * (len(shares) + 1)
+        for parent, share in zip(union.parents, shares, strict=True):
+            together[parent + 1] += share
+        return [share / max(1.0, together[parent + 1]) for parent, share in zip(union.parents, shares, strict=True)]
+
+    def _fitted(self, union: Union, node: int, sources: Sequence[SourceWeights]) -> float:
+        """As `fitted_shares`, of one node: a draft has a few dozen, for which arrays cost more than they save."""
+        odds, level, spoke = self.bias, min(union.levels[node], DEEPEST), union.spoke[union.parents[node] + 1]
+        for place, (weight, share) in enumerate(zip(sources, union.own[node], strict=True)):
+            if share >= 0:
+                odds += weight.named + weight.slope * log_odds(share) + weight.depth * level
+            elif spoke >> place & 1:
+                odds += weight.silent
+        return 1 / (1 + math.exp(min(700.0, -odds)))
 
     def fitted_shares(self, names: Sequence[str], features: Floats) -> Floats:
         """float64 [U]: what the weights of S drafters say of features float64 [U, S, 4] (see `Union.features`), each token for
@@ -146,70 +158,78 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Union:
-    """All nodes of several trees, parents before children: tokens and parents int64 [U], levels int64 [U] (the root's children
-    at 0); of S drafters called `names`: who named a node bool [U, S], its own probability behind its parent float64 [U, S], and
-    who named any child of the node's parent bool [U, S]."""
+    """All nodes of several trees, parents before children, each with its token, its parent (-1: the root) and its level (the
+    root's children at 0). Of the drafters called `names`, `own` has each one's probability of a node behind its parent, below 0
+    where it did not name the node; `spoke` has a bit for each that named any child of a node, the root's first."""
 
     names: tuple[str, ...]
-    tokens: np.ndarray[Any, np.dtype[np.int64]]
-    parents: np.ndarray[Any, np.dtype[np.int64]]
-    levels: np.ndarray[Any, np.dtype[np.int64]]
-    named: np.ndarray[Any, np.dtype[np.bool_]]
-    own: Floats
-    spoke: np.ndarray[Any, np.dtype[np.bool_]]
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    levels: list[int] = field(default_factory=list)
+    own: list[list[float]] = field(default_factory=list)
+    spoke: list[int] = field(default_factory=lambda: [0])
 
     @classmethod
     def of(cls, proposals: Sequence[Proposal]) -> Union:
         """The union of trees, each of another drafter; of siblings with the same token in one tree the first counts."""
-        tokens, parents, levels = list[int](), list[int](), list[int]()
-        child: dict[tuple[int, int], int] = {}
-        said: list[tuple[int, int, float]] = []  # node, drafter, its probability behind its parent
+        made = cls(tuple([proposal.origin for proposal in proposals]))
+        children: list[dict[int, int]] = [{}]  # by token, of the root and of every node
         for place, proposal in enumerate(proposals):
-            values = [1.0] * len(proposal) if proposal.values is None else proposal.values.tolist()
-            at: list[int] = []
-            for node, (token, parent) in enumerate(zip(proposal.tokens.tolist(), proposal.parents.tolist(), strict=True)):
+            tokens, parents, at = proposal.tokens.tolist(), proposal.parents.tolist(), list[int]()
+            values = [1.0] * len(tokens) if proposal.values is None else proposal.values.tolist()
+            for token, parent, value in zip(tokens, parents, values, strict=True):
                 above = -1 if parent < 0 else at[parent]
-                known = child.get((above, token))
-                if known is None:
-                    known = child[above, token] = len(tokens)
-                    tokens.append(token)
-                    parents.append(above)
-                    levels.append(0 if above < 0 else levels[above] + 1)
-                at.append(known)
-                said.append((known, place, values[node] / max(1e-12, 1.0 if parent < 0 else values[parent])))
-        shape = (len(tokens), len(proposals))
-        named, own, spoke = np.zeros(shape, np.bool_), np.zeros(shape), np.zeros((len(tokens) + 1, len(proposals)), np.bool_)
-        hung = np.array(parents, np.int64)
-        for node, place, share in reversed(said):
-            named[node, place], own[node, place] = True, min(1.0, share)
-            spoke[parents[node] + 1, place] = True
-        names = tuple(proposal.origin for proposal in proposals)
-        return cls(names, np.array(tokens, np.int64), hung, np.array(levels, np.int64), named, own, spoke[hung + 1])
+                node = children[above + 1].get(token)
+                if node is None:
+                    node = children[above + 1][token] = made._add(token, above)
+                    children.append({})
+                at.append(node)
+                if made.own[node][place] < 0:
+                    made.own[node][place] = min(1.0, value / max(1e-12, 1.0 if parent < 0 else values[parent]))
+                made.spoke[above + 1] |= 1 << place
+        return made
+
+    def _add(self, token: int, parent: int) -> int:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.levels.append(0 if parent < 0 else self.levels[parent] + 1)
+        self.own.append([-1.0] * len(self.names))
+        self.spoke.append(0)
+        return len(self.tokens) - 1
 
     def features(self) -> Floats:
-        """float64 [U, S, 4]: what `SourceWeights` weighs."""
-        share = np.clip(self.own, 1e-6, 1 - 1e-6)
-        odds = np.clip(np.log(share / (1 - share)), -SUREST, SUREST)
-        deep = np.minimum(self.levels, DEEPEST)[:, None]
-        named = self.named.astype(np.float64)
-        return np.stack((named, named * odds, named * deep, self.spoke & ~self.named), 2)
+        """float64 [U, S, 4] of U nodes and S drafters: what `SourceWeights` weighs."""
+        found = np.zeros((len(self.tokens), len(self.names), 4))
+        for node, parent in enumerate(self.parents):
+            for place, share in enumerate(self.own[node]):
+                if share >= 0:
+                    found[node, place, :3] = 1.0, log_odds(share), min(self.levels[node], DEEPEST)
+                else:
+                    found[node, place, 3] = self.spoke[parent + 1] >> place & 1
+        return found
 
-    def path_values(self, shares: Floats) -> Floats:
-        """float64 [U]: the probability of every node's whole path."""
-        values = shares.tolist()
-        for node, parent in enumerate(self.parents.tolist()):
+    def path_values(self, shares: Sequence[float]) -> list[float]:
+        """Of every node the probability of its whole path."""
+        values = list(shares)
+        for node, parent in enumerate(self.parents):
             if parent >= 0:
                 values[node] *= values[parent]
-        return np.array(values)
+        return values
 
-    def best(self, values: Floats, budget: Budget) -> Proposal:
+    def best(self, values: Sequence[float], budget: Budget) -> Proposal:
         """The budget's number of most probable nodes, siblings in order of their probability."""
-        kept = [
-            node
-            for node in np.argsort(-values, kind="stable").tolist()
-            if values[node] >= budget.min_path_prob and self.levels[node] < budget.max_depth
-        ][: budget.max_nodes]
+        likeliest = sorted(range(len(values)), key=lambda node: -values[node])
+        floor, deepest = budget.min_path_prob, budget.max_depth
+        kept = [node for node in likeliest if values[node] >= floor and self.levels[node] < deepest][: budget.max_nodes]
         place = {-1: -1, **{node: at for at, node in enumerate(kept)}}
-        above = np.array([place[parent] for parent in self.parents[kept].tolist()], np.int64)
-        bits = (self.named[kept] << np.arange(len(self.names))).sum(1).astype(np.int64)
-        return Proposal(self.tokens[kept], above, None, "+".join(self.names), np.minimum(1.0, values[kept]), bits)
+        bits = [sum([1 << at for at, share in enumerate(self.own[node]) if share >= 0]) for node in kept]
+        columns = [self.tokens[node] for node in kept], [place[self.parents[node]] for node in kept], bits
+        tokens, parents, sources = (np.array(column, np.int64) for column in columns)
+        shares = np.array([min(1.0, values[node]) for node in kept], np.float64)
+        return Proposal(tokens, parents, None, "+".join(self.names), shares, sources)
+
+
+def log_odds(share: float) -> float:
+    """Of a probability; a drafter is believed to be no surer than `SUREST`."""
+    share = min(1 - 1e-6, max(1e-6, share))
+    return min(SUREST, max(-SUREST, math.log(share / (1 - share))))

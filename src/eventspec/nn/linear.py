@@ -118,6 +118,51 @@ def _fp32_on_cpu(weight: Tensor) -> bool:
     return weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
+def int8_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight [O, I] in eight bits, for products that need not be exact: int8 [O, I], and bfloat16 [O] that every row is to be
+    multiplied by."""
+    scales = weight.detach().abs().amax(1).clamp_min(1e-12) / 127
+    return (weight.detach() / scales[:, None]).round().to(torch.int8).contiguous(), scales.to(torch.bfloat16)
+
+
+def int8_product(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """x float [T, I] through a weight [O, I] of `int8_weight`: float32 [T, O], its last bits those of bfloat16."""
+    found: Tensor = torch.ops.aten._weight_int8pack_mm(x.to(torch.bfloat16), weight, scales)
+    return found.float()
+
+
+def int8_pays_for(weight: Tensor) -> bool:
+    """Whether products in eight bits are worth it for a few rows: fp32 on a CPU where they are the fastest."""
+    return _fp32_on_cpu(weight) and int8_pays()
+
+
+@functools.cache
+def int8_pays() -> bool:
+    """Whether two rows go through eight bits sooner than through fp32 on this CPU, on one thread: some 10 ms, once a
+    process."""
+    weights, x = [torch.full((768, 192), 0.5) for _ in range(8)], torch.full((2, 192), 0.5)
+    small = [int8_weight(weight) for weight in weights]
+    exactly, quantised = list[float](), list[float]()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a lane
+    try:
+        with torch.inference_mode():
+            for _ in range(12):
+                began = time.perf_counter()
+                for weight in weights:
+                    F.linear(x, weight)
+                between = time.perf_counter()
+                for values, scales in small:
+                    int8_product(x, values, scales)
+                exactly.append(between - began)
+                quantised.append(time.perf_counter() - between)
+    except (AttributeError, RuntimeError, NotImplementedError):  # a torch without it
+        return False
+    finally:
+        torch.set_num_threads(threads)
+    return min(quantised) < _WORTH * min(exactly)
+
+
 class Linear(nn.Linear):
     """As nn.Linear, exact in fp32. In evaluation mode its weight is taken to be final: it is laid out on first use."""
 

@@ -100,9 +100,9 @@ def head(parts: Parts, name: str, spec: HeadSpec, note: bool = True) -> Method:
     folder = head_folder(parts, spec.head)
     drafter = head_drafter(name, folder, parts.ends, parts.text_ids, parts.tokens.eos_id, spec.tree)
     made = drafted_by(parts, drafter, f"drafted by head {spec.head}, {spec.tree}" if note else None)
-    # EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not drafted is had with less than
-    # half a step: a round of two or three steps gives five to eight.
-    return replace(made, policy=replace(parts.policy, max_nodes=59, level_cost=0.15, worth=0.4))
+    # EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not drafted is had with a quarter of
+    # a step: a round of two or three steps, its draft included, gives some ten.
+    return replace(made, policy=replace(parts.policy, max_nodes=59, level_cost=0.15, worth=0.25))
 
 
 def head_folder(parts: Parts, which: str) -> Path:

@@ -64,7 +64,7 @@ class Judged:
     def of(cls, union: Union, said: Sequence[int]) -> Judged:
         """By what the target `said` from the union's root on."""
         on_path, right, kept = {-1: 0}, list[bool](), list[int]()
-        for node, (token, parent) in enumerate(zip(union.tokens.tolist(), union.parents.tolist(), strict=True)):
+        for node, (token, parent) in enumerate(zip(union.tokens, union.parents, strict=True)):
             at = on_path.get(parent)
             if at is None or at >= len(said):
                 continue

@@ -57,7 +57,9 @@ class FeatureHead(Head):
 
     def drafter(self, name: str, drafting: Drafting) -> FeatureDrafter:
         """As `Head.drafter`."""
-        return FeatureDrafter(name, self, drafting.target, drafting.eos_id, tree_config(drafting.tree, drafting.rates))
+        made = FeatureDrafter(name, self, drafting.target, drafting.eos_id, tree_config(drafting.tree, drafting.rates))
+        made.kernel = made.kernel.quantised()
+        return made
 
     def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
         """As `Head.rollout`."""
