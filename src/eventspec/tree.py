@@ -35,7 +35,8 @@ def tree_mask(parents: list[int], past: int, pending: int, device: torch.device 
     count = len(parents)
     # In numpy: row by row a tensor costs several microseconds, which forty nodes add up to a tenth of their verification.
     mask = np.zeros((pending + count, past + pending + count), np.bool_)
-    mask[:pending] = np.tri(pending, past + pending + count, past, np.bool_)
+    for row in range(pending):
+        mask[row, : past + row + 1] = True
     mask[pending:, : past + pending] = True
     nodes = mask[pending:, past + pending :]
     for node, parent in enumerate(parents):
@@ -69,10 +70,12 @@ def check(proposal: Any, budget: Budget) -> Proposal:
         raise BadProposal(f"{count} tokens but {len(parents)} parents")
     if not count:
         return Proposal(tokens, parents, origin=exact_text(origin, 80))
-    if ((parents < -1) | (parents >= np.arange(count))).any():
+    # Lists: for some twenty nodes an array's operations take longer, the more so behind a forward, with cold caches.
+    above = parents.tolist()
+    if not all(-1 <= parent < node for node, parent in enumerate(above)):
         raise BadProposal("a node comes before its parent")
-    if (tokens < 0).any():
-        raise BadProposal(f"token {tokens.min()} is no token")
+    if (least := min(tokens.tolist())) < 0:
+        raise BadProposal(f"token {least} is no token")
     drawn = None if probs is None else _distributions(probs, count)
     guessed = None if values is None else _shares(values, count)
     named = None if sources is None else _column("sources", sources, count)
@@ -80,7 +83,7 @@ def check(proposal: Any, budget: Budget) -> Proposal:
     if count <= budget.max_depth:
         return made
     # What is too deep is no fault: near the end of an answer few drafters count.
-    levels = depths(parents.tolist())
+    levels = depths(above)
     return (
         made if max(levels) < budget.max_depth else subtree(made, [n for n, at in enumerate(levels) if at < budget.max_depth])
     )
@@ -100,9 +103,10 @@ def _shares(values: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A copy of probabilities float64 [N]."""
     if not isinstance(values, np.ndarray) or values.dtype != np.float64 or values.shape != (count,):
         raise BadProposal(f"values are not float64 [{count}]")
-    if not bool(((values >= 0) & (values <= 1 + 1e-6)).all()):
+    copied = np.array(values, np.float64, order="C", subok=False)
+    if not all(0 <= value <= 1 + 1e-6 for value in copied.tolist()):
         raise BadProposal("a value is no probability")
-    return np.array(values, np.float64, order="C", subok=False)
+    return copied
 
 
 def _distributions(probs: Any, count: int) -> Tensor:
@@ -122,7 +126,7 @@ def fit(proposal: Proposal, limits: Limits) -> Proposal:
     """What the target can read of a checked proposal: all of it, or of a target that reads chains only the first branch.
     BadProposal for tokens, or probabilities over tokens, that the target does not have."""
     count, probs = len(proposal), proposal.probs
-    if count and (largest := int(proposal.tokens.max())) >= limits.vocabulary:
+    if count and (largest := max(proposal.tokens.tolist())) >= limits.vocabulary:
         raise BadProposal(f"token {largest} is none of the target's {limits.vocabulary}")
     if probs is not None and probs.shape[1] != limits.vocabulary:
         raise BadProposal(f"probs are {list(probs.shape)}, wanted {[count, limits.vocabulary]}")
@@ -141,8 +145,8 @@ def named_by(proposal: Proposal, path: Tokens) -> dict[str, int]:
     """How many nodes of a path each drafter had named."""
     if proposal.sources is None:
         return {proposal.origin: len(path)} if len(path) else {}
-    bits = proposal.sources[path]
-    found = {name: int((bits >> place & 1).sum()) for place, name in enumerate(proposal.origin.split("+"))}
+    bits = proposal.sources[path].tolist()
+    found = {name: sum([bit >> place & 1 for bit in bits]) for place, name in enumerate(proposal.origin.split("+"))}
     return {name: count for name, count in found.items() if count}
 
 
@@ -190,7 +194,8 @@ def best_nodes(tokens: Tokens, parents: Tokens, logs: np.ndarray[Any, Any], budg
 
 def best_chain(proposal: Proposal) -> list[int]:
     """Tokens along the first child from the root, in a tree whose siblings lie in order of their probability."""
-    return [int(proposal.tokens[node]) for node in _first_branch(proposal.parents.tolist())]
+    tokens = proposal.tokens.tolist()
+    return [tokens[node] for node in _first_branch(proposal.parents.tolist())]
 
 
 class DraftTree:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from eventspec.ask import generate
 from eventspec.core import BadInput, Window
 from eventspec.models.prefix import Prefix, Reading
 from eventspec.nn.cache import KVCache, Loan
+from eventspec.nn.draft import DraftKernel
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -80,6 +82,28 @@ def test_a_plain_answer_between_two_of_a_head_loses_nothing_that_the_head_read(
     assert known[0] == 0
     assert min(known[2], known[4], known[6]) > 500, known
     assert known[1] == known[3] == 0, "fresh questions"
+
+
+@pytest.mark.parametrize("method", ["auto", "hybrid", "eagle"])
+def test_heads_too_have_read_what_is_prepared(
+    method: str, pair: Pair, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever drafts behind the prefill at today's costs; the control is a method without a head."""
+    read, reading = list[int](), DraftKernel.read
+
+    def watched(self: DraftKernel, normed: torch.Tensor, *others: Any) -> torch.Tensor:
+        read.append(len(normed))
+        return reading(self, normed, *others)
+
+    prepared, control = pair.open(recording), pair.open(recording)
+    prepared.prepare(method)
+    control.prepare("prior")
+    monkeypatch.setattr(DraftKernel, "read", watched)
+    wanted = generate(pair, recording, "Describe the scene.", "autoregressive", max_new_tokens=24).token_ids
+    for context, most in ((prepared, 40), (control, 600)):
+        read.clear()
+        assert context.ask("Describe the scene.", "eagle", max_new_tokens=24).token_ids == wanted
+        assert most / 10 < read[0] < most
 
 
 def test_no_question_of_the_usual_length_copies_what_was_read(

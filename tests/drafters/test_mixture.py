@@ -80,6 +80,18 @@ def test_a_budget_is_kept_and_spent_on_the_likeliest(one: Proposal, two: Proposa
     assert merged.values.tolist() == sorted(whole.values.tolist(), reverse=True)[: len(merged)]
 
 
+@FIXED
+@given(trees("one"), trees("two"), trees("three"))
+def test_what_is_merged_by_is_what_was_fitted(one: Proposal, two: Proposal, three: Proposal) -> None:
+    """Node by node, as drafts are merged, and by arrays, as the fit and its report have it."""
+    weights = {"one": SourceWeights(0.3, 0.5, -0.1, -0.5), "two": SourceWeights(), "three": SourceWeights(-2.0, 2.0, 0.2, 1.0)}
+    mixture, union = Mixture(weights, -0.2), Union.of([one, two, three])
+    each = mixture.fitted_shares(union.names, union.features())
+    together = np.bincount(np.array(union.parents) + 1, each, len(each) + 1)
+    wanted = each / np.maximum(1.0, together[np.array(union.parents) + 1])
+    assert mixture.shares(union) == pytest.approx(wanted.tolist())
+
+
 def test_siblings_have_one_together_at_most() -> None:
     tree = drafted("sure", [1, 2, 3], [-1, -1, -1], [0.9, 0.9, 0.9])
     union = Union.of([tree, drafted("other", [4], [-1], [1.0])])

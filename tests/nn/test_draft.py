@@ -101,6 +101,38 @@ def test_a_stray_tensor_would_be_noticed() -> None:
         torch.cat((torch.zeros(1), torch.ones(1, device="cpu"))).tolist()
 
 
+@pytest.mark.parametrize("kind", ["eagle1", "eaglevlm", "eagle3"])
+def test_what_drafts_in_eight_bits_says_nearly_the_same_and_reads_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventspec.nn.draft.int8_pays_for", lambda weight: True)
+    model, made = llama(), head(kind)
+    exact = made.kernel(model)
+    small = exact.quantised()
+    assert small.weights is exact.weights, "what is read"
+    assert small.drafting.layers[0].qkv.dtype == torch.int8
+    found = []
+    for kernel in (exact, small):
+        torch.manual_seed(4)
+        behind, feature, tables = cache(), torch.randn(1, 32), [model.embed.weight, *turns(64)]
+        growth = TreeConfig(3, 4)
+        found.append(kernel.grow(feature, growth, 0.0, 0.0, -1, 4, tables, behind))
+    wanted, rough = ({tuple(row[:2]): row[2] for row in zip(*map(Tensor.tolist, tree), strict=True)} for tree in found)
+    assert len(wanted.keys() & rough.keys()) > 0.6 * len(wanted)
+    assert all(abs(wanted[node] - rough[node]) < 0.3 for node in wanted.keys() & rough.keys())
+    assert wanted != rough, "the control: it is not the exact one"
+
+
+def test_a_head_with_another_reduction_stays_in_eight_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventspec.nn.draft.int8_pays_for", lambda weight: True)
+    exact = head("eagle1").kernel(llama())
+    reduction = torch.randn(32, 64)
+    for kernel in (exact, exact.quantised()):
+        other = kernel.with_reduction(reduction, None)
+        assert other.weights.reduction is reduction
+        assert (other.drafting is other.weights) == (kernel.drafting is kernel.weights)
+    assert other.drafting.reduction is not None
+    assert other.drafting.reduction.shape == reduction.shape
+
+
 def test_nothing_follows_the_end() -> None:
     model, made = llama(), head("eagle1")
     tokens, parents, _ = grown(made, model, TreeConfig(3, 4))

@@ -111,7 +111,7 @@ def test_every_node_of_a_tree_sees_its_own_path_and_nothing_else(tiny_llama: Tin
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("past", [0, 5])
-@pytest.mark.parametrize("pending", [1, 2, 40, 200])
+@pytest.mark.parametrize("pending", [1, 2, 40, 129, 200])
 @torch.inference_mode()
 def test_a_prompt_is_read_with_the_tree_behind_it_as_alone(
     tiny_llama: TinyLlama, kv_heads: int, past: int, pending: int

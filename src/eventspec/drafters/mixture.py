@@ -104,24 +104,29 @@ class Mixture:
 
     def shares(self, union: Union) -> list[float]:
         """Of every node the probability of its token behind its parent; siblings have 1 together at most."""
-        weights = [self.weights.get(name) for name in union.names]
-        sources = [weight for weight in weights if weight is not None]
-        known = len(sources) == len(weights)
-        shares = [self._fitted(union, node, sources) if known else max(union.own[node]) for node in range(len(union.tokens))]
+        if all(name in self.weights for name in union.names):
+            shares = self._fitted(union)
+        else:
+            shares = [max(own) for own in union.own]
         together = [0.0] * (len(shares) + 1)
         for parent, share in zip(union.parents, shares, strict=True):
             together[parent + 1] += share
         return [share / max(1.0, together[parent + 1]) for parent, share in zip(union.parents, shares, strict=True)]
 
-    def _fitted(self, union: Union, node: int, sources: Sequence[SourceWeights]) -> float:
-        """As `fitted_shares`, of one node: a draft has a few dozen, for which arrays cost more than they save."""
-        odds, level, spoke = self.bias, min(union.levels[node], DEEPEST), union.spoke[union.parents[node] + 1]
-        for place, (weight, share) in enumerate(zip(sources, union.own[node], strict=True)):
-            if share >= 0:
-                odds += weight.named + weight.slope * log_odds(share) + weight.depth * level
-            elif spoke >> place & 1:
-                odds += weight.silent
-        return 1 / (1 + math.exp(min(700.0, -odds)))
+    def _fitted(self, union: Union) -> list[float]:
+        """As `fitted_shares` of the union's features, node by node: for a few dozen arrays cost more than they save."""
+        weights = [self.weights[name] for name in union.names]
+        drafters = [(one.named, one.slope, one.depth, one.silent, 1 << place) for place, one in enumerate(weights)]
+        found = []
+        for own, parent, level in zip(union.own, union.parents, union.levels, strict=True):
+            odds, deep, spoke = self.bias, min(level, DEEPEST), union.spoke[parent + 1]
+            for share, (named, slope, depth, silent, bit) in zip(own, drafters, strict=True):
+                if share >= 0:
+                    odds += named + slope * log_odds(share) + depth * deep
+                elif spoke & bit:
+                    odds += silent
+            found.append(1 / (1 + math.exp(min(700.0, -odds))))
+        return found
 
     def fitted_shares(self, names: Sequence[str], features: Floats) -> Floats:
         """float64 [U]: what the weights of S drafters say of features float64 [U, S, 4] (see `Union.features`), each token for

@@ -21,7 +21,7 @@ from eventspec.nn.cache import KVCache
 from eventspec.nn.crossed import crossed_pass, crossed_read
 from eventspec.nn.decode import attend, compiled, last_row
 from eventspec.nn.layer_weights import CrossWeights, HeadWeights, LayerWeights
-from eventspec.nn.linear import FEW_ROWS, packed_weight, int8_pays_for, int8_product, int8_weight, usable_for
+from eventspec.nn.linear import FEW_ROWS, int8_pays_for, int8_product, int8_weight, packed_weight, usable_for
 from eventspec.nn.runner import packed_layer
 
 
@@ -75,7 +75,9 @@ def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tenso
     norm, ids = weights.out_norm, weights.ids
     if norm is not None:
         hidden = torch.rms_norm(hidden, [hidden.size(1)], norm, weights.eps)
-    logs, tokens = through(hidden, weights.head, weights.scales, 5).float().log_softmax(-1).topk(min(width, weights.head.size(0)))
+    logs, tokens = (
+        through(hidden, weights.head, weights.scales, 5).float().log_softmax(-1).topk(min(width, weights.head.size(0)))
+    )
     if ids is not None:
         tokens = ids[tokens]
     return logs, tokens
@@ -245,12 +247,13 @@ class DraftKernel:
         weights, layer = self.weights, self.weights.layers[0]
         if weights.cross is not None or not int8_pays_for(layer.qkv):
             return self
-        matrices = [weights.reduction, layer.qkv, layer.out, layer.gate_up, layer.down, weights.head]
-        pairs = [(None, layer.qkv.new_empty(0)) if matrix is None else int8_weight(matrix) for matrix in matrices]
-        reduction, qkv, out, gate_up, down, head = (values for values, _ in pairs)
+        reduction = None if weights.reduction is None else int8_weight(weights.reduction)
+        pairs = [int8_weight(matrix) for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down, weights.head)]
+        (qkv, out, gate_up, down, head), own = zip(*pairs, strict=True)
         small = layer._replace(qkv=qkv, out=out, gate_up=gate_up, down=down)
-        twin, scales = copy(self), [scale for _, scale in pairs]
-        twin.drafting = weights._replace(layers=[small], reduction=reduction, head=head, scales=scales)
+        scales = [own[0] if reduction is None else reduction[1], *own]  # without a reduction nobody looks at its scales
+        twin, first = copy(self), None if reduction is None else reduction[0]
+        twin.drafting = weights._replace(layers=[small], reduction=first, head=head, scales=scales)
         return twin
 
     def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:

@@ -264,13 +264,15 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     done, and a head start of texts in it costs as much as the levels that it saves the head."""
     mixes, singles = ((HYBRID,), (BLIND,)), ((EVENT_METHOD,), ("prior", "ngram"))
     both = HYBRID in methods and BLIND in methods
-    kinds = (*mixes, HEAD_METHODS, (BASELINE,)) if both else (HEAD_METHODS, *singles, *mixes, (BASELINE,))  # tried in this order
+    kinds = (
+        (*mixes, HEAD_METHODS, (BASELINE,)) if both else (HEAD_METHODS, *singles, *mixes, (BASELINE,))
+    )  # tried in this order
     found = [next((name for name in kind if name in methods), None) for kind in kinds]
     names = [name for name in found if name is not None]
     if len(names) < 2:
         return None
-    sets = {"needs_events": {EVENT_METHOD, HYBRID}, "rereading": {*HEAD_METHODS} if both else set(), "steady": {BASELINE}}
-    chooser = Chooser(names, prior=parts.prior, **{field: frozenset(some) & set(names) for field, some in sets.items()})
+    needs_events, heads = frozenset({EVENT_METHOD, HYBRID}) & set(names), frozenset(HEAD_METHODS) & set(names)
+    chooser = Chooser(names, needs_events, heads if both else frozenset(), parts.prior, frozenset({BASELINE}))
     return replace(autoregressive(parts), choice=chooser)
 
 
