@@ -21,7 +21,6 @@ from eventspec.drafters.heads.dream import DreamConfig, DreamHead
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, MsdHead
 from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
-from eventspec.drafters.heads.head import HeadInputs
 from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead
 from eventspec.drafters.heads.trees import static_tree
 from eventspec.drafters.heads.vispec import VispecHead
@@ -397,17 +396,3 @@ def test_a_target_without_the_layers_is_left_alone_with_a_note() -> None:
     found, trace = answered(Blind(model.encoder), by, request)
     assert found == answered(model, None, request)[0]
     assert any("gave no features" in note for note in trace.notes)
-
-
-@pytest.mark.parametrize("pairs", [1, 2, 7, 40])
-def test_what_two_prompts_share_ends_at_the_first_other_pair(pairs: int) -> None:
-    rng = np.random.default_rng(pairs)
-    one = HeadInputs(torch.randn(pairs, 4), torch.randn(pairs, 3), torch.arange(pairs))
-    for part in ("embeds", "tapped", "positions"):
-        for at in rng.integers(0, pairs, 6).tolist():
-            other = replace(one, **{part: getattr(one, part).clone()})
-            getattr(other, part)[at] += 1
-            assert one.shared(other) == min(at, pairs - 1), "one pair is left to be read"
-    assert one.shared(one) == pairs - 1
-    longer = one.followed_by(one)
-    assert (one.shared(longer), longer.shared(one)) == (pairs, pairs - 1)
