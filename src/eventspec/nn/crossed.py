@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eventspec.nn.decode import apply_rope, attention, block, last_row
+from eventspec.nn.decode import apply_rope, attention, block, last_row, rms_norm
 from eventspec.nn.layer_weights import CrossWeights, LayerWeights
 from eventspec.nn.linear import product
 
@@ -35,20 +35,20 @@ def crossed(
     mask and causal as in `attention`. stored: keys and values of the three blocks in turn, rows [start, start + T) are written.
     layers: first, crossing, last; `packed`: the matrices that are used here are.
     """
-    rows, end, width = embeds.size(0), start + embeds.size(0), embeds.size(1)
+    rows, end = embeds.size(0), start + embeds.size(0)
     first, layer = layers[0], layers[1]
-    normed = torch.rms_norm(embeds, [width], first.input_norm, eps)
+    normed = rms_norm(embeds, first.input_norm, eps)
     x = block(normed, embeds, rows, cos, sin, stored[0], stored[1], start, mask, causal, first, packed, heads, eps)
     kv_heads, head_dim = stored[2].size(0), stored[2].size(2)
-    asked = product(torch.rms_norm(x, [width], layer.input_norm, eps), cross.queries, packed).view(rows, heads, head_dim)
+    asked = product(rms_norm(x, layer.input_norm, eps), cross.queries, packed).view(rows, heads, head_dim)
     both = product(features, cross.features, packed).view(rows, 2 * kv_heads, head_dim)
-    queries = apply_rope(torch.rms_norm(asked, [head_dim], cross.query_norm, eps), cos, sin)
+    queries = apply_rope(rms_norm(asked, cross.query_norm, eps), cos, sin)
     keys = apply_rope(torch.rms_norm(both[:, :kv_heads], [head_dim], cross.key_norm, eps), cos, sin)
     stored[2][:, start:end] = keys.transpose(0, 1)
     stored[3][:, start:end] = both[:, kv_heads:].transpose(0, 1)
     seen = attention(queries.transpose(0, 1), stored[2][:, :end], stored[3][:, :end], mask, causal)
     x = x + cross.gates[0] * product(seen.transpose(0, 1).reshape(rows, heads * head_dim), layer.out, packed)
-    inner = product(torch.rms_norm(x, [width], layer.post_norm, eps), layer.gate_up, packed)
+    inner = product(rms_norm(x, layer.post_norm, eps), layer.gate_up, packed)
     half = inner.size(1) // 2
     return x + cross.gates[1] * product(F.silu(inner[:, :half]) * inner[:, half:], layer.down, packed)
 
@@ -67,11 +67,11 @@ def crossed_pass(
     eps: float,
 ) -> Tensor:
     """All three blocks, as `crossed`, for the rows of a draft: the predicted features behind them, normed, [T, D]."""
-    width, last = embeds.size(1), layers[2]
+    last = layers[2]
     x = crossed(embeds, features, cos, sin, stored, start, mask, 0, layers, cross, False, heads, eps)
-    normed = torch.rms_norm(x, [width], last.input_norm, eps)
+    normed = rms_norm(x, last.input_norm, eps)
     x = block(normed, x, x.size(0), cos, sin, stored[4], stored[5], start, mask, 0, last, False, heads, eps)
-    return torch.rms_norm(x, [width], cross.final_norm, eps)
+    return rms_norm(x, cross.final_norm, eps)
 
 
 def crossed_read(
@@ -91,10 +91,10 @@ def crossed_read(
     """All three blocks over committed pairs, as `crossed`, but without a mask they are causal: the predicted feature behind the
     last one, [1, D]. Of the others the last layer only remembers keys and values. Where `packed`, the last layer's matrices are
     not, but for `CrossWeights.remembered`."""
-    rows, width = embeds.size(0), embeds.size(1)
+    rows = embeds.size(0)
     causal = rows if mask is None and rows > 1 else 0
     x = crossed(embeds, features, cos, sin, stored, start, mask, causal, layers, cross, packed, heads, eps)
-    normed = torch.rms_norm(x, [width], layers[2].input_norm, eps)
+    normed = rms_norm(x, layers[2].input_norm, eps)
     remembered = cross.remembered if packed else None
     last = last_row(normed, x[-1:], cos, sin, stored[4], stored[5], start, layers[2], remembered, heads, eps)
-    return torch.rms_norm(last, [width], cross.final_norm, eps)
+    return rms_norm(last, cross.final_norm, eps)

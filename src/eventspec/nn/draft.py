@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eventspec.nn.cache import KVCache
 from eventspec.nn.crossed import crossed_pass, crossed_read
-from eventspec.nn.decode import attend, compiled, last_row
+from eventspec.nn.decode import attend, compiled, last_row, rms_norm
 from eventspec.nn.layer_weights import CrossWeights, HeadWeights, LayerWeights
 from eventspec.nn.linear import FEW_ROWS, int8_pays_for, int8_product, int8_weight, packed_weight, usable_for
 from eventspec.nn.runner import packed_layer
@@ -42,7 +42,7 @@ def layer_pass(
     costs what it saves (4, 6 and 10 rows behind a verification on a Zen core: packed 1.01, 1.05 and 1.00 times the time, n =
     80 each). In eight bits (`DraftKernel.quantised`) they are a quarter as many bytes.
     """
-    width, layer, eps, scales = hidden.size(1), weights.layers[0], weights.eps, weights.scales
+    layer, eps, scales = weights.layers[0], weights.eps, weights.scales
     cross, reduction, hidden_norm = weights.cross, weights.reduction, weights.hidden_norm
     if cross is not None:
         return crossed_pass(embeds, hidden, cos, sin, stored, start, mask, weights.layers, cross, weights.heads, eps)
@@ -51,16 +51,16 @@ def layer_pass(
         bias = weights.bias
         if bias is not None:
             x = x + bias
-        normed = torch.rms_norm(x, [width], layer.input_norm, eps) if layer.input_norm.numel() > 0 else x
+        normed = rms_norm(x, layer.input_norm, eps) if layer.input_norm.numel() > 0 else x
     else:
         assert hidden_norm is not None
-        seen = torch.rms_norm(hidden, [width], hidden_norm, eps)
+        seen = rms_norm(hidden, hidden_norm, eps)
         x = seen if weights.norm_residual else hidden
-        normed = torch.cat((torch.rms_norm(embeds, [width], layer.input_norm, eps), seen), 1)
+        normed = torch.cat((rms_norm(embeds, layer.input_norm, eps), seen), 1)
     found = through(normed, layer.qkv, scales, 1)
     attended = attend(found, x.size(0), cos, sin, stored[0], stored[1], start, mask, 0, weights.heads)
     x = x + through(attended, layer.out, scales, 2)
-    inner = through(torch.rms_norm(x, [width], layer.post_norm, eps), layer.gate_up, scales, 3)
+    inner = through(rms_norm(x, layer.post_norm, eps), layer.gate_up, scales, 3)
     half = inner.size(1) // 2
     return x + through(F.silu(inner[:, :half]) * inner[:, half:], layer.down, scales, 4)
 
@@ -74,7 +74,7 @@ def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tenso
     """The `width` likeliest next tokens after each row [T, D]: log-probabilities float and target ids int64 [T, width]."""
     norm, ids = weights.out_norm, weights.ids
     if norm is not None:
-        hidden = torch.rms_norm(hidden, [hidden.size(1)], norm, weights.eps)
+        hidden = rms_norm(hidden, norm, weights.eps)
     logs, tokens = (
         through(hidden, weights.head, weights.scales, 5).float().log_softmax(-1).topk(min(width, weights.head.size(0)))
     )
