@@ -112,7 +112,7 @@ def drafter(model: LanguageTarget, head: Any, growth: TreeConfig) -> FeatureDraf
 def answered(
     model: LanguageTarget, by: FeatureDrafter | None, request: Request, floor: float = 0.02
 ) -> tuple[list[int], Trace]:
-    trace, policy = Trace(), DraftPolicy(max_nodes=59, node_cost=floor * 0.65, level_cost=0.0)
+    trace, policy = Trace(), DraftPolicy(max_nodes=59, node_cost=floor, worth=1.0, level_cost=0.0)
     found = run(model, Drafts((), (by,)), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
     return found.token_ids, trace
 

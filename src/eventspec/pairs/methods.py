@@ -325,7 +325,9 @@ METHODS = {
     "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
     "ngram": Shipped("control: prompt lookup", _by(ngram)),
     "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
-    "auto": Shipped("chooses for each question: a mix, a head where the recording was read before, or the baseline, by what they took here", auto),
+    "auto": Shipped(
+        "chooses for each question by what they took here: a mix, a head for a recording read before, the baseline", auto
+    ),
 }
 """What ships; a pair may offer others."""
 
