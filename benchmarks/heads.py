@@ -102,7 +102,7 @@ class WholeLayer(DraftKernel):
             return super().read(normed, x, rope, cache)
         stored = (cache.keys[0], cache.values[0], 0)
         found: torch.Tensor = self.block(
-            normed, x, *rope, *stored, None, True, self.all_packed, self.use_packed, self.heads, self.eps
+            normed, x, len(x), *rope, *stored, None, len(x), self.all_packed, self.use_packed, self.heads, self.eps
         )
         return found[-1:]
 

@@ -91,22 +91,29 @@ def check(proposal: Any, budget: Budget) -> Proposal:
 
 def _column(name: str, column: Any, most: int) -> Tokens:
     """A copy of an int64 [N] array, contiguous and of numpy's own type."""
-    if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.ndim != 1:
-        kind = f"{column.dtype} {list(column.shape)}" if isinstance(column, np.ndarray) else f"a {type(column).__name__}"
+    found = _plain(column)
+    if found is None or found.dtype != np.int64 or found.ndim != 1:
+        kind = f"a {type(column).__name__}" if found is None else f"{found.dtype} {list(found.shape)}"
         raise BadProposal(f"{name} are {kind}, not int64 [N]")
-    if len(column) > most:
-        raise BadProposal(f"{len(column)} nodes, asked for at most {most}")
-    return np.array(column, np.int64, order="C", subok=False)
+    if len(found) > most:
+        raise BadProposal(f"{len(found)} nodes, asked for at most {most}")
+    return np.array(found, order="C")
 
 
 def _shares(values: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A copy of probabilities float64 [N]."""
-    if not isinstance(values, np.ndarray) or values.dtype != np.float64 or values.shape != (count,):
+    found = _plain(values)
+    if found is None or found.dtype != np.float64 or found.shape != (count,):
         raise BadProposal(f"values are not float64 [{count}]")
-    copied = np.array(values, np.float64, order="C", subok=False)
+    copied = np.array(found, order="C")
     if not all(0 <= value <= 1 + 1e-6 for value in copied.tolist()):
         raise BadProposal("a value is no probability")
     return copied
+
+
+def _plain(array: Any) -> np.ndarray[Any, Any] | None:
+    """An array as one of numpy's own type, whatever a class of the drafter's says of its shape; None: it is no array."""
+    return np.asarray(array) if isinstance(array, np.ndarray) else None
 
 
 def _distributions(probs: Any, count: int) -> Tensor:

@@ -210,6 +210,26 @@ def test_a_well_formed_proposal_passes_the_check_as_a_copy_that_its_maker_cannot
         torch.from_numpy(checked.tokens)  # which refuses a negative stride
 
 
+class Lying(np.ndarray):
+    """An array that says it holds three entries."""
+
+    shape = property(lambda self: (3,))
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_an_array_is_as_long_as_it_is_whatever_its_class_says() -> None:
+    short, three = np.ones(1), ints(1, 2, 3)
+    for tokens, parents, values in (
+        (three, ints(-1, 0, 1), short.view(Lying)),
+        (ints(1).view(Lying), ints(-1, 0, 1), None),
+        (three, ints(-1).view(Lying), None),
+    ):
+        with pytest.raises(BadProposal):
+            check(Proposal(tokens, parents, values=values), Budget(9))
+
+
 LIMITS = Limits(vocabulary=4, layers=2, trees=True, rounding=0.0)
 TREE = Proposal(ints(1, 2, 3, 0), ints(-1, 0, 0, 1), torch.full((4, 4), 0.25), "drawn")
 

@@ -128,4 +128,12 @@ def test_eight_bits_are_left_where_torch_has_no_product_for_them(monkeypatch: py
 
 
 def test_eight_bits_are_for_fp32_alone() -> None:
-    assert not int8_pays_for(rows(4, 4).to(torch.bfloat16))
+    assert not int8_pays_for(rows(4, 64).to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("inner", [20, 32, 100, 172])
+def test_eight_bits_are_left_for_rows_that_torchs_kernel_would_read_past(inner: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "int8_pays", lambda: True)
+    assert not int8_pays_for(rows(8, inner))
+    assert not int8_pays_for(rows(8, 64), rows(8, inner))
+    assert int8_pays_for(rows(8, 64), rows(7, 128))

@@ -80,10 +80,10 @@ class RecordingContext:
         nothing of the parts that are done."""
         widest = self._widest(method)
         asked = self.generation(ANY_QUESTION, widest, None, events_may_lack, max_new_tokens=SEVERAL)
-        # Whoever reads the target's prompt does so behind the first round, which is not to end the answer. What is read serves
-        # whichever of them drafts for the questions to come.
+        # A drafter on the target's features reads the prompt behind the first round, so a head start should not end the answer
+        # in it. All drafters read, whoever drafts at today's costs, and nobody learns costs from so short an answer.
         asked.policy = replace(asked.policy, head_nodes=1)
-        asked.method = replace(asked.method, drafts=replace(asked.method.drafts, select=everybody))
+        asked.method = replace(asked.method, drafts=replace(asked.method.drafts, select=everybody), learnt=None)
         target, lane = asked.method.target, self.pair.workers
         taps = next((drafter.taps for drafter in asked.method.drafts.behind(asked.policy) if drafter.taps), ())
 

@@ -50,7 +50,7 @@ class DraftPolicy:
     open_cost: float = 0.0
     """What a drafter that reads the target's prompt costs once, before its first draft, in target steps: it does so on the
     target's own thread."""
-    worth: float = 0.4
+    worth: float = 0.65
     """What one accepted node saves, in target steps: less than one, because a later round would have committed several with
     one forward."""
     look_ahead: bool = True

@@ -96,8 +96,6 @@ def frontier(reach: Tensor, tokens: Tensor, width: int, floor: float, mass: floa
             break
         many += 1
         together += share
-    # MKL takes as long for four rows as for three, or longer for three, and so on.
-    many += 1 if many > 2 and many % 2 == 1 and many < len(shares) and shares[many] > 0.0 else 0
     return best[: many if together >= mass else 0]
 
 
@@ -238,17 +236,22 @@ class DraftKernel:
         """The same, with another way to join an embedding and a feature."""
         twin = copy(self)
         twin.weights = twin.drafting = self.weights._replace(reduction=reduction, bias=bias)
-        return twin if self.drafting is self.weights else twin.quantised()
+        if (scales := self.drafting.scales) is not None:  # all else stays in eight bits as it is
+            small, own = int8_weight(reduction)
+            twin.drafting = self.drafting._replace(reduction=small, bias=bias, scales=[own, *scales[1:]])
+        return twin
 
     def quantised(self) -> DraftKernel:
         """The same, with matrices in eight bits for drafting, where that pays. A draft may be wrong, and what was committed is
         read with the weights as they are. (Zen 4, behind a verification: a tree of 180 nodes 2.6 ms instead of 3.3, n = 137;
         as many rounds.)"""
         weights, layer = self.weights, self.weights.layers[0]
-        if weights.cross is not None or not int8_pays_for(layer.qkv):
+        matrices = (layer.qkv, layer.out, layer.gate_up, layer.down, weights.head)
+        joining = () if weights.reduction is None else (weights.reduction,)
+        if weights.cross is not None or not int8_pays_for(*matrices, *joining):
             return self
         reduction = None if weights.reduction is None else int8_weight(weights.reduction)
-        pairs = [int8_weight(matrix) for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down, weights.head)]
+        pairs = [int8_weight(matrix) for matrix in matrices]
         (qkv, out, gate_up, down, head), own = zip(*pairs, strict=True)
         small = layer._replace(qkv=qkv, out=out, gate_up=gate_up, down=down)
         scales = [own[0] if reduction is None else reduction[1], *own]  # without a reduction nobody looks at its scales

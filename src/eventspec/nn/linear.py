@@ -27,6 +27,8 @@ FEW_ROWS = 4
 """Below this many rows MKL's call is cheaper than oneDNN's."""
 _PACKED_FOR = 64
 """The row count that oneDNN is told to pack for; its layout is the same from 4 to 600 rows."""
+_INT8_INNER = 64
+"""The inner sizes of products in eight bits are multiples of this."""
 _WORTH = 0.9
 """The share of the time of rows below which another layout is used."""
 
@@ -131,15 +133,18 @@ def int8_product(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     return found.float()
 
 
-def int8_pays_for(weight: Tensor) -> bool:
-    """Whether products in eight bits are worth it for a few rows: fp32 on a CPU where they are the fastest."""
-    return _fp32_on_cpu(weight) and int8_pays()
+def int8_pays_for(*weights: Tensor) -> bool:
+    """Whether products of a few rows with all of these are worth having in eight bits: fp32 on a CPU where they are the
+    fastest, and inner sizes that torch's kernel can take. It asks for none, and reads past the end of a row of 20 or of 100."""
+    return all(_fp32_on_cpu(weight) and weight.shape[1] % _INT8_INNER == 0 for weight in weights) and int8_pays()
 
 
 @functools.cache
 def int8_pays() -> bool:
-    """Whether two rows go through eight bits sooner than through fp32 on this CPU, on one thread: some 10 ms, once a
-    process."""
+    """Whether two rows go through eight bits rightly, and sooner than through fp32, on this CPU and one thread: some 10 ms,
+    once a process."""
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        return False
     weights, x = [torch.full((768, 192), 0.5) for _ in range(8)], torch.full((2, 192), 0.5)
     small = [int8_weight(weight) for weight in weights]
     exactly, quantised = list[float](), list[float]()
@@ -160,7 +165,8 @@ def int8_pays() -> bool:
         return False
     finally:
         torch.set_num_threads(threads)
-    return min(quantised) < _WORTH * min(exactly)
+    right = torch.allclose(int8_product(x, *small[0]), F.linear(x, weights[0]), rtol=0.02)
+    return right and min(quantised) < _WORTH * min(exactly)
 
 
 class Linear(nn.Linear):

@@ -102,7 +102,7 @@ class Chooser:
     needs_events: frozenset[str] = frozenset()
     """Those that are not for a recording without events."""
     rereading: frozenset[str] = frozenset()
-    """Those that are for recordings that were read before alone."""
+    """Those that are only for recordings that were read before."""
     prior: TextPrior | None = None
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()

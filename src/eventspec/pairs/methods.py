@@ -86,8 +86,11 @@ def ngram(parts: Parts) -> Method:
 
 
 def prior(parts: Parts) -> Method | None:
-    """A blind text prior, where there is one."""
-    return None if parts.prior is None else drafted_by(parts, PriorDrafter(parts.prior, parts.tokens.eos_id))
+    """A blind text prior, where there is one. A later round gives five tokens for a step and a half."""
+    if parts.prior is None:
+        return None
+    made = drafted_by(parts, PriorDrafter(parts.prior, parts.tokens.eos_id))
+    return replace(made, policy=replace(parts.policy, worth=0.3))
 
 
 def cross_modal(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
@@ -100,8 +103,8 @@ def head(parts: Parts, name: str, spec: HeadSpec, note: bool = True) -> Method:
     folder = head_folder(parts, spec.head)
     drafter = head_drafter(name, folder, parts.ends, parts.text_ids, parts.tokens.eos_id, spec.tree)
     made = drafted_by(parts, drafter, f"drafted by head {spec.head}, {spec.tree}" if note else None)
-    # EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not drafted is had with a quarter of
-    # a step: a round of two or three steps, its draft included, gives some ten.
+    # EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not drafted costs a quarter of a
+    # step later: a round of two or three steps, its draft included, gives some ten.
     return replace(made, policy=replace(parts.policy, max_nodes=59, level_cost=0.15, worth=0.25))
 
 
@@ -257,16 +260,15 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
 
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     """One of several methods, chosen for each question; None where there is nothing to choose from: the two mixes and the
-    baseline, else one of each kind. A mix has the drafters of the single methods, and those alone that pay; they are so close
-    to it that telling them apart costs more answers than it saves.
+    baseline, else one of each kind. A mix has the drafters of the single methods, and only those that pay; on new
+    recordings they are so close to it that telling them apart costs more answers than it saves.
 
-    The head alone is among them for recordings that were read before: a first forward of a question's few rows is then soon
-    done, and a head start of texts in it costs as much as the levels that it saves the head."""
+    For recordings that were read before the head alone is among them: the first forward of a question's few rows is soon done
+    there, and a head start of texts in it costs more than it saves the head."""
     mixes, singles = ((HYBRID,), (BLIND,)), ((EVENT_METHOD,), ("prior", "ngram"))
     both = HYBRID in methods and BLIND in methods
-    kinds = (
-        (*mixes, HEAD_METHODS, (BASELINE,)) if both else (HEAD_METHODS, *singles, *mixes, (BASELINE,))
-    )  # tried in this order
+    # In the order in which they are tried.
+    kinds = (*mixes, HEAD_METHODS, (BASELINE,)) if both else (HEAD_METHODS, *singles, *mixes, (BASELINE,))
     found = [next((name for name in kind if name in methods), None) for kind in kinds]
     names = [name for name in found if name is not None]
     if len(names) < 2:
