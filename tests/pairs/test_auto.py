@@ -208,17 +208,6 @@ def test_a_recording_without_events_is_not_given_to_a_method_that_needs_them() -
     assert chooser.choose(asked(most=1, events=False)) == "plain"
 
 
-def test_a_method_for_recordings_that_were_read_is_not_tried_on_others() -> None:
-    chooser, new, chosen = Chooser(["mix", "head"], rereading=frozenset({"head"})), asked(), list[tuple[bool, str]]()
-    for turn in range(20):
-        question = replace(new, read_before=turn % 2 == 1)
-        chosen.append((question.read_before, chooser.choose(question)))
-        chooser.learn(chosen[-1][1], question, Answered({"mix": 0.2, "head": 0.1}[chosen[-1][1]], 0.1, 10))
-    assert {name for before, name in chosen if not before} == {"mix"}
-    assert [name for before, name in chosen if before][2:] == ["head"] * 8
-    assert chooser.anew().rereading == chooser.rereading
-
-
 def test_the_length_of_an_answer_is_expected_from_the_prior_and_then_from_what_was_said() -> None:
     prior = TextPrior.of([("how?", [5, 6, 7, 2])] * 8 + [("what?", [5, 2])] * 8)
     chooser = Chooser(["a"], prior=prior)
@@ -297,14 +286,12 @@ def test_what_takes_other_times_begins_anew(pair: Pair) -> None:
 def test_the_choice_is_between_mixes_and_the_baseline_where_there_are_both(pair: Pair) -> None:
     chooser = pair.methods["auto"].choice
     assert chooser is not None
-    assert list(chooser.methods) == ["hybrid", "hybrid-blind", "eagle", "autoregressive"]
-    assert chooser.rereading == {"eagle"}, "the head alone for recordings that were read before"
+    assert list(chooser.methods) == ["hybrid", "hybrid-blind", "autoregressive"]
     fewer = {name: method for name, method in pair.methods.items() if name != "hybrid-blind"}
     made = auto(pair.parts, fewer)
     assert made is not None
     assert made.choice is not None
     assert list(made.choice.methods) == ["eagle", "cross-modal", "prior", "hybrid", "autoregressive"], "else one of each kind"
-    assert made.choice.rereading == set()
 
 
 def test_another_head_begins_anew(pair: Pair) -> None:

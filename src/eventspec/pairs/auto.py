@@ -101,8 +101,6 @@ class Chooser:
     methods: Sequence[str]
     needs_events: frozenset[str] = frozenset()
     """Those that are not for a recording without events."""
-    rereading: frozenset[str] = frozenset()
-    """Those that are only for recordings that were read before."""
     prior: TextPrior | None = None
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()
@@ -121,9 +119,7 @@ class Chooser:
     def choose(self, asked: Asked) -> str:
         """The method for a question."""
         tokens = min(float(asked.most), self.expected(asked.question))
-        barred = frozenset[str]() if asked.events else self.needs_events
-        barred |= frozenset[str]() if asked.read_before else self.rereading
-        open_to = [name for name in self.methods if name not in barred]
+        open_to = [name for name in self.methods if asked.events or name not in self.needs_events]
         with self._lock:
             begins = self._begins
             # What no first answer is known of comes in the order of what later ones took.
@@ -186,7 +182,7 @@ class Chooser:
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
-        return Chooser(self.methods, self.needs_events, self.rereading, self.prior, self.steady)
+        return Chooser(self.methods, self.needs_events, self.prior, self.steady)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no

@@ -260,21 +260,16 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
 
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     """One of several methods, chosen for each question; None where there is nothing to choose from: the two mixes and the
-    baseline, else one of each kind. A mix has the drafters of the single methods, and only those that pay; on new
-    recordings they are so close to it that telling them apart costs more answers than it saves.
-
-    For recordings that were read before the head alone is among them: the first forward of a question's few rows is soon done
-    there, and a head start of texts in it costs more than it saves the head."""
-    mixes, singles = ((HYBRID,), (BLIND,)), ((EVENT_METHOD,), ("prior", "ngram"))
+    baseline, else one of each kind. A mix has the drafters of the single methods, and those alone that pay; they are so close
+    to it that telling them apart costs more answers than it saves."""
+    mixes, singles = ((HYBRID,), (BLIND,)), (HEAD_METHODS, (EVENT_METHOD,), ("prior", "ngram"))
     both = HYBRID in methods and BLIND in methods
-    # In the order in which they are tried.
-    kinds = (*mixes, HEAD_METHODS, (BASELINE,)) if both else (HEAD_METHODS, *singles, *mixes, (BASELINE,))
+    kinds = (*(() if both else singles), *mixes, (BASELINE,))  # tried in this order
     found = [next((name for name in kind if name in methods), None) for kind in kinds]
     names = [name for name in found if name is not None]
     if len(names) < 2:
         return None
-    needs_events, heads = frozenset({EVENT_METHOD, HYBRID}) & set(names), frozenset(HEAD_METHODS) & set(names)
-    chooser = Chooser(names, needs_events, heads if both else frozenset(), parts.prior, frozenset({BASELINE}))
+    chooser = Chooser(names, frozenset({EVENT_METHOD, HYBRID}) & set(names), parts.prior, frozenset({BASELINE}))
     return replace(autoregressive(parts), choice=chooser)
 
 
@@ -327,9 +322,7 @@ METHODS = {
     "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
     "ngram": Shipped("control: prompt lookup", _by(ngram)),
     "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
-    "auto": Shipped(
-        "chooses for each question by what they took here: a mix, a head for a recording read before, the baseline", auto
-    ),
+    "auto": Shipped("chooses for each question: hybrid, hybrid-blind or the baseline, by what they took here", auto),
 }
 """What ships; a pair may offer others."""
 
