@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Optional
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -43,7 +42,7 @@ def crossed(
     asked = product(rms_norm(x, layer.input_norm, eps), cross.queries, packed).view(rows, heads, head_dim)
     both = product(features, cross.features, packed).view(rows, 2 * kv_heads, head_dim)
     queries = apply_rope(rms_norm(asked, cross.query_norm, eps), cos, sin)
-    keys = apply_rope(torch.rms_norm(both[:, :kv_heads], [head_dim], cross.key_norm, eps), cos, sin)
+    keys = apply_rope(rms_norm(both[:, :kv_heads], cross.key_norm, eps), cos, sin)
     stored[2][:, start:end] = keys.transpose(0, 1)
     stored[3][:, start:end] = both[:, kv_heads:].transpose(0, 1)
     seen = attention(queries.transpose(0, 1), stored[2][:, :end], stored[3][:, :end], mask, causal)

@@ -254,7 +254,7 @@ class DraftKernel:
         pairs = [int8_weight(matrix) for matrix in matrices]
         (qkv, out, gate_up, down, head), own = zip(*pairs, strict=True)
         small = layer._replace(qkv=qkv, out=out, gate_up=gate_up, down=down)
-        scales = [own[0] if reduction is None else reduction[1], *own]  # without a reduction nobody looks at its scales
+        scales = [layer.qkv.new_empty(0) if reduction is None else reduction[1], *own]
         twin, first = copy(self), None if reduction is None else reduction[0]
         twin.drafting = weights._replace(layers=[small], reduction=first, head=head, scales=scales)
         return twin
