@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from eventspec.nn import ClipConfig, ClipViT, Llama
 from eventspec.nn import linear as module
-from eventspec.nn.linear import Linear, int8_pays, int8_pays_for, int8_product, int8_weight, spare_rows
+from eventspec.nn.linear import (
+    Linear,
+    bfloat16_pays,
+    in_reduced_precision,
+    int8_pays,
+    int8_pays_for,
+    int8_product,
+    int8_weight,
+    spare_rows,
+)
+from eventspec.nn.runner import Rows
 
 
 def layer(bias: bool = False, dtype: torch.dtype = torch.float32) -> Linear:
@@ -137,3 +151,97 @@ def test_eight_bits_are_left_for_rows_that_torchs_kernel_would_read_past(inner: 
     assert not int8_pays_for(rows(8, inner))
     assert not int8_pays_for(rows(8, 64), rows(8, inner))
     assert int8_pays_for(rows(8, 64), rows(7, 128))
+
+
+@pytest.fixture
+def in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products in reduced precision, whether they pay on this machine or not."""
+    if not module.onednn_works():
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(module, "bfloat16_pays", lambda: True)
+
+
+@pytest.mark.parametrize("shape", [(1, 24), (3, 24), (4, 24), (200, 24), (2, 9, 24), (24,)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.usefixtures("in_bfloat16")
+@torch.inference_mode()
+def test_a_product_in_reduced_precision_is_nearly_the_product(shape: tuple[int, ...], bias: bool) -> None:
+    exact, x = layer(bias), rows(*shape)
+    reduced = in_reduced_precision(exact)
+    wanted, found = F.linear(x, exact.weight, exact.bias), reduced(x)
+    assert (found.dtype, found.shape) == (torch.float32, wanted.shape)
+    assert float((found - wanted).norm() / wanted.norm()) < 0.01
+    if len(shape) > 1:
+        assert not torch.equal(found, wanted), "the control: it is not the exact one"
+    torch.testing.assert_close(exact(x), wanted)  # the model itself is what it was
+
+
+@pytest.mark.usefixtures("in_bfloat16")
+def test_reduced_precision_is_for_inference_and_shares_the_parameters() -> None:
+    exact, x = layer().requires_grad_(True), rows(30, 24)
+    reduced = in_reduced_precision(exact)
+    assert reduced.weight is exact.weight
+    assert torch.equal(reduced(x), F.linear(x, exact.weight)), "a gradient is wanted here"
+    reduced(x).sum().backward()
+    torch.testing.assert_close(exact.weight.grad, x.sum(0).expand(40, 24))
+
+
+@pytest.mark.usefixtures("in_bfloat16")
+@pytest.mark.parametrize("count", [1, 2, 5, 30])
+@torch.inference_mode()
+def test_a_decoder_in_reduced_precision_reads_nearly_the_same(tiny_llama: Callable[..., Llama], count: int) -> None:
+    exact = tiny_llama()
+    reduced = in_reduced_precision(exact)
+    assert reduced.head.weight is exact.head.weight
+    x = torch.randn(count, 32, generator=torch.Generator().manual_seed(3))
+    found, wanted = (model.step(x, model.new_cache(40))[0] for model in (reduced, exact))
+    assert 0 < float((found - wanted).norm() / wanted.norm()) < 0.03
+    assert reduced.runner().reduced
+    assert not exact.runner().reduced
+    torch.testing.assert_close(exact.step(x, exact.new_cache(40))[0], wanted)
+
+
+@pytest.mark.usefixtures("in_bfloat16")
+@torch.inference_mode()
+def test_sequences_read_together_in_reduced_precision_are_those_read_alone(tiny_llama: Callable[..., Llama]) -> None:
+    reduced = in_reduced_precision(tiny_llama())
+    several = [torch.randn(count, 32, generator=torch.Generator().manual_seed(count)) for count in (1, 6)]
+    together = reduced.runner().step_together([Rows(x, reduced.new_cache(40)) for x in several])
+    for x, (found, _) in zip(several, together, strict=True):
+        torch.testing.assert_close(found, reduced.step(x, reduced.new_cache(40))[0], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.usefixtures("in_bfloat16")
+@torch.inference_mode()
+def test_a_tower_in_reduced_precision_sees_nearly_the_same(randomised: Callable[[nn.Module, int], None]) -> None:
+    exact = ClipViT(ClipConfig(32, 64, 3, 4, image_size=28, patch_size=7)).requires_grad_(False).eval()
+    randomised(exact, 0)
+    pixels = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(1))
+    found, wanted = in_reduced_precision(exact)(pixels), exact(pixels)
+    assert 0 < float((found - wanted).norm() / wanted.norm()) < 0.03
+
+
+@torch.inference_mode()
+def test_a_model_stays_exact_where_reduced_precision_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "bfloat16_pays", lambda: False)
+    exact, x = layer(), rows(30, 24)
+    torch.testing.assert_close(in_reduced_precision(exact)(x), F.linear(x, exact.weight))
+
+
+@pytest.mark.parametrize("broken", ["no such operator", "other columns"])
+def test_bfloat16_is_left_where_onednn_has_no_right_product_for_it(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not module.onednn_works():
+        pytest.skip("this torch has no oneDNN")
+    real = module.packed_weight
+
+    def packed(weight: torch.Tensor) -> torch.Tensor:
+        if weight.dtype == torch.bfloat16 and broken == "no such operator":
+            raise RuntimeError(broken)
+        return real(weight.roll(1, 1) if weight.dtype == torch.bfloat16 else weight)
+
+    monkeypatch.setattr(module, "packed_weight", packed)
+    bfloat16_pays.cache_clear()
+    try:
+        assert not bfloat16_pays()
+    finally:
+        bfloat16_pays.cache_clear()

@@ -14,7 +14,7 @@ from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
 from eventspec.engine.method import Answered, Asked
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.auto import MEMORY, Chooser
+from eventspec.pairs.auto import MEMORY, STANDING, STANDING_QUESTIONS, Chooser
 from eventspec.pairs.methods import auto
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -153,6 +153,51 @@ def test_recordings_that_were_read_before_are_learnt_apart() -> None:
     assert chooser.choose(asked(read_before=True, most=1)) == "b"
 
 
+def standing(chooser: Chooser, costs: dict[str, float], question: str, times: int, read_before: bool = True) -> list[str]:
+    """What was chosen for one question, which takes `costs` seconds to answer."""
+    chosen = []
+    for _ in range(times):
+        about = asked(question, read_before)
+        chosen.append(chooser.choose(about))
+        chooser.learn(chosen[-1], about, Answered(0.005, costs[chosen[-1]], 30))
+    return chosen
+
+
+def test_a_standing_question_has_the_method_that_is_best_for_it() -> None:
+    chooser = Chooser(["texts", "plain", "head"], steady=frozenset({"plain"}), standing=frozenset({"head"}))
+    for_texts, for_head = {"texts": 0.03, "plain": 0.1, "head": 0.05}, {"texts": 0.03, "plain": 0.1, "head": 0.025}
+    one = standing(chooser, for_texts, "What needs attention?", 40)
+    other = standing(chooser, for_head, "Describe the scene.", 40)
+    assert one[:STANDING].count("head") == 0, "a question that is asked a few times is no standing one"
+    assert other[:STANDING].count("head") == 0, "and what is learnt of one says nothing about the other"
+    assert 1 <= one[STANDING:].count("head") <= 3
+    assert other[STANDING:].count("head") >= 28
+    assert other[STANDING:].count("plain") == 0, "what was never worth it is not tried for every question"
+
+
+def test_only_recordings_that_were_read_before_have_standing_questions() -> None:
+    chooser = Chooser(["texts", "head"], standing=frozenset({"head"}))
+    assert set(standing(chooser, {"texts": 0.03, "head": 0.01}, QUESTION, 60, read_before=False)) == {"texts"}
+    assert not chooser.by_question
+
+
+def test_a_standing_question_gets_what_is_best_for_all_when_that_changes() -> None:
+    chooser = Chooser(["a", "b", "head"], standing=frozenset({"head"}))
+    quick = {"a": 0.02, "b": 0.04, "head": 0.03}
+    standing(chooser, quick, QUESTION, 20)
+    busy = {"a": 0.2, "b": 0.04, "head": 0.2}
+    assert standing(chooser, busy, QUESTION, 60)[-20:].count("b") >= 18
+
+
+def test_the_latest_standing_questions_are_kept() -> None:
+    chooser = Chooser(["a"])
+    for number in range(STANDING_QUESTIONS + 5):
+        chooser.learn("a", asked(f"{number}?", True), Answered(0.1, 0.1, 4))
+    assert len(chooser.by_question) == STANDING_QUESTIONS
+    assert "4?" not in chooser.by_question
+    assert "5?" in chooser.by_question
+
+
 @pytest.mark.parametrize(("steady", "read_before", "tries"), [(True, False, 1), (False, False, 2), (True, True, 0)])
 def test_what_is_known_of_plain_decoding_need_not_be_tried_again(steady: bool, read_before: bool, tries: int) -> None:
     """One short answer says what long ones take, where a token costs what any other does; the control, which does not know
@@ -286,12 +331,14 @@ def test_what_takes_other_times_begins_anew(pair: Pair) -> None:
 def test_the_choice_is_between_mixes_and_the_baseline_where_there_are_both(pair: Pair) -> None:
     chooser = pair.methods["auto"].choice
     assert chooser is not None
-    assert list(chooser.methods) == ["hybrid", "hybrid-blind", "autoregressive"]
+    assert list(chooser.methods) == ["hybrid", "hybrid-blind", "autoregressive", "eagle"]
+    assert chooser.standing == {"eagle"}, "for standing questions only"
     fewer = {name: method for name, method in pair.methods.items() if name != "hybrid-blind"}
     made = auto(pair.parts, fewer)
     assert made is not None
     assert made.choice is not None
     assert list(made.choice.methods) == ["eagle", "cross-modal", "prior", "hybrid", "autoregressive"], "else one of each kind"
+    assert not made.choice.standing
 
 
 def test_another_head_begins_anew(pair: Pair) -> None:

@@ -27,6 +27,7 @@ from eventspec.core import (
 from eventspec.drafters import LanguageDrafter
 from eventspec.drafters.language_model import Written
 from eventspec.drafters.reused import place
+from eventspec.nn.linear import Linear
 from eventspec.pairs import Pair, bundled, load_pair
 from eventspec.pairs.pair_file import DATA, PairFile
 from eventspec.recordings import Recording
@@ -126,6 +127,14 @@ def test_the_event_drafter_drafts_while_the_target_encodes(pair: Pair) -> None:
     assert told["timing_ms"]["first_provisional"] < told["timing_ms"]["first_committed"]
     assert told["speculation"]["tau"] > 1
     assert told["usage"]["visual_tokens"] == 520
+
+
+def test_only_what_drafts_is_in_reduced_precision(pair: Pair) -> None:
+    drafter = pair.drafter("cross-modal")
+    assert isinstance(drafter, LanguageDrafter)
+    assert all(part.reduced for part in drafter.language.modules() if isinstance(part, Linear))
+    exact = [pair.parts.language_target.language, pair.parts.adapters.drafter, pair.parts.adapters.target]  # type: ignore[union-attr]
+    assert not any(part.reduced for model in exact for part in model.modules() if isinstance(part, Linear))
 
 
 def test_updates_fold_into_the_answer(pair: Pair) -> None:

@@ -59,11 +59,15 @@ class EventGpt(nn.Module):
         self.language = Llama(config.language)
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Event images float [B * images, 3, S, S] -> event rows [B, event_tokens, D], temporal means first."""
-        return self.pooled(self.adaptor(self.projector(self.tower(pixels))))
+        """Event images float [B * images, 3, S, S] -> event rows [B, event_tokens, D], temporal means first.
+
+        The released code takes the means last. They are the same sums here, of a fifth of the rows: the layers behind the
+        activation are linear."""
+        rows: Tensor = self.adaptor(self.projector.linear_2(self.pooled(self.projector.inner(self.tower(pixels)))))
+        return rows
 
     def pooled(self, features: Tensor) -> Tensor:
-        """Adapted features float [B * images, tokens, D] -> event rows [B, event_tokens, D]; means in the features' dtype."""
+        """Features float [B * images, tokens, D] -> event rows [B, event_tokens, D]; means in the features' dtype."""
         features = features.unflatten(0, (-1, self.config.images))
         return torch.cat((features.mean(2), features.mean(1)), 1)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from eventspec.nn.decode import compiled
 from eventspec.nn.layer_weights import VisionWeights
-from eventspec.nn.linear import Linear, product, usable_for
+from eventspec.nn.linear import Linear, product
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class ClipViT(nn.Module):
 
     def _at_once(self, x: Tensor, layers: tuple[int, ...]) -> list[Tensor]:
         """The blocks' outputs without a gradient."""
-        weights = [cast(Block, block).weights(x.dtype == self.cls.dtype) for block in self.blocks[: layers[-1]]]
-        config = self.config
-        quick = config.hidden_act == "quick_gelu"
-        how = (config.num_attention_heads, quick, config.layer_norm_eps, usable_for(x) and usable_for(self.cls))
+        blocks, final = cast("list[Block]", self.blocks[: layers[-1]]), x.dtype == self.cls.dtype
+        weights = [block.weights(final) for block in blocks]
+        config, packed = self.config, final and all(block.qkv.packs for block in blocks)
+        how = (config.num_attention_heads, config.hidden_act == "quick_gelu", config.layer_norm_eps, packed)
         found: list[Tensor] = _vision_pass()(x, weights, list(layers), *how)
         return found

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
-from typing import Literal, Optional
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Literal, Optional, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 Layout = Literal["rows", "columns", "packed"]
+Way = TypeVar("Way", bound=str)
+Model = TypeVar("Model", bound=nn.Module)
 FEW_ROWS = 4
 """Below this many rows MKL's call is cheaper than oneDNN's."""
 _PACKED_FOR = 64
@@ -61,28 +64,34 @@ def layout() -> Layout:
     """The fastest layout for fp32 on this CPU: 24 rows through more weights than a core's nearest caches hold, on one thread.
     Some 30 ms, once a process."""
     weights, x = [torch.full((768, 256), 0.5) for _ in range(8)], torch.full((24, 256), 0.5)
-    ways: dict[Layout, tuple[list[Tensor], Callable[[Tensor], Tensor]]] = {
-        "rows": (weights, lambda weight: F.linear(x, weight)),
-        "columns": ([by_columns(weight) for weight in weights], lambda weight: F.linear(x, weight)),
+    columns = [by_columns(weight) for weight in weights]
+    ways: dict[Layout, Callable[[], object]] = {
+        "rows": lambda: [F.linear(x, weight) for weight in weights],
+        "columns": lambda: [F.linear(x, weight) for weight in columns],
     }
     if torch.backends.cpu.get_cpu_capability() == "AVX512" and onednn_works():
-        ways["packed"] = ([packed_weight(weight) for weight in weights], lambda weight: product(x, weight, True))
-    took: dict[Layout, list[float]] = {name: [] for name in ways}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a lane
-    try:
-        with torch.inference_mode():
-            for _ in range(8):
-                for name, (found, through) in ways.items():
-                    began = time.perf_counter()
-                    for weight in found:
-                        through(weight)
-                    took[name].append(time.perf_counter() - began)
-    finally:
-        torch.set_num_threads(threads)
-    least = {name: min(seconds) for name, seconds in took.items()}
+        packed = [packed_weight(weight) for weight in weights]
+        ways["packed"] = lambda: [product(x, weight, True) for weight in packed]
+    least = least_seconds(ways, 8)
     best = min(least, key=lambda name: least[name])
     return best if least[best] < _WORTH * least["rows"] else "rows"
+
+
+@torch.inference_mode()
+def least_seconds(ways: Mapping[Way, Callable[[], object]], repeats: int) -> dict[Way, float]:
+    """The least time that each of several ways takes on one thread, as in a lane; they take turns."""
+    took: dict[Way, list[float]] = {name: [] for name in ways}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(repeats):
+            for name, through in ways.items():
+                began = time.perf_counter()
+                through()
+                took[name].append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(threads)
+    return {name: min(seconds) for name, seconds in took.items()}
 
 
 def spare_rows(rows: int) -> int:
@@ -104,9 +113,14 @@ def filled(x: Tensor, packed: bool) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor, packed: bool, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-    """x [..., I] through a weight [O, I], which may be `packed` in oneDNN's layout, and a bias [O] -> [..., O]."""
+    """x [..., I] through a weight [O, I], which may be `packed` in oneDNN's layout, and a bias [O] -> [..., O]. A packed weight
+    of another dtype has the product in its own."""
     if not packed:
         return F.linear(x, weight, bias)
+    if weight.dtype != x.dtype:
+        own = None if bias is None else bias.to(weight.dtype)
+        reduced: Tensor = torch.ops.mkldnn._linear_pointwise(filled(x, True).to(weight.dtype), weight, own, "none", [], "")
+        return reduced[: x.size(0)].to(x.dtype)
     found: Tensor = torch.ops.mkldnn._linear_pointwise(filled(x, True), weight, bias, "none", [], "")
     return found[: x.size(0)]
 
@@ -145,47 +159,88 @@ def int8_pays() -> bool:
     once a process."""
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         return False
-    # No two columns alike: a kernel that mixes them up is found out.
-    weights = [torch.linspace(0, 99, 768 * 192).sin().view(768, 192) for _ in range(8)]
-    x = torch.linspace(-1, 1, 2 * 192).view(2, 192)
+    x, weights = _unlike(2)
     small = [int8_weight(weight) for weight in weights]
-    exactly, quantised = list[float](), list[float]()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a lane
     try:
-        with torch.inference_mode():
-            for _ in range(12):
-                began = time.perf_counter()
-                for weight in weights:
-                    F.linear(x, weight)
-                between = time.perf_counter()
-                for values, scales in small:
-                    int8_product(x, values, scales)
-                exactly.append(between - began)
-                quantised.append(time.perf_counter() - between)
+        wanted, found = F.linear(x, weights[0]), int8_product(x, *small[0])
+        if not _nearly(found, wanted):
+            return False
+        ways = {
+            "exactly": lambda: [F.linear(x, weight) for weight in weights],
+            "quantised": lambda: [int8_product(x, values, scales) for values, scales in small],
+        }
+        took = least_seconds(ways, 12)
     except (AttributeError, RuntimeError, NotImplementedError):  # a torch without it
         return False
-    finally:
-        torch.set_num_threads(threads)
-    wanted = F.linear(x, weights[0])
-    right = bool((int8_product(x, *small[0]) - wanted).abs().max() < 0.02 * wanted.abs().max())
-    return right and min(quantised) < _WORTH * min(exactly)
+    return took["quantised"] < _WORTH * took["exactly"]
+
+
+@functools.cache
+def bfloat16_pays() -> bool:
+    """Whether some rows, and few, go through oneDNN's products of bfloat16 rightly, and sooner than through those of fp32 that
+    are used here, on this CPU and one thread: some 15 ms, once a process. It does where the processor multiplies them."""
+    few, many = _unlike(8), _unlike(48)
+    weights = few[1]
+    try:
+        if not onednn_works():
+            return False
+        small = [packed_weight(weight.to(torch.bfloat16)) for weight in weights]
+        if not _nearly(product(few[0], small[0], True), F.linear(few[0], weights[0])):
+            return False
+        used = [laid_out(weight) for weight in weights]
+        ways = {
+            "exactly": lambda: [product(x, weight, layout() == "packed") for x, _ in (few, many) for weight in used],
+            "reduced": lambda: [product(x, weight, True) for x, _ in (few, many) for weight in small],
+        }
+        took = least_seconds(ways, 8)
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+    return took["reduced"] < _WORTH * took["exactly"]
+
+
+def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:
+    """Rows [rows, 192] and twelve weights [512, 192] of which no two columns are alike: a kernel that mixes them up is found
+    out."""
+    drawn = torch.Generator().manual_seed(0)
+    return torch.randn(rows, 192, generator=drawn), [torch.randn(512, 192, generator=drawn) for _ in range(12)]
+
+
+def _nearly(found: Tensor, wanted: Tensor) -> bool:
+    return bool((found - wanted).abs().max() < 0.02 * wanted.abs().max())
+
+
+def laid_out(weight: Tensor) -> Tensor:
+    """An fp32 weight [O, I] on a CPU in the layout that is fastest here."""
+    found = layout()
+    return weight if found == "rows" else packed_weight(weight) if found == "packed" else by_columns(weight)
 
 
 class Linear(nn.Linear):
     """As nn.Linear, exact in fp32. In evaluation mode its weight is taken to be final: it is laid out on first use."""
 
+    reduced = False
+    """Whether its products may be of bfloat16, see `in_reduced_precision`."""
     _laid_out: Tensor | None = None
-    _laid_out_from: tuple[int, Layout] = (0, "rows")
+    _laid_out_from: tuple[int, Layout, bool] = (0, "rows", False)
+
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether its products are of bfloat16, whatever the number of rows."""
+        return self.reduced and _fp32_on_cpu(self.weight) and bfloat16_pays()
+
+    @property
+    def packs(self) -> bool:
+        """Whether `final` gives a weight in oneDNN's layout."""
+        return self.in_bfloat16 or usable_for(self.weight)
 
     def final(self) -> Tensor:
-        """The weight [O, I] in the layout that is fastest here; packed where `usable_for` it."""
-        weight = self.weight.detach()
-        if not _fp32_on_cpu(weight) or layout() == "rows":
+        """The weight [O, I] in the layout that is fastest here; packed where `packs` says so."""
+        weight, reduced = self.weight.detach(), self.in_bfloat16
+        if not _fp32_on_cpu(weight) or (layout() == "rows" and not reduced):
             return weight
-        made_from = (weight.data_ptr(), layout())
+        made_from = (weight.data_ptr(), layout(), reduced)
         if self._laid_out is None or self._laid_out_from != made_from:
-            self._laid_out = (packed_weight if layout() == "packed" else by_columns)(weight)
+            self._laid_out = packed_weight(weight.to(torch.bfloat16)) if reduced else laid_out(weight)
             self._laid_out_from = made_from
         return self._laid_out
 
@@ -193,10 +248,10 @@ class Linear(nn.Linear):
         """x [..., I] -> [..., O]."""
         if self.training or torch.is_grad_enabled() or x.dtype != self.weight.dtype or not _fp32_on_cpu(x):
             return F.linear(x, self.weight, self.bias)
-        if not usable_for(x):
+        if not self.packs:
             return F.linear(x, self.final(), self.bias)
         rows = x.flatten(0, -2) if x.dim() > 2 else x
-        if x.dim() < 2 or len(rows) < FEW_ROWS:
+        if x.dim() < 2 or (len(rows) < FEW_ROWS and not self.in_bfloat16):
             return F.linear(x, self.weight, self.bias)
         return product(rows, self.final(), True, self.bias).view(*x.shape[:-1], -1)
 
@@ -208,7 +263,17 @@ class Linear(nn.Linear):
         return self
 
 
+def in_reduced_precision(model: Model) -> Model:
+    """A model on the same parameters, not used yet, whose products are of bfloat16 where `bfloat16_pays`: for drafts, which may
+    be wrong. What lies between the products stays in fp32."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    twin = deepcopy(model, shared)
+    for part in twin.modules():
+        if isinstance(part, Linear):
+            part.reduced = True
+    return twin
+
+
 def unpacked(product: nn.Linear) -> Tensor:
     """Its weight [O, I] as `F.linear` is fastest with it: never packed, and of a module of torch's own as it is."""
-    own = isinstance(product, Linear) and not usable_for(product.weight)
-    return product.final() if own and isinstance(product, Linear) else product.weight.detach()
+    return product.final() if isinstance(product, Linear) and not product.packs else product.weight.detach()

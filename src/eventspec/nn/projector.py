@@ -17,5 +17,9 @@ class Projector(nn.Module):
         self.linear_2 = Linear(language, language)
 
     def forward(self, features: Tensor) -> Tensor:
-        projected: Tensor = self.linear_2(F.gelu(self.linear_1(features)))
+        projected: Tensor = self.linear_2(self.inner(features))
         return projected
+
+    def inner(self, features: Tensor) -> Tensor:
+        """What the second layer reads, [..., language width]: behind it everything is linear."""
+        return F.gelu(self.linear_1(features))

@@ -16,7 +16,7 @@ from torch import Tensor
 from eventspec.nn.cache import KVCache
 from eventspec.nn.decode import compiled, decode, decode_together
 from eventspec.nn.layer_weights import LayerWeights
-from eventspec.nn.linear import FEW_ROWS, packed_weight, spare_rows, unpacked, usable_for
+from eventspec.nn.linear import FEW_ROWS, packed_weight, spare_rows, unpacked
 
 if TYPE_CHECKING:
     from eventspec.nn.llama import Layer
@@ -72,7 +72,8 @@ class DecoderRunner:
         self.layers = [layer_weights(layer) for layer in layers]
         weight = self.layers[0].qkv
         self.dtype, self.device = weight.dtype, weight.device
-        self.packed = [packed_layer(layer) for layer in self.layers] if usable_for(weight) else None
+        self.reduced = first.qkv.in_bfloat16
+        self.packed = [packed_layer(layer, reduced=self.reduced) for layer in self.layers] if first.qkv.packs else None
 
     def whole(self, rows: int) -> int:
         """A number of rows, `rows` or some 15 more, whose products are not filled up with rows of zeros; few rows stay as they
@@ -117,7 +118,8 @@ class DecoderRunner:
 
     def _for(self, rows: int) -> tuple[list[LayerWeights], bool]:
         """The weights in the layout that is fastest for so many rows, and whether they are packed."""
-        return (self.layers, False) if self.packed is None or rows < FEW_ROWS else (self.packed, True)
+        few = rows < FEW_ROWS and not self.reduced
+        return (self.layers, False) if self.packed is None or few else (self.packed, True)
 
 
 def layer_weights(layer: Layer) -> LayerWeights:
@@ -126,7 +128,12 @@ def layer_weights(layer: Layer) -> LayerWeights:
     return LayerWeights(*(part.detach() if isinstance(part, Tensor) else unpacked(part) for part in parts))
 
 
-def packed_layer(layer: LayerWeights, unused: Collection[str] = ()) -> LayerWeights:
-    """The same with matrices in oneDNN's layout, but for those that are `unused`."""
-    wanted = {"qkv", "out", "gate_up", "down"} - set(unused)
-    return LayerWeights(**{name: packed_weight(part) if name in wanted else part for name, part in layer._asdict().items()})
+def packed_layer(layer: LayerWeights, unused: Collection[str] = (), reduced: bool = False) -> LayerWeights:
+    """The same with matrices in oneDNN's layout, but for those that are `unused`; `reduced`: of bfloat16."""
+
+    def packed(name: str, part: Tensor) -> Tensor:
+        if name in unused or name not in ("qkv", "out", "gate_up", "down"):
+            return part
+        return packed_weight(part.to(torch.bfloat16) if reduced else part)
+
+    return LayerWeights(**{name: packed(name, part) for name, part in layer._asdict().items()})

@@ -34,6 +34,10 @@ OLD = 8
 USUAL_TOKENS = 32.0
 """Of the first answer, where nothing is known about it."""
 KNOWN_QUESTIONS = 4096
+STANDING = 8
+"""Answers to one question behind which it is learnt about by itself."""
+STANDING_QUESTIONS = 256
+"""That are learnt about by themselves, the latest."""
 
 
 @dataclass
@@ -105,7 +109,11 @@ class Chooser:
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()
     """Those that draft nothing, so that every further token costs the same."""
+    standing: frozenset[str] = frozenset()
+    """Those for standing questions only: better for some questions than the others, and worse for more of them."""
     seen: dict[str, dict[str, Record]] = field(default_factory=dict)
+    by_question: OrderedDict[str, dict[str, Record]] = field(default_factory=OrderedDict)
+    """Of recordings that were read before."""
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
     usual: float = USUAL_TOKENS
     """Tokens of the latest answers, whatever was asked."""
@@ -124,7 +132,14 @@ class Chooser:
             begins = self._begins
             # What no first answer is known of comes in the order of what later ones took.
             states = dict.fromkeys((begins, False))
-            return min(open_to, key=lambda name: tuple(self._hoped(name, tokens, asked, state) for state in states))
+            usual = [name for name in open_to if name not in self.standing]
+            found = min(usual, key=lambda name: tuple(self._hoped(name, tokens, asked, state) for state in states))
+            own = self.by_question.get(asked.question, {}) if asked.read_before else {}
+            if sum(record.count for record in own.values()) < STANDING:
+                return found
+            # What was never chosen for this question is left, as long as it is not what would be chosen for others now.
+            among = [name for name in open_to if name in own or name in self.standing or name == found]
+            return min(among, key=lambda name: own.get(name, Record()).hoped(tokens, name in self.steady))
 
     def _hoped(self, name: str, tokens: float, asked: Asked, begins: bool) -> float:
         """As `Record.hoped`, of a method where a question stands.
@@ -163,10 +178,12 @@ class Chooser:
             self.cold.discard(name)
             if cold and not begins:
                 return
-            seen = self.seen.setdefault(_state(asked, begins), {})
-            for other, own in seen.items():
-                own.faded *= 1.0 if other == name else FADING
-            seen.setdefault(name, Record()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
+            _remember(self.seen.setdefault(_state(asked, begins), {}), name, answered)
+            if asked.read_before:
+                _remember(self.by_question.setdefault(asked.question, {}), name, answered)
+                self.by_question.move_to_end(asked.question)
+                while len(self.by_question) > STANDING_QUESTIONS:
+                    self.by_question.popitem(last=False)
             due = self.path is not None and time.monotonic() - self._written > 1.0
             table = {state: {n: own.answers for n, own in rows.items()} for state, rows in self.seen.items()} if due else None
             self._written = time.monotonic() if due else self._written
@@ -182,7 +199,7 @@ class Chooser:
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
-        return Chooser(self.methods, self.needs_events, self.prior, self.steady)
+        return Chooser(self.methods, self.needs_events, self.prior, self.steady, self.standing)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no
@@ -193,6 +210,13 @@ class Chooser:
             for state, own in json.loads(path.read_text()).items():
                 found.seen[str(state)] = {name: Record.read(rows) for name, rows in own.items() if name in self.methods}
         return found
+
+
+def _remember(seen: dict[str, Record], name: str, answered: Answered) -> None:
+    """One more answer by a method; what is known of the others fades."""
+    for other, own in seen.items():
+        own.faded *= 1.0 if other == name else FADING
+    seen.setdefault(name, Record()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
 
 
 def _state(asked: Asked, begins: bool = False) -> str:

@@ -13,6 +13,7 @@ from eventspec.models.embedded import EOS, drafter_encoder
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.nn.linear import in_reduced_precision
 from eventspec.pairs.methods import cross_modal
 from eventspec.pairs.parts import EVENT_METHOD, Parts
 from eventspec.pairs.specs import DrafterSpec
@@ -46,7 +47,7 @@ def event_method(parts: Parts, name: str, spec: DrafterSpec, how: LoadOptions | 
 
 def embedded_drafter(folder: Path, vocabulary: Vocabulary) -> VisionLanguage:
     """The folder of an embedded pair's drafter, with its prompts."""
-    model = load_eventgpt(folder, rows=vocabulary.size)
+    model = in_reduced_precision(load_eventgpt(folder, rows=vocabulary.size))
     return VisionLanguage.of("EventGPT", drafter_encoder(model, vocabulary.encode), TokenSpace(vocabulary, EOS), "events")
 
 

@@ -13,6 +13,7 @@ from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.loading import LoadOptions
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
+from eventspec.nn.linear import in_reduced_precision
 from eventspec.pairs.adapters import Adapters
 from eventspec.pairs.costs import fitted
 from eventspec.pairs.folders import load_folders
@@ -79,7 +80,8 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
         adapters=Adapters(drafter, target, vocabulary.encode, file.places("adapters")),
         mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
     )
-    events = LanguageDrafter(EVENT_METHOD, drafter_encoder(drafter, vocabulary.encode), EOS, lookahead=prior.sure_of)
+    drafting = drafter_encoder(in_reduced_precision(drafter), vocabulary.encode)
+    events = LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of)
     methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())
     trained_on = file.trained_on or (SOURCE if shipped else "")  # the weights that ship are older than the entry

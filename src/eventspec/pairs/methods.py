@@ -261,7 +261,8 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     """One of several methods, chosen for each question; None where there is nothing to choose from: the two mixes and the
     baseline, else one of each kind. A mix has the drafters of the single methods, and those alone that pay; they are so close
-    to it that telling them apart costs more answers than it saves."""
+    to it that telling them apart costs more answers than it saves. Only for a standing question there are enough answers: a
+    head that has read the recording before is better for some of them (captions), and worse for most."""
     mixes, singles = ((HYBRID,), (BLIND,)), (HEAD_METHODS, (EVENT_METHOD,), ("prior", "ngram"))
     both = HYBRID in methods and BLIND in methods
     kinds = (*(() if both else singles), *mixes, (BASELINE,))  # tried in this order
@@ -269,7 +270,9 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     names = [name for name in found if name is not None]
     if len(names) < 2:
         return None
-    chooser = Chooser(names, frozenset({EVENT_METHOD, HYBRID}) & set(names), parts.prior, frozenset({BASELINE}))
+    heads = [name for name in HEAD_METHODS if name in methods][:1] if both else []
+    eventful = frozenset({EVENT_METHOD, HYBRID}) & set(names)
+    chooser = Chooser([*names, *heads], eventful, parts.prior, frozenset({BASELINE}), frozenset(heads))
     return replace(autoregressive(parts), choice=chooser)
 
 
@@ -322,7 +325,7 @@ METHODS = {
     "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
     "ngram": Shipped("control: prompt lookup", _by(ngram)),
     "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
-    "auto": Shipped("chooses for each question: hybrid, hybrid-blind or the baseline, by what they took here", auto),
+    "auto": Shipped("chooses for each question, by what they took here: hybrid, hybrid-blind, the baseline, or a head", auto),
 }
 """What ships; a pair may offer others."""
 
