@@ -117,6 +117,7 @@ def test_event_rows_are_means_over_space_then_over_time(drafter: tuple[EventGpt,
     features = model.adaptor(model.projector(model.tower(pixels[3:])))
     torch.testing.assert_close(rows[1, :3], features.mean(1), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(rows[1, 3:], features.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.encode_for_drafts(pixels), rows, rtol=1e-4, atol=1e-5)
 
 
 # --------------------------------------------------------------------------------------------------- what does not fit

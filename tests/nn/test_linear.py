@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from eventspec.nn import ClipConfig, ClipViT, Llama
 from eventspec.nn import linear as module
 from eventspec.nn.linear import (
     Linear,
+    Once,
     bfloat16_pays,
     in_reduced_precision,
     int8_pays,
@@ -245,3 +247,46 @@ def test_bfloat16_is_left_where_onednn_has_no_right_product_for_it(broken: str, 
         assert not bfloat16_pays()
     finally:
         bfloat16_pays.cache_clear()
+
+
+@pytest.mark.usefixtures("in_bfloat16")
+@torch.inference_mode()
+def test_a_model_that_was_used_can_be_copied(tiny_llama: Callable[..., Llama]) -> None:
+    exact, x = tiny_llama(), torch.randn(9, 32, generator=torch.Generator().manual_seed(3))
+    wanted = exact.step(x, exact.new_cache(40))[0]
+    exact.logits(x)
+    reduced = in_reduced_precision(exact)
+    assert 0 < float((reduced.step(x, reduced.new_cache(40))[0] - wanted).norm() / wanted.norm()) < 0.03
+    assert torch.equal(exact.step(x, exact.new_cache(40))[0], wanted)
+
+
+@torch.inference_mode()
+def test_a_weight_is_laid_out_anew_where_its_precision_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not module.onednn_works():
+        pytest.skip("this torch has no oneDNN")
+    product, x = in_reduced_precision(layer()), rows(30, 24)
+    monkeypatch.setattr(module, "bfloat16_pays", lambda: False)
+    exact = product(x)
+    monkeypatch.setattr(module, "bfloat16_pays", lambda: True)
+    assert not torch.equal(product(x), exact)
+
+
+def test_what_a_machine_is_like_is_found_out_once_on_one_thread_and_by_nobody_else_meanwhile() -> None:
+    asked, begun = list[int](), threading.Event()
+
+    def find() -> int:
+        asked.append(torch.get_num_threads())
+        begun.wait(1)
+        return 7
+
+    once, found, threads = Once(find), list[int](), torch.get_num_threads()
+    others = [threading.Thread(target=lambda: found.append(once())) for _ in range(3)]
+    for other in others:
+        other.start()
+    begun.set()
+    for other in others:
+        other.join()
+    assert (found, asked, torch.get_num_threads()) == ([7, 7, 7], [1], threads)
+    once.cache_clear()
+    assert once() == 7
+    assert len(asked) == 2

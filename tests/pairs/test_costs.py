@@ -127,6 +127,17 @@ def test_another_machine_or_pair_has_other_costs(pair: Pair, monkeypatch: pytest
     assert place_of(pair) != place
 
 
+def test_other_code_has_other_costs(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Path(costs.__file__).resolve() in {path.resolve() for path in costs.own_code()}
+    module = tmp_path / "kernel.py"
+    module.write_text("slow = True")
+    monkeypatch.setattr(costs, "own_code", lambda: {module})
+    place = place_of(pair)
+    assert place_of(pair) == place
+    module.write_text("slow = False")
+    assert place_of(pair) != place
+
+
 @pytest.mark.long
 def test_what_is_measured_are_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pair: Pair) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

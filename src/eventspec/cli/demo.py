@@ -181,10 +181,12 @@ def rehearse(arms: dict[str, Arm], recordings: Recordings, question: Question) -
     """Let the methods that choose find out what is fast here, as they do within the first answers of a pair."""
     from eventspec.core import Sampling
     from eventspec.experiments.arms import ready
+    from eventspec.pairs.auto import STANDING
 
     for arm in arms.values():
         if (choice := arm.pair.method(arm.method).choice) is not None:
-            for _ in range(2 * len(choice.methods)):
+            again = STANDING if arm.context != "cold" else 0  # one question is a standing one here
+            for _ in range(2 * len(choice.methods) + again):
                 ready(arm, recordings, question, Sampling()).result()
 
 

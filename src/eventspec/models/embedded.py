@@ -121,8 +121,8 @@ def drafter_encoder(model: EventGpt, encode: Callable[[str], list[int]]) -> Even
 
     def rows(events: EventSlice) -> Tensor:
         classes = torch.from_numpy(red_blue_classes(events, model.config.images))
-        visual: Tensor = model.encode(pixels_from_classes(classes).to(model.projector.linear_1.weight))[0]
-        return visual
+        pixels = pixels_from_classes(classes).to(model.projector.linear_1.weight)
+        return model.encode_for_drafts(pixels)[0]
 
     def ids(question: str) -> tuple[list[int], list[int]]:
         before, after = drafter_prompt(question).split("<event>", 1)

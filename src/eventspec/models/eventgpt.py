@@ -59,10 +59,12 @@ class EventGpt(nn.Module):
         self.language = Llama(config.language)
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Event images float [B * images, 3, S, S] -> event rows [B, event_tokens, D], temporal means first.
+        """Event images float [B * images, 3, S, S] -> event rows [B, event_tokens, D], temporal means first."""
+        return self.pooled(self.adaptor(self.projector(self.tower(pixels))))
 
-        The released code takes the means last. They are the same sums here, of a fifth of the rows: the layers behind the
-        activation are linear."""
+    def encode_for_drafts(self, pixels: Tensor) -> Tensor:
+        """As `encode`, but for rounding: what follows the projector's activation is linear, so the means are taken before it,
+        and a fifth of the rows goes through it."""
         rows: Tensor = self.adaptor(self.projector.linear_2(self.pooled(self.projector.inner(self.tower(pixels)))))
         return rows
 

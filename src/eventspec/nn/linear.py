@@ -13,17 +13,20 @@ So they are timed once a process, and one of them is used for all row counts: tw
 
 from __future__ import annotations
 
-import functools
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Literal, Optional, TypeVar
+from functools import partial
+from typing import Any, Generic, Literal, Optional, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 Layout = Literal["rows", "columns", "packed"]
+Found = TypeVar("Found")
 Way = TypeVar("Way", bound=str)
 Model = TypeVar("Model", bound=nn.Module)
 FEW_ROWS = 4
@@ -34,6 +37,38 @@ _INT8_INNER = 64
 """The inner sizes of products in eight bits are multiples of this."""
 _WORTH = 0.9
 """The share of the time of rows below which another layout is used."""
+
+
+class Once(Generic[Found]):
+    """What `find` finds out about this machine, on one thread as in a lane: by whoever asks first in a process, while others
+    wait, so that all have one answer."""
+
+    def __init__(self, find: Callable[[], Found]) -> None:
+        self.find, self.__doc__, self.__name__ = find, find.__doc__, find.__name__
+        self._found: list[Found] = []
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __call__(self) -> Found:
+        if not self._found:
+            with self._lock:
+                if not self._found:
+                    threads = torch.get_num_threads()
+                    torch.set_num_threads(1)
+                    try:
+                        self._found = [self.find()]
+                    finally:
+                        torch.set_num_threads(threads)
+        found: Found = self._found[0]
+        return found
+
+    def cache_clear(self) -> None:
+        """Let it be found out again."""
+        self._found = []
 
 
 def onednn_works() -> bool:
@@ -59,7 +94,7 @@ def packed_weight(weight: Tensor) -> Tensor:
     return packed
 
 
-@functools.cache
+@Once
 def layout() -> Layout:
     """The fastest layout for fp32 on this CPU: 24 rows through more weights than a core's nearest caches hold, on one thread.
     Some 30 ms, once a process."""
@@ -79,18 +114,13 @@ def layout() -> Layout:
 
 @torch.inference_mode()
 def least_seconds(ways: Mapping[Way, Callable[[], object]], repeats: int) -> dict[Way, float]:
-    """The least time that each of several ways takes on one thread, as in a lane; they take turns."""
+    """The least time that each of several ways takes; they take turns."""
     took: dict[Way, list[float]] = {name: [] for name in ways}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for _ in range(repeats):
-            for name, through in ways.items():
-                began = time.perf_counter()
-                through()
-                took[name].append(time.perf_counter() - began)
-    finally:
-        torch.set_num_threads(threads)
+    for _ in range(repeats):
+        for name, through in ways.items():
+            began = time.perf_counter()
+            through()
+            took[name].append(time.perf_counter() - began)
     return {name: min(seconds) for name, seconds in took.items()}
 
 
@@ -153,7 +183,7 @@ def int8_pays_for(*weights: Tensor) -> bool:
     return all(_fp32_on_cpu(weight) and weight.shape[1] % _INT8_INNER == 0 for weight in weights) and int8_pays()
 
 
-@functools.cache
+@Once
 def int8_pays() -> bool:
     """Whether two rows go through eight bits rightly, and sooner than through fp32, on this CPU and one thread: some 10 ms,
     once a process."""
@@ -175,27 +205,30 @@ def int8_pays() -> bool:
     return took["quantised"] < _WORTH * took["exactly"]
 
 
-@functools.cache
+@Once
 def bfloat16_pays() -> bool:
-    """Whether some rows, and few, go through oneDNN's products of bfloat16 rightly, and sooner than through those of fp32 that
-    are used here, on this CPU and one thread: some 15 ms, once a process. It does where the processor multiplies them."""
-    few, many = _unlike(8), _unlike(48)
-    weights = few[1]
+    """Whether rows go through oneDNN's products of bfloat16 rightly, and sooner than through those of fp32 that are used here,
+    on this CPU and one thread, one row as well as those of a tree and of a prompt: some 40 ms, once a process. It does where
+    the processor multiplies them."""
+    many, weights = _unlike(48)
     try:
         if not onednn_works():
             return False
-        small = [packed_weight(weight.to(torch.bfloat16)) for weight in weights]
-        if not _nearly(product(few[0], small[0], True), F.linear(few[0], weights[0])):
-            return False
-        used = [laid_out(weight) for weight in weights]
-        ways = {
-            "exactly": lambda: [product(x, weight, layout() == "packed") for x, _ in (few, many) for weight in used],
-            "reduced": lambda: [product(x, weight, True) for x, _ in (few, many) for weight in small],
-        }
-        took = least_seconds(ways, 8)
+        small, used = [packed_weight(weight.to(torch.bfloat16)) for weight in weights], [laid_out(weight) for weight in weights]
+        exactly, reduced = 0.0, 0.0
+        for rows in (1, 8, 48):
+            x, packs = many[:rows], layout() == "packed"
+            if not _nearly(product(x, small[0], True), F.linear(x, weights[0])):
+                return False
+            few = packs and rows < FEW_ROWS
+            exact = partial(_products, x, weights if few else used, packs and not few)
+            took = least_seconds({"exactly": exact, "reduced": partial(_products, x, small, True)}, 8)
+            if took["reduced"] > took["exactly"]:
+                return False
+            exactly, reduced = exactly + took["exactly"], reduced + took["reduced"]
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
-    return took["reduced"] < _WORTH * took["exactly"]
+    return reduced < _WORTH * exactly
 
 
 def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:
@@ -203,6 +236,10 @@ def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:
     out."""
     drawn = torch.Generator().manual_seed(0)
     return torch.randn(rows, 192, generator=drawn), [torch.randn(512, 192, generator=drawn) for _ in range(12)]
+
+
+def _products(x: Tensor, weights: list[Tensor], packed: bool) -> list[Tensor]:
+    return [product(x, weight, packed) for weight in weights]
 
 
 def _nearly(found: Tensor, wanted: Tensor) -> bool:
@@ -222,6 +259,10 @@ class Linear(nn.Linear):
     """Whether its products may be of bfloat16, see `in_reduced_precision`."""
     _laid_out: Tensor | None = None
     _laid_out_from: tuple[int, Layout, bool] = (0, "rows", False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy, which lays its weight out itself: oneDNN's layout cannot be copied."""
+        return {**self.__dict__, "_laid_out": None}
 
     @property
     def in_bfloat16(self) -> bool:
@@ -264,8 +305,9 @@ class Linear(nn.Linear):
 
 
 def in_reduced_precision(model: Model) -> Model:
-    """A model on the same parameters, not used yet, whose products are of bfloat16 where `bfloat16_pays`: for drafts, which may
-    be wrong. What lies between the products stays in fp32."""
+    """A model on the same parameters, which are final, whose products are of bfloat16 where `bfloat16_pays`: for drafts, which
+    may be wrong. What lies between the products stays in fp32."""
+    bfloat16_pays()  # timed now, and not within the first answer
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = deepcopy(model, shared)
     for part in twin.modules():

@@ -7,7 +7,7 @@ Checked against transformers' LlamaModel to 1e-4 in fp32 (tests/nn).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -155,6 +155,10 @@ class Llama(LanguageEnds):
         """Run T new rows behind the cached ones, as `runner.Rows` has them: x float [T, D] -> the last layer's output [T, D]
         and the outputs [T, D] of the layers `taps` (0 = the embedding), ascending."""
         return self.runner().step(Rows(x, cache, positions, mask), taps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy, which gathers its weights itself."""
+        return {**self.__dict__, "_runner": None}
 
     def train(self, mode: bool = True) -> Llama:
         """As nn.Module.train; training forgets the weights that were gathered."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
@@ -36,6 +36,8 @@ USUAL_TOKENS = 32.0
 KNOWN_QUESTIONS = 4096
 STANDING = 8
 """Answers to one question behind which it is learnt about by itself."""
+TRIES = 3
+"""Answers to a standing question that each method which is for such alone is given: one may be slow by chance."""
 STANDING_QUESTIONS = 256
 """That are learnt about by themselves, the latest."""
 
@@ -56,6 +58,10 @@ class Record:
         self.faded = min(1.0, self.faded + 1 / len(self.answers))
         self.count += 1
 
+    def counted(self) -> list[tuple[float, float, int]]:
+        """The answers that say what a token costs."""
+        return self.answers
+
     @property
     def first(self) -> float:
         """Seconds to the first token: the median of what was seen."""
@@ -66,9 +72,10 @@ class Record:
 
         It goes by answers of about that length: a head start makes short answers free and long ones not, so a price a token
         would mislead. `steady`: there is no head start, and a price a token is right."""
-        near = [1.0 if steady else max(FAR, OCTAVE ** abs(math.log2(max(1.0, tokens) / count))) for _, _, count in self.answers]
-        spent = sum(weight * decode for weight, (_, decode, _) in zip(near, self.answers, strict=True))
-        said = sum(weight * (count - 1) for weight, (_, _, count) in zip(near, self.answers, strict=True))
+        counted = self.counted()
+        near = [1.0 if steady else max(FAR, OCTAVE ** abs(math.log2(max(1.0, tokens) / count))) for _, _, count in counted]
+        spent = sum(weight * decode for weight, (_, decode, _) in zip(near, counted, strict=True))
+        said = sum(weight * (count - 1) for weight, (_, _, count) in zip(near, counted, strict=True))
         return max(0.0, tokens - 1) * spent / said if said else 0.0, self.faded * sum(near)
 
     def hoped(self, tokens: float, steady: bool = False) -> float:
@@ -88,6 +95,19 @@ class Record:
         if not all(0 <= value < 1e9 for row in found for value in row) or not all(count > 0 for _, _, count in found):
             raise ValueError("an answer took no time")
         return cls(found, count=len(found))
+
+
+class StandingRecord(Record):
+    """Of one question, with few answers: the dearest of three or more does not count, something else may have run beside it."""
+
+    def counted(self) -> list[tuple[float, float, int]]:
+        """As `Record.counted`."""
+        if len(self.answers) < TRIES:
+            return self.answers
+        return sorted(self.answers, key=lambda answer: answer[1] / max(1, answer[2] - 1))[:-1]
+
+
+Kind = TypeVar("Kind", bound=Record)
 
 
 @dataclass
@@ -112,8 +132,8 @@ class Chooser:
     standing: frozenset[str] = frozenset()
     """Those for standing questions only: better for some questions than the others, and worse for more of them."""
     seen: dict[str, dict[str, Record]] = field(default_factory=dict)
-    by_question: OrderedDict[str, dict[str, Record]] = field(default_factory=OrderedDict)
-    """Of recordings that were read before."""
+    by_question: OrderedDict[str, dict[str, StandingRecord]] = field(default_factory=OrderedDict)
+    """Of recordings that were read before; no file remembers it."""
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
     usual: float = USUAL_TOKENS
     """Tokens of the latest answers, whatever was asked."""
@@ -139,7 +159,10 @@ class Chooser:
                 return found
             # What was never chosen for this question is left, as long as it is not what would be chosen for others now.
             among = [name for name in open_to if name in own or name in self.standing or name == found]
-            return min(among, key=lambda name: own.get(name, Record()).hoped(tokens, name in self.steady))
+            tried = {name: own.get(name, StandingRecord()) for name in among}
+            if untried := [name for name in among if name in self.standing and tried[name].count < TRIES]:
+                return untried[0]
+            return min(among, key=lambda name: tried[name].hoped(tokens, name in self.steady))
 
     def _hoped(self, name: str, tokens: float, asked: Asked, begins: bool) -> float:
         """As `Record.hoped`, of a method where a question stands.
@@ -178,9 +201,10 @@ class Chooser:
             self.cold.discard(name)
             if cold and not begins:
                 return
-            _remember(self.seen.setdefault(_state(asked, begins), {}), name, answered)
-            if asked.read_before:
-                _remember(self.by_question.setdefault(asked.question, {}), name, answered)
+            if name not in self.standing:  # what it takes for the questions that it is best for says nothing about others
+                _remember(self.seen.setdefault(_state(asked, begins), {}), Record, name, answered)
+            if asked.read_before and not begins:
+                _remember(self.by_question.setdefault(asked.question, {}), StandingRecord, name, answered)
                 self.by_question.move_to_end(asked.question)
                 while len(self.by_question) > STANDING_QUESTIONS:
                     self.by_question.popitem(last=False)
@@ -212,11 +236,11 @@ class Chooser:
         return found
 
 
-def _remember(seen: dict[str, Record], name: str, answered: Answered) -> None:
+def _remember(seen: dict[str, Kind], kind: type[Kind], name: str, answered: Answered) -> None:
     """One more answer by a method; what is known of the others fades."""
     for other, own in seen.items():
         own.faded *= 1.0 if other == name else FADING
-    seen.setdefault(name, Record()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
+    seen.setdefault(name, kind()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
 
 
 def _state(asked: Asked, begins: bool = False) -> str:

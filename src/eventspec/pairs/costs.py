@@ -115,13 +115,18 @@ def read(path: Path) -> dict[str, MethodCosts] | None:
 
 def place_of(pair: Pair, drafter: Path | None = None, how: LoadOptions | None = None) -> Path:
     """The file of a pair, and of the checkpoint that drafts, on this machine. It is another one when a file of theirs, how they
-    were loaded, the methods, the placement, the processor, the number of cores or torch is another."""
+    were loaded, the methods, the placement, the processor, the number of cores, torch or our own code is another."""
     folders = [folder for folder in (pair.folder, pair.checkpoint, drafter) if folder is not None]
-    files = sorted({path for folder in folders for path in folder.rglob("*") if path.is_file()})
+    files = sorted({*own_code(), *(path for folder in folders for path in folder.rglob("*") if path.is_file())})
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     what = [stats, list(pair.methods), pair.workers.placement, machine(), how and str(how)]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
     return cache_folder() / "costs" / f"{digest}.json"
+
+
+def own_code() -> set[Path]:
+    """What a step costs hangs on our own modules too."""
+    return set(Path(__file__).parents[1].rglob("*.py"))
 
 
 def cache_folder() -> Path:
