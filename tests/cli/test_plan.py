@@ -41,6 +41,7 @@ def test_the_page_fits_and_names_the_ceiling(
         (["--tokens", "30", "--profile", "h100"], "choose one of rtx4090-nf4-7b, h200-7b"),
         (["--tokens", "30", "--profile", "h200-7b", "--pair", "embedded"], "--pair"),
         (["--tokens", "30", "--profile", "h200-7b", "--questions", "qa.jsonl"], "--questions"),
+        (["--tokens", "30", "--profile", "h200-7b", "--limit", "3"], "--limit"),
         (["--tokens", "0", "--profile", "h200-7b"], "--tokens"),
         (["--profile", "h200-7b"], "--tokens"),
         (["--tokens", "30", "--pair", "nowhere"], "no pair 'nowhere'"),

@@ -11,6 +11,9 @@ import typer
 from eventspec.cli.paths import given_path
 from eventspec.errors import BadInput
 
+USUAL_LIMIT = 10
+"""Questions that a pair is measured with."""
+
 
 def plan(
     tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")],
@@ -24,17 +27,19 @@ def plan(
         Path | None,
         typer.Option(parser=given_path, help="Measure with these, a qa.jsonl; default: questions about a bundled scene."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many of the questions.")] = 10,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help=f"At most this many of the questions (default: {USUAL_LIMIT}).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict every method's time and speedup for an answer of N tokens, beside the ceiling of all lossless methods."""
-    if profile is not None and (pair is not None or questions is not None):
-        given = "--pair" if pair is not None else "--questions"
+    measuring = {"--pair": pair, "--questions": questions, "--limit": limit}
+    if profile is not None and (given := next((name for name, value in measuring.items() if value is not None), None)):
         raise BadInput(f"{given} is for measuring here, --profile is another machine: leave one of them out")
     if profile is not None:
         found = _of_profile(profile, tokens)
     else:
-        found = _of_pair("embedded" if pair is None else pair, questions, limit, tokens)
+        found = _of_pair("embedded" if pair is None else pair, questions, limit or USUAL_LIMIT, tokens)
     if as_json:
         typer.echo(json.dumps(found))
     else:
