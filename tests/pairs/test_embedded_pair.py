@@ -130,10 +130,11 @@ def test_the_event_drafter_drafts_while_the_target_encodes(pair: Pair) -> None:
 
 
 def test_only_what_drafts_is_in_reduced_precision(pair: Pair) -> None:
-    drafter = pair.drafter("cross-modal")
+    drafter, adapters = pair.drafter("cross-modal"), pair.parts.adapters
     assert isinstance(drafter, LanguageDrafter)
+    assert adapters is not None
     assert all(part.reduced for part in drafter.language.modules() if isinstance(part, Linear))
-    exact = [pair.parts.language_target.language, pair.parts.adapters.drafter, pair.parts.adapters.target]  # type: ignore[union-attr]
+    exact = [pair.parts.language_target.language, adapters.drafter, adapters.target]
     assert not any(part.reduced for model in exact for part in model.modules() if isinstance(part, Linear))
 
 

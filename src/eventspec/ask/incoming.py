@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.engine.process_lock import ProcessLock
 from eventspec.events.stream import EventStream
+from eventspec.process_lock import ProcessLock
 from eventspec.recordings import Recording
 from eventspec.video.clip import VideoClip
 from eventspec.views import read_only

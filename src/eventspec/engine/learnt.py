@@ -15,7 +15,7 @@ import numpy as np
 
 from eventspec.core import Round
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.process_lock import ProcessLock
+from eventspec.process_lock import ProcessLock
 
 DECAY = 0.99
 """What a round weighs behind the next one: about a hundred are remembered."""

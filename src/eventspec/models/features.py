@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eventspec.core import BadInput
-from eventspec.engine.process_lock import ProcessLock
+from eventspec.process_lock import ProcessLock
 
 
 def content_key(frame: np.ndarray[Any, np.dtype[np.uint8]]) -> str:

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from eventspec.core import BadInput, Limits, Media, Proposal, Sampling, Scores, TappedPrompt, TargetSession, Trace, Verdict
 from eventspec.engine.numerics import measured_rounding
-from eventspec.engine.process_lock import ProcessLock
 from eventspec.models.prompt import Frames
 from eventspec.models.session import check_context
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import LanguageEnds, rope_tables
+from eventspec.process_lock import ProcessLock
 from eventspec.tree import depths, is_chain, tree_mask
 from eventspec.video.sampling import uniform_indices
 

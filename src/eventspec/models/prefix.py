@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from eventspec.engine.process_lock import ProcessLock
 from eventspec.models.prompt import Prompt
 from eventspec.nn import KVCache, Llama
 from eventspec.nn.cache import LentCache, Loan
+from eventspec.process_lock import ProcessLock
 
 SPARE = 128
 """Rows by which caches grow: a prompt that is a few tokens longer than the last one needs no copy of what was read."""

@@ -13,16 +13,17 @@ So they are timed once a process, and one of them is used for all row counts: tw
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any, Generic, Literal, Optional, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from eventspec.process_lock import ProcessLock
 
 Layout = Literal["rows", "columns", "packed"]
 Found = TypeVar("Found")
@@ -45,12 +46,7 @@ class Once(Generic[Found]):
     def __init__(self, find: Callable[[], Found]) -> None:
         self.find, self.__doc__, self.__name__ = find, find.__doc__, find.__name__
         self._found: list[Found] = []
-        self._renew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
 
     def __call__(self) -> Found:
         if not self._found:
@@ -189,18 +185,14 @@ def int8_pays() -> bool:
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         return False
     x, weights = _unlike(2)
-    small = [int8_weight(weight) for weight in weights]
-    try:
-        wanted, found = F.linear(x, weights[0]), int8_product(x, *small[0])
-        if not _nearly(found, wanted):
-            return False
-        ways = {
-            "exactly": lambda: [F.linear(x, weight) for weight in weights],
-            "quantised": lambda: [int8_product(x, values, scales) for values, scales in small],
-        }
-        took = least_seconds(ways, 12)
-    except (AttributeError, RuntimeError, NotImplementedError):  # a torch without it
+    if not _works(lambda: int8_product(x, *int8_weight(weights[0])), F.linear(x, weights[0])):
         return False
+    small = [int8_weight(weight) for weight in weights]
+    ways = {
+        "exactly": lambda: [F.linear(x, weight) for weight in weights],
+        "quantised": lambda: [int8_product(x, values, scales) for values, scales in small],
+    }
+    took = least_seconds(ways, 12)
     return took["quantised"] < _WORTH * took["exactly"]
 
 
@@ -211,28 +203,27 @@ def bfloat16_pays() -> bool:
     for another layout in fp32. Some 60 ms, once a process. It does where the processor multiplies bfloat16."""
     many, weights = _unlike(48)
     parts = (many, many, many[:8], many[:2])
-    try:
-        if not onednn_works():
-            return False
-        small, used = [packed_weight(weight.to(torch.bfloat16)) for weight in weights], [laid_out(weight) for weight in weights]
-        if not all(_nearly(product(x, small[0], True), F.linear(x, weights[0])) for x in parts):
-            return False
-        packs = layout() == "packed"
 
-        def exactly() -> None:
-            for x in parts:
-                few = packs and len(x) < FEW_ROWS
-                for weight in weights if few else used:
-                    product(x, weight, packs and not few)
+    def first(x: Tensor) -> Tensor:
+        return product(x, packed_weight(weights[0].to(torch.bfloat16)), True)
 
-        def reduced() -> None:
-            for x in parts:
-                for weight in small:
-                    product(x, weight, True)
-
-        took = least_seconds({"exactly": exactly, "reduced": reduced}, 8)
-    except (AttributeError, RuntimeError, NotImplementedError):
+    if not onednn_works() or not all(_works(partial(first, x), F.linear(x, weights[0])) for x in parts):
         return False
+    small, used = [packed_weight(weight.to(torch.bfloat16)) for weight in weights], [laid_out(weight) for weight in weights]
+    packs = layout() == "packed"
+
+    def exactly() -> None:
+        for x in parts:
+            few = packs and len(x) < FEW_ROWS
+            for weight in weights if few else used:
+                product(x, weight, packs and not few)
+
+    def reduced() -> None:
+        for x in parts:
+            for weight in small:
+                product(x, weight, True)
+
+    took = least_seconds({"exactly": exactly, "reduced": reduced}, 8)
     return took["reduced"] < _WORTH * took["exactly"]
 
 
@@ -243,7 +234,13 @@ def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:
     return torch.randn(rows, 192, generator=drawn), [torch.randn(512, 192, generator=drawn) for _ in range(12)]
 
 
-def _nearly(found: Tensor, wanted: Tensor) -> bool:
+def _works(find: Callable[[], Tensor], wanted: Tensor) -> bool:
+    """Whether a product of another number format is there, which a torch or a processor may lack, and is nearly what is
+    wanted."""
+    try:
+        found = find()
+    except (AttributeError, RuntimeError):  # no such operator, or none for this format
+        return False
     return bool((found - wanted).abs().max() < 0.02 * wanted.abs().max())
 
 

@@ -73,7 +73,7 @@ class DecoderRunner:
         weight = self.layers[0].qkv
         self.dtype, self.device = weight.dtype, weight.device
         self.reduced = first.qkv.in_bfloat16
-        self.packed = [packed_layer(layer, reduced=self.reduced) for layer in self.layers] if first.qkv.packs else None
+        self.packed = [final_weights(layer) for layer in layers] if first.qkv.packs else None
 
     def whole(self, rows: int) -> int:
         """A number of rows, `rows` or some 15 more, whose products are not filled up with rows of zeros; few rows stay as they
@@ -128,12 +128,13 @@ def layer_weights(layer: Layer) -> LayerWeights:
     return LayerWeights(*(part.detach() if isinstance(part, Tensor) else unpacked(part) for part in parts))
 
 
-def packed_layer(layer: LayerWeights, unused: Collection[str] = (), reduced: bool = False) -> LayerWeights:
-    """The same with matrices in oneDNN's layout, but for those that are `unused`; `reduced`: of bfloat16."""
+def final_weights(layer: Layer) -> LayerWeights:
+    """A decoder layer's tensors, its matrices as `Linear.final` has them: each is laid out once."""
+    norms = layer.input_norm.detach(), layer.post_norm.detach()
+    return LayerWeights(norms[0], layer.qkv.final(), layer.out.final(), norms[1], layer.gate_up.final(), layer.down.final())
 
-    def packed(name: str, part: Tensor) -> Tensor:
-        if name in unused or name not in ("qkv", "out", "gate_up", "down"):
-            return part
-        return packed_weight(part.to(torch.bfloat16) if reduced else part)
 
-    return LayerWeights(**{name: packed(name, part) for name, part in layer._asdict().items()})
+def packed_layer(layer: LayerWeights, unused: Collection[str] = ()) -> LayerWeights:
+    """The same with matrices in oneDNN's layout, but for those that are `unused`."""
+    wanted = {"qkv", "out", "gate_up", "down"} - set(unused)
+    return LayerWeights(**{name: packed_weight(part) if name in wanted else part for name, part in layer._asdict().items()})

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
 from eventspec.engine.method import Answered, Asked
-from eventspec.engine.process_lock import ProcessLock
 from eventspec.files import write_text
+from eventspec.process_lock import ProcessLock
 
 NOISE = 0.15
 """How far one answer's time is from what is expected of it, as a share: how soon a method counts as known."""
