@@ -177,6 +177,13 @@ def test_a_drafter_without_weights_stands_in_for_another() -> None:
     assert mixture.standing_in({"adapted": "nobody"}) == mixture
 
 
+def test_who_stands_in_for_another_has_its_rounds_too() -> None:
+    found, texts = Rounds(6.0, 20.0, 9.0), Rounds(4.0, 20.0, 0.0)
+    mixture = Mixture({"head": SourceWeights(), "prior": SourceWeights()}, 0.0, {"head+prior": found, "prior": texts})
+    assert mixture.standing_in({"other": "head"}).rounds == {"head+prior": found, "other+prior": found, "prior": texts}
+    assert mixture.standing_in({"prior": "head"}).rounds == mixture.rounds, "it has weights of its own"
+
+
 class Named:
     """A drafter in name only."""
 
@@ -223,8 +230,8 @@ def test_a_fit_asks_a_model_too_that_is_not_worth_its_cost() -> None:
         asked = (Recording.open("example:street"), "Describe the scene.")
         with_texts = pair.with_method("hybrid", replace(method, drafts=texts))
         one, two = (list(judged(with_texts, [asked] * count, lambda *_: None, count)) for count in (1, 2))
-    assert any("eagle" in row.names for row in one)
-    assert not any("eagle" in row.names for row in two[len(one) :]), "to the next question texts alone"
+    assert any("specvlm" in row.names for row in one)
+    assert not any("specvlm" in row.names for row in two[len(one) :]), "to the next question texts alone"
     assert any("reused" in row.names for row in two[len(one) :])
 
 

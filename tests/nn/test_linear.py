@@ -12,17 +12,7 @@ from torch import nn
 
 from eventspec.nn import ClipConfig, ClipViT, Llama
 from eventspec.nn import linear as module
-from eventspec.nn.linear import (
-    Linear,
-    Once,
-    bfloat16_pays,
-    in_reduced_precision,
-    int8_pays,
-    int8_pays_for,
-    int8_product,
-    int8_weight,
-    spare_rows,
-)
+from eventspec.nn.linear import Linear, Once, bfloat16_pays, in_reduced_precision, spare_rows
 from eventspec.nn.runner import Rows
 
 
@@ -111,48 +101,6 @@ def test_a_packed_product_is_filled_up_a_little() -> None:
     assert all(count < 8 for rows, count in spare.items() if rows <= 256)
     assert all(count < 16 for count in spare.values())
     assert not any(spare[rows] for rows in (1, 2, 3, 4, 64, 80, 544))
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 40])
-@torch.inference_mode()
-def test_a_product_in_eight_bits_is_nearly_the_product(count: int) -> None:
-    """Weights are off by half of 1/127 of their row's largest at most, and rows by the last bits of bfloat16."""
-    weight, x = rows(40, 192), rows(count, 192)
-    found, wanted = int8_product(x, *int8_weight(weight)), F.linear(x, weight)
-    assert found.dtype == torch.float32
-    assert float((found - wanted).abs().max() / wanted.abs().max()) < 0.02
-    assert not torch.equal(found, wanted), "the control: it is not the exact one"
-
-
-@torch.inference_mode()
-def test_a_row_of_zeros_has_eight_bits_too() -> None:
-    weight = torch.stack((torch.zeros(16), torch.ones(16)))
-    assert int8_product(torch.ones(1, 16), *int8_weight(weight)).tolist() == [[0.0, pytest.approx(16.0, rel=0.01)]]
-
-
-def test_eight_bits_are_left_where_torch_has_no_product_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*given: object) -> torch.Tensor:
-        raise AttributeError("no such operator")
-
-    int8_pays.cache_clear()
-    monkeypatch.setattr(module, "int8_product", missing)
-    try:
-        assert not int8_pays()
-        assert not int8_pays_for(rows(4, 4))
-    finally:
-        int8_pays.cache_clear()
-
-
-def test_eight_bits_are_for_fp32_alone() -> None:
-    assert not int8_pays_for(rows(4, 64).to(torch.bfloat16))
-
-
-@pytest.mark.parametrize("inner", [20, 32, 100, 172])
-def test_eight_bits_are_left_for_rows_that_torchs_kernel_would_read_past(inner: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "int8_pays", lambda: True)
-    assert not int8_pays_for(rows(8, inner))
-    assert not int8_pays_for(rows(8, 64), rows(8, inner))
-    assert int8_pays_for(rows(8, 64), rows(7, 128))
 
 
 @pytest.fixture

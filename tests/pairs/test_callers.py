@@ -22,6 +22,7 @@ from eventspec.engine import worker as worker_module
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
+from eventspec.text import TokenSpace
 from eventspec.video.clip import VideoClip
 
 QUESTION = "Describe the scene."
@@ -192,6 +193,13 @@ def test_banning_everything_is_refused(pair: Pair, scene: Recording) -> None:
     size = pair.vocabulary.size
     with pytest.raises(BadInput, match=f"banned_ids leave no token: all {size} of the vocabulary are banned"):
         generate(pair, scene, QUESTION, "autoregressive", banned_ids=range(size))
+
+
+def test_rows_of_a_model_behind_its_vocabulary_do_not_count_as_what_can_be_said(pair: Pair) -> None:
+    spare = TokenSpace(pair.vocabulary, 2, banned_ids=tuple(range(8, 3 * pair.vocabulary.size)))
+    assert spare.sampling(Sampling()).banned_ids == spare.banned_ids
+    with pytest.raises(BadInput, match="leave no token"):
+        spare.sampling(Sampling(banned_ids=tuple(range(8))))
 
 
 def test_settings_may_come_as_numpy_and_as_lists() -> None:

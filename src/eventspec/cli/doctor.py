@@ -74,6 +74,7 @@ def examine() -> Facts:
         "memory_gib": _memory(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "torch": _torch(),
+        "native_trees": _native(),
         "extras": _extras(),
         "bundled_pairs": _bundled_pairs(),
     }
@@ -107,6 +108,15 @@ def _torch() -> Facts:
         "threads": torch.get_num_threads(),
         "cuda_devices": [{"name": one.name, "memory_gib": round(one.total_memory / GIB, 1)} for one in described],
     }
+
+
+def _native() -> bool | None:
+    """Whether heads grow their draft trees in machine code here; None where torch does not import."""
+    try:
+        from eventspec.nn.native import library
+    except Exception:  # as above
+        return None
+    return library() is not None
 
 
 def _extras() -> dict[str, Facts] | None:
@@ -153,6 +163,8 @@ def _warnings(facts: Facts) -> list[str]:
         warnings.append(f"torch does not import ({facts['torch']['error']}): reinstall eventspec in a fresh environment")
     elif facts["torch"]["build"] != "CPU" and not facts["torch"]["cuda_devices"]:
         warnings.append("torch is a CUDA build but sees no device: models run on the CPU")
+    if facts["native_trees"] is False:
+        warnings.append("no C compiler that can be used (cc, gcc, clang): heads draft by TorchScript, more slowly")
     if util.find_spec("torchvision"):
         warnings.append(
             "torchvision present: may break transformers where it was built for another torch, and changes pixels where "

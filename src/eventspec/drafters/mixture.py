@@ -135,9 +135,14 @@ class Mixture:
         return np.asarray(1 / (1 + np.exp(-(self.bias + (features * found).sum((1, 2))))))
 
     def standing_in(self, places: Mapping[str, str]) -> Mixture:
-        """The same, where drafters without weights of their own, the keys, have those of others."""
-        more = {name: self.weights[other] for name, other in places.items() if other in self.weights}
-        return replace(self, weights={**more, **self.weights})
+        """The same, where drafters without weights of their own, the keys, have those of others, and their rounds."""
+        like = {name: other for name, other in places.items() if name not in self.weights and other in self.weights}
+        rounds = dict(self.rounds)
+        for name, other in like.items():
+            for names, found in self.rounds.items():
+                rounds.setdefault("+".join(name if one == other else one for one in names.split("+")), found)
+        more = {name: self.weights[other] for name, other in like.items()}
+        return replace(self, weights={**more, **self.weights}, rounds=rounds)
 
     def save(self, path: Path) -> None:
         """Write the weights as JSON."""

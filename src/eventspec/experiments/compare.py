@@ -20,11 +20,11 @@ from eventspec.experiments.afterwards import first_difference, vision_acceptance
 from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, interleaved
 from eventspec.experiments.figures import BASE, Row, summary
 from eventspec.experiments.rows import RowFile, beside, check_place
+from eventspec.machine import processor
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs import Pair
-from eventspec.pairs.costs import processor
 from eventspec.pairs.parts import ends_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question

@@ -21,7 +21,8 @@ from eventspec.nn.cache import KVCache
 from eventspec.nn.crossed import crossed_pass, crossed_read
 from eventspec.nn.decode import attend, compiled, last_row, rms_norm
 from eventspec.nn.layer_weights import CrossWeights, HeadWeights, LayerWeights
-from eventspec.nn.linear import FEW_ROWS, int8_pays_for, int8_product, int8_weight, packed_weight, usable_for
+from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
+from eventspec.nn.native import NativeHead
 from eventspec.nn.runner import packed_layer
 
 
@@ -40,14 +41,14 @@ def layer_pass(
     Returns [T, D]. mask float [T, start + T] is added; None: every row sees all of them. Writes rows [start, start + T) of
     the `stored` keys and values. The weights are not packed for oneDNN: a second layout of them in the processor's caches
     costs what it saves (4, 6 and 10 rows behind a verification on a Zen core: packed 1.01, 1.05 and 1.00 times the time, n =
-    80 each). In eight bits (`DraftKernel.quantised`) they are a quarter as many bytes.
+    80 each).
     """
-    layer, eps, scales = weights.layers[0], weights.eps, weights.scales
+    layer, eps = weights.layers[0], weights.eps
     cross, reduction, hidden_norm = weights.cross, weights.reduction, weights.hidden_norm
     if cross is not None:
         return crossed_pass(embeds, hidden, cos, sin, stored, start, mask, weights.layers, cross, weights.heads, eps)
     if reduction is not None:
-        x = through(torch.cat((embeds, hidden), 1), reduction, scales, 0)
+        x = F.linear(torch.cat((embeds, hidden), 1), reduction)
         bias = weights.bias
         if bias is not None:
             x = x + bias
@@ -57,17 +58,12 @@ def layer_pass(
         seen = rms_norm(hidden, hidden_norm, eps)
         x = seen if weights.norm_residual else hidden
         normed = torch.cat((rms_norm(embeds, layer.input_norm, eps), seen), 1)
-    found = through(normed, layer.qkv, scales, 1)
+    found = F.linear(normed, layer.qkv)
     attended = attend(found, x.size(0), cos, sin, stored[0], stored[1], start, mask, 0, weights.heads)
-    x = x + through(attended, layer.out, scales, 2)
-    inner = through(rms_norm(x, layer.post_norm, eps), layer.gate_up, scales, 3)
+    x = x + F.linear(attended, layer.out)
+    inner = F.linear(rms_norm(x, layer.post_norm, eps), layer.gate_up)
     half = inner.size(1) // 2
-    return x + through(F.silu(inner[:, :half]) * inner[:, half:], layer.down, scales, 4)
-
-
-def through(x: Tensor, weight: Tensor, scales: Optional[List[Tensor]], place: int) -> Tensor:  # noqa: UP006, UP045
-    """x [T, I] through a weight [O, I], which may be in eight bits with its own of the `scales`: [T, O]."""
-    return F.linear(x, weight) if scales is None else int8_product(x, weight, scales[place])
+    return x + F.linear(F.silu(inner[:, :half]) * inner[:, half:], layer.down)
 
 
 def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tensor, Tensor]:
@@ -75,9 +71,7 @@ def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tenso
     norm, ids = weights.out_norm, weights.ids
     if norm is not None:
         hidden = rms_norm(hidden, norm, weights.eps)
-    logs, tokens = (
-        through(hidden, weights.head, weights.scales, 5).float().log_softmax(-1).topk(min(width, weights.head.size(0)))
-    )
+    logs, tokens = F.linear(hidden, weights.head).float().log_softmax(-1).topk(min(width, weights.head.size(0)))
     if ids is not None:
         tokens = ids[tokens]
     return logs, tokens
@@ -210,15 +204,16 @@ def fixed_tree(paths: Sequence[Sequence[int]]) -> TreeConfig:
 
 
 class DraftKernel:
-    """The weights of one head, laid out for the passes above: those that read what was committed, and those that draft."""
+    """The weights of one head, laid out for the passes above; `native` where trees are grown in machine code."""
 
     def __init__(self, weights: HeadWeights) -> None:
-        self.weights = self.drafting = weights
+        self.weights = weights
         layer, heads = weights.layers[0], weights.heads
         width = layer.out.shape[1]  # of all heads together
         remembered = layer.qkv[width:]
         self.packed = packed_weight(remembered) if usable_for(remembered) else None
         self.heads, self.eps = heads, weights.eps
+        self.native: NativeHead | None = None
 
     @property
     def blocks(self) -> int:
@@ -235,28 +230,15 @@ class DraftKernel:
     def with_reduction(self, reduction: Tensor, bias: Tensor | None) -> DraftKernel:
         """The same, with another way to join an embedding and a feature."""
         twin = copy(self)
-        twin.weights = twin.drafting = self.weights._replace(reduction=reduction, bias=bias)
-        if (scales := self.drafting.scales) is not None:  # all else stays in eight bits as it is
-            small, own = int8_weight(reduction)
-            twin.drafting = self.drafting._replace(reduction=small, bias=bias, scales=[own, *scales[1:]])
+        twin.weights = self.weights._replace(reduction=reduction, bias=bias)
+        twin.native = None if self.native is None else self.native.with_reduction(reduction, bias)
         return twin
 
-    def quantised(self) -> DraftKernel:
-        """The same, with matrices in eight bits for drafting, where that pays. A draft may be wrong, and what was committed is
-        read with the weights as they are. (Zen 4, behind a verification: a tree of 180 nodes 2.6 ms instead of 3.3, n = 137;
-        as many rounds.)"""
-        weights, layer = self.weights, self.weights.layers[0]
-        matrices = (layer.qkv, layer.out, layer.gate_up, layer.down, weights.head)
-        joining = () if weights.reduction is None else (weights.reduction,)
-        if weights.cross is not None or not int8_pays_for(*matrices, *joining):
-            return self
-        reduction = None if weights.reduction is None else int8_weight(weights.reduction)
-        pairs = [int8_weight(matrix) for matrix in matrices]
-        (qkv, out, gate_up, down, head), own = zip(*pairs, strict=True)
-        small = layer._replace(qkv=qkv, out=out, gate_up=gate_up, down=down)
-        scales = [layer.qkv.new_empty(0) if reduction is None else reduction[1], *own]
-        twin, first = copy(self), None if reduction is None else reduction[0]
-        twin.drafting = weights._replace(layers=[small], reduction=first, head=head, scales=scales)
+    def natively(self) -> DraftKernel:
+        """The same, growing its trees in machine code where that can be. A draft may be wrong, so matrices are in eight bits
+        there; what was committed is read with the weights as they are."""
+        twin = copy(self)
+        twin.native = NativeHead.of(self.weights)
         return twin
 
     def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
@@ -279,8 +261,10 @@ class DraftKernel:
         cache: KVCache,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """As the function `grow`, behind the committed rows of `cache`; nothing is committed."""
+        if self.native is not None:
+            return self.native.grow(hidden, growth, floor, mass, end, position, tables, cache)
         how = (growth.width, growth.levels, floor, mass, end, position, list(growth.shape))
-        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, *how, tables, stored_in(cache), cache.length, self.drafting)
+        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, *how, tables, stored_in(cache), cache.length, self.weights)
         return found
 
 

@@ -49,8 +49,7 @@ class CrossWeights(NamedTuple):
 class HeadWeights(NamedTuple):
     """A head on the target's features. reduction [D, 2 D] with its bias [D]: EAGLE-1; hidden_norm [D]: EAGLE-3, `norm_residual`
     if the residual is normed too; cross: DREAM. out_norm [D] before `head` [V', D]; ids int64 [V'] of the head's rows, None:
-    they are the target's. scales bfloat16 [O] of the reduction, qkv, out, gate_up, down and `head`, where these are in eight
-    bits (`nn.linear.int8_weight`)."""
+    they are the target's."""
 
     layers: List[LayerWeights]  # noqa: UP006
     head: Tensor
@@ -63,4 +62,3 @@ class HeadWeights(NamedTuple):
     cross: Optional[CrossWeights] = None  # noqa: UP045
     out_norm: Optional[Tensor] = None  # noqa: UP045
     ids: Optional[Tensor] = None  # noqa: UP045
-    scales: Optional[List[Tensor]] = None  # noqa: UP006, UP045

@@ -33,8 +33,6 @@ FEW_ROWS = 4
 """Below this many rows MKL's call is cheaper than oneDNN's."""
 _PACKED_FOR = 64
 """The row count that oneDNN is told to pack for; its layout is the same from 4 to 600 rows."""
-_INT8_INNER = 64
-"""The inner sizes of products in eight bits are multiples of this."""
 _WORTH = 0.9
 """The share of the time of rows below which another layout is used."""
 
@@ -157,43 +155,6 @@ def usable_for(weight: Tensor) -> bool:
 
 def _fp32_on_cpu(weight: Tensor) -> bool:
     return weight.dtype == torch.float32 and weight.device.type == "cpu"
-
-
-def int8_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A weight [O, I] in eight bits, for products that need not be exact: int8 [O, I], and bfloat16 [O] that every row is to be
-    multiplied by."""
-    scales = weight.detach().abs().amax(1).clamp_min(1e-12) / 127
-    return (weight.detach() / scales[:, None]).round().to(torch.int8).contiguous(), scales.to(torch.bfloat16)
-
-
-def int8_product(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """x float [T, I] through a weight [O, I] of `int8_weight`: float32 [T, O], its last bits those of bfloat16."""
-    found: Tensor = torch.ops.aten._weight_int8pack_mm(x.to(torch.bfloat16), weight, scales)
-    return found.float()
-
-
-def int8_pays_for(*weights: Tensor) -> bool:
-    """Whether products of a few rows with all of these are worth having in eight bits: fp32 on a CPU where they are the
-    fastest, and inner sizes that torch's kernel can take. It asks for none, and reads past the end of a row of 20 or of 100."""
-    return all(_fp32_on_cpu(weight) and weight.shape[1] % _INT8_INNER == 0 for weight in weights) and int8_pays()
-
-
-@Once
-def int8_pays() -> bool:
-    """Whether two rows go through eight bits rightly, and sooner than through fp32, on this CPU and one thread: some 10 ms,
-    once a process."""
-    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
-        return False
-    x, weights = _unlike(2)
-    if not _works(lambda: int8_product(x, *int8_weight(weights[0])), F.linear(x, weights[0])):
-        return False
-    small = [int8_weight(weight) for weight in weights]
-    ways = {
-        "exactly": lambda: [F.linear(x, weight) for weight in weights],
-        "quantised": lambda: [int8_product(x, values, scales) for values, scales in small],
-    }
-    took = least_seconds(ways, 12)
-    return took["quantised"] < _WORTH * took["exactly"]
 
 
 @Once

@@ -20,6 +20,7 @@ from eventspec.core import BadInput
 from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.policy import DraftPolicy
 from eventspec.files import write_text
+from eventspec.machine import cache_folder, processor
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs.auto import Chooser
 from eventspec.pairs.methods import AUTO
@@ -129,27 +130,8 @@ def own_code() -> set[Path]:
     return set(Path(__file__).parents[1].rglob("*.py"))
 
 
-def cache_folder() -> Path:
-    """Where what can be made again is kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "eventspec"
-
-
 def machine() -> dict[str, Any]:
     """What costs depend on, as far as the system tells."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {"processor": processor(), "cores": cores, "gpus": gpus, "torch": torch.__version__, "system": platform.platform()}
-
-
-def processor() -> str:
-    """The processor's name, and its family, model and instruction set where the system tells: clouds give several kinds one
-    name."""
-    fields = dict[str, str]()
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            fields.setdefault(name.strip(), value.strip())
-    known = [f"{name} {fields[field]}" for name, field in (("family", "cpu family"), ("model", "model")) if field in fields]
-    name = fields.get("model name") or platform.processor() or platform.machine()
-    return f"{name} ({' '.join(known)}, {torch.backends.cpu.get_cpu_capability()})" if known else name

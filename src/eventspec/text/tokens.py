@@ -27,7 +27,8 @@ class TokenSpace:
         for name, ids in (("banned id", sampling.banned_ids), ("logit_bias id", biased), ("bad_words id", words)):
             if unknown := [i for i in ids if not 0 <= i < size]:
                 raise BadInput(f"{name} {unknown[0]} is not in the vocabulary: ids are 0 to {size - 1}")
-        if size <= len({*sampling.banned_ids, *self.banned_ids}):
+        banned = {*sampling.banned_ids, *self.banned_ids}
+        if size <= len(banned) and banned.issuperset(range(size)):  # a model's spare rows, behind these, are banned as well
             raise BadInput(f"banned_ids leave no token: all {size} of the vocabulary are banned")
         stops = (*sampling.stop_ids, self.eos_id, *self.extra_eos_ids)
         return replace(sampling, stop_ids=stops, banned_ids=(*sampling.banned_ids, *self.banned_ids))

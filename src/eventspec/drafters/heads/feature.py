@@ -58,7 +58,7 @@ class FeatureHead(Head):
     def drafter(self, name: str, drafting: Drafting) -> FeatureDrafter:
         """As `Head.drafter`."""
         made = FeatureDrafter(name, self, drafting.target, drafting.eos_id, tree_config(drafting.tree, drafting.rates))
-        made.kernel = made.kernel.quantised()
+        made.kernel = made.kernel.natively()
         return made
 
     def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:

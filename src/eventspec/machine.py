@@ -1,0 +1,29 @@
+"""What this machine is, and where what can be made again on it is kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "eventspec"
+
+
+def processor() -> str:
+    """The processor's name, and its family, model and instruction set where the system tells: clouds give several kinds one
+    name."""
+    import torch  # the command line asks for the folder alone, and begins sooner without
+
+    fields = dict[str, str]()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            fields.setdefault(name.strip(), value.strip())
+    known = [f"{name} {fields[field]}" for name, field in (("family", "cpu family"), ("model", "model")) if field in fields]
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    return f"{name} ({' '.join(known)}, {torch.backends.cpu.get_cpu_capability()})" if known else name

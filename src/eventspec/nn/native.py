@@ -1,0 +1,202 @@
+"""Draft trees by a function in C, which is compiled once on the machine at hand (`draft_tree.c` says why).
+
+Without a compiler, or with a head that it does not suit, trees are grown by TorchScript: the same trees, but for rounding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eventspec.errors import BadInput
+from eventspec.files import write_whole
+from eventspec.machine import cache_folder, processor
+from eventspec.nn.cache import KVCache
+from eventspec.nn.layer_weights import HeadWeights
+
+if TYPE_CHECKING:
+    from eventspec.nn.draft import TreeConfig
+
+SOURCE = Path(__file__).with_name("draft_tree.c")
+# No flag that lets sums change places: one thread's rounding mode must stay as the target's forward needs it.
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+MOST_WEIGHTS = 1 << 25
+"""Weights of a head, at most: with more, one core reads for longer than torch's threads together."""
+_Address = ctypes.c_void_p
+_Number = ctypes.c_int64
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (("values", _Address), ("scales", _Address), ("inputs", _Number), ("outputs", _Number))
+
+
+class _Head(ctypes.Structure):
+    _fields_ = (
+        *((name, _Number) for name in ("width", "heads", "kv_heads", "head_dim", "inner", "norm_residual")),
+        ("eps", ctypes.c_float),
+        *((name, _Matrix) for name in ("reduction", "qkv", "out", "gate_up", "down", "head")),
+        *((name, _Address) for name in ("bias", "input_norm", "hidden_norm", "post_norm", "out_norm", "ids")),
+    )
+
+
+class _Growth(ctypes.Structure):
+    _fields_ = (
+        *((name, _Number) for name in ("breadth", "levels", "rows", "all_rows", "end", "position", "start", "capacity")),
+        *((name, _Address) for name in ("shape", "embedding", "cos", "sin", "keys", "values")),
+        *((name, ctypes.c_float) for name in ("floor", "mass")),
+    )
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled functions; None where there is no compiler, or it cannot do this. A second, once a machine."""
+    with suppress(OSError, AttributeError, ValueError, subprocess.SubprocessError):
+        found = ctypes.CDLL(str(_compiled()))
+        found.grow.argtypes, found.grow.restype = [_Address] * 6, _Number
+        _Number.in_dll(found, "block_size")
+        return found
+    return None
+
+
+def _compiled() -> Path:
+    """The file of the functions: the one kept for this source and processor, or made now. OSError or SubprocessError where
+    there is neither."""
+    source = SOURCE.read_text()
+    key, folder = _digest("\0".join((source, *FLAGS, processor())).encode()), cache_folder() / "native"
+    for kept in folder.glob(f"{key}-*.so"):
+        if _sound(kept):
+            return kept
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        raise OSError("no compiler of C")
+    made = Path(_own().name) / f"{key}.so"
+    subprocess.run([compiler, *FLAGS, "-o", str(made), str(SOURCE), "-lm"], check=True, capture_output=True, timeout=60)
+    content = made.read_bytes()
+    with suppress(OSError, BadInput):  # else it lives as long as this process
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = folder / f"{key}-{_digest(content)}.so"
+        write_whole(place, lambda part: part.write_bytes(content))
+        place.chmod(0o600)
+    return made
+
+
+def _sound(kept: Path) -> bool:
+    """Whether a kept file is as it was written, and nobody else may write it: it is run."""
+    with suppress(OSError):
+        stat = kept.stat()
+        own = not hasattr(os, "getuid") or stat.st_uid == os.getuid()
+        return own and not stat.st_mode & 0o022 and kept.stem.endswith(f"-{_digest(kept.read_bytes())}")
+    return False
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]
+
+
+@functools.cache
+def _own() -> TemporaryDirectory[str]:
+    """A folder of this process."""
+    return TemporaryDirectory(prefix="eventspec-")
+
+
+@dataclass(frozen=True)
+class NativeHead:
+    """A head's weights as the compiled functions read them, and what keeps them in memory."""
+
+    weights: _Head
+    kept: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, weights: HeadWeights) -> NativeHead | None:
+        """The same head; None where it cannot be grown so: another kind of layer, precision or device, no compiler."""
+        layer = weights.layers[0]
+        plain = [weights.reduction, layer.qkv, layer.out, layer.gate_up, layer.down, weights.head]
+        vectors = [weights.bias, layer.input_norm, weights.hidden_norm, layer.post_norm, weights.out_norm]
+        tensors = [tensor for tensor in (*plain, *vectors) if tensor is not None]
+        if weights.cross is not None or any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
+            return None
+        if sum(map(torch.numel, tensors)) > MOST_WEIGHTS or library() is None:
+            return None
+        kept = list[Tensor]()
+        matrices = [_matrix(matrix, kept) for matrix in plain]
+        heads, width = weights.heads, layer.post_norm.numel()
+        head_dim = layer.out.shape[1] // heads
+        kv_heads = (len(layer.qkv) // head_dim - heads) // 2
+        sizes = (width, heads, kv_heads, head_dim, layer.down.shape[1], int(weights.norm_residual), weights.eps)
+        found = _Head(*sizes, *matrices, *(_address(vector, kept) for vector in (*vectors, weights.ids)))
+        return cls(found, tuple(kept))
+
+    def with_reduction(self, reduction: Tensor, bias: Tensor | None) -> NativeHead:
+        """As `DraftKernel.with_reduction`."""
+        kept, twin = list(self.kept), _Head.from_buffer_copy(self.weights)
+        twin.reduction, twin.bias = _matrix(reduction, kept), _address(bias, kept)
+        return NativeHead(twin, tuple(kept))
+
+    def grow(
+        self,
+        hidden: Tensor,
+        growth: TreeConfig,
+        floor: float,
+        mass: float,
+        end: int,
+        position: int,
+        tables: list[Tensor],
+        cache: KVCache,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As `DraftKernel.grow`."""
+        functions, kept = library(), list[Tensor]()
+        assert functions is not None, "or there was no such head"
+        width, levels = growth.width, growth.levels
+        rows, all_rows, room, shape = width, width * levels, width * (1 + (levels - 1) * width), None
+        if growth.shape:
+            recorded, expanded = growth.shape[: 2 * levels : 2], growth.shape[1 : 2 * levels : 2]
+            rows, all_rows, room = max(1, *map(len, expanded)), sum(map(len, expanded)), sum(map(len, recorded))
+            parts = [torch.cat((torch.tensor([len(part)]), part)) for part in growth.shape[: 2 * levels]]
+            shape = _address(torch.cat(parts), kept)
+        made = np.empty((2, max(1, room)), np.int64), np.empty(max(1, room), np.float32)
+        stored = (cache.keys[0], cache.values[0])
+        given = [_address(part, kept) for part in (*tables, *stored)]
+        assert given[3] == cache.keys[0].data_ptr(), "a cache is never copied"
+        numbers = (width, levels, rows, all_rows, end, position, cache.length, cache.capacity)
+        asked = _Growth(*numbers, shape, *given, floor, mass)
+        places = (made[0][0].ctypes.data, made[0][1].ctypes.data, made[1].ctypes.data)
+        count = functions.grow(ctypes.byref(self.weights), ctypes.byref(asked), _address(hidden, kept), *places)
+        if count < 0:
+            raise MemoryError("no memory for a draft tree")
+        tokens, parents = (torch.from_numpy(row[:count]) for row in made[0])
+        return tokens, parents, torch.from_numpy(made[1][:count])
+
+
+def _address(tensor: Tensor | None, kept: list[Tensor]) -> int | None:
+    """Where a tensor's numbers lie behind each other, for as long as `kept` lives; None: there are none."""
+    if tensor is None or not tensor.numel():
+        return None
+    kept.append(tensor.detach().contiguous())
+    return kept[-1].data_ptr()
+
+
+def _matrix(weight: Tensor | None, kept: list[Tensor]) -> _Matrix:
+    """A weight [O, I] in eight bits, as many outputs side by side as the functions take at once, and what each output is to be
+    multiplied by."""
+    functions = library()
+    if weight is None or functions is None:
+        return _Matrix()
+    outputs, inputs = weight.shape
+    side = _Number.in_dll(functions, "block_size").value
+    whole = torch.nn.functional.pad(weight.detach(), (0, 0, 0, -outputs % side))
+    scales = whole.abs().amax(1).clamp_min(1e-12) / 127
+    values = (whole / scales[:, None]).round().to(torch.int8).reshape(-1, side, inputs).transpose(1, 2)
+    return _Matrix(_address(values, kept), _address(scales, kept), inputs, outputs)
