@@ -6,6 +6,10 @@ import os
 import platform
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def cache_folder() -> Path:
@@ -27,3 +31,11 @@ def processor() -> str:
     known = [f"{name} {fields[field]}" for name, field in (("family", "cpu family"), ("model", "model")) if field in fields]
     name = fields.get("model name") or platform.processor() or platform.machine()
     return f"{name} ({' '.join(known)}, {torch.backends.cpu.get_cpu_capability()})" if known else name
+
+
+def arrived(tensor: Tensor) -> None:
+    """Wait until a GPU has computed a tensor: before that a clock only knows that it was asked for."""
+    if tensor.is_cuda:
+        import torch
+
+        torch.cuda.current_stream(tensor.device).synchronize()

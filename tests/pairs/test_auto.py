@@ -362,8 +362,8 @@ def test_what_takes_other_times_begins_anew(pair: Pair) -> None:
 def test_the_choice_is_between_mixes_and_the_baseline_where_there_are_both(pair: Pair) -> None:
     chooser = pair.methods["auto"].choice
     assert chooser is not None
-    assert list(chooser.methods) == ["hybrid", "hybrid-blind", "autoregressive", "eagle"]
-    assert chooser.standing == {"eagle"}, "for standing questions only"
+    assert list(chooser.methods) == ["hybrid", "hybrid-blind", "autoregressive", "specvlm"]
+    assert chooser.standing == {"specvlm"}, "for standing questions only"
     fewer = {name: method for name, method in pair.methods.items() if name != "hybrid-blind"}
     made = auto(pair.parts, fewer)
     assert made is not None

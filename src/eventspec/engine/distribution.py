@@ -12,6 +12,7 @@ moves past the random number.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,10 +50,14 @@ def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
 
     A tokenizer may have more ids than the model has rows: what has none cannot be said, so it is passed over here and below.
     """
-    banned = [token for token in sampling.banned_ids if token < logits.shape[-1]]
-    if not banned:
-        return logits
-    return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
+    banned = _banned(sampling.banned_ids, logits.shape[-1], logits.device)
+    return logits.index_fill(-1, banned, -torch.inf) if len(banned) else logits
+
+
+@functools.lru_cache(maxsize=32)
+def _banned(ids: tuple[int, ...], size: int, device: torch.device) -> Tensor:
+    """Those of the ids that have a logit, where logits are: a step should not wait for them to be carried there."""
+    return torch.tensor([token for token in ids if token < size], dtype=torch.int64, device=device)
 
 
 def allowed_on_host(logits: Tensor, sampling: Sampling) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadInput, EventSlice, Media, Trace
+from eventspec.machine import arrived
 from eventspec.models.features import FeatureCache
 from eventspec.nn import Llama
 from eventspec.trace import Lane
@@ -90,6 +91,7 @@ class FrameEncoder:
             return self.language.embed.weight[:0]  # they may come later
         began = trace.now()
         visual = self._rows(media.video.frames[uniform_indices(len(media.video.frames), self.frames)])
+        arrived(visual)
         trace.span("vision", lane, began)
         for note in self.kept.notes if self.kept is not None else ():
             trace.note(note)
@@ -139,6 +141,7 @@ class EventEncoder:
             raise BadInput(f"the recording has no events: {self.name} has nothing to see")
         began = trace.now()
         visual = self.see(media.events)
+        arrived(visual)
         trace.span("vision", lane, began)
         return visual
 

@@ -25,6 +25,7 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.engine.numerics import measured_rounding
+from eventspec.machine import arrived
 from eventspec.models.features import FeatureCache, FeatureFolder
 from eventspec.models.prefix import Prefix, Reading
 from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder
@@ -91,6 +92,7 @@ class LanguageContext:
         if (rows := waiting - max(1, tail)) > 0:  # the last row stays: its forward gives the first logits
             began = trace.now()
             session.read(min(self.language.runner().whole(rows), waiting - 1))
+            arrived(session.pending)
             trace.span("prefill", "target", began)
         return session
 

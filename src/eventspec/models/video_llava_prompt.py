@@ -110,4 +110,6 @@ def video_llava_encoder(
         return model.encode(pixels.to(model.projector.linear_1.weight))
 
     text = partial(prompt_ids, vocabulary, bos=bos)
-    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", kept=cache)
+    # On a GPU eight frames take little longer than one, so they are encoded together; a frame that a cache has is not.
+    one_by_one = model.projector.linear_1.weight.device.type == "cpu" or cache is not None
+    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", one_by_one, cache)

@@ -72,6 +72,10 @@ class DecoderRunner:
         self.layers = [layer_weights(layer) for layer in layers]
         weight = self.layers[0].qkv
         self.dtype, self.device = weight.dtype, weight.device
+        if self.device.type == "cuda":
+            # cuDNN's attention is planned anew for every number of rows, which no two steps of an answer have alike: 40 ms
+            # each on an H200, where a step takes 6. The other kernels need no plan.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.reduced = first.qkv.in_bfloat16
         self.packed = [final_weights(layer) for layer in layers] if first.qkv.packs else None
 

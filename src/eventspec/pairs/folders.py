@@ -50,9 +50,8 @@ def load_folders(
         drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False, quantized=None))
         made[EVENT_METHOD] = cross_modal(parts, *in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}")))
     pair = Pair(target.resolve().name, parts, built(parts, made), workers, checkpoint=target)
-    # The policies' costs are guesses. A GPU's forward is timed as it is launched, which tells nothing.
-    pair = learning(pair) if how.device == "cpu" else pair
-    return remembering(pair, place_of(pair, drafter, how), warm=False)
+    # The policies' costs are guesses.
+    return remembering(learning(pair), place_of(pair, drafter, how), warm=False)
 
 
 def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:
