@@ -49,11 +49,11 @@ class Rows:
         rows = len(self.x) if self.mask is None else self.leading
         return 0 if self.cache.length or len(self.x) == 1 else rows
 
-    def added(self) -> Tensor | None:
+    def added(self, chains: bool = False) -> Tensor | None:
         """The mask of the rows behind the `causal` ones as numbers to be added [T - causal, cache.length + T]; None: it would
-        hide nothing, or there are no such rows."""
+        hide nothing, there are no such rows, or they are causal behind the cached ones and the kernel knows `chains`."""
         rows, start, mask = len(self.x), self.cache.length, self.mask
-        if mask is None and start and rows > 1:
+        if mask is None and start and rows > 1 and not chains:
             mask = torch.ones(rows, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
         if mask is None:
             return None
@@ -76,6 +76,8 @@ class DecoderRunner:
             # cuDNN's attention is planned anew for every number of rows, which no two steps of an answer have alike: 40 ms
             # each on an H200, where a step takes 6. The other kernels need no plan.
             torch.backends.cuda.enable_cudnn_sdp(False)
+        # Flash attention, which is for half precision, has a causal mask of its own, and no other.
+        self.chains = self.device.type == "cuda" and self.dtype in (torch.float16, torch.bfloat16) and self.head_dim % 8 == 0
         self.reduced = first.qkv.in_bfloat16
         self.packed = [final_weights(layer) for layer in layers] if first.qkv.packs else None
 
@@ -91,7 +93,7 @@ class DecoderRunner:
     def step(self, rows: Rows, taps: tuple[int, ...] = ()) -> tuple[Tensor, list[Tensor]]:
         """The last layer's output [T, D] and those of the layers `taps` (0 = the embedding), ascending."""
         cache, (layers, packed) = rows.cache, self._for(len(rows.x))
-        where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added(), rows.causal)
+        where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added(self.chains), rows.causal)
         found: tuple[Tensor, list[Tensor]] = _decode()(rows.x, *where, layers, packed, self.heads, self.eps, list(taps))
         return found
 
@@ -108,7 +110,7 @@ class DecoderRunner:
             [rows.cache.keys for rows in several],
             [rows.cache.values for rows in several],
             [rows.cache.length for rows in several],
-            [rows.added() for rows in several],
+            [rows.added(self.chains) for rows in several],
             [rows.causal for rows in several],
             layers,
             packed,
