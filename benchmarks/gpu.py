@@ -42,7 +42,7 @@ TEXT = ([1] * 5, [1] * 12)
 def random_model(kind: Callable[[], nn.Module], dtype: torch.dtype, device: str) -> Any:
     torch.set_default_dtype(dtype)
     with torch.device(device):
-        made = kind().requires_grad_(False).eval()
+        made = kind().to(device).requires_grad_(False).eval()  # what is never made on a GPU: tables of rotations
     torch.set_default_dtype(torch.float32)
     for weight in made.parameters():
         if weight.dim() > 1:

@@ -9,7 +9,7 @@ import pytest
 from eventspec.cli import run
 
 
-@pytest.mark.parametrize("name", ["rtx4090-nf4-7b", "h200-7b", "h200-7b-16-frames", "h200-7b-64-frames"])
+@pytest.mark.parametrize("name", ["rtx4090-nf4-7b", "h200-7b", "h200-7b-measured", "h200-7b-16-frames", "h200-7b-64-frames"])
 def test_a_profile_is_predicted_and_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--profile", name, "--tokens", "30", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

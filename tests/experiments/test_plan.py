@@ -95,7 +95,7 @@ def test_everything_predicted_says_so_and_names_its_source() -> None:
 
 
 def test_an_unknown_profile_and_an_empty_answer_are_refused() -> None:
-    with pytest.raises(BadInput, match="rtx4090-nf4-7b, h200-7b, h200-7b-16-frames, h200-7b-64-frames"):
+    with pytest.raises(BadInput, match="rtx4090-nf4-7b, h200-7b, h200-7b-measured, h200-7b-16-frames, h200-7b-64-frames"):
         profile("h100")
     with pytest.raises(BadInput, match="at least 1"):
         outlook(FAST, {BASE: plain(FAST)}, 0)

@@ -60,6 +60,21 @@ PROFILES: Mapping[str, Machine] = {
         ),
     ),
     "h200-7b": Machine("EventGPT 7B drafts for Video-LLaVA 7B, bf16, 8 frames", _ROOFLINE, _H200),
+    "h200-7b-measured": Machine(
+        "EventGPT 7B drafts for Video-LLaVA 7B, bf16, 8 frames, by eventspec",
+        "measured on one H200 (torch 2.11): random weights of the published sizes, which take as long; 4 answers of 64 tokens; "
+        "the drafter's vision is mostly drawing event images on a CPU core; V(k) over trees, 20 forwards each",
+        StageTimes(
+            vision=11.1,
+            prefill=53.4,
+            step=6.7,
+            drafter_vision=34.2,
+            drafter_prefill=18.1,
+            drafter_step=7.5,
+            # A step waits for its launches, which are the same for several rows; a mask keeps them from flash attention.
+            verify_curve=((1, 1.0), (2, 1.44), (16, 1.52), (32, 1.54), (64, 1.62), (100, 1.65)),
+        ),
+    ),
     "h200-7b-16-frames": Machine(
         "the same with 16 frames, past the target's context of 4096",
         _ROOFLINE,
