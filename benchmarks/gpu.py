@@ -88,6 +88,27 @@ def forked(nodes: int) -> Proposal:
     return Proposal(np.ones(nodes, np.int64), parents)
 
 
+def beside(begin: Callable[[], LanguageSession], drafting: LanguageSession, device: str, repeats: int) -> float:
+    """The target's prefill while a drafter decodes on the same GPU."""
+    done = threading.Event()
+
+    def draft_on() -> None:
+        stream = torch.cuda.Stream() if device.startswith("cuda") else None
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            while not done.is_set():
+                drafting.score(Proposal.empty()).logits.argmax(-1).tolist()
+
+    other, seconds = threading.Thread(target=draft_on), []
+    other.start()
+    for _ in range(repeats):
+        began = time.perf_counter()
+        begin().score(Proposal.empty()).logits.argmax(-1).tolist()
+        seconds.append(time.perf_counter() - began)
+    done.set()
+    other.join()
+    return round(1e3 * median(seconds), 3)
+
+
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--device", default="cuda")
@@ -131,24 +152,7 @@ def main() -> None:
         for name, shape in (("verify", lambda nodes: Proposal.chain([1] * nodes)), ("tree", forked)):
             drafts = {count: shape(count - 1) if count > 1 else Proposal.empty() for count in COUNTS}
             found[f"{name}_ms"] = {count: taken(lambda draft=draft: session.score(draft)) for count, draft in drafts.items()}  # type: ignore[misc]
-        done, (_, drafting) = threading.Event(), behind(drafter, media)
-
-        def draft_on() -> None:
-            stream = torch.cuda.Stream() if given.device.startswith("cuda") else None
-            with torch.inference_mode(), torch.cuda.stream(stream):
-                while not done.is_set():
-                    drafting.score(Proposal.empty()).logits.argmax(-1).tolist()
-
-        beside = threading.Thread(target=draft_on)
-        beside.start()
-        seconds = []
-        for _ in range(given.repeats):
-            began = time.perf_counter()
-            begin().score(Proposal.empty()).logits.argmax(-1).tolist()
-            seconds.append(time.perf_counter() - began)
-        done.set()
-        beside.join()
-        found["beside_ms"] = round(1e3 * median(seconds), 3)
+        found["beside_ms"] = beside(begin, behind(drafter, media)[1], given.device, given.repeats)
     gpu = torch.cuda.get_device_name() if given.device.startswith("cuda") else None
     where = {"gpu": gpu, "processor": processor(), "torch": torch.__version__, "dtype": given.dtype, "layers": given.layers}
     told = json.dumps({**where, "repeats": given.repeats, **found}, indent=1)

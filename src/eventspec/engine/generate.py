@@ -20,7 +20,6 @@ from eventspec.engine.drafts import Drafts
 from eventspec.engine.numerics import Numerics, PlainDecoding
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers
-from eventspec.machine import arrived
 from eventspec.tree import named_by, within
 
 Encode = Callable[[Trace], Context]
@@ -89,7 +88,6 @@ def decode(
         with trace.round(len(proposal), proposal.depth, proposal.origin) as record:
             proposal = answer.admissible(proposal)
             scores = session.score(proposal)
-            arrived(scores.logits)  # the verdict needs them at once, and the costs are learnt from the time they took
             record.scored()
             verdict = answer.verify(scores.logits, proposal)
             session.commit(verdict)

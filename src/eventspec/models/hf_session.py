@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from eventspec.core import BadInput, Limits, Media, Proposal, Sampling, Scores, TappedPrompt, TargetSession, Trace, Verdict
 from eventspec.engine.numerics import measured_rounding
+from eventspec.machine import arrived
 from eventspec.models.prompt import Frames
 from eventspec.models.session import check_context
 from eventspec.nn import LlamaConfig
@@ -340,6 +341,7 @@ class HfSession:
         mask = None if straight else tree_mask(parents, self.length, len(pending), pending.rows.device)
         scored = self._behind(pending, proposal.tokens.tolist(), depths(parents))
         logits, features = self.language.step(scored, self.cache, mask, count + 1, self.taps)
+        arrived(logits)  # costs are learnt from the time they took
         if self._reading.rows < len(self._reading.prompt):
             self._remember(len(pending), features)
         return Scores(logits, None if features is None else features[len(pending) - 1 :])

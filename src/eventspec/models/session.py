@@ -197,6 +197,7 @@ class LanguageSession:
     def scored(self, hidden: Tensor, features: Tensor | None, logits: Tensor) -> Scores:
         """Of the last pending row and the nodes behind it, from a forward over `asked`; logits [N+1, V] of these rows."""
         last = len(self.pending)
+        arrived(logits)  # who asked needs them at once, and costs are learnt from the time they took
         if self._reading.rows < len(self._reading.prompt.rows):
             self._remember(hidden[:last], None if features is None else features[:last])
         return Scores(logits, None if features is None else features[last - 1 :])
