@@ -33,8 +33,19 @@ def processor() -> str:
     return f"{name} ({' '.join(known)}, {torch.backends.cpu.get_cpu_capability()})" if known else name
 
 
+def instructions() -> str:
+    """What the processor can do, as the system tells it: code that was compiled for one machine may not run on another."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return f"{platform.machine()} {value.strip()}"
+    return f"{platform.machine()} {platform.processor()} {platform.node()}"
+
+
 def arrived(tensor: Tensor) -> None:
-    """Wait until a GPU has computed a tensor: before that a clock only knows that it was asked for."""
+    """Wait until the GPU of a tensor has done all that this thread asked it for: before that a clock only knows when it was
+    asked. Nothing for a CPU."""
     if tensor.is_cuda:
         import torch
 

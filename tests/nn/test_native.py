@@ -182,6 +182,27 @@ def test_numbers_that_are_none_break_nothing() -> None:
     assert set(tokens) <= set(range(50))
 
 
+@pytest.mark.parametrize("what", ["cast", "smaller"])
+def test_what_was_changed_since_is_refused(what: str) -> None:
+    made, tables = kernel("eagle1", SIZES["even"])
+    natively, behind = made.natively(), cache(SIZES["even"])
+    tables[0] = tables[0].double() if what == "cast" else tables[0][:50]
+    with pytest.raises(ValueError, match="fp32" if what == "cast" else "token 99 of 50"):
+        grown(natively, tables, behind, TreeConfig(2, 3))
+
+
+def test_eight_bits_say_nearly_the_same() -> None:
+    torch.manual_seed(7)
+    model = llama(SIZES["even"])
+    made = EagleHead(EagleConfig(SIZES["even"], True)).requires_grad_(False).eval()
+    exact, tables = made.kernel(model), [model.embed.weight, *rope_tables(SIZES["even"], 128)]
+    wanted, rough = (by_path(grown(one, tables, cache(SIZES["even"]), TreeConfig(3, 4))) for one in (exact, exact.natively()))
+    both = wanted.keys() & rough.keys()
+    assert len(both) > 0.6 * len(wanted)
+    assert all(abs(wanted[path] - rough[path]) < 0.3 for path in both)
+    assert wanted != rough, "the control: it is not the exact one"
+
+
 def test_several_threads_grow_at_once() -> None:
     made, tables = kernel("eaglevlm", SIZES["even"])
     natively, behind = made.natively(), cache(SIZES["even"])
@@ -241,12 +262,12 @@ def test_it_is_compiled_once_a_machine(cold: Path, monkeypatch: pytest.MonkeyPat
     library.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert library() is not None, "of what was kept"
-    monkeypatch.setattr(module, "processor", lambda: "another")
+    monkeypatch.setattr(module, "instructions", lambda: "another")
     library.cache_clear()
     assert library() is None, "the control: that one would have to be compiled"
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "others may write", "a folder"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "others may write", "a folder", "a link", "no library"])
 def test_a_file_that_is_not_as_it_was_kept_is_not_run(cold: Path, damage: str) -> None:
     assert library() is not None
     (kept,) = cold.iterdir()
@@ -257,12 +278,38 @@ def test_a_file_that_is_not_as_it_was_kept_is_not_run(cold: Path, damage: str) -
         kept.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     elif damage == "others may write":
         kept.chmod(0o666)
+    elif damage == "a link":
+        kept.rename(kept.with_name("other")).chmod(0o600), kept.symlink_to(kept.with_name("other"))
+    elif damage == "no library":
+        kept.unlink()
+        kept = kept.with_name(f"{kept.stem.split('-')[0]}-{module._digest(b'no library')}.so")
+        kept.write_bytes(b"no library"), kept.chmod(0o600)
     else:
         kept.unlink(), kept.mkdir()
     library.cache_clear()
     assert library() is not None, "compiled anew"
     made, _ = kernel("eagle1", SIZES["even"])
     assert made.natively().native is not None
+
+
+def test_nothing_is_run_from_a_folder_that_others_may_write(cold: Path) -> None:
+    assert library() is not None
+    cold.chmod(0o777)
+    (kept,) = cold.iterdir()
+    before = kept.stat().st_mtime_ns
+    library.cache_clear()
+    assert library() is not None, "compiled for this process"
+    assert [kept.stat().st_mtime_ns] == [before], "and nothing is kept there"
+
+
+def test_without_a_home_it_is_compiled_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(module, "cache_folder", homeless)
+    library.cache_clear()
+    assert library() is None
+    library.cache_clear()
 
 
 def test_without_a_place_to_keep_it_it_is_compiled_for_this_process(cold: Path) -> None:

@@ -368,7 +368,7 @@ def test_the_choice_is_between_mixes_and_the_baseline_where_there_are_both(pair:
     made = auto(pair.parts, fewer)
     assert made is not None
     assert made.choice is not None
-    assert list(made.choice.methods) == ["eagle", "cross-modal", "prior", "hybrid", "autoregressive"], "else one of each kind"
+    assert list(made.choice.methods) == ["specvlm", "cross-modal", "prior", "hybrid", "autoregressive"], "else one of each kind"
     assert not made.choice.standing
 
 

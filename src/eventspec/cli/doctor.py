@@ -111,12 +111,14 @@ def _torch() -> Facts:
 
 
 def _native() -> bool | None:
-    """Whether heads grow their draft trees in machine code here; None where torch does not import."""
+    """Whether heads grow their draft trees in machine code here, which is compiled now if it never was; None where torch does
+    not import."""
     try:
         from eventspec.nn.native import library
+
+        return library() is not None
     except Exception:  # as above
         return None
-    return library() is not None
 
 
 def _extras() -> dict[str, Facts] | None:
@@ -164,7 +166,7 @@ def _warnings(facts: Facts) -> list[str]:
     elif facts["torch"]["build"] != "CPU" and not facts["torch"]["cuda_devices"]:
         warnings.append("torch is a CUDA build but sees no device: models run on the CPU")
     if facts["native_trees"] is False:
-        warnings.append("no C compiler that can be used (cc, gcc, clang): heads draft by TorchScript, more slowly")
+        warnings.append("no C compiler (cc, gcc, clang) whose code runs here: heads draft by TorchScript, more slowly")
     if util.find_spec("torchvision"):
         warnings.append(
             "torchvision present: may break transformers where it was built for another torch, and changes pixels where "

@@ -51,6 +51,8 @@ def allowed(logits: Tensor, sampling: Sampling) -> Tensor:
     A tokenizer may have more ids than the model has rows: what has none cannot be said, so it is passed over here and below.
     """
     banned = _banned(sampling.banned_ids, logits.shape[-1], logits.device)
+    if banned.is_cuda:  # made on another lane's stream, perhaps: not to be freed before this one has used it
+        banned.record_stream(torch.cuda.current_stream(banned.device))
     return logits.index_fill(-1, banned, -torch.inf) if len(banned) else logits
 
 

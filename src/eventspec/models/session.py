@@ -79,6 +79,7 @@ class LanguageContext:
         """As `core.Context.extend`."""
         began = trace.now()
         self.visual = self.encoder.extend(self.visual, frames)
+        arrived(self.visual)
         trace.span("vision", "target", began)
 
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> LanguageSession:

@@ -38,7 +38,8 @@ def layer_pass(
 ) -> Tensor:
     """Pairs (embeds [T, D] of the next token, hidden [T, D] of this one) through the layer, behind `start` cached ones.
 
-    Returns [T, D]. mask float [T, start + T] is added; None: every row sees all of them. Writes rows [start, start + T) of
+    Returns [T, D]. mask float [T, start + T] is added; None: there is one row, and it sees
+    all of them. Writes rows [start, start + T) of
     the `stored` keys and values. The weights are not packed for oneDNN: a second layout of them in the processor's caches
     costs what it saves (4, 6 and 10 rows behind a verification on a Zen core: packed 1.01, 1.05 and 1.00 times the time, n =
     80 each).

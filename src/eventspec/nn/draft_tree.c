@@ -1,9 +1,9 @@
 /* A draft tree of a feature-level head (EAGLE-2, section 4) in one call: `nn.draft.grow` for a head of one layer, with its
  * matrices in eight bits, on one core of a CPU.
  *
- * A level of a tree is a forward over a row or two. In torch that is some thirty operations of a few microseconds each, and most
- * of these are the way to the kernel and back; here it is one pass over the weights, which fit into a core's second cache. A
- * draft need not be exact, because it is verified. Of equal nodes the first counts, as in `nn.draft.frontier`.
+ * A level of a tree is a forward over a row or two. In torch that is some thirty operations of a few microseconds each, most of
+ * which are the way to the kernel and back; here it is one pass over the weights, which fit into a core's second cache. A draft
+ * need not be exact, because it is verified. Of equal nodes the first counts, as in `nn.draft.frontier`.
  *
  * Vectors are those of GCC and Clang, which map them to what the processor has. See `nn.native` for who compiles this.
  */
@@ -117,7 +117,8 @@ static inline vf exponential(vf x) {
     return p * (vf)(((vi)scaled - 0x4B400000 + 127) << 23);
 }
 
-static inline __attribute__((always_inline)) void block_of(const Matrix *m, const float *x, float *y, int64_t stride, int64_t block, int count) {
+static inline __attribute__((always_inline)) void block_of(const Matrix *m, const float *x, float *y, int64_t stride,
+                                                           int64_t block, int count) {
     const int8_t *w = m->values + block * m->in * BLOCK;
     vf sums[GROUP][SIDE];
     for (int r = 0; r < count; r++)
@@ -207,8 +208,8 @@ static void weighted(const float *rows, int64_t many, int64_t stride, const floa
         for (int64_t j = 0; j < many; j++) to[i] += weights[j] * rows[j * stride + i];
 }
 
-/* Numbers become their exponentials behind the greatest, which is returned with the logarithm of their sum added. */
-static float softened(float *x, int64_t size) {
+/* Numbers become their exponentials behind the greatest, and what these add up to is returned. */
+static float softened(float *x, int64_t size, float *greatest) {
     float most = x[0], sum = 0;
     for (int64_t i = 1; i < size; i++) most = x[i] > most ? x[i] : most;
     vf sums = all(0.0f);
@@ -219,7 +220,8 @@ static float softened(float *x, int64_t size) {
         sums += e;
     }
     for (; i < size; i++) sum += x[i] = expf(x[i] - most);
-    return most + logf(sum + added(sums));
+    *greatest = most;
+    return sum + added(sums);
 }
 
 /* Attention of one row to all committed rows and to the drafted ones on its path. */
@@ -235,10 +237,7 @@ static void attend(const Head *h, const Growth *g, const float *queries, const f
         int64_t many = g->start + length;
         for (int64_t j = 0; j < g->start; j++) scores[j] = by * dot(query, keys + j * d, d);
         for (int64_t j = 0; j < length; j++) scores[g->start + j] = by * dot(query, own_keys + path[j] * kv, d);
-        float most = scores[0];
-        for (int64_t j = 1; j < many; j++) most = scores[j] > most ? scores[j] : most;
-        float log_sum = softened(scores, many);
-        float norm = expf(most - log_sum);
+        float most, norm = 1.0f / softened(scores, many, &most);
         memset(to, 0, d * sizeof *to);
         weighted(values, g->start, d, scores, d, to);
         for (int64_t j = 0; j < length; j++) weighted(own_values + path[j] * kv, 1, kv, scores + g->start + j, d, to);
@@ -256,12 +255,13 @@ static void likeliest(float *logits, int64_t size, int64_t count, int64_t *best,
         for (; at > 0 && x > logs[at - 1]; at--) logs[at] = logs[at - 1], best[at] = best[at - 1];
         logs[at] = x, best[at] = i;
     }
-    float sum = softened(logits, size);
-    for (int64_t i = 0; i < many; i++) logs[i] -= sum;
+    float most, sum = logf(softened(logits, size, &most));
+    for (int64_t i = 0; i < many; i++) logs[i] -= most + sum;
 }
 
 /* Which nodes of a level are expanded by EAGLE-2's rule, the most probable paths: how many, their places in `order`. */
-static int64_t frontier(const Growth *g, const int64_t *tokens, const float *reach, int64_t size, float *ranked, int64_t *order) {
+static int64_t frontier(const Growth *g, const int64_t *tokens, const float *reach, int64_t size, float *ranked,
+                        int64_t *order) {
     int64_t many = 0, next = 0;
     for (int64_t i = 0; i < size; i++) {
         float value = tokens[i] == g->end ? -1e30f : reach[i];

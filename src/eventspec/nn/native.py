@@ -6,10 +6,10 @@ Without a compiler, or with a head that it does not suit, trees are grown by Tor
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,18 +23,19 @@ from torch import Tensor
 
 from eventspec.errors import BadInput
 from eventspec.files import write_whole
-from eventspec.machine import cache_folder, processor
+from eventspec.machine import cache_folder, instructions
 from eventspec.nn.cache import KVCache
 from eventspec.nn.layer_weights import HeadWeights
+from eventspec.nn.linear import Once
 
 if TYPE_CHECKING:
     from eventspec.nn.draft import TreeConfig
 
 SOURCE = Path(__file__).with_name("draft_tree.c")
-# No flag that lets sums change places: one thread's rounding mode must stay as the target's forward needs it.
+# Not -ffast-math: what is linked with it makes the thread that loads it flush small numbers to zero, in the target too.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 MOST_WEIGHTS = 1 << 25
-"""Weights of a head, at most: with more, one core reads for longer than torch's threads together."""
+"""Weights of a head, at most. A guess: far more than a core's caches hold are better read by all cores, which torch does."""
 _Address = ctypes.c_void_p
 _Number = ctypes.c_int64
 
@@ -60,56 +61,71 @@ class _Growth(ctypes.Structure):
     )
 
 
-@functools.cache
+@Once
 def library() -> ctypes.CDLL | None:
-    """The compiled functions; None where there is no compiler, or it cannot do this. A second, once a machine."""
-    with suppress(OSError, AttributeError, ValueError, subprocess.SubprocessError):
-        found = ctypes.CDLL(str(_compiled()))
+    """The compiled functions; None where there is no compiler, or what it makes does not run. A second, once a machine."""
+    try:
+        key = _digest("\0".join((SOURCE.read_text(), *FLAGS, instructions())).encode())
+        folder = cache_folder() / "native"
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+    kept = sorted(folder.glob(f"{key}-*.so")) if _ours(folder) else []
+    for place in kept:
+        with suppress(OSError):  # a folder of that name
+            whole = _ours(place) and place.stem.endswith(f"-{_digest(place.read_bytes())}")
+            if whole and (found := _loaded(place)) is not None:
+                return found
+    for compiler in filter(None, map(shutil.which, ("cc", "gcc", "clang"))):
+        with TemporaryDirectory(prefix="eventspec-") as own, suppress(OSError, subprocess.SubprocessError):
+            made = Path(own) / f"{key}.so"
+            subprocess.run([compiler, *FLAGS, "-o", str(made), str(SOURCE), "-lm"], check=True, capture_output=True, timeout=60)
+            copy = _keep(folder, key, made.read_bytes())
+            for one in (made,) if copy is None else (made, copy):  # what was loaded stays so, wherever its file goes
+                if (found := _loaded(one)) is not None:
+                    return found
+    return None
+
+
+def _loaded(place: Path) -> ctypes.CDLL | None:
+    """The functions of a file; None for one that cannot be run here."""
+    with suppress(OSError, AttributeError, ValueError):
+        found = ctypes.CDLL(str(place))
         found.grow.argtypes, found.grow.restype = [_Address] * 6, _Number
         _Number.in_dll(found, "block_size")
         return found
     return None
 
 
-def _compiled() -> Path:
-    """The file of the functions: the one kept for this source and processor, or made now. OSError or SubprocessError where
-    there is neither."""
-    source = SOURCE.read_text()
-    key, folder = _digest("\0".join((source, *FLAGS, processor())).encode()), cache_folder() / "native"
-    for kept in folder.glob(f"{key}-*.so"):
-        if _sound(kept):
-            return kept
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        raise OSError("no compiler of C")
-    made = Path(_own().name) / f"{key}.so"
-    subprocess.run([compiler, *FLAGS, "-o", str(made), str(SOURCE), "-lm"], check=True, capture_output=True, timeout=60)
-    content = made.read_bytes()
-    with suppress(OSError, BadInput):  # else it lives as long as this process
+def _keep(folder: Path, key: str, content: bytes) -> Path | None:
+    """The file of these functions for other processes, which is named by what is in it; None where there is no place."""
+    place = folder / f"{key}-{_digest(content)}.so"
+
+    def write(part: Path) -> None:
+        part.touch(0o600)
+        part.write_bytes(content)
+
+    with suppress(OSError, BadInput):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = folder / f"{key}-{_digest(content)}.so"
-        write_whole(place, lambda part: part.write_bytes(content))
-        place.chmod(0o600)
-    return made
+        if _ours(folder):
+            write_whole(place, write)
+            return place
+    return None
 
 
-def _sound(kept: Path) -> bool:
-    """Whether a kept file is as it was written, and nobody else may write it: it is run."""
-    with suppress(OSError):
-        stat = kept.stat()
-        own = not hasattr(os, "getuid") or stat.st_uid == os.getuid()
-        return own and not stat.st_mode & 0o022 and kept.stem.endswith(f"-{_digest(kept.read_bytes())}")
-    return False
+def _ours(place: Path) -> bool:
+    """Whether a file or folder is there, is no link, and nobody else may write it: what lies there is run."""
+    try:
+        found = place.lstat()
+    except OSError:
+        return False
+    kind = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    if not hasattr(os, "getuid"):  # where a mode says nothing
+        return kind
+    return kind and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:24]
-
-
-@functools.cache
-def _own() -> TemporaryDirectory[str]:
-    """A folder of this process."""
-    return TemporaryDirectory(prefix="eventspec-")
 
 
 @dataclass(frozen=True)
@@ -118,6 +134,8 @@ class NativeHead:
 
     weights: _Head
     kept: tuple[Tensor, ...]
+    named: int
+    """The largest token that it names."""
 
     @classmethod
     def of(cls, weights: HeadWeights) -> NativeHead | None:
@@ -137,13 +155,14 @@ class NativeHead:
         kv_heads = (len(layer.qkv) // head_dim - heads) // 2
         sizes = (width, heads, kv_heads, head_dim, layer.down.shape[1], int(weights.norm_residual), weights.eps)
         found = _Head(*sizes, *matrices, *(_address(vector, kept) for vector in (*vectors, weights.ids)))
-        return cls(found, tuple(kept))
+        named = len(weights.head) - 1 if weights.ids is None else int(weights.ids.max())
+        return cls(found, tuple(kept), named)
 
     def with_reduction(self, reduction: Tensor, bias: Tensor | None) -> NativeHead:
         """As `DraftKernel.with_reduction`."""
         kept, twin = list(self.kept), _Head.from_buffer_copy(self.weights)
         twin.reduction, twin.bias = _matrix(reduction, kept), _address(bias, kept)
-        return NativeHead(twin, tuple(kept))
+        return NativeHead(twin, tuple(kept), self.named)
 
     def grow(
         self,
@@ -160,6 +179,11 @@ class NativeHead:
         functions, kept = library(), list[Tensor]()
         assert functions is not None, "or there was no such head"
         width, levels = growth.width, growth.levels
+        for part in (hidden, *tables, cache.keys[0], cache.values[0]):  # they may have been moved or cast since
+            if part.dtype != torch.float32 or part.device.type != "cpu":
+                raise ValueError(f"a tree in machine code needs fp32 on a CPU, not {part.dtype} on {part.device}")
+        if self.named >= len(tables[0]) or (growth.shape and width > self.weights.head.outputs):
+            raise ValueError(f"the head names token {self.named} of {len(tables[0])}, or a tree has more choices than it")
         rows, all_rows, room, shape = width, width * levels, width * (1 + (levels - 1) * width), None
         if growth.shape:
             recorded, expanded = growth.shape[: 2 * levels : 2], growth.shape[1 : 2 * levels : 2]
@@ -184,6 +208,7 @@ def _address(tensor: Tensor | None, kept: list[Tensor]) -> int | None:
     """Where a tensor's numbers lie behind each other, for as long as `kept` lives; None: there are none."""
     if tensor is None or not tensor.numel():
         return None
+    assert tensor.device.type == "cpu"
     kept.append(tensor.detach().contiguous())
     return kept[-1].data_ptr()
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.decode import compiled, decode, decode_together
+from eventspec.nn.decode import attention, compiled, decode, decode_together
 from eventspec.nn.layer_weights import LayerWeights
 from eventspec.nn.linear import FEW_ROWS, packed_weight, spare_rows, unpacked
 
@@ -76,8 +76,9 @@ class DecoderRunner:
             # cuDNN's attention is planned anew for every number of rows, which no two steps of an answer have alike: 40 ms
             # each on an H200, where a step takes 6. The other kernels need no plan.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        # Flash attention, which is for half precision, has a causal mask of its own, and no other.
-        self.chains = self.device.type == "cuda" and self.dtype in (torch.float16, torch.bfloat16) and self.head_dim % 8 == 0
+        self.chains = self.device.type == "cuda" and knows_chains(
+            self.device, self.dtype, self.heads, self.kv_heads, self.head_dim
+        )
         self.reduced = first.qkv.in_bfloat16
         self.packed = [final_weights(layer) for layer in layers] if first.qkv.packs else None
 
@@ -126,6 +127,27 @@ class DecoderRunner:
         """The weights in the layout that is fastest for so many rows, and whether they are packed."""
         few = rows < FEW_ROWS and not self.reduced
         return (self.layers, False) if self.packed is None or few else (self.packed, True)
+
+
+@functools.cache
+@torch.inference_mode()
+def knows_chains(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> bool:
+    """Whether flash attention, called by its name, takes several rows for a chain behind the cached ones. It is for half
+    precision, not on every GPU, and elsewhere (ROCm) its causal mask begins at the first key instead of ending at the last."""
+    if dtype not in (torch.float16, torch.bfloat16):
+        return False
+    drawn = torch.Generator().manual_seed(0)
+    queries, keys, values = (
+        torch.randn(count, rows, head_dim, generator=drawn).to(device, dtype)
+        for count, rows in ((heads, 5), (kv_heads, 12), (kv_heads, 12))
+    )
+    hidden = torch.ones(5, 12, dtype=torch.bool, device=device).triu_(8)
+    mask = torch.zeros(5, 12, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+    try:
+        found = attention(queries, keys, values, None, 0)
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return False
+    return torch.allclose(found.float(), attention(queries, keys, values, mask, 0).float(), atol=0.03)
 
 
 def layer_weights(layer: Layer) -> LayerWeights:

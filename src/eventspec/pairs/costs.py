@@ -22,6 +22,7 @@ from eventspec.engine.policy import DraftPolicy
 from eventspec.files import write_text
 from eventspec.machine import cache_folder, processor
 from eventspec.models.loading import LoadOptions
+from eventspec.nn.native import library
 from eventspec.pairs.auto import Chooser
 from eventspec.pairs.methods import AUTO
 from eventspec.pairs.pair import Pair
@@ -127,11 +128,18 @@ def place_of(pair: Pair, drafter: Path | None = None, how: LoadOptions | None = 
 
 def own_code() -> set[Path]:
     """What a step costs hangs on our own modules too."""
-    return set(Path(__file__).parents[1].rglob("*.py"))
+    return {path for kind in ("*.py", "*.c") for path in Path(__file__).parents[1].rglob(kind)}
 
 
 def machine() -> dict[str, Any]:
     """What costs depend on, as far as the system tells."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return {"processor": processor(), "cores": cores, "gpus": gpus, "torch": torch.__version__, "system": platform.platform()}
+    return {
+        "processor": processor(),
+        "cores": cores,
+        "gpus": gpus,
+        "torch": torch.__version__,
+        "system": platform.platform(),
+        "native": library() is not None,
+    }

@@ -34,8 +34,9 @@ from eventspec.pairs.specs import CompressionSpec, HeadSpec
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
 HEAD_METHODS = ("specvlm", "eagle")
-"""Methods whose drafts come from a head on the target's features. Mixes have the first: it reads a prompt sooner (AMD EPYC, two
-sets of 140 and 100 questions: `hybrid` 1.016 and 1.009 times as fast as with the other)."""
+"""Methods whose drafts come from a head on the target's features. Mixes, and `auto` for standing questions, have the first that
+there is: SpecVLM's reads a prompt sooner. With it `hybrid` is 1.016 times as fast (1.002 to 1.032, AMD EPYC, n = 140),
+1.009 (0.995 to 1.022) over another set of 100."""
 HYBRID = "hybrid"
 BLIND = "hybrid-blind"
 CASCADE = "cascade"

@@ -16,6 +16,7 @@ from eventspec.drafters.heads.batch import Rollout, TargetBatch
 from eventspec.drafters.heads.head import Drafting, Head, HeadInputs
 from eventspec.drafters.heads.trees import TREE_POLICIES, tree_config
 from eventspec.drafters.heads.unrolled import steps
+from eventspec.machine import arrived
 from eventspec.nn import KVCache
 from eventspec.nn.cache import LentCache, Loan
 from eventspec.nn.draft import DraftKernel, TreeConfig
@@ -184,6 +185,7 @@ class FeatureDraft:
         self.cache.keep(len(inputs.embeds), [])
         self.position, self.tokens, self.tapped = last, [], []
         if first:
+            arrived(read)
             self.trace.span("drafter prefill", "target", began)
         return read
 
