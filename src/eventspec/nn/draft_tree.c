@@ -281,111 +281,147 @@ static int64_t frontier(const Growth *g, const int64_t *tokens, const float *rea
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* What a tree needs while it grows: R rows of a level at most, A drafted rows in all. */
+typedef struct {
+    float *hidden, *below; /* [R][width]: outputs of the frontier's rows, and those above the next ones */
+    float *x, *small;      /* [R][width]: the residual, and the same normed */
+    float *joined;         /* [R][2 width]: pairs of an embedding and a feature */
+    float *one, *two;      /* [R][outputs of the largest matrix] */
+    float *found, *inner;  /* [R][heads * head_dim], [R][inner] */
+    float *keys, *values;  /* [A][kv_heads * head_dim] */
+    float *scores, *spare, *ranked;
+    float *logs, *path_logs;  /* [R][breadth] of children behind their parents, [R] of the frontier's paths */
+    int64_t *names, *order;   /* [R][breadth] children of the frontier, [breadth] places of the likeliest */
+    int64_t *paths, *older;   /* [R][levels]: the drafted rows that each row sees; and of the level before */
+    int64_t *nodes, *above;   /* [R]: the frontier's nodes, and the rows above the next ones */
+} Scratch;
+
+/* Whether there is memory; it is behind `hidden` and `names`. */
+static int begun(const Head *h, const Growth *g, int64_t wide, Scratch *s) {
+    int64_t D = h->width, q = h->heads * h->head_dim, kv = h->kv_heads * h->head_dim, R = g->rows, A = g->all_rows;
+    int64_t L = g->levels;
+    int64_t longest = larger(larger(padded(h->head.out), padded(2 * h->inner)), larger(padded(q + 2 * kv), padded(2 * D)));
+    int64_t sizes[] = {R * D, R * D, R * D, R * D, 2 * R * D, R * longest, R * longest, R * q, R * h->inner, A * kv, A * kv,
+                       g->start + L, h->head_dim, g->breadth, R * wide, R};
+    float **floats[] = {&s->hidden, &s->below, &s->x,      &s->small,  &s->joined, &s->one,    &s->two,  &s->found,
+                        &s->inner,  &s->keys,  &s->values, &s->scores, &s->spare,  &s->ranked, &s->logs, &s->path_logs};
+    int64_t counts[] = {R * wide, g->breadth, R * L, R * L, R, R};
+    int64_t **numbers[] = {&s->names, &s->order, &s->paths, &s->older, &s->nodes, &s->above};
+    int64_t all = 0, whole = 0;
+    for (int i = 0; i < 16; i++) all += sizes[i];
+    for (int i = 0; i < 6; i++) whole += counts[i];
+    float *memory = malloc(all * sizeof *memory);
+    int64_t *more = malloc(whole * sizeof *more);
+    if (memory == NULL || more == NULL) {
+        free(memory), free(more);
+        return 0;
+    }
+    for (int i = 0; i < 16; memory += sizes[i++]) *floats[i] = memory;
+    for (int i = 0; i < 6; more += counts[i++]) *numbers[i] = more;
+    return 1;
+}
+
+/* The layer over the `rows` pairs of a level, whose keys and values are drafted rows from `behind` on. */
+static void forward(const Head *h, const Growth *g, int64_t level, int64_t rows, int64_t behind, Scratch *s) {
+    int64_t D = h->width, d = h->head_dim, kv = h->kv_heads * d, q = h->heads * d, L = g->levels;
+    const float *cos = g->cos + (g->position + 1 + level) * d, *sin = g->sin + (g->position + 1 + level) * d, *read = s->joined;
+    if (h->reduction.values != NULL) {
+        product(&h->reduction, s->joined, s->one, rows);
+        for (int64_t r = 0; r < rows; r++) {
+            memcpy(s->x + r * D, s->one + r * padded(D), D * sizeof *s->x);
+            if (h->bias != NULL) add(s->x + r * D, h->bias, D);
+            if (h->input_norm != NULL) normed(s->x + r * D, h->input_norm, h->eps, D, s->small + r * D);
+        }
+        read = h->input_norm != NULL ? s->small : s->x;
+    }
+    product(&h->qkv, read, s->two, rows);
+    for (int64_t r = 0; r < rows; r++) {
+        float *own = s->two + r * padded(q + 2 * kv);
+        for (int64_t i = 0; i < h->heads + h->kv_heads; i++) rotated(own + i * d, cos, sin, d, s->spare);
+        memcpy(s->keys + (behind + r) * kv, own + q, kv * sizeof *own);
+        memcpy(s->values + (behind + r) * kv, own + q + kv, kv * sizeof *own);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        const float *queries = s->two + r * padded(q + 2 * kv);
+        attend(h, g, queries, s->keys, s->values, s->paths + r * L, level + 1, s->scores, s->found + r * q);
+    }
+    product(&h->out, s->found, s->one, rows);
+    for (int64_t r = 0; r < rows; r++) {
+        add(s->x + r * D, s->one + r * padded(D), D);
+        normed(s->x + r * D, h->post_norm, h->eps, D, s->small + r * D);
+    }
+    product(&h->gate_up, s->small, s->two, rows);
+    for (int64_t r = 0; r < rows; r++) gated(s->two + r * padded(2 * h->inner), h->inner, s->inner + r * h->inner);
+    product(&h->down, s->inner, s->one, rows);
+    for (int64_t r = 0; r < rows; r++) {
+        memcpy(s->hidden + r * D, s->x + r * D, D * sizeof *s->hidden);
+        add(s->hidden + r * D, s->one + r * padded(D), D);
+    }
+}
+
+/* The pair of one row: a token's embedding and the feature above it; what the layer adds to, where nothing joins the two. */
+static void pair(const Head *h, const float *given, const float *below, float *joined, float *x) {
+    int64_t D = h->width;
+    if (h->reduction.values != NULL) {
+        memcpy(joined, given, D * sizeof *joined);
+        memcpy(joined + D, below, D * sizeof *joined);
+        return;
+    }
+    normed(given, h->input_norm, h->eps, D, joined);
+    normed(below, h->hidden_norm, h->eps, D, joined + D);
+    memcpy(x, h->norm_residual ? joined + D : below, D * sizeof *x);
+}
+
 /* As `nn.draft.grow`, below the root whose predicted feature is `feature` [width]: tokens, parents and the logarithms of path
  * probabilities of all recorded nodes, for which there is room. How many they are, or -1 without memory. */
 int64_t grow(const Head *h, const Growth *g, const float *feature, int64_t *tokens, int64_t *parents, float *reach) {
-    int64_t D = h->width, d = h->head_dim, kv = h->kv_heads * d, q = h->heads * d, R = g->rows, L = g->levels;
-    int64_t wide = h->head.out < g->breadth ? h->head.out : g->breadth;
-    int64_t longest = larger(larger(padded(h->head.out), padded(2 * h->inner)), larger(padded(q + 2 * kv), padded(2 * D)));
-    int64_t floats = R * (6 * D + 2 * longest + q + h->inner + wide + 1) + 2 * g->all_rows * kv + g->start + L + d + g->breadth;
-    int64_t whole = R * (2 * L + 2 + wide) + g->breadth;
-    float *memory = malloc(floats * sizeof *memory);
-    int64_t *numbers = malloc(whole * sizeof *numbers);
-    if (memory == NULL || numbers == NULL) {
-        free(memory), free(numbers);
-        return -1;
-    }
-    float *hidden = memory, *x = hidden + R * D, *joined = x + R * D, *small = joined + R * 2 * D, *below = small + R * D;
-    float *one = below + R * D, *two = one + R * longest, *found = two + R * longest, *inner = found + R * q;
-    float *logs = inner + R * h->inner, *path_logs = logs + R * wide, *keys = path_logs + R, *values = keys + g->all_rows * kv;
-    float *scores = values + g->all_rows * kv, *spare = scores + g->start + L, *ranked = spare + d;
-    int64_t *paths = numbers, *older = paths + R * L, *nodes = older + R * L, *above = nodes + R, *names = above + R;
-    int64_t *order = names + R * wide; /* never longer than a level's choice: `breadth`, or the shape's own */
+    int64_t D = h->width, L = g->levels, wide = h->head.out < g->breadth ? h->head.out : g->breadth;
+    Scratch s;
+    if (!begun(h, g, wide, &s)) return -1;
     const int64_t *shape = g->shape;
     int64_t rows = 1, made = 0, behind = 0;
-    memcpy(hidden, feature, D * sizeof *hidden);
-    nodes[0] = -1, path_logs[0] = 0.0f;
+    memcpy(s.hidden, feature, D * sizeof *s.hidden);
+    s.nodes[0] = -1, s.path_logs[0] = 0.0f;
     for (int64_t level = 0;; level++) {
         /* What follows each row of the frontier. */
-        for (int64_t r = 0; h->out_norm != NULL && r < rows; r++) normed(hidden + r * D, h->out_norm, h->eps, D, x + r * D);
-        product(&h->head, h->out_norm != NULL ? x : hidden, one, rows);
+        for (int64_t r = 0; h->out_norm != NULL && r < rows; r++) normed(s.hidden + r * D, h->out_norm, h->eps, D, s.x + r * D);
+        product(&h->head, h->out_norm != NULL ? s.x : s.hidden, s.one, rows);
         for (int64_t r = 0; r < rows; r++)
-            likeliest(one + r * padded(h->head.out), h->head.out, wide, names + r * wide, logs + r * wide);
+            likeliest(s.one + r * padded(h->head.out), h->head.out, wide, s.names + r * wide, s.logs + r * wide);
         int64_t first = made, here = shape != NULL ? shape[0] : rows * wide;
         const int64_t *kept = shape != NULL ? shape + 1 : NULL;
         for (int64_t i = 0; i < here; i++, made++) {
             int64_t child = kept != NULL ? kept[i] : i;
-            tokens[made] = h->ids != NULL ? h->ids[names[child]] : names[child];
-            parents[made] = nodes[child / wide];
-            reach[made] = path_logs[child / wide] + logs[child];
+            tokens[made] = h->ids != NULL ? h->ids[s.names[child]] : s.names[child];
+            parents[made] = s.nodes[child / wide];
+            reach[made] = s.path_logs[child / wide] + s.logs[child];
         }
         if (level + 1 == L) break;
         /* Which of them are expanded, and what lies above them. */
-        const int64_t *chosen = order;
+        const int64_t *chosen = s.order;
         int64_t next;
         if (shape != NULL) {
             next = shape[1 + here], chosen = shape + 2 + here;
             shape = chosen + next;
         } else
-            next = frontier(g, tokens + first, reach + first, here, ranked, order);
+            next = frontier(g, tokens + first, reach + first, here, s.ranked, s.order);
         if (next == 0) break;
-        memcpy(older, paths, rows * L * sizeof *paths);
+        memcpy(s.older, s.paths, rows * L * sizeof *s.paths);
         for (int64_t r = 0; r < next; r++) {
-            above[r] = (kept != NULL ? kept[chosen[r]] : chosen[r]) / wide;
-            memcpy(paths + r * L, older + above[r] * L, level * sizeof *paths);
-            paths[r * L + level] = behind + r;
-            memcpy(below + r * D, hidden + above[r] * D, D * sizeof *below);
+            s.above[r] = (kept != NULL ? kept[chosen[r]] : chosen[r]) / wide;
+            memcpy(s.paths + r * L, s.older + s.above[r] * L, level * sizeof *s.paths);
+            s.paths[r * L + level] = behind + r;
+            memcpy(s.below + r * D, s.hidden + s.above[r] * D, D * sizeof *s.below);
         }
         rows = next;
-        /* Their forward: pairs of a token and the feature above it. */
-        const float *cos = g->cos + (g->position + 1 + level) * d, *sin = g->sin + (g->position + 1 + level) * d;
-        const float *read = joined;
         for (int64_t r = 0; r < rows; r++) {
             int64_t node = first + chosen[r];
-            const float *given = g->embedding + tokens[node] * D;
-            float *pair = joined + r * 2 * D;
-            nodes[r] = node, path_logs[r] = reach[node];
-            if (h->reduction.values != NULL) {
-                memcpy(pair, given, D * sizeof *pair);
-                memcpy(pair + D, below + r * D, D * sizeof *pair);
-            } else {
-                normed(given, h->input_norm, h->eps, D, pair);
-                normed(below + r * D, h->hidden_norm, h->eps, D, pair + D);
-                memcpy(x + r * D, h->norm_residual ? pair + D : below + r * D, D * sizeof *x);
-            }
+            s.nodes[r] = node, s.path_logs[r] = reach[node];
+            pair(h, g->embedding + tokens[node] * D, s.below + r * D, s.joined + r * 2 * D, s.x + r * D);
         }
-        if (h->reduction.values != NULL) {
-            product(&h->reduction, joined, one, rows);
-            for (int64_t r = 0; r < rows; r++) {
-                memcpy(x + r * D, one + r * padded(D), D * sizeof *x);
-                if (h->bias != NULL) add(x + r * D, h->bias, D);
-                if (h->input_norm != NULL) normed(x + r * D, h->input_norm, h->eps, D, small + r * D);
-            }
-            read = h->input_norm != NULL ? small : x;
-        }
-        product(&h->qkv, read, two, rows);
-        for (int64_t r = 0; r < rows; r++) {
-            float *own = two + r * padded(q + 2 * kv);
-            for (int64_t i = 0; i < h->heads + h->kv_heads; i++) rotated(own + i * d, cos, sin, d, spare);
-            memcpy(keys + (behind + r) * kv, own + q, kv * sizeof *own);
-            memcpy(values + (behind + r) * kv, own + q + kv, kv * sizeof *own);
-        }
-        for (int64_t r = 0; r < rows; r++)
-            attend(h, g, two + r * padded(q + 2 * kv), keys, values, paths + r * L, level + 1, scores, found + r * q);
-        product(&h->out, found, one, rows);
-        for (int64_t r = 0; r < rows; r++) {
-            add(x + r * D, one + r * padded(D), D);
-            normed(x + r * D, h->post_norm, h->eps, D, small + r * D);
-        }
-        product(&h->gate_up, small, two, rows);
-        for (int64_t r = 0; r < rows; r++) gated(two + r * padded(2 * h->inner), h->inner, inner + r * h->inner);
-        product(&h->down, inner, one, rows);
-        for (int64_t r = 0; r < rows; r++) {
-            memcpy(hidden + r * D, x + r * D, D * sizeof *hidden);
-            add(hidden + r * D, one + r * padded(D), D);
-        }
+        forward(h, g, level, rows, behind, &s);
         behind += rows;
     }
-    free(memory), free(numbers);
+    free(s.hidden), free(s.names);
     return made;
 }
