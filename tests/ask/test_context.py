@@ -84,9 +84,9 @@ def test_a_plain_answer_between_two_of_a_head_loses_nothing_that_the_head_read(
     assert known[1] == known[3] == 0, "fresh questions"
 
 
-@pytest.mark.parametrize("method", ["auto", "hybrid", "eagle"])
+@pytest.mark.parametrize(("method", "head"), [("auto", "specvlm"), ("hybrid", "specvlm"), ("eagle", "eagle")])
 def test_heads_too_have_read_what_is_prepared(
-    method: str, pair: Pair, recording: Recording, monkeypatch: pytest.MonkeyPatch
+    method: str, head: str, pair: Pair, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever drafts behind the prefill at today's costs; the control is a method without a head."""
     read, reading = list[int](), DraftKernel.read
@@ -102,7 +102,7 @@ def test_heads_too_have_read_what_is_prepared(
     wanted = generate(pair, recording, "Describe the scene.", "autoregressive", max_new_tokens=24).token_ids
     for context, most in ((prepared, 40), (control, 600)):
         read.clear()
-        assert context.ask("Describe the scene.", "eagle", max_new_tokens=24).token_ids == wanted
+        assert context.ask("Describe the scene.", head, max_new_tokens=24).token_ids == wanted
         assert most / 10 < read[0] < most
 
 
