@@ -277,7 +277,8 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
         return None
     heads = [name for name in HEAD_METHODS if name in methods][:1] if both else []
     eventful = frozenset({EVENT_METHOD, HYBRID}) & set(names)
-    chooser = Chooser([*names, *heads], eventful, parts.prior, frozenset({BASELINE}), frozenset(heads))
+    preferred = HYBRID if both else ""
+    chooser = Chooser([*names, *heads], eventful, parts.prior, frozenset({BASELINE}), frozenset(heads), preferred)
     return replace(autoregressive(parts), choice=chooser)
 
 

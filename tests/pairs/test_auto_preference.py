@@ -1,0 +1,35 @@
+"""Method `auto` prefers one method to others that are hardly better, and leaves it for one that is clearly so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eventspec.engine.method import Answered, Asked
+from eventspec.pairs.auto import Chooser
+
+ASKED = Asked("How many road users are visible?", 64, True, False)
+
+
+def others(better: float, preferred: str) -> int:
+    """How many of 200 answers go to the other method, which is `better` by that share."""
+    rng, chooser, chosen = np.random.default_rng(0), Chooser(["usual", "other"], preferred=preferred), list[str]()
+    for _ in range(200):
+        chosen.append(name := chooser.choose(ASKED))
+        took = (1.0 if name == "usual" else 1.0 - better) * float(np.exp(0.05 * rng.normal()))
+        chooser.learn(name, ASKED, Answered(took, 0.1, 10))
+    return chosen.count("other")
+
+
+def test_a_method_that_is_hardly_better_is_tried_and_left() -> None:
+    assert 0 < others(0.01, "usual") < 30
+    assert others(0.01, "") > 60, "the control: without a preference they share the answers"
+
+
+@pytest.mark.parametrize("preferred", ["usual", "other", ""])
+def test_a_method_that_is_clearly_better_is_taken(preferred: str) -> None:
+    assert others(0.10, preferred) > 150
+
+
+def test_what_is_preferred_stays_so_when_all_is_forgotten() -> None:
+    assert Chooser(["usual", "other"], preferred="usual").anew().preferred == "usual"
