@@ -14,6 +14,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -88,6 +89,19 @@ def forked(nodes: int) -> Proposal:
     return Proposal(np.ones(nodes, np.int64), parents)
 
 
+def behind(encoder: FrameEncoder | EventEncoder, media: Media) -> tuple[Callable[[], LanguageSession], LanguageSession, int]:
+    """What begins to read the prompt about a recording, a session that has read all but its last row, and its rows."""
+    prompt = encoder.prompt("", encoder.encode(media, Trace(), "target"))
+    begin = partial(fresh_session, encoder.language, prompt, len(prompt.rows) + 400)
+    session = begin()
+    session.read(len(session.pending) - 1)
+    return begin, session, len(prompt.rows)
+
+
+def prefilled(begin: Callable[[], LanguageSession]) -> None:
+    begin().score(Proposal.empty())
+
+
 def beside(begin: Callable[[], LanguageSession], drafting: LanguageSession, device: str, repeats: int) -> float:
     """The target's prefill while a drafter decodes on the same GPU."""
     done = threading.Event()
@@ -96,13 +110,13 @@ def beside(begin: Callable[[], LanguageSession], drafting: LanguageSession, devi
         stream = torch.cuda.Stream() if device.startswith("cuda") else None
         with torch.inference_mode(), torch.cuda.stream(stream):
             while not done.is_set():
-                drafting.score(Proposal.empty()).logits.argmax(-1).tolist()
+                drafting.score(Proposal.empty())
 
     other, seconds = threading.Thread(target=draft_on), []
     other.start()
     for _ in range(repeats):
         began = time.perf_counter()
-        begin().score(Proposal.empty()).logits.argmax(-1).tolist()
+        prefilled(begin)
         seconds.append(time.perf_counter() - began)
     done.set()
     other.join()
@@ -118,40 +132,27 @@ def main() -> None:
     asked.add_argument("--out", type=Path)
     given = asked.parse_args()
 
-    def arrived() -> None:
-        if given.device.startswith("cuda"):
-            torch.cuda.synchronize()
-
-    def taken(work: Callable[[], object], repeats: int = given.repeats) -> float:
+    def taken(work: Callable[..., object], *of: object) -> float:
+        """What encodes or scores waits for the GPU itself."""
         seconds = []
-        for _ in range(3 + repeats):
-            arrived()
+        for _ in range(3 + given.repeats):
             began = time.perf_counter()
-            work()
-            arrived()
+            work(*of)
             seconds.append(time.perf_counter() - began)
         return round(1e3 * median(seconds[3:]), 3)
-
-    def behind(encoder: FrameEncoder | EventEncoder, media: Media) -> tuple[Callable[[], LanguageSession], LanguageSession]:
-        prompt = encoder.prompt("", encoder.encode(media, Trace(), "target"))
-        begin = lambda: fresh_session(encoder.language, prompt, len(prompt.rows) + 400)  # noqa: E731
-        read = begin()
-        read.read(len(read.pending) - 1)
-        return begin, read
 
     with torch.inference_mode():
         target, drafter = pair(given.layers, getattr(torch, given.dtype), given.device)
         media, found = recording(), dict[str, Any]()
-        for name, encoder in (("target", target), ("drafter", drafter)):
-            begin, session = behind(encoder, media)
-            found[f"{name}_rows"] = len(session._reading.prompt.rows)
-            found[f"{name}_vision_ms"] = taken(lambda encoder=encoder: encoder.encode(media, Trace(), "target"))  # type: ignore[misc]
-            found[f"{name}_prefill_ms"] = taken(lambda begin=begin: begin().score(Proposal.empty()))  # type: ignore[misc]
-            found[f"{name}_step_ms"] = taken(lambda session=session: session.score(Proposal.empty()))  # type: ignore[misc]
-        begin, session = behind(target, media)
+        for name, encoder in (("drafter", drafter), ("target", target)):
+            begin, session, rows = behind(encoder, media)
+            found[f"{name}_rows"] = rows
+            found[f"{name}_vision_ms"] = taken(encoder.encode, media, Trace(), "target")
+            found[f"{name}_prefill_ms"] = taken(partial(prefilled, begin))
+            found[f"{name}_step_ms"] = taken(session.score, Proposal.empty())
         for name, shape in (("verify", lambda nodes: Proposal.chain([1] * nodes)), ("tree", forked)):
             drafts = {count: shape(count - 1) if count > 1 else Proposal.empty() for count in COUNTS}
-            found[f"{name}_ms"] = {count: taken(lambda draft=draft: session.score(draft)) for count, draft in drafts.items()}  # type: ignore[misc]
+            found[f"{name}_ms"] = {count: taken(session.score, draft) for count, draft in drafts.items()}
         found["beside_ms"] = beside(begin, behind(drafter, media)[1], given.device, given.repeats)
     gpu = torch.cuda.get_device_name() if given.device.startswith("cuda") else None
     where = {"gpu": gpu, "processor": processor(), "torch": torch.__version__, "dtype": given.dtype, "layers": given.layers}

@@ -23,11 +23,7 @@ def processor() -> str:
     name."""
     import torch  # the command line asks for the folder alone, and begins sooner without
 
-    fields = dict[str, str]()
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            fields.setdefault(name.strip(), value.strip())
+    fields = _first_core()
     known = [f"{name} {fields[field]}" for name, field in (("family", "cpu family"), ("model", "model")) if field in fields]
     name = fields.get("model name") or platform.processor() or platform.machine()
     return f"{name} ({' '.join(known)}, {torch.backends.cpu.get_cpu_capability()})" if known else name
@@ -35,12 +31,19 @@ def processor() -> str:
 
 def instructions() -> str:
     """What the processor can do, as the system tells it: code that was compiled for one machine may not run on another."""
+    fields = _first_core()
+    told = fields.get("flags") or fields.get("Features") or f"{platform.processor()} {platform.node()}"
+    return f"{platform.machine()} {told}"
+
+
+def _first_core() -> dict[str, str]:
+    """What the system tells of the first core, by name; nothing where it tells nothing."""
+    fields = dict[str, str]()
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
-            if name.strip() in ("flags", "Features"):
-                return f"{platform.machine()} {value.strip()}"
-    return f"{platform.machine()} {platform.processor()} {platform.node()}"
+            fields.setdefault(name.strip(), value.strip())
+    return fields
 
 
 def arrived(tensor: Tensor) -> None:

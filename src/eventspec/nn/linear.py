@@ -168,7 +168,7 @@ def bfloat16_pays() -> bool:
     def first(x: Tensor) -> Tensor:
         return product(x, packed_weight(weights[0].to(torch.bfloat16)), True)
 
-    if not onednn_works() or not all(_works(partial(first, x), F.linear(x, weights[0])) for x in parts):
+    if not onednn_works() or not all(works(partial(first, x), F.linear(x, weights[0])) for x in parts):
         return False
     small, used = [packed_weight(weight.to(torch.bfloat16)) for weight in weights], [laid_out(weight) for weight in weights]
     packs = layout() == "packed"
@@ -195,9 +195,9 @@ def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:
     return torch.randn(rows, 192, generator=drawn), [torch.randn(512, 192, generator=drawn) for _ in range(12)]
 
 
-def _works(find: Callable[[], Tensor], wanted: Tensor) -> bool:
-    """Whether a product of another number format is there, which a torch or a processor may lack, and is nearly what is
-    wanted."""
+def works(find: Callable[[], Tensor], wanted: Tensor) -> bool:
+    """Whether an operation that a torch, a processor or a GPU may lack, for this number format or altogether, is there and gives
+    nearly what is wanted."""
     try:
         found = find()
     except (AttributeError, RuntimeError):  # no such operator, or none for this format
