@@ -196,7 +196,7 @@ def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:
 
 
 def works(find: Callable[[], Tensor], wanted: Tensor) -> bool:
-    """Whether an operation that a torch, a processor or a GPU may lack, for this number format or altogether, is there and gives
+    """Whether an operation that a torch, a processor or a GPU may lack, for this format or altogether, is there and gives
     nearly what is wanted."""
     try:
         found = find()
