@@ -32,8 +32,8 @@ def processor() -> str:
 def instructions() -> str:
     """What the processor can do, as the system tells it: code that was compiled for one machine may not run on another."""
     fields = _first_core()
-    told = fields.get("flags") or fields.get("Features") or f"{platform.processor()} {platform.node()}"
-    return f"{platform.machine()} {told}"
+    features = fields.get("flags") or fields.get("Features") or f"{platform.processor()} {platform.node()}"
+    return f"{platform.machine()} {features}"
 
 
 def _first_core() -> dict[str, str]:
