@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +22,14 @@ ANY_QUESTION = "What is ahead?"
 """Asked for what it leaves behind: everything that a target and drafters keep of a recording, whatever is asked next."""
 SEVERAL = 4
 """Tokens of its answer: enough for a second draft behind a first one of one token."""
+
+
+@runtime_checkable
+class KeepsOutputs(Protocol):
+    """A context that reads a prompt sooner where nobody will ask for what it computed of it."""
+
+    def keep_outputs(self) -> None:
+        """Somebody may: more questions are to come, by any method."""
 
 
 class RecordingContext:
@@ -135,6 +143,8 @@ class RecordingContext:
             if known is target:
                 return context
         context = target.encode(self.media, trace)
+        if isinstance(context, KeepsOutputs):
+            context.keep_outputs()
         for frames in self._later:
             context.extend(frames, trace)
         self._contexts.append((target, context))

@@ -23,6 +23,7 @@ from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Score
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, PromptEncoder
 from eventspec.nn import Llama
+from eventspec.nn.runner import Rows
 from eventspec.tree import DraftTree
 
 _WIDTH = 4
@@ -130,9 +131,9 @@ class LanguageDraft:
         self.visible = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
         self.row_of: dict[int, int] = {}  # expanded node -> its row behind the base
         rows = prompt.rows[reading.rows :]
-        hidden = self._forward(rows)
-        self.root: Children | None = self._children(hidden[-1:], rows[-1:])[0]
-        reading.hidden.append(hidden)
+        hidden = self._forward(rows, wanted=1)
+        self.root: Children | None = self._children(hidden, rows[-1:])[0]
+        reading.add(len(rows), hidden, None)
         self.cache.keep(len(rows), [])
         self.base = total
         self.unread: list[int] = []
@@ -221,7 +222,7 @@ class LanguageDraft:
             ahead = self._looked_ahead([], self.base + len(self.unread))
             text = torch.tensor(self.unread + ahead, device=self.language.embed.weight.device)
             rows, last = self.language.embed(text), len(self.unread) - 1
-            self.root, *after = self._children(self._forward(rows)[last:], rows[last:])
+            self.root, *after = self._children(self._forward(rows, wanted=1 + len(ahead)), rows[last:])
             self.cache.keep(len(self.unread), [])
             self.base += len(self.unread)
             self.unread = []
@@ -288,10 +289,12 @@ class LanguageDraft:
         tree.expand(leaves)
         self._agree(best, ahead, known[len(leaves) :], rows + len(leaves))
 
-    def _forward(self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Read rows [T, D]; the last layer's output [T, D]."""
+    def _forward(
+        self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, wanted: int | None = None
+    ) -> Tensor:
+        """Read rows [T, D]; the last layer's output for all of them, or the last `wanted`."""
         began = self.trace.now()
-        hidden, _ = self.language.step(rows, self.cache, positions, mask)
+        hidden, _ = self.language.runner().step(Rows(rows, self.cache, positions, mask), wanted=wanted)
         self.trace.forward("drafter", self.trace.now() - began)
         return hidden
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from eventspec.core import Budget, Context, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
+from eventspec.engine.policy import NO_TAIL
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,20 @@ def measure_opening(begin: Callable[[], DraftSession], repeats: int = 3) -> floa
         for taken in (first, again):
             taken.append(_seconds(partial(session.propose, one)))
     return max(0.0, min(first) - min(again))
+
+
+def measure_taps(encode: Callable[[], Context], asked: Request, taps: tuple[int, ...], repeats: int = 3) -> float:
+    """Seconds by which a prompt is read later where the features `taps` of its rows are kept; `encode` as in `measure_tail`."""
+    taken: dict[tuple[int, ...], list[float]] = {(): [], taps: []}
+    for _ in range(repeats):
+        for kept, seconds in taken.items():
+            context = encode()
+
+            def read(context: Context = context, kept: tuple[int, ...] = kept) -> None:
+                context.open(asked.question, asked.sampling, NO_TAIL, Trace(), kept).score(Proposal.empty())
+
+            seconds.append(_seconds(read))
+    return max(0.0, min(taken[taps]) - min(taken[()]))
 
 
 def measure_rounds(

@@ -18,20 +18,26 @@ SPARE = 128
 
 @dataclass
 class Reading:
-    """What has been read of a prompt, in `cache`: the last layer's outputs and those of the layers `taps`, as they come.
-    capacity: rows of a cache for this prompt and its answer alone."""
+    """What has been read of a prompt, in `cache`: so many `rows`. Where `whole`, what their last layer gave is kept as it comes,
+    and with it the features of the layers `taps`, if any; else the last layer need not give it. capacity: rows of a cache for
+    this prompt and its answer alone."""
 
     prompt: Prompt
     cache: KVCache
     capacity: int
     taps: tuple[int, ...] = ()
+    whole: bool = False
+    rows: int = 0
     hidden: list[Tensor] = field(default_factory=list)
     features: list[Tensor] = field(default_factory=list)
 
-    @property
-    def rows(self) -> int:
-        """How many rows of the prompt were read."""
-        return sum(map(len, self.hidden))
+    def add(self, rows: int, hidden: Tensor, features: Tensor | None) -> None:
+        """So many more rows were read; `hidden` and `features` begin with theirs where they are kept."""
+        self.rows += rows
+        if self.whole:
+            self.hidden.append(hidden[:rows])
+        if features is not None:
+            self.features.append(features[:rows])
 
 
 class Prefix:
@@ -43,17 +49,18 @@ class Prefix:
         self._lent: LentCache | None = None
         self._lock = ProcessLock()
 
-    def begin(self, prompt: Prompt, capacity: int, taps: tuple[int, ...] = ()) -> tuple[Reading, Loan]:
+    def begin(
+        self, prompt: Prompt, capacity: int, taps: tuple[int, ...] = (), whole: bool = False
+    ) -> tuple[Reading, Loan]:
         """A reading of a prompt that has as much of it as was read before; `capacity` rows are for all that is to come. Its
         cache is the reader's until the loan is dropped."""
         capacity += -capacity % SPARE
         with self._lock:
-            known = self._known(prompt, taps)
-            if self._lent is None or (known is None and self._lent.taken):
+            rows, hidden, features = self._known(prompt, taps, whole)
+            if self._lent is None or (not rows and self._lent.taken):
                 self._lent = LentCache(self.language.new_cache(capacity))
-            hidden, features = known or ([], [])
-            cache, loan = self._lent.lend(sum(map(len, hidden)), capacity)
-            reading = Reading(prompt, cache, capacity, taps, hidden, features)
+            cache, loan = self._lent.lend(rows, capacity)
+            reading = Reading(prompt, cache, capacity, taps, whole, rows, hidden, features)
             if self._latest is not None and self._covers(self._latest, prompt, reading):
                 self._latest.cache = self._lent.cache  # the same rows, in a larger cache maybe
             elif cache is self._lent.cache:
@@ -62,24 +69,25 @@ class Prefix:
 
     @staticmethod
     def _covers(latest: Reading, prompt: Prompt, reading: Reading) -> bool:
-        """Whether the latest reading has all that a new one will leave behind, and features that the new one will not."""
-        whole = reading.rows >= prompt.visual[1] == latest.prompt.visual[1]
-        return whole and bool(latest.taps) and not reading.taps
+        """Whether the latest reading has all that a new one will leave behind, and outputs that the new one will not."""
+        visual = reading.rows >= prompt.visual[1] == latest.prompt.visual[1]
+        return visual and ((bool(latest.taps) and not reading.taps) or (latest.whole and not reading.whole))
 
-    def _known(self, prompt: Prompt, taps: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]] | None:
-        """Outputs and features of the rows that the latest reading shares with a prompt, where `taps` can be had."""
-        latest = self._latest
-        if latest is None:
-            return None
+    def _known(self, prompt: Prompt, taps: tuple[int, ...], whole: bool) -> tuple[int, list[Tensor], list[Tensor]]:
+        """How many rows the latest reading shares with a prompt, with their outputs and features; none where these are wanted
+        and cannot be had."""
+        latest, nothing = self._latest, (0, list[Tensor](), list[Tensor]())
+        if latest is None or (whole and not latest.whole):
+            return nothing
         rows = min(latest.prompt.visual[1], latest.rows, latest.cache.length, prompt.visual[1])
         if not rows or not torch.equal(latest.prompt.rows[:rows], prompt.rows[:rows]):
-            return None
-        hidden = _first(latest.hidden, rows)
+            return nothing
+        hidden = [_first(latest.hidden, rows)] if whole else []
         if not taps:
-            return [hidden], []
+            return rows, hidden, []
         if taps == latest.taps:
-            return [hidden], [_first(latest.features, rows)]
-        return ([hidden], [self.language.normed(hidden)]) if taps == (-1,) else None
+            return rows, hidden, [_first(latest.features, rows)]
+        return (rows, hidden, [self.language.normed(hidden[0])]) if taps == (-1,) else nothing
 
 
 def _first(parts: list[Tensor], rows: int) -> Tensor:

@@ -74,6 +74,12 @@ class LanguageContext:
 
     def __init__(self, encoder: PromptEncoder, visual: Tensor) -> None:
         self.encoder, self.language, self.visual, self.prefix = encoder, encoder.language, visual, Prefix(encoder.language)
+        self._whole = False
+
+    def keep_outputs(self) -> None:
+        """More questions are to come, by any method: what the last layer gives for a prompt's rows is kept, so that a head that
+        comes later need not have them read again."""
+        self._whole = True
 
     def extend(self, frames: Frames, trace: Trace) -> None:
         """As `core.Context.extend`."""
@@ -88,7 +94,8 @@ class LanguageContext:
         total, most = len(prompt.rows), sampling.max_new_tokens
         trace.sizes.update(prompt=total, visual=prompt.visual[1] - prompt.visual[0])
         check_context(total, most, self.language.config.max_position_embeddings)
-        session = LanguageSession(self.language, *self.prefix.begin(prompt, total + most + _DRAFT_ROWS, taps))
+        whole = self._whole or bool(taps)
+        session = LanguageSession(self.language, *self.prefix.begin(prompt, total + most + _DRAFT_ROWS, taps, whole))
         waiting = len(session.pending)
         if (rows := waiting - max(1, tail)) > 0:  # the last row stays: its forward gives the first logits
             began = trace.now()
@@ -145,17 +152,23 @@ class LanguageSession:
     def __init__(self, language: Llama, reading: Reading, loan: Loan | None = None) -> None:
         self.language, self.cache, self.taps, self._reading, self._loan = language, reading.cache, reading.taps, reading, loan
         self.pending = reading.prompt.rows[reading.rows :]
-        # In a larger cache keys lie at other strides than in a fresh one, see `again`.
-        self.chunked = reading.rows > 0 or reading.cache.capacity != reading.capacity
+        # `again` reads all at once, in a cache of this capacity (in a larger one keys lie at other strides), and no more of the
+        # last layer than it needs.
+        self.chunked = reading.rows > 0 or reading.cache.capacity != reading.capacity or reading.whole
         self._runner = language.runner()  # its weights are final for as long as an answer takes
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
-        inner = inner_taps([self])
-        hidden, tapped = self._runner.step(Rows(self.pending[:rows], self.cache), inner)
-        self._remember(hidden, self.features(hidden, dict(zip(inner, tapped, strict=True))))
+        hidden, features = self._step(Rows(self.pending[:rows], self.cache), None if self._reading.whole else 0)
+        self._reading.add(rows, hidden, features)
         self.cache.keep(rows, [])
         self.pending, self.chunked = self.pending[rows:], True
+
+    def _step(self, rows: Rows, wanted: int | None) -> tuple[Tensor, Tensor | None]:
+        """The last layer's outputs of the last `wanted` new rows (None: of all), and the tapped features of all."""
+        inner = inner_taps([self]) if self.taps else ()
+        hidden, tapped = self._runner.step(rows, inner, wanted)
+        return hidden, self.features(hidden, dict(zip(inner, tapped, strict=True))) if self.taps else None
 
     @property
     def room(self) -> int:
@@ -173,10 +186,14 @@ class LanguageSession:
 
     def score(self, proposal: Proposal) -> Scores:
         """As `core.TargetSession.score`: logits float [N+1, V]; the proposal fits `limits` and `room`."""
-        inner = inner_taps([self]) if self.taps else ()
-        hidden, tapped = self._runner.step(self.asked(proposal), inner)
-        features = self.features(hidden, dict(zip(inner, tapped, strict=True))) if self.taps else None
-        return self.scored(hidden, features, self.language.logits(hidden[len(self.pending) - 1 :]))
+        kept = self.taps or (self._reading.whole and self._unread)
+        hidden, features = self._step(self.asked(proposal), None if kept else len(proposal) + 1)
+        return self.scored(hidden, features, self.language.logits(hidden[len(hidden) - len(proposal) - 1 :]))
+
+    @property
+    def _unread(self) -> bool:
+        """Whether prompt rows are pending."""
+        return self._reading.rows < len(self._reading.prompt.rows)
 
     def asked(self, proposal: Proposal) -> Rows:
         """The rows of a forward over what is pending and a proposal."""
@@ -199,8 +216,8 @@ class LanguageSession:
         """Of the last pending row and the nodes behind it, from a forward over `asked`; logits [N+1, V] of these rows."""
         last = len(self.pending)
         arrived(logits)  # who asked needs them at once, and costs are learnt from the time they took
-        if self._reading.rows < len(self._reading.prompt.rows):
-            self._remember(hidden[:last], None if features is None else features[:last])
+        if self._unread:
+            self._reading.add(last, hidden, features)
         return Scores(logits, None if features is None else features[last - 1 :])
 
     def features(self, hidden: Tensor, tapped: Mapping[int, Tensor]) -> Tensor | None:
@@ -209,12 +226,6 @@ class LanguageSession:
             return None
         found = {**tapped, -1: self.language.normed(hidden)}
         return torch.cat([found[layer] for layer in self.taps], 1)
-
-    def _remember(self, hidden: Tensor, features: Tensor | None) -> None:
-        """Keep what was read of the prompt."""
-        self._reading.hidden.append(hidden)
-        if features is not None:
-            self._reading.features.append(features)
 
     def commit(self, verdict: Verdict) -> None:
         """As `core.TargetSession.commit`."""

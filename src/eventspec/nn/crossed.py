@@ -8,7 +8,7 @@ from typing import Optional
 import torch.nn.functional as F
 from torch import Tensor
 
-from eventspec.nn.decode import apply_rope, attention, block, last_row, rms_norm
+from eventspec.nn.decode import apply_rope, attention, block, last_rows, rms_norm
 from eventspec.nn.layer_weights import CrossWeights, LayerWeights
 from eventspec.nn.linear import product
 
@@ -95,5 +95,6 @@ def crossed_read(
     x = crossed(embeds, features, cos, sin, stored, start, mask, causal, layers, cross, packed, heads, eps)
     normed = rms_norm(x, layers[2].input_norm, eps)
     remembered = cross.remembered if packed else None
-    last = last_row(normed, x[-1:], cos, sin, stored[4], stored[5], start, layers[2], remembered, heads, eps)
+    where = (cos, sin, stored[4], stored[5], start)
+    last = last_rows(normed, x[-1:], *where, None, layers[2], False, remembered, heads, eps)
     return rms_norm(last, cross.final_norm, eps)

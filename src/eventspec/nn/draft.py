@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eventspec.nn.cache import KVCache
 from eventspec.nn.crossed import crossed_pass, crossed_read
-from eventspec.nn.decode import attend, compiled, last_row, rms_norm
+from eventspec.nn.decode import attend, compiled, last_rows, rms_norm
 from eventspec.nn.layer_weights import CrossWeights, HeadWeights, LayerWeights
 from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
 from eventspec.nn.native import NativeHead
@@ -165,7 +165,7 @@ def grow(
     return torch.cat(made[0]), torch.cat(made[1]), torch.cat(made[2])
 
 
-_last_row = functools.cache(lambda: compiled(last_row))
+_last_rows = functools.cache(lambda: compiled(last_rows))
 _grow = functools.cache(lambda: compiled(grow))
 _crossed_read = functools.cache(lambda: compiled(crossed_read))
 
@@ -247,7 +247,8 @@ class DraftKernel:
         attention reads, x [T, D] the residual, `rope` are cos and sin of their positions. Not committed."""
         stored = (cache.keys[0], cache.values[0], cache.length)
         packed = self.packed if len(normed) > FEW_ROWS else None
-        found: Tensor = _last_row()(normed, x[-1:], *rope, *stored, self.weights.layers[0], packed, self.heads, self.eps)
+        how = (None, self.weights.layers[0], False, packed, self.heads, self.eps)
+        found: Tensor = _last_rows()(normed, x[-1:], *rope, *stored, *how)
         return found
 
     def grow(

@@ -81,6 +81,9 @@ class DecoderRunner:
         )
         self.reduced = first.qkv.in_bfloat16
         self.packed = [final_weights(layer) for layer in layers] if first.qkv.packs else None
+        remembered = layers[-1].qkv.weight.detach()[self.heads * self.head_dim :]
+        kind = torch.bfloat16 if self.reduced else self.dtype
+        self.remembered = None if self.packed is None else packed_weight(remembered.to(kind))
 
     def whole(self, rows: int) -> int:
         """A number of rows, `rows` or some 15 more, whose products are not filled up with rows of zeros; few rows stay as they
@@ -91,11 +94,15 @@ class DecoderRunner:
         """An empty cache for one sequence of at most `capacity` rows."""
         return KVCache(len(self.layers), self.kv_heads, self.head_dim, capacity, self.dtype, self.device)
 
-    def step(self, rows: Rows, taps: tuple[int, ...] = ()) -> tuple[Tensor, list[Tensor]]:
-        """The last layer's output [T, D] and those of the layers `taps` (0 = the embedding), ascending."""
-        cache, (layers, packed) = rows.cache, self._for(len(rows.x))
+    def step(self, rows: Rows, taps: tuple[int, ...] = (), wanted: int | None = None) -> tuple[Tensor, list[Tensor]]:
+        """The last layer's output for the last `wanted` rows [wanted, D], by default for all of them, which takes longer; and
+        the outputs [T, D] of the layers `taps` (0 = the embedding), ascending. What the last layer is tapped for, it is also
+        `wanted` for."""
+        cache, many = rows.cache, len(rows.x)
+        layers, packed = self._for(many)
         where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added(self.chains), rows.causal)
-        found: tuple[Tensor, list[Tensor]] = _decode()(rows.x, *where, layers, packed, self.heads, self.eps, list(taps))
+        asked = (list(taps), many if wanted is None else wanted, self.remembered if packed else None)
+        found: tuple[Tensor, list[Tensor]] = _decode()(rows.x, *where, layers, packed, self.heads, self.eps, *asked)
         return found
 
     def step_together(self, several: Sequence[Rows], taps: tuple[int, ...] = ()) -> list[tuple[Tensor, list[Tensor]]]:

@@ -30,6 +30,7 @@ from eventspec.engine.cost import (
     measure_opening,
     measure_rounds,
     measure_tail,
+    measure_taps,
     measure_verify,
 )
 from eventspec.engine.learnt import LearntCosts
@@ -158,7 +159,9 @@ def _costs(pair: Pair, drafter: Drafter, beside: bool, curve: VerifyCurve, known
         session.propose(Budget(nodes))
     if known is not None:
         return known
-    opening = measure_opening(begin, max(2, repeats // 4))
+    asked, few = request(), max(2, repeats // 4)
+    taps = measure_taps(lambda: pair.target.encode(asked.media, Trace()), asked, drafter.taps, few) if drafter.taps else 0.0
+    opening = taps + measure_opening(begin, few)
     if not isinstance(narrow, FeatureDrafter):
         return curve, measure_draft(session, max(3, repeats // 2)), opening
     return *measure_rounds(target, session, curve.one, repeats=max(2, repeats // 3)), opening
