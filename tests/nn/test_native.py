@@ -250,7 +250,7 @@ def test_without_a_compiler_torch_grows_the_tree(cold: Path, monkeypatch: pytest
 def test_a_source_that_does_not_compile_is_no_failure(cold: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "other.c"
     source.write_text("no C at all")
-    monkeypatch.setattr(module, "SOURCE", source)
+    monkeypatch.setattr(module, "SOURCES", (source,))
     assert library() is None
     assert not list(cold.glob("*"))
 

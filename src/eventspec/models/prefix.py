@@ -18,9 +18,11 @@ SPARE = 128
 
 @dataclass
 class Reading:
-    """What has been read of a prompt, in `cache`: so many `rows`. Where `whole`, what their last layer gave is kept as it comes,
-    and with it the features of the layers `taps`, if any; else the last layer need not give it. capacity: rows of a cache for
-    this prompt and its answer alone."""
+    """What has been read of a prompt, in `cache`: so many `rows`, where `whole` with what the last layer gave for each.
+
+    Then the features of the layers `taps` are kept too, if any; else the last layer need not give all that. capacity: rows of a
+    cache for this prompt and its answer alone.
+    """
 
     prompt: Prompt
     cache: KVCache
@@ -49,9 +51,7 @@ class Prefix:
         self._lent: LentCache | None = None
         self._lock = ProcessLock()
 
-    def begin(
-        self, prompt: Prompt, capacity: int, taps: tuple[int, ...] = (), whole: bool = False
-    ) -> tuple[Reading, Loan]:
+    def begin(self, prompt: Prompt, capacity: int, taps: tuple[int, ...] = (), whole: bool = False) -> tuple[Reading, Loan]:
         """A reading of a prompt that has as much of it as was read before; `capacity` rows are for all that is to come. Its
         cache is the reader's until the loan is dropped."""
         capacity += -capacity % SPARE

@@ -95,6 +95,26 @@ def attention(
     return made.transpose(0, 1)
 
 
+def placed(
+    found: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    past_keys: Tensor,
+    past_values: Tensor,
+    start: int,
+    heads: int,
+) -> Tensor:
+    """Of queries, keys and values side by side, `found` [T, (heads + 2 kv_heads) * head_dim], keys and values go behind `start`
+    cached rows; the rotated queries, and the keys behind them, are returned: [T, heads + kv_heads, head_dim]."""
+    rows, kv_heads, head_dim = found.size(0), past_keys.size(0), past_keys.size(2)
+    end = start + rows
+    rotated_and_values = found.view(rows, heads + 2 * kv_heads, head_dim)
+    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], cos, sin)
+    past_keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
+    past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
+    return rotated
+
+
 def attend(
     found: Tensor,
     rows: int,
@@ -111,15 +131,28 @@ def attend(
     keys and values side by side, `found` [P, (heads + 2 kv_heads) * head_dim]; zeros for the others, which fill up a product.
     Writes rows [start, start + T) of past_keys and past_values."""
     end = start + rows
-    kv_heads, head_dim = past_keys.size(0), past_keys.size(2)
-    rotated_and_values = found[:rows].view(rows, heads + 2 * kv_heads, head_dim)
-    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], cos, sin)
-    past_keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
-    past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
-    queries = rotated[:, :heads].transpose(0, 1)
+    queries = placed(found[:rows], cos, sin, past_keys, past_values, start, heads)[:, :heads].transpose(0, 1)
     attended = attention(queries, past_keys[:, :end], past_values[:, :end], mask, causal)
-    attended = attended.transpose(0, 1).reshape(rows, heads * head_dim)
+    attended = attended.transpose(0, 1).reshape(rows, heads * past_keys.size(2))
     return attended if rows == found.size(0) else F.pad(attended, [0, 0, 0, found.size(0) - rows])
+
+
+def before_attention(
+    x: Tensor,
+    rows: int,
+    cos: Tensor,
+    sin: Tensor,
+    past_keys: Tensor,
+    past_values: Tensor,
+    start: int,
+    layer: LayerWeights,
+    packed: bool,
+    heads: int,
+    eps: float,
+) -> Tensor:
+    """As `placed`, of the first T = `rows` of x [P, D]."""
+    found = product(rms_norm(x, layer.input_norm, eps), layer.qkv, packed)
+    return placed(found[:rows], cos, sin, past_keys, past_values, start, heads)
 
 
 def finish(x: Tensor, attended: Tensor, layer: LayerWeights, packed: bool, eps: float) -> Tensor:

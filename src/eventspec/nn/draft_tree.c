@@ -5,18 +5,14 @@
  * which are the way to the kernel and back; here it is one pass over the weights, which fit into a core's second cache. A draft
  * need not be exact, because it is verified. Of equal nodes the first counts, as in `nn.draft.frontier`.
  *
- * Vectors are those of GCC and Clang, which map them to what the processor has. See `nn.native` for who compiles this.
+ * See `nn.native` for who compiles this.
  */
 
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "vectors.h"
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
-#define LANES 16 /* floats of a vector */
 /* Outputs of a matrix that lie side by side, in vectors, and rows that share a pass over it: as many sums as there are
  * registers for. */
 #ifdef __AVX512F__
@@ -29,9 +25,6 @@
 #define BLOCK (SIDE * LANES)
 
 const int64_t block_size = BLOCK;
-
-typedef float vf __attribute__((vector_size(4 * LANES)));
-typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 
 typedef struct {
     const int8_t *values; /* [blocks][in][BLOCK]: outputs behind the last one are zero */
@@ -61,21 +54,6 @@ typedef struct {
     float floor, mass;
 } Growth;
 
-static inline vf load(const float *from) {
-    vf found;
-    memcpy(&found, from, sizeof found);
-    return found;
-}
-
-static inline void store(float *to, vf what) { memcpy(to, &what, sizeof what); }
-
-static inline vf all(float x) { return x - (vf){0}; }
-
-static inline vf at_least(vf x, float low) {
-    vi less = x < low;
-    return (vf)((less & (vi)all(low)) | (~less & (vi)x));
-}
-
 /* GCC 12 widens eight bits one by one unless it is told the instruction. */
 static inline vf eight_bits(const int8_t *from) {
 #if defined(__AVX512F__)
@@ -100,21 +78,6 @@ static inline float added(vf v) {
     for (int i = 0; i < LANES; i += 4)
         for (int j = 0; j < 4; j++) sums[j] += parts[i + j];
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-/* e^x to seven digits, for x <= 88: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]. */
-static inline vf exponential(vf x) {
-    x = at_least(x, -87.0f);
-    vf scaled = x * 1.44269504f + 12582912.0f; /* rounds: its lowest bits are n */
-    vf whole = scaled - 12582912.0f;
-    vf r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    vf p = 1.9875691500e-4f * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return p * (vf)(((vi)scaled - 0x4B400000 + 127) << 23);
 }
 
 static inline __attribute__((always_inline)) void block_of(const Matrix *m, const float *x, float *y, int64_t stride,

@@ -1,6 +1,7 @@
-"""Draft trees by a function in C, which is compiled once on the machine at hand (`draft_tree.c` says why).
+"""Draft trees, and the attention of long prompts, by functions in C that are compiled once on the machine at hand
+(`draft_tree.c` and `attention.c` say why).
 
-Without a compiler, or with a head that it does not suit, trees are grown by TorchScript: the same trees, but for rounding.
+Without a compiler, or with a model that they do not suit, TorchScript and torch do the same, but for rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from eventspec.nn.linear import Once
 if TYPE_CHECKING:
     from eventspec.nn.draft import TreeConfig
 
-SOURCE = Path(__file__).with_name("draft_tree.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("draft_tree.c", "attention.c", "vectors.h"))
 # Not -ffast-math: what is linked with it makes the thread that loads it flush small numbers to zero, in the target too.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 MOST_WEIGHTS = 1 << 25
@@ -65,7 +66,7 @@ class _Growth(ctypes.Structure):
 def library() -> ctypes.CDLL | None:
     """The compiled functions; None where there is no compiler, or what it makes does not run. A second, once a machine."""
     try:
-        key = _digest("\0".join((SOURCE.read_text(), *FLAGS, instructions())).encode())
+        key = _digest("\0".join((*(source.read_text() for source in SOURCES), *FLAGS, instructions())).encode())
         folder = cache_folder() / "native"
     except (OSError, RuntimeError):  # RuntimeError: there is no home
         return None
@@ -78,7 +79,8 @@ def library() -> ctypes.CDLL | None:
     for compiler in filter(None, map(shutil.which, ("cc", "gcc", "clang"))):
         with TemporaryDirectory(prefix="eventspec-") as own, suppress(OSError, subprocess.SubprocessError):
             made = Path(own) / f"{key}.so"
-            subprocess.run([compiler, *FLAGS, "-o", str(made), str(SOURCE), "-lm"], check=True, capture_output=True, timeout=60)
+            sources = [str(source) for source in SOURCES if source.suffix == ".c"]
+            subprocess.run([compiler, *FLAGS, "-o", str(made), *sources, "-lm"], check=True, capture_output=True, timeout=60)
             copy = _keep(folder, key, made.read_bytes())
             for one in (made,) if copy is None else (made, copy):  # what was loaded stays so, wherever its file goes
                 if (found := _loaded(one)) is not None:
@@ -91,6 +93,9 @@ def _loaded(place: Path) -> ctypes.CDLL | None:
     with suppress(OSError, AttributeError, ValueError):
         found = ctypes.CDLL(str(place))
         found.grow.argtypes, found.grow.restype = [_Address] * 6, _Number
+        sizes = [_Number] * 4
+        found.attend_many.argtypes = [_Address, _Number, _Address, _Address, *sizes, _Address, *sizes[:3], _Address]
+        found.attend_many.restype = _Number
         _Number.in_dll(found, "block_size")
         return found
     return None
@@ -202,6 +207,24 @@ class NativeHead:
             raise MemoryError("no memory for a draft tree")
         tokens, parents = (torch.from_numpy(row[:count]) for row in made[0])
         return tokens, parents, torch.from_numpy(made[1][:count])
+
+
+def attend_many(
+    queries: Tensor, keys: Tensor, values: Tensor, start: int, causal: int, mask: Tensor | None, heads: int, spare: int
+) -> Tensor:
+    """As `nn.decode.attention`, of rows behind `start` cached ones: fp32 on a CPU, on this thread alone. queries
+    [T, at least heads, head_dim] lie behind each other, keys and values [K, capacity, head_dim] as in a cache; mask
+    [T - causal, start + T]. Returns [T + spare, heads * head_dim], in the spare rows zeros."""
+    functions, kept = library(), list[Tensor]()
+    assert functions is not None, "or it would not have been chosen"
+    rows, side, head_dim = queries.shape
+    found = queries.new_empty(rows + spare, heads * head_dim)
+    found[rows:] = 0
+    place = (queries.data_ptr(), side * head_dim, keys.data_ptr(), values.data_ptr(), keys.shape[1], rows, start, causal)
+    sizes = (heads, keys.shape[0], head_dim)
+    if functions.attend_many(*place, _address(mask, kept), *sizes, found.data_ptr()) < 0:
+        raise MemoryError("no memory for a prompt's attention")
+    return found
 
 
 def _address(tensor: Tensor | None, kept: list[Tensor]) -> int | None:

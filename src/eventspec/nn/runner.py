@@ -14,15 +14,19 @@ import torch
 from torch import Tensor
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.decode import attention, compiled, decode, decode_together
+from eventspec.nn.decode import attention, before_attention, compiled, decode, decode_together, finish
 from eventspec.nn.layer_weights import LayerWeights
-from eventspec.nn.linear import FEW_ROWS, packed_weight, spare_rows, unpacked, works
+from eventspec.nn.linear import FEW_ROWS, filled, packed_weight, spare_rows, unpacked, works
+from eventspec.nn.long_prompts import natively
+from eventspec.nn.native import attend_many
 
 if TYPE_CHECKING:
     from eventspec.nn.llama import Layer
 
 _decode = functools.cache(lambda: compiled(decode))
 _decode_together = functools.cache(lambda: compiled(decode_together))
+_before_attention = functools.cache(lambda: compiled(before_attention))
+_finish = functools.cache(lambda: compiled(finish))
 
 
 @dataclass(frozen=True)
@@ -99,11 +103,38 @@ class DecoderRunner:
         the outputs [T, D] of the layers `taps` (0 = the embedding), ascending. What the last layer is tapped for, it is also
         `wanted` for."""
         cache, many = rows.cache, len(rows.x)
+        wanted = many if wanted is None else wanted
+        if natively(many, cache.keys[0], self.cos):
+            return self._long_step(rows, taps, wanted)
         layers, packed = self._for(many)
         where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added(self.chains), rows.causal)
-        asked = (list(taps), many if wanted is None else wanted, self.remembered if packed else None)
+        asked = (list(taps), wanted, self.remembered if packed else None)
         found: tuple[Tensor, list[Tensor]] = _decode()(rows.x, *where, layers, packed, self.heads, self.eps, *asked)
         return found
+
+    def _long_step(self, rows: Rows, taps: tuple[int, ...], wanted: int) -> tuple[Tensor, list[Tensor]]:
+        """As `step`, layer by layer, with attention from `attention.c`: a crossing between Python and torch takes some ten
+        microseconds, which many rows do not feel."""
+        cache, start, many = rows.cache, rows.cache.length, len(rows.x)
+        layers, packed = self._for(many)
+        (cos, sin), x = rows.rope(self.cos, self.sin), filled(rows.x, packed)
+        mask, causal = (None, many) if rows.mask is None else (rows.added(), rows.causal)
+        tapped = [rows.x] if 0 in taps else []
+        whole = len(layers) if wanted == many else len(layers) - 1
+        for number, (layer, keys, values) in enumerate(zip(layers[:whole], cache.keys, cache.values, strict=False), 1):
+            place = (cos, sin, keys, values, start)
+            queries = _before_attention()(x, many, *place, layer, packed, self.heads, self.eps)
+            attended = attend_many(queries, keys, values, start, causal, mask, self.heads, len(x) - many)
+            x = _finish()(x, attended, layer, packed, self.eps)
+            if number in taps:
+                tapped.append(x[:many])
+        if whole == len(layers):
+            return x[:many], tapped
+        # Most of the last layer is left out.
+        last = (cos, sin, cache.keys[whole:], cache.values[whole:], start, mask, causal, layers[whole:], packed)
+        nothing: list[int] = []
+        remembered = self.remembered if packed else None
+        return _decode()(x[:many], *last, self.heads, self.eps, nothing, wanted, remembered)[0], tapped
 
     def step_together(self, several: Sequence[Rows], taps: tuple[int, ...] = ()) -> list[tuple[Tensor, list[Tensor]]]:
         """As `step`, of new rows of several sequences in one forward, as many of each as there are."""
