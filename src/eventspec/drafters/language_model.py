@@ -11,6 +11,7 @@ its prompt: what the target does not follow is of use all the same (`drafters.re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -20,10 +21,12 @@ import torch
 from torch import Tensor
 
 from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.drafters.model_reading import ModelReading, Written
+from eventspec.drafters.native_draft import NativeDraft, native_model
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, PromptEncoder
 from eventspec.nn import Llama
-from eventspec.nn.runner import Rows
+from eventspec.nn.native import NativeHead
 from eventspec.tree import DraftTree
 
 _WIDTH = 4
@@ -64,8 +67,6 @@ class DraftModel(Protocol):
 
 Scored = Callable[[Tensor, Tensor], Tensor]
 """As `DraftModel.scores`."""
-Written = tuple[tuple[int, float], ...]
-"""Tokens of an answer from its beginning on, each with the probability that its writer gave it behind those before."""
 
 
 class LanguageDrafter:
@@ -89,7 +90,15 @@ class LanguageDrafter:
         self.name, self.encoder, self.language, self.eos_id, self.limit = name, encoder, encoder.language, eos_id, limit
         self.lookahead, self._scored = lookahead or no_lookahead, scored
         self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
-        self._drafts: WeakValueDictionary[int, LanguageDraft] = WeakValueDictionary()
+        self._drafts: WeakValueDictionary[int, ModelReading] = WeakValueDictionary()
+        self.native: NativeHead | None = None
+
+    def natively(self) -> LanguageDrafter:
+        """The same, growing its trees in machine code where that can be."""
+        twin = copy(self)
+        twin._seen, twin._drafts = WeakKeyDictionary(), WeakValueDictionary()
+        twin.native = None if self._scored is not None else native_model(self.language, self.limit)
+        return twin
 
     def written(self, request: Request) -> Written:
         """What it wrote by now of the answer to a request that is being answered; from any thread."""
@@ -108,35 +117,28 @@ class LanguageDrafter:
         visual, prefix = self._seen[request.media]
         prompt = self.encoder.prompt(request.question, visual)
         began = trace.now()
-        session = LanguageDraft(self, prompt, prefix, request, trace)
+        where = (prompt, prefix, request, trace)
+        session: LanguageDraft | NativeDraft
+        if self.native is None:
+            session = LanguageDraft(self, *where)
+        else:
+            session = NativeDraft(self.native, self.name, self.language, self.eos_id, *where)
         self._drafts[id(request)] = session
         trace.span("prefill", "drafter", began)
         return session
 
 
-class LanguageDraft:
-    """The drafter's cache, its tree, and the committed tokens it has not read yet."""
+class LanguageDraft(ModelReading):
+    """The drafter's tree, whose rows lie in the cache behind what was committed."""
 
     def __init__(self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
-        self.trace, self.scores = trace, drafter.scores
-        self.language, self.eos_id, self.name, self.limit = drafter.language, drafter.eos_id, drafter.name, drafter.limit
-        self.lookahead, self.request, self.answer = drafter.lookahead, request, list[int]()
-        self.written: Written = ()
-        self.context, most = self.language.config.max_position_embeddings, request.sampling.max_new_tokens
-        total = len(prompt.rows)
-        reading, self._loan = prefix.begin(prompt, min(self.context, total + most + 2) + _TREE_ROWS)
-        self.cache = reading.cache
-        self.base = 0  # rows of the cache that are committed; the tree's rows lie behind them
+        super().__init__(drafter.language, prompt, prefix, request, trace, _TREE_ROWS)
+        self.eos_id, self.name, self.limit, self.scores = drafter.eos_id, drafter.name, drafter.limit, drafter.scores
+        self.lookahead = drafter.lookahead
         self.tree = DraftTree()
         self.visible = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
         self.row_of: dict[int, int] = {}  # expanded node -> its row behind the base
-        rows = prompt.rows[reading.rows :]
-        hidden = self._forward(rows, wanted=1)
-        self.root: Children | None = self._children(hidden, rows[-1:])[0]
-        reading.add(len(rows), hidden, None)
-        self.cache.keep(len(rows), [])
-        self.base = total
-        self.unread: list[int] = []
+        self.root: Children | None = self._children(self.hidden, self.last)[0]
 
     def propose(self, budget: Budget) -> Proposal:
         """Grow the tree until the budget is used up, then the best of it."""
@@ -217,12 +219,11 @@ class LanguageDraft:
         ahead: list[int] = []
         after: list[Children] = []
         if self.unread:
-            self._check_unread()
+            self.check_unread()
             self.cache.length = self.base
             ahead = self._looked_ahead([], self.base + len(self.unread))
-            text = torch.tensor(self.unread + ahead, device=self.language.embed.weight.device)
-            rows, last = self.language.embed(text), len(self.unread) - 1
-            self.root, *after = self._children(self._forward(rows, wanted=1 + len(ahead)), rows[last:])
+            rows, last = self.language.embed(self.ids(self.unread + ahead)), len(self.unread) - 1
+            self.root, *after = self._children(self.forward(rows, wanted=1 + len(ahead)), rows[last:])
             self.cache.keep(len(self.unread), [])
             self.base += len(self.unread)
             self.unread = []
@@ -234,14 +235,6 @@ class LanguageDraft:
             for row in range(len(ahead)):
                 self.visible[row] = np.arange(_TREE_ROWS) <= row
             self._agree(-1, ahead, after, 0)
-
-    def _check_unread(self) -> None:
-        """ValueError for what the model has no row or position for. On CUDA such an index ends the whole process's use of the
-        device, the target's included."""
-        if (largest := max(self.unread)) >= self.language.config.vocab_size:
-            raise ValueError(f"token {largest} is none of the drafter's {self.language.config.vocab_size}")
-        if (rows := self.base + len(self.unread)) > self.context:
-            raise ValueError(f"the answer reaches row {rows} of the drafter's context of {self.context}")
 
     def _looked_ahead(self, path: list[int], position: int) -> list[int]:
         """What is likely to follow the answer and `path`, for rows from `position` on."""
@@ -282,21 +275,12 @@ class LanguageDraft:
         self.cache.length = self.base + rows
         mask = torch.from_numpy(visible).to(placed.device)
         read = self.language.embed(placed[0])
-        known = self._children(self._forward(read, placed[1], mask), read)
+        known = self._children(self.forward(read, placed[1], mask), read)
         self.cache.length = self.base
         for leaf, children in zip(leaves, known, strict=False):
             tree.grow(leaf, children, 0.0, self.eos_id)
         tree.expand(leaves)
         self._agree(best, ahead, known[len(leaves) :], rows + len(leaves))
-
-    def _forward(
-        self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, wanted: int | None = None
-    ) -> Tensor:
-        """Read rows [T, D]; the last layer's output for all of them, or the last `wanted`."""
-        began = self.trace.now()
-        hidden, _ = self.language.runner().step(Rows(rows, self.cache, positions, mask), wanted=wanted)
-        self.trace.forward("drafter", self.trace.now() - began)
-        return hidden
 
     def _children(self, hidden: Tensor, rows: Tensor) -> list[Children]:
         """The likeliest next tokens after each row [T, D], from the last layer's outputs [T, D]."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.drafters.language_model import Written
+from eventspec.drafters.model_reading import Written
 from eventspec.drafters.mixture import SourceWeights
 
 LONGEST = 6

@@ -75,15 +75,15 @@ def measure_tail(encode: Callable[[], Context], asked: Request, tails: Sequence[
     return min(taken, key=lambda tail: min(taken[tail]))  # the least: the first times pay for what is made once
 
 
-def measure_draft(session: DraftSession, repeats: int = 12) -> float:
-    """Seconds in which a drafter reads one committed token and drafts one: what one more level of a draft costs."""
+def measure_level(session: DraftSession, depths: tuple[int, int] = (1, 16), repeats: int = 12) -> float:
+    """Seconds that one more level of a draft takes a drafter, which reads one committed token before each."""
     nothing, unused = np.empty(0, np.int64), Scores(torch.empty(0))
-
-    def step() -> None:
-        session.observe(Verdict(nothing, np.array([1], np.int64)), unused)
-        session.propose(Budget(max_nodes=1, max_depth=1))
-
-    return median(_seconds(step) for _ in range(repeats))
+    took: dict[int, list[float]] = {depth: [] for depth in depths}
+    for _ in range(repeats):
+        for depth, seconds in took.items():
+            session.observe(Verdict(nothing, np.array([1], np.int64)), unused)
+            seconds.append(_seconds(partial(session.propose, Budget(max_nodes=2 * depth, max_depth=depth))))
+    return max(0.0, median(took[depths[1]]) - median(took[depths[0]])) / (depths[1] - depths[0])
 
 
 def measure_opening(begin: Callable[[], DraftSession], repeats: int = 3) -> float:

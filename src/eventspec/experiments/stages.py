@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from eventspec.core import Budget, Sampling, Trace
-from eventspec.engine.cost import measure_draft, measure_verify
+from eventspec.engine.cost import measure_level, measure_verify
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
 from eventspec.experiments.figures import BASE, Row
@@ -159,4 +159,4 @@ def _drafter_step(pair: Pair) -> float | None:
         return None
     session = drafter.open(request(), None, Trace())
     session.propose(Budget(4))
-    return 1e3 * measure_draft(session, 6)
+    return 1e3 * measure_level(session, repeats=6)

@@ -1,4 +1,4 @@
-/* A draft tree of a feature-level head (EAGLE-2, section 4) in one call: `nn.draft.grow` for a head of one layer, with its
+/* A draft tree of a feature-level head (EAGLE-2, section 4) or of a small language model in one call: `nn.draft.grow`, with
  * matrices in eight bits, on one core of a CPU.
  *
  * A level of a tree is a forward over a row or two. In torch that is some thirty operations of a few microseconds each, most of
@@ -33,14 +33,21 @@ typedef struct {
 } Matrix;
 
 typedef struct {
+    Matrix qkv, out, gate_up, down;
+    const float *input_norm, *post_norm; /* input_norm NULL: none */
+} Layer;
+
+typedef struct {
     int64_t width, heads, kv_heads, head_dim, inner;
-    int64_t norm_residual;
+    int64_t norm_residual, depth; /* depth: layers */
     float eps;
-    Matrix reduction; /* EAGLE-1: of [embedding, feature]; values NULL: EAGLE-3 */
-    Matrix qkv, out, gate_up, down, head;
-    const float *bias;                                             /* of the reduction, NULL: none */
-    const float *input_norm, *hidden_norm, *post_norm, *out_norm; /* NULL: none */
-    const int64_t *ids;                                            /* of the head's rows, NULL: their numbers */
+    Matrix reduction, head;   /* reduction: EAGLE-1, of [embedding, feature]; values NULL: none */
+    const Layer *layers;
+    const float *bias;        /* of the reduction, NULL: none */
+    const float *hidden_norm; /* EAGLE-3, of a feature beside its embedding; without it and a reduction: a language model, which
+                                 reads no features */
+    const float *out_norm;    /* NULL: none */
+    const int64_t *ids;       /* of the head's rows, NULL: their numbers */
 } Head;
 
 typedef struct {
@@ -50,7 +57,8 @@ typedef struct {
     const int64_t *shape;        /* NULL: EAGLE-2's growth. Else for every level how many children are recorded, which, how many
                                     of these are expanded, and which */
     const float *embedding, *cos, *sin; /* tables: rows of width, of head_dim */
-    const float *keys, *values;         /* committed: [kv_heads][capacity][head_dim], `start` rows each */
+    const float *keys, *values;         /* committed: [kv_heads][capacity][head_dim], `start` rows each; of the first layer */
+    int64_t apart;                      /* numbers from one layer's keys or values to the next one's */
     float floor, mass;
 } Growth;
 
@@ -188,13 +196,13 @@ static float softened(float *x, int64_t size, float *greatest) {
 }
 
 /* Attention of one row to all committed rows and to the drafted ones on its path. */
-static void attend(const Head *h, const Growth *g, const float *queries, const float *drafted_keys, const float *drafted_values,
-                   const int64_t *path, int64_t length, float *scores, float *found) {
+static void attend(const Head *h, const Growth *g, int64_t layer, const float *queries, const float *drafted_keys,
+                   const float *drafted_values, const int64_t *path, int64_t length, float *scores, float *found) {
     int64_t d = h->head_dim, kv = h->kv_heads * d, share = h->heads / h->kv_heads;
     float by = 1.0f / sqrtf((float)d);
     for (int64_t head = 0; head < h->heads; head++) {
-        const float *query = queries + head * d, *keys = g->keys + head / share * g->capacity * d;
-        const float *values = g->values + head / share * g->capacity * d;
+        int64_t place = layer * g->apart + head / share * g->capacity * d;
+        const float *query = queries + head * d, *keys = g->keys + place, *values = g->values + place;
         const float *own_keys = drafted_keys + head / share * d, *own_values = drafted_values + head / share * d;
         float *to = found + head * d;
         int64_t many = g->start + length;
@@ -251,7 +259,7 @@ typedef struct {
     float *joined;         /* [R][2 width]: pairs of an embedding and a feature */
     float *one, *two;      /* [R][outputs of the largest matrix] */
     float *found, *inner;  /* [R][heads * head_dim], [R][inner] */
-    float *keys, *values;  /* [A][kv_heads * head_dim] */
+    float *keys, *values;  /* [depth][A][kv_heads * head_dim] */
     float *scores, *spare, *ranked;
     float *logs, *path_logs;  /* [R][breadth] of children behind their parents, [R] of the frontier's paths */
     int64_t *names, *order;   /* [R][breadth] children of the frontier, [breadth] places of the likeliest */
@@ -264,7 +272,7 @@ static int begun(const Head *h, const Growth *g, int64_t wide, Scratch *s) {
     int64_t D = h->width, q = h->heads * h->head_dim, kv = h->kv_heads * h->head_dim, R = g->rows, A = g->all_rows;
     int64_t L = g->levels;
     int64_t longest = larger(larger(padded(h->head.out), padded(2 * h->inner)), larger(padded(q + 2 * kv), padded(2 * D)));
-    int64_t sizes[] = {R * D, R * D, R * D, R * D, 2 * R * D, R * longest, R * longest, R * q, R * h->inner, A * kv, A * kv,
+    int64_t sizes[] = {R * D, R * D, R * D, R * D, 2 * R * D, R * longest, R * longest, R * q, R * h->inner, h->depth * A * kv, h->depth * A * kv,
                        g->start + L, h->head_dim, g->breadth, R * wide, R};
     float **floats[] = {&s->hidden, &s->below, &s->x,      &s->small,  &s->joined, &s->one,    &s->two,  &s->found,
                         &s->inner,  &s->keys,  &s->values, &s->scores, &s->spare,  &s->ranked, &s->logs, &s->path_logs};
@@ -284,55 +292,70 @@ static int begun(const Head *h, const Growth *g, int64_t wide, Scratch *s) {
     return 1;
 }
 
-/* The layer over the `rows` pairs of a level, whose keys and values are drafted rows from `behind` on. */
-static void forward(const Head *h, const Growth *g, int64_t level, int64_t rows, int64_t behind, Scratch *s) {
+/* One layer over the `rows` of a level, whose keys and values are drafted rows from `behind` on: attention reads `read`, and
+ * all is added to x. */
+static void through(const Head *h, const Growth *g, int64_t number, const float *read, int64_t level, int64_t rows,
+                    int64_t behind, Scratch *s) {
+    const Layer *layer = h->layers + number;
     int64_t D = h->width, d = h->head_dim, kv = h->kv_heads * d, q = h->heads * d, L = g->levels;
-    const float *cos = g->cos + (g->position + 1 + level) * d, *sin = g->sin + (g->position + 1 + level) * d, *read = s->joined;
+    const float *cos = g->cos + (g->position + 1 + level) * d, *sin = g->sin + (g->position + 1 + level) * d;
+    float *keys = s->keys + number * g->all_rows * kv, *values = s->values + number * g->all_rows * kv;
+    product(&layer->qkv, read, s->two, rows);
+    for (int64_t r = 0; r < rows; r++) {
+        float *made = s->two + r * padded(q + 2 * kv);
+        for (int64_t i = 0; i < h->heads + h->kv_heads; i++) rotated(made + i * d, cos, sin, d, s->spare);
+        memcpy(keys + (behind + r) * kv, made + q, kv * sizeof *made);
+        memcpy(values + (behind + r) * kv, made + q + kv, kv * sizeof *made);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        const float *queries = s->two + r * padded(q + 2 * kv);
+        attend(h, g, number, queries, keys, values, s->paths + r * L, level + 1, s->scores, s->found + r * q);
+    }
+    product(&layer->out, s->found, s->one, rows);
+    for (int64_t r = 0; r < rows; r++) {
+        add(s->x + r * D, s->one + r * padded(D), D);
+        normed(s->x + r * D, layer->post_norm, h->eps, D, s->small + r * D);
+    }
+    product(&layer->gate_up, s->small, s->two, rows);
+    for (int64_t r = 0; r < rows; r++) gated(s->two + r * padded(2 * h->inner), h->inner, s->inner + r * h->inner);
+    product(&layer->down, s->inner, s->one, rows);
+    for (int64_t r = 0; r < rows; r++) add(s->x + r * D, s->one + r * padded(D), D);
+}
+
+/* All layers over the `rows` of a level, as `pair` left them; what they give is `hidden`. */
+static void forward(const Head *h, const Growth *g, int64_t level, int64_t rows, int64_t behind, Scratch *s) {
+    int64_t D = h->width;
     if (h->reduction.values != NULL) {
         product(&h->reduction, s->joined, s->one, rows);
         for (int64_t r = 0; r < rows; r++) {
             memcpy(s->x + r * D, s->one + r * padded(D), D * sizeof *s->x);
             if (h->bias != NULL) add(s->x + r * D, h->bias, D);
-            if (h->input_norm != NULL) normed(s->x + r * D, h->input_norm, h->eps, D, s->small + r * D);
         }
-        read = h->input_norm != NULL ? s->small : s->x;
     }
-    product(&h->qkv, read, s->two, rows);
-    for (int64_t r = 0; r < rows; r++) {
-        float *own = s->two + r * padded(q + 2 * kv);
-        for (int64_t i = 0; i < h->heads + h->kv_heads; i++) rotated(own + i * d, cos, sin, d, s->spare);
-        memcpy(s->keys + (behind + r) * kv, own + q, kv * sizeof *own);
-        memcpy(s->values + (behind + r) * kv, own + q + kv, kv * sizeof *own);
+    for (int64_t number = 0; number < h->depth; number++) {
+        const float *norm = h->layers[number].input_norm, *read = norm != NULL ? s->small : s->x;
+        if (number == 0 && h->hidden_norm != NULL)
+            read = s->joined; /* normed already */
+        else
+            for (int64_t r = 0; norm != NULL && r < rows; r++) normed(s->x + r * D, norm, h->eps, D, s->small + r * D);
+        through(h, g, number, read, level, rows, behind, s);
     }
-    for (int64_t r = 0; r < rows; r++) {
-        const float *queries = s->two + r * padded(q + 2 * kv);
-        attend(h, g, queries, s->keys, s->values, s->paths + r * L, level + 1, s->scores, s->found + r * q);
-    }
-    product(&h->out, s->found, s->one, rows);
-    for (int64_t r = 0; r < rows; r++) {
-        add(s->x + r * D, s->one + r * padded(D), D);
-        normed(s->x + r * D, h->post_norm, h->eps, D, s->small + r * D);
-    }
-    product(&h->gate_up, s->small, s->two, rows);
-    for (int64_t r = 0; r < rows; r++) gated(s->two + r * padded(2 * h->inner), h->inner, s->inner + r * h->inner);
-    product(&h->down, s->inner, s->one, rows);
-    for (int64_t r = 0; r < rows; r++) {
-        memcpy(s->hidden + r * D, s->x + r * D, D * sizeof *s->hidden);
-        add(s->hidden + r * D, s->one + r * padded(D), D);
-    }
+    memcpy(s->hidden, s->x, rows * D * sizeof *s->hidden);
 }
 
-/* The pair of one row: a token's embedding and the feature above it; what the layer adds to, where nothing joins the two. */
+/* What is read of one row: a token's embedding, and beside it the feature above it; x is what the first layer adds to, where no
+ * reduction gives it. */
 static void pair(const Head *h, const float *given, const float *below, float *joined, float *x) {
     int64_t D = h->width;
     if (h->reduction.values != NULL) {
         memcpy(joined, given, D * sizeof *joined);
         memcpy(joined + D, below, D * sizeof *joined);
-        return;
-    }
-    normed(given, h->input_norm, h->eps, D, joined);
-    normed(below, h->hidden_norm, h->eps, D, joined + D);
-    memcpy(x, h->norm_residual ? joined + D : below, D * sizeof *x);
+    } else if (h->hidden_norm != NULL) {
+        normed(given, h->layers[0].input_norm, h->eps, D, joined);
+        normed(below, h->hidden_norm, h->eps, D, joined + D);
+        memcpy(x, h->norm_residual ? joined + D : below, D * sizeof *x);
+    } else
+        memcpy(x, given, D * sizeof *x);
 }
 
 /* As `nn.draft.grow`, below the root whose predicted feature is `feature` [width]: tokens, parents and the logarithms of path

@@ -13,10 +13,10 @@ import shutil
 import stat
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -45,12 +45,19 @@ class _Matrix(ctypes.Structure):
     _fields_ = (("values", _Address), ("scales", _Address), ("inputs", _Number), ("outputs", _Number))
 
 
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, _Matrix) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, _Address) for name in ("input_norm", "post_norm")),
+    )
+
+
 class _Head(ctypes.Structure):
     _fields_ = (
-        *((name, _Number) for name in ("width", "heads", "kv_heads", "head_dim", "inner", "norm_residual")),
+        *((name, _Number) for name in ("width", "heads", "kv_heads", "head_dim", "inner", "norm_residual", "depth")),
         ("eps", ctypes.c_float),
-        *((name, _Matrix) for name in ("reduction", "qkv", "out", "gate_up", "down", "head")),
-        *((name, _Address) for name in ("bias", "input_norm", "hidden_norm", "post_norm", "out_norm", "ids")),
+        *((name, _Matrix) for name in ("reduction", "head")),
+        *((name, _Address) for name in ("layers", "bias", "hidden_norm", "out_norm", "ids")),
     )
 
 
@@ -58,6 +65,7 @@ class _Growth(ctypes.Structure):
     _fields_ = (
         *((name, _Number) for name in ("breadth", "levels", "rows", "all_rows", "end", "position", "start", "capacity")),
         *((name, _Address) for name in ("shape", "embedding", "cos", "sin", "keys", "values")),
+        ("apart", _Number),
         *((name, ctypes.c_float) for name in ("floor", "mass")),
     )
 
@@ -138,34 +146,43 @@ class NativeHead:
     """A head's weights as the compiled functions read them, and what keeps them in memory."""
 
     weights: _Head
-    kept: tuple[Tensor, ...]
+    kept: tuple[Any, ...] = field(repr=False)
     named: int
     """The largest token that it names."""
 
     @classmethod
     def of(cls, weights: HeadWeights) -> NativeHead | None:
         """The same head; None where it cannot be grown so: another kind of layer, precision or device, no compiler."""
-        layer = weights.layers[0]
-        plain = [weights.reduction, layer.qkv, layer.out, layer.gate_up, layer.down, weights.head]
-        vectors = [weights.bias, layer.input_norm, weights.hidden_norm, layer.post_norm, weights.out_norm]
-        tensors = [tensor for tensor in (*plain, *vectors) if tensor is not None]
+        layers, heads = weights.layers, weights.heads
+        ends = [weights.reduction, weights.head, weights.bias, weights.hidden_norm, weights.out_norm]
+        tensors = [tensor for tensor in (*ends, *(part for layer in layers for part in layer)) if tensor is not None]
         if weights.cross is not None or any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
             return None
         if sum(map(torch.numel, tensors)) > MOST_WEIGHTS or library() is None:
             return None
-        kept = list[Tensor]()
-        matrices = [_matrix(matrix, kept) for matrix in plain]
-        heads, width = weights.heads, layer.post_norm.numel()
-        head_dim = layer.out.shape[1] // heads
-        kv_heads = (len(layer.qkv) // head_dim - heads) // 2
-        sizes = (width, heads, kv_heads, head_dim, layer.down.shape[1], int(weights.norm_residual), weights.eps)
-        found = _Head(*sizes, *matrices, *(_address(vector, kept) for vector in (*vectors, weights.ids)))
+        kept, first = list[Any](), layers[0]
+        table = (_Layer * len(layers))(
+            *(
+                _Layer(
+                    *(_matrix(part, kept) for part in (layer.qkv, layer.out, layer.gate_up, layer.down)),
+                    *(_address(part, kept) for part in (layer.input_norm, layer.post_norm)),
+                )
+                for layer in layers
+            )
+        )
+        kept.append(table)
+        head_dim = first.out.shape[1] // heads
+        kv_heads = (len(first.qkv) // head_dim - heads) // 2
+        sizes = (len(first.post_norm), heads, kv_heads, head_dim, first.down.shape[1], int(weights.norm_residual), len(layers))
+        matrices = [_matrix(matrix, kept) for matrix in (weights.reduction, weights.head)]
+        vectors = [_address(vector, kept) for vector in (weights.bias, weights.hidden_norm, weights.out_norm, weights.ids)]
+        found = _Head(*sizes, weights.eps, *matrices, ctypes.addressof(table), *vectors)
         named = len(weights.head) - 1 if weights.ids is None else int(weights.ids.max())
         return cls(found, tuple(kept), named)
 
     def with_reduction(self, reduction: Tensor, bias: Tensor | None) -> NativeHead:
         """As `DraftKernel.with_reduction`."""
-        kept, twin = list(self.kept), _Head.from_buffer_copy(self.weights)
+        kept, twin = list[Any](self.kept), _Head.from_buffer_copy(self.weights)
         twin.reduction, twin.bias = _matrix(reduction, kept), _address(bias, kept)
         return NativeHead(twin, tuple(kept), self.named)
 
@@ -181,9 +198,11 @@ class NativeHead:
         cache: KVCache,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """As `DraftKernel.grow`."""
-        functions, kept = library(), list[Tensor]()
+        functions, kept = library(), list[Any]()
         assert functions is not None, "or there was no such head"
         width, levels = growth.width, growth.levels
+        if len(cache.keys) != self.weights.depth:
+            raise ValueError(f"a cache of {len(cache.keys)} layers for a model of {self.weights.depth}")
         for part in (hidden, *tables, cache.keys[0], cache.values[0]):  # they may have been moved or cast since
             if part.dtype != torch.float32 or part.device.type != "cpu":
                 raise ValueError(f"a tree in machine code needs fp32 on a CPU, not {part.dtype} on {part.device}")
@@ -200,7 +219,8 @@ class NativeHead:
         given = [_address(part, kept) for part in (*tables, *stored)]
         assert given[3] == cache.keys[0].data_ptr(), "a cache is never copied"
         numbers = (width, levels, rows, all_rows, end, position, cache.length, cache.capacity)
-        asked = _Growth(*numbers, shape, *given, floor, mass)
+        apart = (cache.keys[-1].data_ptr() - given[3]) // (4 * max(1, len(cache.keys) - 1))
+        asked = _Growth(*numbers, shape, *given, apart, floor, mass)
         places = (made[0][0].ctypes.data, made[0][1].ctypes.data, made[1].ctypes.data)
         count = functions.grow(ctypes.byref(self.weights), ctypes.byref(asked), _address(hidden, kept), *places)
         if count < 0:
@@ -215,7 +235,7 @@ def attend_many(
     """As `nn.decode.attention`, of rows behind `start` cached ones: fp32 on a CPU, on this thread alone. queries
     [T, at least heads, head_dim] lie behind each other, keys and values [K, capacity, head_dim] as in a cache; mask
     [T - causal, start + T]. Returns [T + spare, heads * head_dim], in the spare rows zeros."""
-    functions, kept = library(), list[Tensor]()
+    functions, kept = library(), list[Any]()
     assert functions is not None, "or it would not have been chosen"
     rows, side, head_dim = queries.shape
     found = queries.new_empty(rows + spare, heads * head_dim)
@@ -227,16 +247,17 @@ def attend_many(
     return found
 
 
-def _address(tensor: Tensor | None, kept: list[Tensor]) -> int | None:
+def _address(tensor: Tensor | None, kept: list[Any]) -> int | None:
     """Where a tensor's numbers lie behind each other, for as long as `kept` lives; None: there are none."""
     if tensor is None or not tensor.numel():
         return None
     assert tensor.device.type == "cpu"
-    kept.append(tensor.detach().contiguous())
-    return kept[-1].data_ptr()
+    whole = tensor.detach().contiguous()
+    kept.append(whole)
+    return whole.data_ptr()
 
 
-def _matrix(weight: Tensor | None, kept: list[Tensor]) -> _Matrix:
+def _matrix(weight: Tensor | None, kept: list[Any]) -> _Matrix:
     """A weight [O, I] in eight bits, as many outputs side by side as the functions take at once, and what each output is to be
     multiplied by."""
     functions = library()

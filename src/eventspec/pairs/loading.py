@@ -81,7 +81,7 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
         mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
     )
     drafting = drafter_encoder(in_reduced_precision(drafter), vocabulary.encode)
-    events = LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of)
+    events = LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of).natively()
     methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())
     trained_on = file.trained_on or (SOURCE if shipped else "")  # the weights that ship are older than the entry

@@ -26,7 +26,7 @@ from eventspec.core import (
 from eventspec.drafters import FeatureDrafter
 from eventspec.engine.cost import (
     VerifyCurve,
-    measure_draft,
+    measure_level,
     measure_opening,
     measure_rounds,
     measure_tail,
@@ -149,7 +149,7 @@ def _costs(pair: Pair, drafter: Drafter, beside: bool, curve: VerifyCurve, known
         session = drafter.open(request(), None, Trace())
         for nodes in (4, 16):
             session.propose(Budget(nodes))
-        return known or (curve, measure_draft(session, max(3, repeats // 2)), 0.0)
+        return known or (curve, measure_level(session, repeats=max(3, repeats // 2)), 0.0)
     pair.workers.share(beside)
     # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
     narrow = drafter.with_tree(TreeConfig(2, 24)) if isinstance(drafter, FeatureDrafter) else drafter
@@ -163,5 +163,5 @@ def _costs(pair: Pair, drafter: Drafter, beside: bool, curve: VerifyCurve, known
     taps = measure_taps(lambda: pair.target.encode(asked.media, Trace()), asked, drafter.taps, few) if drafter.taps else 0.0
     opening = taps + measure_opening(begin, few)
     if not isinstance(narrow, FeatureDrafter):
-        return curve, measure_draft(session, max(3, repeats // 2)), opening
+        return curve, measure_level(session, repeats=max(3, repeats // 2)), opening
     return *measure_rounds(target, session, curve.one, repeats=max(2, repeats // 3)), opening

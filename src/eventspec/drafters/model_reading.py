@@ -1,0 +1,59 @@
+"""What every way of drafting with a drafter's own language model begins with: its prompt, its cache, and the committed tokens
+that it has not read yet."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eventspec.core import Request, Trace
+from eventspec.models.prefix import Prefix
+from eventspec.models.prompt import Prompt
+from eventspec.nn import Llama
+from eventspec.nn.runner import Rows
+
+Written = tuple[tuple[int, float], ...]
+"""Tokens of an answer from its beginning on, each with the probability that its writer gave it behind those before."""
+
+
+class ModelReading:
+    """A prompt that is read, as far as no question before shared it, in a cache with `spare` rows for drafts.
+
+    hidden: the last layer's output of the last row that was read, [1, D]; last: that row's embedding [1, D]; base: rows of the
+    cache that are committed; unread: committed tokens that are not; written: the answer as the drafter would give it, as far as
+    it went.
+    """
+
+    def __init__(self, language: Llama, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace, spare: int) -> None:
+        self.language, self.request, self.trace = language, request, trace
+        self.context, most = language.config.max_position_embeddings, request.sampling.max_new_tokens
+        self.base = len(prompt.rows)
+        reading, self._loan = prefix.begin(prompt, min(self.context, self.base + most + 2) + spare)
+        self.cache = reading.cache
+        rows = prompt.rows[reading.rows :]
+        self.hidden, self.last = self.forward(rows, wanted=1), rows[-1:]
+        reading.add(len(rows), self.hidden, None)
+        self.cache.keep(len(rows), [])
+        self.answer, self.unread = list[int](), list[int]()
+        self.written: Written = ()
+
+    def ids(self, tokens: list[int]) -> Tensor:
+        """Tokens int64 [T] where the model is."""
+        return torch.tensor(tokens, device=self.language.embed.weight.device)
+
+    def forward(
+        self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, wanted: int | None = None
+    ) -> Tensor:
+        """Read rows [T, D] behind the cached ones; the last layer's output for all of them, or the last `wanted`."""
+        began = self.trace.now()
+        hidden, _ = self.language.runner().step(Rows(rows, self.cache, positions, mask), wanted=wanted)
+        self.trace.forward("drafter", self.trace.now() - began)
+        return hidden
+
+    def check_unread(self) -> None:
+        """ValueError for what the model has no row or position for. On CUDA such an index ends the whole process's use of the
+        device, the target's included."""
+        if (largest := max(self.unread)) >= self.language.config.vocab_size:
+            raise ValueError(f"token {largest} is none of the drafter's {self.language.config.vocab_size}")
+        if (rows := self.base + len(self.unread)) > self.context:
+            raise ValueError(f"the answer reaches row {rows} of the drafter's context of {self.context}")

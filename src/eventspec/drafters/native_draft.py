@@ -1,0 +1,126 @@
+"""An answer in the making on a small language model whose draft trees are grown in machine code, a whole tree in one call.
+
+What `drafters.language_model` grows leaf by leaf takes a forward of some thirty operations of torch a level; here a level takes
+a tenth of that (`nn/draft_tree.c`). So a tree is grown anew for every draft, and nothing of it is kept but what was committed.
+"""
+
+from __future__ import annotations
+
+
+import numpy as np
+from torch import Tensor
+
+from eventspec.core import Budget, Proposal, Request, Scores, Trace, Verdict
+from eventspec.drafters.model_reading import ModelReading, Written
+from eventspec.models.prefix import Prefix
+from eventspec.models.prompt import Prompt
+from eventspec.nn import Llama
+from eventspec.nn.draft import TreeConfig
+from eventspec.nn.layer_weights import HeadWeights
+from eventspec.nn.native import NativeHead
+from eventspec.nn.runner import layer_weights
+from eventspec.tree import best_chain, best_nodes
+
+_WIDTH = 4
+_LEVELS = 32
+"""Levels of a tree, at most: as many as a head start has nodes."""
+_SPARE = 64
+"""Rows of a cache beyond an answer's own: trees need none."""
+_WRITTEN = 16
+"""Tokens that are written on before they are read: what is drafted together is looked up row by row."""
+Grown = tuple[Tensor, Tensor, Tensor]
+"""Tokens, parents (-1: the root) and logarithms of path probabilities, [M] each, in level order, siblings likeliest first."""
+
+
+def native_model(language: Llama, limit: int | None) -> NativeHead | None:
+    """A language model as trees are grown with it, of which tokens from `limit` on are never drafted; None where that cannot
+    be."""
+    layers = [layer_weights(language.decoder_layer(number)) for number in range(language.config.num_hidden_layers)]
+    head, norm, first = language.head.weight.detach()[:limit], language.norm.detach(), language.decoder_layer(0)
+    return NativeHead.of(HeadWeights(layers, head, first.heads, first.eps, out_norm=norm))
+
+
+class NativeDraft(ModelReading):
+    """As `core.DraftSession` and `core.WritesOn`."""
+
+    def __init__(
+        self,
+        native: NativeHead,
+        name: str,
+        language: Llama,
+        eos_id: int,
+        prompt: Prompt,
+        prefix: Prefix,
+        request: Request,
+        trace: Trace,
+    ) -> None:
+        super().__init__(language, prompt, prefix, request, trace, _SPARE)
+        self.native, self.name, self.eos_id = native, name, eos_id
+        self._tables = [language.embed.weight, language.cos, language.sin]
+        self._known: tuple[tuple[int, float, float], Grown] | None = None  # the latest tree, and how it was asked for
+
+    def propose(self, budget: Budget) -> Proposal:
+        """The best nodes of a tree behind what was committed."""
+        self._read()
+        most = 1 if budget.until() else min(_LEVELS, budget.max_depth, self.context - self.base)
+        how = max(1, most), budget.min_path_prob, budget.min_frontier_prob
+        if self._known is None or self._known[0] != how:
+            self._known = how, self._grown(self.hidden, self.base, _WIDTH, *how)
+        tokens, parents, logs = (part.numpy() for part in self._known[1])
+        proposal = best_nodes(tokens, parents, logs, budget, self.name)
+        if budget.show is not None:
+            budget.show(best_chain(proposal))
+        if not self.answer:  # behind a verdict it is the rest of an answer
+            self.written = _likeliest(self._known[1])
+        return proposal
+
+    def write_on(self, budget: Budget) -> None:
+        """As `core.WritesOn`."""
+        most, read = min(budget.max_depth, self.context - self.base), 0
+        while not self.answer and self.written and len(self.written) < most and not budget.until():
+            said = [token for token, _ in self.written]
+            if said[-1] == self.eos_id:
+                break
+            # Rows behind what was committed, where the next verdict's will lie.
+            hidden = self.forward(self.language.embed(self.ids(said[read:])), wanted=1)
+            self.cache.keep(len(said) - read, [])
+            read = len(said)
+            tokens, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
+            shares = np.exp(np.diff(logs.numpy().astype(np.float64), prepend=0.0))
+            self.written += tuple(zip(tokens.tolist(), shares.tolist(), strict=True))
+        self.cache.length = self.base
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        """Keep what was committed; it is read when the next draft is wanted."""
+        tokens = verdict.tokens.tolist()
+        self.answer += tokens
+        self.unread += tokens
+
+    def _read(self) -> None:
+        """Read what was committed since."""
+        if self.unread:
+            self.check_unread()
+            self.hidden = self.forward(self.language.embed(self.ids(self.unread)), wanted=1)
+            self.cache.keep(len(self.unread), [])
+            self.base += len(self.unread)
+            self.unread, self._known = [], None
+
+    def _grown(self, hidden: Tensor, behind: int, width: int, levels: int, floor: float, mass: float) -> Grown:
+        """A tree behind so many rows, whose last one gave `hidden` [1, D]."""
+        began, growth = self.trace.now(), TreeConfig(width, levels)
+        found = self.native.grow(hidden, growth, floor, mass, self.eos_id, behind - 1, self._tables, self.cache)
+        self.trace.forward("drafter", self.trace.now() - began)
+        return found
+
+
+def _likeliest(grown: Grown) -> Written:
+    """The likeliest child of the likeliest child and so on, each with its probability behind its parent."""
+    tokens, parents, logs = (part.tolist() for part in grown)
+    first: dict[int, int] = {}
+    for node, parent in enumerate(parents):
+        first.setdefault(parent, node)
+    path, node, above = list[tuple[int, float]](), -1, 0.0
+    while (child := first.get(node)) is not None:
+        path.append((tokens[child], float(np.exp(logs[child] - above))))
+        node, above = child, logs[child]
+    return tuple(path)
