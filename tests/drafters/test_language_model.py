@@ -19,6 +19,7 @@ from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.workers import Workers
 from eventspec.models.session import LanguageTarget
+from eventspec.nn.runner import DecoderRunner, Rows
 from eventspec.text import StopDetector
 from eventspec.tree import check, depths
 
@@ -50,7 +51,7 @@ def assert_as_fresh(draft: LanguageDraft, drafter: Any, asked: Any, committed: l
     """The next proposal is that of a session opened on the committed prefix, and so is the cache below it."""
     mine = paths(draft, check(draft.propose(budget), budget))
     plain = copy.copy(drafter)
-    plain.guess = lambda question, answer: []
+    plain.lookahead = lambda question, answer: []
     fresh = plain.open(asked(PROMPT + committed), None, Trace())
     yours = paths(fresh, fresh.propose(budget))
     assert mine.keys() == yours.keys()
@@ -75,7 +76,7 @@ def drafter(request: pytest.FixtureRequest, model: Any, drafting: Any) -> Any:
         return found
 
     if request.param != "no guess":
-        made.guess = guess
+        made.lookahead = guess
     return made
 
 
@@ -328,13 +329,14 @@ def test_the_tree_ends_with_the_context_and_what_lies_beyond_is_told(
     draft = drafter.open(asked(PROMPT), None, Trace())
     draft.context = context = len(PROMPT) + 6
     asked_of: list[int] = []
-    step = drafter.language.step
+    step = DecoderRunner.step
 
-    def seen(x: Any, cache: Any, positions: Any = None, mask: Any = None) -> Any:
-        asked_of.append(cache.length + len(x) - 1 if positions is None else int(positions.max()))
-        return step(x, cache, positions, mask)
+    def seen(runner: DecoderRunner, rows: Rows, *more: Any, **named: Any) -> Any:
+        last = rows.cache.length + len(rows.x) - 1
+        asked_of.append(last if rows.positions is None else int(rows.positions.max()))
+        return step(runner, rows, *more, **named)
 
-    monkeypatch.setattr(drafter.language, "step", seen)
+    monkeypatch.setattr(DecoderRunner, "step", seen)
     for _ in range(6):
         draft.propose(Budget(12))
         told(draft, 29)

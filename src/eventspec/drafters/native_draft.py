@@ -6,7 +6,6 @@ a tenth of that (`nn/draft_tree.c`). So a tree is grown anew for every draft, an
 
 from __future__ import annotations
 
-
 import numpy as np
 from torch import Tensor
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.drafters.model_reading import Written
 from eventspec.drafters.mixture import SourceWeights
+from eventspec.drafters.model_reading import Written
 
 LONGEST = 6
 """Tokens before a place that are compared, at most; more are no better evidence."""
