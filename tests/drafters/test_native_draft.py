@@ -112,7 +112,7 @@ def test_a_tree_is_the_one_that_torch_grows(drafter: LanguageDrafter, asked: Any
         return found
 
     first, second = values(one), values(two)
-    assert len(first) > 10
+    assert len(first) > 5
     assert list(first.values()) == pytest.approx([second[path] for path in first], rel=5e-3)
     for path in second.keys() - first.keys():  # beyond a node's four likeliest
         beside = [first[other] for other in first if other[:-1] == path[:-1]]

@@ -77,7 +77,10 @@ def test_a_second_question_reads_its_own_rows_and_scores_as_a_fresh_one(taps: tu
 @torch.inference_mode()
 def test_layers_that_were_not_tapped_before_are_read_anew(target: LanguageTarget) -> None:
     lean = target.encode(media(), Trace())
-    opened(lean, "5 6 7").score(Proposal.empty())
+    first = opened(lean, "5 6 7")
+    first.score(Proposal.empty())
+    first.commit(said(3))
+    del first
     assert len(opened(lean, "8").pending) == 1, "keys and values are enough"
     assert len(opened(lean, "8", taps=(-1,)).pending) == 2 + 12 + 1, "what the last layer gave was not kept"
     context = target.encode(media(), Trace())
