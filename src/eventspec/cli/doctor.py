@@ -111,8 +111,8 @@ def _torch() -> Facts:
 
 
 def _native() -> bool | None:
-    """Whether heads grow their draft trees in machine code here, which is compiled now if it never was; None where torch does
-    not import."""
+    """Whether there is machine code for draft trees and prompts here, which is compiled now if it never was; None where torch
+    does not import."""
     try:
         from eventspec.nn.native import library
 
@@ -166,7 +166,9 @@ def _warnings(facts: Facts) -> list[str]:
     elif facts["torch"]["build"] != "CPU" and not facts["torch"]["cuda_devices"]:
         warnings.append("torch is a CUDA build but sees no device: models run on the CPU")
     if facts["native_trees"] is False:
-        warnings.append("no C compiler (cc, gcc, clang) whose code runs here: heads draft by TorchScript, more slowly")
+        warnings.append(
+            "no C compiler (cc, gcc, clang) whose code runs here: drafts and prompts are made by torch, more slowly"
+        )
     if util.find_spec("torchvision"):
         warnings.append(
             "torchvision present: may break transformers where it was built for another torch, and changes pixels where "

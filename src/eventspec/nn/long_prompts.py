@@ -39,8 +39,8 @@ def native_pays() -> bool:
     return took["native"] < _WORTH * took["torch"]
 
 
-def natively(rows: int, keys: Tensor, weight: Tensor) -> bool:
-    """Whether so many new rows have their attention from `attention.c`, of a model with such a weight behind such keys: torch
-    has no equal on several threads."""
-    suits = rows >= MANY and keys.shape[2] % LANES == 0 and keys.dtype == weight.dtype == torch.float32
+def natively(rows: int, keys: Tensor) -> bool:
+    """Whether so many new rows have their attention from `attention.c`, of a model with such keys [K, S, head_dim]: on several
+    threads torch is faster."""
+    suits = rows >= MANY and keys.shape[2] % LANES == 0 and keys.dtype == torch.float32
     return suits and keys.device.type == "cpu" and torch.get_num_threads() == 1 and native_pays()

@@ -237,7 +237,7 @@ def attend_many(
     [T - causal, start + T]. Returns [T + spare, heads * head_dim], in the spare rows zeros."""
     functions, kept = library(), list[Any]()
     assert functions is not None, "or it would not have been chosen"
-    rows, side, head_dim = queries.shape
+    queries, (rows, side, head_dim) = queries.contiguous(), queries.shape
     found = queries.new_empty(rows + spare, heads * head_dim)
     found[rows:] = 0
     place = (queries.data_ptr(), side * head_dim, keys.data_ptr(), values.data_ptr(), keys.shape[1], rows, start, causal)

@@ -104,7 +104,7 @@ class DecoderRunner:
         `wanted` for."""
         cache, many = rows.cache, len(rows.x)
         wanted = many if wanted is None else wanted
-        if natively(many, cache.keys[0], self.cos):
+        if natively(many, cache.keys[0]):
             return self._long_step(rows, taps, wanted)
         layers, packed = self._for(many)
         where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added(self.chains), rows.causal)
