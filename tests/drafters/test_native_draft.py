@@ -106,7 +106,8 @@ def test_a_tree_is_the_one_that_torch_grows(drafter: LanguageDrafter, asked: Any
 
     def values(proposal: Proposal) -> dict[tuple[int, ...], float]:
         leading, found = list[tuple[int, ...]](), dict[tuple[int, ...], float]()
-        for token, parent, value in zip(proposal.tokens, proposal.parents, proposal.values, strict=True):  # type: ignore[arg-type]
+        assert proposal.values is not None
+        for token, parent, value in zip(proposal.tokens, proposal.parents, proposal.values, strict=True):
             leading.append((*(leading[parent] if parent >= 0 else ()), int(token)))
             found[leading[-1]] = float(value)
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from eventspec.nn import KVCache, Llama, LlamaConfig, long_prompts
 from eventspec.nn import runner as module
 from eventspec.nn.decode import attention
-from eventspec.nn.long_prompts import native_pays, natively
+from eventspec.nn.long_prompts import has_native_attention, native_pays
 from eventspec.nn.native import attend_many, library
 from eventspec.nn.runner import Rows
 from eventspec.tree import tree_mask
@@ -130,9 +131,9 @@ def test_rows_that_are_wanted_are_those_of_the_whole(
     native: bool, how: str, wanted: int | None, chosen: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, x = model(), torch.randn(150, 64)
-    monkeypatch.setattr(module, "natively", lambda *given: False)
+    monkeypatch.setattr(module, "has_native_attention", lambda *given: False)
     whole, inner, first = stepped(made, asked_of(made, x, how), (0, 2), None)
-    monkeypatch.setattr(module, "natively", natively if native else lambda *given: False)
+    monkeypatch.setattr(module, "has_native_attention", has_native_attention if native else lambda *given: False)
     found, tapped, second = stepped(made, asked_of(made, x, how), (0, 2), wanted)
     count = len(whole) if wanted is None else wanted
     torch.testing.assert_close(found, whole[len(whole) - count :], rtol=1e-4, atol=1e-5)
@@ -145,13 +146,13 @@ def test_rows_that_are_wanted_are_those_of_the_whole(
 @NATIVE
 def test_it_is_for_many_rows_on_one_thread_of_a_cpu(chosen: None) -> None:
     keys = torch.empty(2, 90, 16)
-    assert natively(64, keys)
-    assert not natively(63, keys), "few rows feel every crossing"
-    assert not natively(64, torch.empty(2, 90, 20)), "a row of a head is no whole vector"
-    assert not natively(64, keys.double())
-    assert not natively(64, keys.to("meta"))
+    assert has_native_attention(64, keys)
+    assert not has_native_attention(63, keys), "few rows feel every crossing"
+    assert not has_native_attention(64, torch.empty(2, 90, 20)), "a row of a head is no whole vector"
+    assert not has_native_attention(64, keys.double())
+    assert not has_native_attention(64, keys.to("meta"))
     torch.set_num_threads(2)
-    assert not natively(64, keys)
+    assert not has_native_attention(64, keys)
 
 
 def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -167,12 +168,12 @@ def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch, tmp_p
 @NATIVE
 @pytest.mark.parametrize("fault", ["wrong", "slow"])
 def test_one_that_is_wrong_or_slow_is_not_used(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*given: object) -> Tensor:
-        return attend_many(*given) + 0.01  # type: ignore[arg-type]
+    def wrong(*given: Any) -> Tensor:
+        return attend_many(*given) + 0.01
 
-    def slow(*given: object) -> Tensor:
+    def slow(*given: Any) -> Tensor:
         for _ in range(20):
-            found = attend_many(*given)  # type: ignore[arg-type]
+            found = attend_many(*given)
         return found
 
     monkeypatch.setattr(long_prompts, "attend_many", wrong if fault == "wrong" else slow)

@@ -122,7 +122,7 @@ class LanguageDrafter:
         if self.native is None:
             session = LanguageDraft(self, *where)
         else:
-            session = NativeDraft(self.native, self.name, self.language, self.eos_id, *where)
+            session = NativeDraft(self, self.native, *where)
         self._drafts[id(request)] = session
         trace.span("prefill", "drafter", began)
         return session
@@ -138,7 +138,7 @@ class LanguageDraft(ModelReading):
         self.tree = DraftTree()
         self.visible = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
         self.row_of: dict[int, int] = {}  # expanded node -> its row behind the base
-        self.root: Children | None = self._children(self.hidden, self.last)[0]
+        self.root: Children | None = self._children(self.hidden, prompt.rows[-1:])[0]
 
     def propose(self, budget: Budget) -> Proposal:
         """Grow the tree until the budget is used up, then the best of it."""

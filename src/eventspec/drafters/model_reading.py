@@ -19,9 +19,8 @@ Written = tuple[tuple[int, float], ...]
 class ModelReading:
     """A prompt that is read, as far as no question before shared it, in a cache with `spare` rows for drafts.
 
-    hidden: the last layer's output of the last row that was read, [1, D]; last: that row's embedding [1, D]; base: rows of the
-    cache that are committed; unread: committed tokens that are not; written: the answer as the drafter would give it, as far as
-    it went.
+    hidden: the last layer's output of the last row that was read, [1, D]; base: rows of the cache that are committed; unread:
+    committed tokens that are not in it; written: the answer as the drafter would give it, as far as it went.
     """
 
     def __init__(self, language: Llama, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace, spare: int) -> None:
@@ -31,7 +30,7 @@ class ModelReading:
         reading, self._loan = prefix.begin(prompt, min(self.context, self.base + most + 2) + spare)
         self.cache = reading.cache
         rows = prompt.rows[reading.rows :]
-        self.hidden, self.last = self.forward(rows, wanted=1), rows[-1:]
+        self.hidden = self.forward(rows, wanted=1)
         reading.add(len(rows), self.hidden, None)
         self.cache.keep(len(rows), [])
         self.answer, self.unread = list[int](), list[int]()

@@ -6,6 +6,8 @@ a tenth of that (`nn/draft_tree.c`). So a tree is grown anew for every draft, an
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from torch import Tensor
 
@@ -19,6 +21,9 @@ from eventspec.nn.layer_weights import HeadWeights
 from eventspec.nn.native import NativeHead
 from eventspec.nn.runner import layer_weights
 from eventspec.tree import best_chain, best_nodes
+
+if TYPE_CHECKING:
+    from eventspec.drafters.language_model import DraftModel
 
 _WIDTH = 4
 _LEVELS = 32
@@ -43,18 +48,10 @@ class NativeDraft(ModelReading):
     """As `core.DraftSession` and `core.WritesOn`."""
 
     def __init__(
-        self,
-        native: NativeHead,
-        name: str,
-        language: Llama,
-        eos_id: int,
-        prompt: Prompt,
-        prefix: Prefix,
-        request: Request,
-        trace: Trace,
+        self, drafter: DraftModel, native: NativeHead, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
     ) -> None:
-        super().__init__(language, prompt, prefix, request, trace, _SPARE)
-        self.native, self.name, self.eos_id = native, name, eos_id
+        super().__init__(drafter.language, prompt, prefix, request, trace, _SPARE)
+        self.native, self.name, self.eos_id, language = native, drafter.name, drafter.eos_id, drafter.language
         self._tables = [language.embed.weight, language.cos, language.sin]
         self._known: tuple[tuple[int, float, float], Grown] | None = None  # the latest tree, and how it was asked for
 

@@ -48,8 +48,8 @@ class CrossWeights(NamedTuple):
 
 class HeadWeights(NamedTuple):
     """A head on the target's features. reduction [D, 2 D] with its bias [D]: EAGLE-1; hidden_norm [D]: EAGLE-3, `norm_residual`
-    if the residual is normed too; cross: DREAM. out_norm [D] before `head` [V', D]; ids int64 [V'] of the head's rows, None:
-    they are the target's."""
+    if the residual is normed too; cross: DREAM; none of the three: a language model, with which only machine code drafts.
+    out_norm [D] before `head` [V', D]; ids int64 [V'] of the head's rows, None: they are the target's."""
 
     layers: List[LayerWeights]  # noqa: UP006
     head: Tensor

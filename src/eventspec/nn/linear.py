@@ -33,7 +33,7 @@ FEW_ROWS = 4
 """Below this many rows MKL's call is cheaper than oneDNN's."""
 _PACKED_FOR = 64
 """The row count that oneDNN is told to pack for; its layout is the same from 4 to 600 rows."""
-_WORTH = 0.9
+WORTH = 0.9
 """The share of the time of rows below which another layout is used."""
 
 
@@ -102,7 +102,7 @@ def layout() -> Layout:
         ways["packed"] = lambda: [product(x, weight, True) for weight in packed]
     least = least_seconds(ways, 8)
     best = min(least, key=lambda name: least[name])
-    return best if least[best] < _WORTH * least["rows"] else "rows"
+    return best if least[best] < WORTH * least["rows"] else "rows"
 
 
 @torch.inference_mode()
@@ -185,7 +185,7 @@ def bfloat16_pays() -> bool:
                 product(x, weight, True)
 
     took = least_seconds({"exactly": exactly, "reduced": reduced}, 8)
-    return took["reduced"] < _WORTH * took["exactly"]
+    return took["reduced"] < WORTH * took["exactly"]
 
 
 def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:

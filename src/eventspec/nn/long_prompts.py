@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from eventspec.nn.decode import attention
-from eventspec.nn.linear import Once, least_seconds
+from eventspec.nn.linear import WORTH, Once, least_seconds
 from eventspec.nn.native import attend_many, library
 
 MANY = 64
 """Rows from which it is worth leaving the one call of `nn.decode.decode`."""
 LANES = 16
 """A row of a head has to be a multiple of so many numbers."""
-_WORTH = 0.9
-"""The share of torch's time below which the other is used."""
 
 
 @Once
@@ -36,10 +34,10 @@ def native_pays() -> bool:
     if not apart < 1e-4:
         return False
     took = least_seconds({"torch": partial(attention, asked.transpose(0, 1), keys, values, None, rows), "native": native}, 6)
-    return took["native"] < _WORTH * took["torch"]
+    return took["native"] < WORTH * took["torch"]
 
 
-def natively(rows: int, keys: Tensor) -> bool:
+def has_native_attention(rows: int, keys: Tensor) -> bool:
     """Whether so many new rows have their attention from `attention.c`, of a model with such keys [K, S, head_dim]: on several
     threads torch is faster."""
     suits = rows >= MANY and keys.shape[2] % LANES == 0 and keys.dtype == torch.float32

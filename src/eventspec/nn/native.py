@@ -143,7 +143,7 @@ def _digest(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class NativeHead:
-    """A head's weights as the compiled functions read them, and what keeps them in memory."""
+    """Weights of a head or a small language model as the compiled functions read them, and what keeps them in memory."""
 
     weights: _Head
     kept: tuple[Any, ...] = field(repr=False)

@@ -17,7 +17,7 @@ from eventspec.nn.cache import KVCache
 from eventspec.nn.decode import attention, before_attention, compiled, decode, decode_together, finish
 from eventspec.nn.layer_weights import LayerWeights
 from eventspec.nn.linear import FEW_ROWS, filled, packed_weight, spare_rows, unpacked, works
-from eventspec.nn.long_prompts import natively
+from eventspec.nn.long_prompts import has_native_attention
 from eventspec.nn.native import attend_many
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ class DecoderRunner:
 
     def step(self, rows: Rows, taps: tuple[int, ...] = (), wanted: int | None = None) -> tuple[Tensor, list[Tensor]]:
         """The last layer's output for the last `wanted` rows [wanted, D], by default for all of them, which takes longer; and
-        the outputs [T, D] of the layers `taps` (0 = the embedding), ascending. What the last layer is tapped for, it is also
-        `wanted` for."""
+        the outputs [T, D] of the layers `taps` (0 = the embedding), ascending. Where the last layer is among `taps`, all rows
+        have to be wanted."""
         cache, many = rows.cache, len(rows.x)
         wanted = many if wanted is None else wanted
-        if natively(many, cache.keys[0]):
+        if has_native_attention(many, cache.keys[0]):
             return self._long_step(rows, taps, wanted)
         layers, packed = self._for(many)
         where = (*rows.rope(self.cos, self.sin), cache.keys, cache.values, cache.length, rows.added(self.chains), rows.causal)
