@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from eventspec.core import Budget, Proposal, Request, Scores, Trace, Verdict
@@ -18,7 +19,7 @@ from eventspec.models.prompt import Prompt
 from eventspec.nn import Llama
 from eventspec.nn.draft import TreeConfig
 from eventspec.nn.layer_weights import HeadWeights
-from eventspec.nn.native import NativeHead
+from eventspec.nn.native import FEW, NativeHead
 from eventspec.nn.runner import layer_weights
 from eventspec.tree import best_chain, best_nodes
 
@@ -78,8 +79,7 @@ class NativeDraft(ModelReading):
             if said[-1] == self.eos_id:
                 break
             # Rows behind what was committed, where the next verdict's will lie.
-            hidden = self.forward(self.language.embed(self.ids(said[read:])), wanted=1)
-            self.cache.keep(len(said) - read, [])
+            hidden = self._taken_in(said[read:])
             read = len(said)
             tokens, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
             shares = np.exp(np.diff(logs.numpy().astype(np.float64), prepend=0.0))
@@ -96,10 +96,20 @@ class NativeDraft(ModelReading):
         """Read what was committed since."""
         if self.unread:
             self.check_unread()
-            self.hidden = self.forward(self.language.embed(self.ids(self.unread)), wanted=1)
-            self.cache.keep(len(self.unread), [])
+            self.hidden = self._taken_in(self.unread)
             self.base += len(self.unread)
             self.unread, self._known = [], None
+
+    def _taken_in(self, tokens: list[int]) -> Tensor:
+        """Read and commit tokens behind the cached rows; the last layer's output of the last one, [1, D]."""
+        began, rows, start = self.trace.now(), self.language.embed(self.ids(tokens)), self.cache.length
+        if len(tokens) > FEW:
+            found = self.forward(rows, wanted=1)
+        else:
+            found = self.native.read(rows, None, torch.arange(start, start + len(tokens)), self._tables[1:], self.cache)
+            self.trace.forward("drafter", self.trace.now() - began)
+        self.cache.keep(len(tokens), [])
+        return found
 
     def _grown(self, hidden: Tensor, behind: int, width: int, levels: int, floor: float, mass: float) -> Grown:
         """A tree behind so many rows, whose last one gave `hidden` [1, D]."""

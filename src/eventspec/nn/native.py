@@ -1,5 +1,5 @@
-"""Draft trees, and the attention of long prompts, by functions in C that are compiled once on the machine at hand
-(`draft_tree.c` and `attention.c` say why).
+"""Draft trees, what is read before them, and the attention of long prompts, by functions in C that are compiled once on the
+machine at hand (`draft_tree.c`, `read_rows.c` and `attention.c` say why).
 
 Without a compiler, or with a model that they do not suit, TorchScript and torch do the same, but for rounding.
 """
@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,11 +33,14 @@ from eventspec.nn.linear import Once
 if TYPE_CHECKING:
     from eventspec.nn.draft import TreeConfig
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("draft_tree.c", "attention.c", "vectors.h"))
+_NAMES = ("draft_tree.c", "read_rows.c", "attention.c", "layers.h", "vectors.h")
+SOURCES = tuple(Path(__file__).with_name(name) for name in _NAMES)
 # Not -ffast-math: what is linked with it makes the thread that loads it flush small numbers to zero, in the target too.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 MOST_WEIGHTS = 1 << 25
 """Weights of a head, at most. A guess: far more than a core's caches hold are better read by all cores, which torch does."""
+FEW = 64
+"""Rows up to which `NativeHead.read` is faster than torch."""
 _Address = ctypes.c_void_p
 _Number = ctypes.c_int64
 
@@ -61,12 +65,24 @@ class _Head(ctypes.Structure):
     )
 
 
+class _Cache(ctypes.Structure):
+    _fields_ = (("start", _Number), ("capacity", _Number), ("keys", _Address), ("values", _Address), ("apart", _Number))
+
+
 class _Growth(ctypes.Structure):
     _fields_ = (
-        *((name, _Number) for name in ("breadth", "levels", "rows", "all_rows", "end", "position", "start", "capacity")),
-        *((name, _Address) for name in ("shape", "embedding", "cos", "sin", "keys", "values")),
-        ("apart", _Number),
+        *((name, _Number) for name in ("breadth", "levels", "rows", "all_rows", "end", "position")),
+        *((name, _Address) for name in ("shape", "embedding", "cos", "sin")),
+        ("committed", _Cache),
         *((name, ctypes.c_float) for name in ("floor", "mass")),
+    )
+
+
+class _Reading(ctypes.Structure):
+    _fields_ = (
+        ("rows", _Number),
+        *((name, _Address) for name in ("positions", "cos", "sin", "given", "features")),
+        ("committed", _Cache),
     )
 
 
@@ -101,6 +117,7 @@ def _loaded(place: Path) -> ctypes.CDLL | None:
     with suppress(OSError, AttributeError, ValueError):
         found = ctypes.CDLL(str(place))
         found.grow.argtypes, found.grow.restype = [_Address] * 6, _Number
+        found.read_rows.argtypes, found.read_rows.restype = [_Address] * 3, _Number
         sizes = [_Number] * 4
         found.attend_many.argtypes = [_Address, _Number, _Address, _Address, *sizes, _Address, *sizes[:3], _Address]
         found.attend_many.restype = _Number
@@ -201,11 +218,8 @@ class NativeHead:
         functions, kept = library(), list[Any]()
         assert functions is not None, "or there was no such head"
         width, levels = growth.width, growth.levels
-        if len(cache.keys) != self.weights.depth:
-            raise ValueError(f"a cache of {len(cache.keys)} layers for a model of {self.weights.depth}")
-        for part in (hidden, *tables, cache.keys[0], cache.values[0]):  # they may have been moved or cast since
-            if part.dtype != torch.float32 or part.device.type != "cpu":
-                raise ValueError(f"a tree in machine code needs fp32 on a CPU, not {part.dtype} on {part.device}")
+        committed, given = self._committed(cache), _fp32(tables, kept)
+        (root,) = _fp32([hidden], kept)
         if self.named >= len(tables[0]) or (growth.shape and width > self.weights.head.outputs):
             raise ValueError(f"the head names token {self.named} of {len(tables[0])}, or a tree has more choices than it")
         rows, all_rows, room, shape = width, width * levels, width * (1 + (levels - 1) * width), None
@@ -215,18 +229,49 @@ class NativeHead:
             parts = [torch.cat((torch.tensor([len(part)]), part)) for part in growth.shape[: 2 * levels]]
             shape = _address(torch.cat(parts), kept)
         made = np.empty((2, max(1, room)), np.int64), np.empty(max(1, room), np.float32)
-        stored = (cache.keys[0], cache.values[0])
-        given = [_address(part, kept) for part in (*tables, *stored)]
-        assert given[3] == cache.keys[0].data_ptr(), "a cache is never copied"
-        numbers = (width, levels, rows, all_rows, end, position, cache.length, cache.capacity)
-        apart = (cache.keys[-1].data_ptr() - given[3]) // (4 * max(1, len(cache.keys) - 1))
-        asked = _Growth(*numbers, shape, *given, apart, floor, mass)
+        numbers = (width, levels, rows, all_rows, end, position)
+        asked = _Growth(*numbers, shape, *given, committed, floor, mass)
         places = (made[0][0].ctypes.data, made[0][1].ctypes.data, made[1].ctypes.data)
-        count = functions.grow(ctypes.byref(self.weights), ctypes.byref(asked), _address(hidden, kept), *places)
+        count = functions.grow(ctypes.byref(self.weights), ctypes.byref(asked), root, *places)
         if count < 0:
             raise MemoryError("no memory for a draft tree")
         tokens, parents = (torch.from_numpy(row[:count]) for row in made[0])
         return tokens, parents, torch.from_numpy(made[1][:count])
+
+    def read(self, given: Tensor, features: Tensor | None, positions: Tensor, tables: list[Tensor], cache: KVCache) -> Tensor:
+        """Rows behind the committed ones of `cache`, causal: embeddings of tokens [T, D], beside each the feature [T, D] above
+        it (None: of a language model, which has none), positions int64 [T]; tables: cos and sin of every position. Returns
+        what the layers make of the last row [1, D]; the rows are not committed."""
+        functions, kept = library(), list[Any]()
+        assert functions is not None, "or there was no such head"
+        rows, committed = len(given), self._committed(cache)
+        if rows < 1 or cache.length + rows > cache.capacity:
+            raise ValueError(f"{rows} rows behind {cache.length} do not fit a cache of {cache.capacity}")
+        if not (0 <= int(positions.min()) and int(positions.max()) < min(map(len, tables))):
+            raise ValueError(f"there is no position {int(positions.max())}")
+        if (features is None) == self.reads_features:
+            raise ValueError("features are for heads that read them, and for no other model")
+        places = _fp32([*tables, given], kept)
+        beside = None if features is None else _fp32([features], kept)[0]
+        found = torch.empty(1, self.weights.width)
+        asked = _Reading(rows, _address(positions, kept), *places, beside, committed)
+        if functions.read_rows(ctypes.byref(self.weights), ctypes.byref(asked), found.data_ptr()) < 0:
+            raise MemoryError("no memory for what is read")
+        return found
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether it reads a feature beside every token."""
+        return bool(self.weights.reduction.values or self.weights.hidden_norm)
+
+    def _committed(self, cache: KVCache) -> _Cache:
+        """A cache as the functions read it."""
+        if len(cache.keys) != self.weights.depth:
+            raise ValueError(f"a cache of {len(cache.keys)} layers for a model of {self.weights.depth}")
+        keys, values = _fp32([cache.keys[0], cache.values[0]], kept := [])
+        assert kept[0].data_ptr() == cache.keys[0].data_ptr(), "a cache is never copied"
+        apart = (cache.keys[-1].data_ptr() - keys) // (4 * max(1, len(cache.keys) - 1))
+        return _Cache(cache.length, cache.capacity, keys, values, apart)
 
 
 def attend_many(
@@ -245,6 +290,14 @@ def attend_many(
     if functions.attend_many(*place, _address(mask, kept), *sizes, found.data_ptr()) < 0:
         raise MemoryError("no memory for a prompt's attention")
     return found
+
+
+def _fp32(tensors: Sequence[Tensor], kept: list[Any]) -> list[int]:
+    """As `_address`, of tensors that may have been moved or cast since a model was made; ValueError for one that was."""
+    for tensor in tensors:
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            raise ValueError(f"machine code needs fp32 on a CPU, not {tensor.dtype} on {tensor.device}")
+    return [_address(tensor, kept) or 0 for tensor in tensors]
 
 
 def _address(tensor: Tensor | None, kept: list[Any]) -> int | None:

@@ -21,6 +21,7 @@ from eventspec.nn import KVCache
 from eventspec.nn.cache import LentCache, Loan
 from eventspec.nn.draft import DraftKernel, TreeConfig
 from eventspec.nn.llama import LanguageEnds, Layer, rope_tables
+from eventspec.nn.native import FEW
 from eventspec.tree import best_chain, best_nodes
 
 
@@ -109,6 +110,15 @@ class FeatureDrafter:
             known.inputs = inputs
         return found, loan
 
+    def read(self, inputs: HeadInputs, cache: KVCache) -> Tensor:
+        """Read pairs behind the cached ones; the predicted feature behind the last one, [1, D]. Not committed."""
+        features, native = self.head.features(inputs.tapped), self.kernel.native
+        if native is not None and inputs.embedding_only is None and len(inputs.embeds) <= FEW:
+            return native.read(inputs.embeds, features, inputs.positions, list(self.tables), cache)
+        cos, sin = self.tables
+        fused = self.head.fuse_inputs(inputs.embeds, features, inputs.embedding_only)
+        return self.kernel.read(*fused, (cos[inputs.positions], sin[inputs.positions]), cache)
+
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """As `core.Drafter.open`; the target's session must have been opened with this drafter's taps."""
         assert target is not None
@@ -179,9 +189,7 @@ class FeatureDraft:
             self.cache, self._loan = drafter.begun(self.request.media, prompt, rows)
             inputs = prompt.behind(self.cache.length).followed_by(inputs)
         assert self.cache is not None
-        cos, sin = drafter.tables
-        fused = drafter.head.fuse_inputs(inputs.embeds, drafter.head.features(inputs.tapped), inputs.embedding_only)
-        read = self.kernel.read(*fused, (cos[inputs.positions], sin[inputs.positions]), self.cache)
+        read = drafter.read(inputs, self.cache)
         self.cache.keep(len(inputs.embeds), [])
         self.position, self.tokens, self.tapped = last, [], []
         if first:
