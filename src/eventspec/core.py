@@ -239,8 +239,9 @@ class Limits:
 class TargetPrompt(Protocol):
     """What a drafter gets to see of the target."""
 
-    def prompt(self) -> TappedPrompt:
-        """The prompt with its tapped features; it is whole once the first `score` has read the rest of it."""
+    def prompt(self, visual: bool = True) -> TappedPrompt:
+        """The prompt with its tapped features, once the first `score` has read all of it; without `visual` the features of
+        visual rows may be anything, and are not computed."""
 
 
 class TargetSession(TargetPrompt, Protocol):

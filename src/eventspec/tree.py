@@ -34,10 +34,8 @@ def tree_mask(parents: list[int], past: int, pending: int, device: torch.device 
     rows and its own ancestors."""
     count = len(parents)
     # In numpy: row by row a tensor costs several microseconds, which forty nodes add up to a tenth of their verification.
-    mask = np.zeros((pending + count, past + pending + count), np.bool_)
-    for row in range(pending):
-        mask[row, : past + row + 1] = True
-    mask[pending:, : past + pending] = True
+    mask = np.tri(pending + count, past + pending + count, past, np.bool_)
+    mask[pending:, past + pending :] = False
     nodes = mask[pending:, past + pending :]
     for node, parent in enumerate(parents):
         if parent >= 0:

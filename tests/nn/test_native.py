@@ -221,6 +221,61 @@ def test_several_threads_grow_at_once() -> None:
     assert all(one[:2] == wanted[:2] and torch.equal(one[2], wanted[2]) for one in found)
 
 
+# ------------------------------------------------------------------------------------------------------ what is read before trees
+def head(kind: str, sizes: LlamaConfig) -> tuple[EagleHead | Eagle3Head, DraftKernel]:
+    """A head whose own weights eight bits hold as they are, and its kernel."""
+    made: EagleHead | Eagle3Head
+    if kind == "eagle3":
+        made = Eagle3Head(Eagle3Config(sizes, (0, 1), 20))
+        made.vocab_ids.copy_(torch.randperm(sizes.vocab_size)[:20])
+    else:
+        made = EagleHead(EagleConfig(sizes, kind == "eaglevlm"))
+    made.requires_grad_(False).eval()
+    for part in made.parameters():
+        rough = in_eight_bits(torch.randn_like(part) / part.shape[-1] ** 0.5) if part.dim() > 1 else torch.rand_like(part) + 0.5
+        part.copy_(rough)
+    return made, made.kernel(llama(sizes))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 9])
+@pytest.mark.parametrize("behind", [0, 37])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("kind", ["eagle1", "eaglevlm", "eagle3"])
+def test_rows_are_read_as_torch_reads_them(kind: str, sizes: str, behind: int, rows: int) -> None:
+    made, own = head(kind, SIZES[sizes])
+    native, tables = own.natively().native, list(rope_tables(SIZES[sizes], 128))
+    assert native is not None
+    given, features = torch.randn(2, rows, SIZES[sizes].hidden_size)
+    places = torch.arange(rows) * 2 + behind  # rows that a compressor left out are no places
+    torch.manual_seed(5)
+    mine = cache(SIZES[sizes], behind)
+    torch.manual_seed(5)
+    theirs = cache(SIZES[sizes], behind)
+    found = native.read(given, features, places, tables, mine)
+    wanted = own.read(*made.fuse_inputs(given, features), (tables[0][places], tables[1][places]), theirs)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    for one, two in ((mine.keys[0], theirs.keys[0]), (mine.values[0], theirs.values[0])):
+        torch.testing.assert_close(one[:, : behind + rows], two[:, : behind + rows], rtol=1e-3, atol=1e-3)
+        assert one[:, behind + rows :].isnan().all(), "nothing is written behind them"
+    assert mine.length == behind, "they are not committed"
+    other = native.read(given, features.flip(1), places, tables, mine)
+    assert not torch.allclose(found, other, atol=1e-2), "the control: other features say something else"
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("full", "do not fit a cache of 500"), ("far", "no position 128"), ("before", "no position"), ("bare", "features are for")],
+)
+def test_what_cannot_be_read_is_refused(what: str, says: str) -> None:
+    _, own = head("eagle1", SIZES["even"])
+    native, tables, behind = own.natively().native, list(rope_tables(SIZES["even"], 128)), cache(SIZES["even"])
+    assert native is not None
+    given, places = torch.randn(3, 64), torch.tensor([126, 127, 128] if what == "far" else [-1, 0, 1] if what == "before" else [4, 5, 6])
+    behind.length = 498 if what == "full" else 37
+    with pytest.raises(ValueError, match=says):
+        native.read(given, None if what == "bare" else given, places, tables, behind)
+
+
 # ----------------------------------------------------------------------------------------------------------- what it is not for
 def unfit(weights: HeadWeights, how: str) -> HeadWeights:
     if how == "precision":

@@ -262,7 +262,7 @@ class SaidSession:
         """As `core.TargetSession.again`."""
         return SaidSession(self.tokens, self.vocabulary)
 
-    def prompt(self) -> TappedPrompt:
+    def prompt(self, visual: bool = True) -> TappedPrompt:
         """As `core.TargetPrompt.prompt`; there is none to be seen."""
         nothing = torch.zeros(0, 0)
         return TappedPrompt(nothing, None, (0, 0))

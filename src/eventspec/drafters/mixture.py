@@ -28,6 +28,9 @@ DEEPEST = 16
 """Levels behind which depth makes no further difference."""
 BEHIND = 16.0
 """Tokens of an answer behind its head start: what opening a model that reads the prompt is spread over."""
+ENDING = 8.0
+"""What the token that ends an answer saves, in tokens: a whole round that would have said it, which costs some two steps where
+a token saves a quarter of one (`engine.policy`)."""
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -83,12 +86,13 @@ class Mixture:
     weights: dict[str, SourceWeights] = field(default_factory=dict)
     bias: float = 0.0
     rounds: Mapping[str, Rounds] = field(default_factory=dict)
+    end: int = -1
+    """The token that ends an answer, as the target's tokens have it; -1: not known."""
 
     def __call__(self, proposals: Sequence[Proposal], budget: Budget) -> Proposal:
         """As `engine.drafts.Merge`."""
         union = Union.of(proposals)
-        values = union.path_values(self.shares(union))
-        return union.best(values, budget)
+        return union.best(union.path_values(self.shares(union)), budget, self.end)
 
     def worth_it(self, drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
         """As `engine.drafts.Select`: all of them, or texts alone, whichever commits more tokens in the time; all where that was
@@ -226,17 +230,33 @@ class Union:
                 values[node] *= values[parent]
         return values
 
-    def best(self, values: Sequence[float], budget: Budget) -> Proposal:
-        """The budget's number of most probable nodes, siblings in order of their probability."""
-        likeliest = sorted(range(len(values)), key=lambda node: -values[node])
+    def best(self, values: Sequence[float], budget: Budget, end: int = -1) -> Proposal:
+        """The budget's number of most probable nodes, siblings in order of their probability; those on a path to the token `end`
+        where together they are worth it, see `ENDING`."""
         floor, deepest = budget.min_path_prob, budget.max_depth
-        kept = [node for node in likeliest if values[node] >= floor and self.levels[node] < deepest][: budget.max_nodes]
+        worth = self._ending(values, floor, end)
+        likeliest = sorted(range(len(worth)), key=lambda node: -worth[node])
+        kept = [node for node in likeliest if worth[node] >= floor and self.levels[node] < deepest][: budget.max_nodes]
         place = {-1: -1, **{node: at for at, node in enumerate(kept)}}
         bits = [sum([1 << at for at, share in enumerate(self.own[node]) if share >= 0]) for node in kept]
         columns = [self.tokens[node] for node in kept], [place[self.parents[node]] for node in kept], bits
         tokens, parents, sources = (np.array(column, np.int64) for column in columns)
         shares = np.array([min(1.0, values[node]) for node in kept], np.float64)
         return Proposal(tokens, parents, None, "+".join(self.names), shares, sources)
+
+
+    def _ending(self, values: Sequence[float], floor: float, end: int) -> Sequence[float]:
+        """The values, raised to the floor on paths to `end` that save more than their nodes cost."""
+        worth = list(values)
+        for node, token in enumerate(self.tokens):
+            path, at = list[int](), node if token == end else -1
+            while at >= 0 and worth[at] < floor:
+                path.append(at)
+                at = self.parents[at]
+            if path and ENDING * values[node] + sum(values[at] for at in path) >= floor * len(path):
+                for at in path:
+                    worth[at] = floor
+        return worth
 
 
 def log_odds(share: float) -> float:

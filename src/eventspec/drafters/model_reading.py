@@ -31,7 +31,7 @@ class ModelReading:
         self.cache = reading.cache
         rows = prompt.rows[reading.rows :]
         self.hidden = self.forward(rows, wanted=1)
-        reading.add(len(rows), self.hidden, None)
+        reading.add(len(rows), {})
         self.cache.keep(len(rows), [])
         self.answer, self.unread = list[int](), list[int]()
         self.written: Written = ()

@@ -97,17 +97,6 @@ def measure_opening(begin: Callable[[], DraftSession], repeats: int = 3) -> floa
     return max(0.0, min(first) - min(again))
 
 
-def measure_taps(encode: Callable[[], Context], asked: Request, taps: tuple[int, ...], repeats: int = 4) -> float:
-    """Seconds by which a prompt is read later where the features `taps` of its rows are kept; `encode` as in `measure_tail`."""
-
-    def taken(kept: tuple[int, ...]) -> float:
-        context = encode()
-        return _seconds(lambda: context.open(asked.question, asked.sampling, NO_TAIL, Trace(), kept).score(Proposal.empty()))
-
-    # Differences of neighbours: a machine that grows slower meanwhile does so for both.
-    return max(0.0, median(taken(taps) - taken(()) for _ in range(repeats))) if taps else 0.0
-
-
 def measure_rounds(
     target: TargetSession,
     draft: DraftSession,

@@ -12,7 +12,7 @@ from eventspec.engine.guard import DrafterFailed, PromptOf, described, usable_ta
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.worker import Pending, done_here
 from eventspec.engine.workers import Workers
-from eventspec.trace import Trace
+from eventspec.trace import Lane, Trace
 from eventspec.tree import check, exact_text
 
 
@@ -38,6 +38,7 @@ class DraftWorker:
         self._pending_verdicts: list[tuple[Verdict, Scores]] = []
         self._pending: Pending[Proposal] | None = None
         self.ahead: Pending[Proposal] | None = None  # the head start
+        self._lane: Lane = "target"  # where the latest draft was made
         self._wanted = False  # what is pending is a draft for the next round
         self._late = False  # what is pending was waited for once, and is not again
         self._later = False  # the first round is over: from then on the target waits for drafts
@@ -72,10 +73,11 @@ class DraftWorker:
         """Whether what is drafted ahead, or beside others, is to end with the step it is in."""
         return self.enough
 
-    def head_start(self, budget: Budget) -> None:
-        """Begin to encode and draft while the target does the same, or before it."""
+    def head_start(self, budget: Budget, on_lane: bool = False) -> None:
+        """Begin to encode and draft while the target does the same, or before it; `on_lane`: on the drafter's lane also where
+        later drafts are made on the target's own thread."""
         if self.alive and not self.needs_target:
-            self._begin(budget)
+            self._begin(budget, on_lane)
             self._wanted, self.ahead = True, self._pending
 
     def attach(self, target: TargetSession) -> None:
@@ -138,10 +140,10 @@ class DraftWorker:
         if self.concurrent and self.alive and self._answered and done:
             self.workers.breaker.came_back(self.drafter)  # a whole request long: one good call does not excuse the next
 
-    def _begin(self, budget: Budget) -> None:
+    def _begin(self, budget: Budget, on_lane: bool = False) -> None:
         """Start a draft beside the target, or have it made first."""
-        self._late = False
-        if not self.concurrent:
+        self._late, self._lane = False, "drafter" if self.concurrent or on_lane else "target"
+        if self._lane == "target":
             self._pending = done_here(lambda: self._draft(budget))
             return
         try:
@@ -150,7 +152,7 @@ class DraftWorker:
             self.failed(error)
             return
         # A model of its own has a thread of its own also where it shares the device, because it may hang.
-        if self.overlaps:
+        if self.overlaps or on_lane:
             return
         began = self.trace.now()
         ready = self._pending.wait(self.deadline)
@@ -176,7 +178,7 @@ class DraftWorker:
             self.session.observe(*self._pending_verdicts.pop(0))
         began = self.trace.now()
         proposal = self.session.propose(budget)
-        self.trace.span("draft", "drafter" if self.concurrent else "target", began)
+        self.trace.span("draft", self._lane, began)
         self.trace.take(self.own)
         return check(proposal, budget)
 

@@ -3,6 +3,7 @@ for one place becomes one tree."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from eventspec.core import Budget, Drafter, Limits, Proposal, Request, Scores, TargetSession, Trace, Verdict, never
@@ -12,9 +13,13 @@ from eventspec.engine.draft_worker import DraftWorker
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.guard import described
 from eventspec.engine.policy import DraftPolicy, Show
+from eventspec.engine.worker import Pending
 from eventspec.engine.workers import Workers
 from eventspec.engine.writing import Writing
 from eventspec.tree import BadProposal, best_chain, check, fit
+
+Merged = tuple[list[Proposal], Proposal]
+"""Several drafts, and one tree of them."""
 
 
 class Drafting:
@@ -45,8 +50,9 @@ class Drafting:
         self._workers = list(made.values())
         for worker in self._after:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
-        self._share = workers.share
+        self._lanes = workers
         self._budget: Budget | None = None  # of the latest drafts
+        self._early: Pending[Merged] | None = None  # the head start, merged on the drafter's lane
         self.taps = self._agreed_taps()
 
     @property
@@ -60,14 +66,19 @@ class Drafting:
         return any(worker.coming for worker in self._ahead)
 
     def start(self, answer: Answer) -> None:
-        """Begin the head start, before the target encodes, and give the target the cores that are left."""
-        self.trace.device_plan = self._share(self.overlaps)
-        for worker in self._ahead:
+        """Begin the head start, before the target encodes, and give the target the cores that are left. Beside it also texts
+        draft on the drafter's lane, and what all of them drafted becomes one tree there: none of it delays the target."""
+        self.trace.device_plan = self._lanes.share(self.overlaps)
+        beside = [worker for worker in self._ahead if worker.overlaps]
+        left = max(1, answer.remaining - 1)
+        for worker in sorted(self._ahead, key=lambda worker: worker.concurrent):  # what takes least comes first
             show = self._shown_by(worker, answer) if worker is self._ahead[0] else None
             free = worker.overlaps or not worker.concurrent
-            left = max(1, answer.remaining - 1)
             self._budget = self.policy.head_start(worker.told_enough, show, left, free)
-            worker.head_start(self._budget)
+            worker.head_start(self._budget if len(self._ahead) < 2 else wider(self._budget), on_lane=bool(beside))
+        if beside and len(self._ahead) > 1:
+            with suppress(RuntimeError):  # the lane was closed just now
+                self._early = self._lanes.start("drafter", self._merged_early, beside[0].drafter)
         # Behind the head starts of all, which may share a lane.
         self._writing = [Writing(worker, self.policy, answer.remaining) for worker in self._writers if worker.alive]
 
@@ -143,12 +154,32 @@ class Drafting:
             worker.failed(error)
             return Proposal.empty()
 
+    def _merged_early(self) -> Merged:
+        """What runs on the drafter's lane behind the head starts: those that are there, and one tree of them."""
+        there = [worker.ahead for worker in self._ahead if worker.ahead is not None and worker.ahead.done()]
+        found = [fit(made.result(), self._limits) for made in there if made.error is None and len(made.result())]
+        return found, self._one_of(found) if len(found) > 1 else Proposal.empty()
+
     def _merged(self, found: list[Proposal]) -> Proposal:
         """One tree; what was drawn at random is not merged, because the rule has to know from what it was drawn."""
-        if self._budget is None or any(proposal.probs is not None for proposal in found):
-            return found[0]
+        early, self._early = self._early, None
+        if early is not None and early.done() and early.error is None:
+            merged, tree = early.result()
+            if len(merged) == len(found) and all(one is two for one, two in zip(merged, found, strict=True)):
+                return tree
         try:
-            return fit(check(self._merge(found, self._budget), self._budget), self._limits)
+            return self._one_of(found)
         except Exception as error:
             self.trace.note(f"drafts could not be merged ({described(error)}); one of them was taken")
             return found[0]
+
+    def _one_of(self, found: list[Proposal]) -> Proposal:
+        if self._budget is None or any(proposal.probs is not None for proposal in found):
+            return found[0]
+        return fit(check(self._merge(found, self._budget), self._budget), self._limits)
+
+
+def wider(budget: Budget) -> Budget:
+    """What each of several drafters is asked for, for a tree of this budget: the merge knows better what a node is worth. Only
+    while drafting is free: behind the prefill it costs more than it gives."""
+    return replace(budget, min_path_prob=budget.min_path_prob / 3)

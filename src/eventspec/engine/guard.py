@@ -20,9 +20,9 @@ class PromptOf:
     def __init__(self, session: TargetSession) -> None:
         self._session = session
 
-    def prompt(self) -> TappedPrompt:
+    def prompt(self, visual: bool = True) -> TappedPrompt:
         """As `core.TargetPrompt.prompt`."""
-        return self._session.prompt()
+        return self._session.prompt(visual)
 
 
 def usable_taps(taps: Any, layers: int) -> tuple[int, ...]:

@@ -321,7 +321,7 @@ class HfSession:
         """As `core.TargetSession.again`."""
         return opened(self.language, self._reading.prompt)
 
-    def prompt(self) -> TappedPrompt:
+    def prompt(self, visual: bool = True) -> TappedPrompt:
         """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""
         features, rows = self._reading.features, self._reading.prompt.rows
         return TappedPrompt(rows.clone(), torch.cat(features) if features else None, self._reading.prompt.span)

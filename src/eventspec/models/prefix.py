@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -18,28 +19,20 @@ SPARE = 128
 
 @dataclass
 class Reading:
-    """What has been read of a prompt, in `cache`: so many `rows`, where `whole` with what the last layer gave for each.
-
-    Then the features of the layers `taps` are kept too, if any; else the last layer need not give all that. capacity: rows of a
-    cache for this prompt and its answer alone.
-    """
+    """What has been read of a prompt, in `cache`: so many `rows`, and what the layers that `outputs` names gave for each (counted
+    from 1, 0 = the embedding), in parts. capacity: rows of a cache for this prompt and its answer alone."""
 
     prompt: Prompt
     cache: KVCache
     capacity: int
-    taps: tuple[int, ...] = ()
-    whole: bool = False
+    outputs: dict[int, list[Tensor]] = field(default_factory=dict)
     rows: int = 0
-    hidden: list[Tensor] = field(default_factory=list)
-    features: list[Tensor] = field(default_factory=list)
 
-    def add(self, rows: int, hidden: Tensor, features: Tensor | None) -> None:
-        """So many more rows were read; `hidden` and `features` begin with theirs where they are kept."""
+    def add(self, rows: int, outputs: Mapping[int, Tensor]) -> None:
+        """So many more rows were read; the layers' outputs begin with theirs."""
         self.rows += rows
-        if self.whole:
-            self.hidden.append(hidden[:rows])
-        if features is not None:
-            self.features.append(features[:rows])
+        for layer, parts in self.outputs.items():
+            parts.append(outputs[layer][:rows])
 
 
 class Prefix:
@@ -51,18 +44,20 @@ class Prefix:
         self._lent: LentCache | None = None
         self._lock = ProcessLock()
 
-    def begin(self, prompt: Prompt, capacity: int, taps: tuple[int, ...] = (), whole: bool = False) -> tuple[Reading, Loan]:
-        """A reading of a prompt that has as much of it as was read before; `capacity` rows are for all that is to come. Its
-        cache is the reader's until the loan is dropped."""
+    def begin(self, prompt: Prompt, capacity: int, layers: Collection[int] = ()) -> tuple[Reading, Loan]:
+        """A reading of a prompt that keeps the outputs of `layers`, and has as much of the prompt as was read before; `capacity`
+        rows are for all that is to come. Its cache is the reader's until the loan is dropped."""
         capacity += -capacity % SPARE
         with self._lock:
-            rows, hidden, features = self._known(prompt, taps, whole)
+            rows = self._known(prompt, layers)
             if self._lent is None or (not rows and self._lent.taken):
                 self._lent = LentCache(self.language.new_cache(capacity))
+            latest = self._latest
+            kept = {layer: [_first(latest.outputs[layer], rows)] if rows and latest else [] for layer in layers}
             cache, loan = self._lent.lend(rows, capacity)
-            reading = Reading(prompt, cache, capacity, taps, whole, rows, hidden, features)
-            if self._latest is not None and self._covers(self._latest, prompt, reading):
-                self._latest.cache = self._lent.cache  # the same rows, in a larger cache maybe
+            reading = Reading(prompt, cache, capacity, kept, rows)
+            if latest is not None and self._covers(latest, prompt, reading):
+                latest.cache = self._lent.cache  # the same rows, in a larger cache maybe
             elif cache is self._lent.cache:
                 self._latest = reading
         return reading, loan
@@ -71,23 +66,15 @@ class Prefix:
     def _covers(latest: Reading, prompt: Prompt, reading: Reading) -> bool:
         """Whether the latest reading has all that a new one will leave behind, and outputs that the new one will not."""
         visual = reading.rows >= prompt.visual[1] == latest.prompt.visual[1]
-        return visual and ((bool(latest.taps) and not reading.taps) or (latest.whole and not reading.whole))
+        return visual and latest.outputs.keys() > reading.outputs.keys()
 
-    def _known(self, prompt: Prompt, taps: tuple[int, ...], whole: bool) -> tuple[int, list[Tensor], list[Tensor]]:
-        """How many rows the latest reading shares with a prompt, with their outputs and features; none where these are wanted
-        and cannot be had."""
-        latest, nothing = self._latest, (0, list[Tensor](), list[Tensor]())
-        if latest is None or (whole and not latest.whole):
-            return nothing
+    def _known(self, prompt: Prompt, layers: Collection[int]) -> int:
+        """How many rows the latest reading shares with a prompt; none where outputs of `layers` are wanted that it lacks."""
+        latest = self._latest
+        if latest is None or not latest.outputs.keys() >= set(layers):
+            return 0
         rows = min(latest.prompt.visual[1], latest.rows, latest.cache.length, prompt.visual[1])
-        if not rows or not torch.equal(latest.prompt.rows[:rows], prompt.rows[:rows]):
-            return nothing
-        hidden = [_first(latest.hidden, rows)] if whole else []
-        if not taps:
-            return rows, hidden, []
-        if taps == latest.taps:
-            return rows, hidden, [_first(latest.features, rows)]
-        return (rows, hidden, [self.language.normed(hidden[0])]) if taps == (-1,) else nothing
+        return rows if rows and torch.equal(latest.prompt.rows[:rows], prompt.rows[:rows]) else 0
 
 
 def _first(parts: list[Tensor], rows: int) -> Tensor:

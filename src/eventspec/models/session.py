@@ -94,8 +94,8 @@ class LanguageContext:
         total, most = len(prompt.rows), sampling.max_new_tokens
         trace.sizes.update(prompt=total, visual=prompt.visual[1] - prompt.visual[0])
         check_context(total, most, self.language.config.max_position_embeddings)
-        whole = self._whole or bool(taps)
-        session = LanguageSession(self.language, *self.prefix.begin(prompt, total + most + _DRAFT_ROWS, taps, whole))
+        layers = kept_layers(self.language, taps, self._whole)
+        session = LanguageSession(self.language, *self.prefix.begin(prompt, total + most + _DRAFT_ROWS, layers), taps)
         waiting = len(session.pending)
         if (rows := waiting - max(1, tail)) > 0:  # the last row stays: its forward gives the first logits
             began = trace.now()
@@ -103,6 +103,14 @@ class LanguageContext:
             arrived(session.pending)
             trace.span("prefill", "target", began)
         return session
+
+
+def kept_layers(language: Llama, taps: tuple[int, ...], whole: bool) -> set[int]:
+    """The layers whose outputs for a prompt's rows are kept, for drafters that read `taps`. Where the last one is not computed as
+    a `whole`, that is what enters it: from this its outputs can be had later, for as many rows as a drafter looks at."""
+    last = language.config.num_hidden_layers
+    kept = {last - 1 if tap in (-1, last) and not whole else last if tap < 0 else tap for tap in taps}
+    return {*kept, last} if whole else kept
 
 
 _ROUNDING: WeakKeyDictionary[Llama, tuple[object, float]] = WeakKeyDictionary()
@@ -149,26 +157,28 @@ class LanguageSession:
     """Pending prompt or bonus rows, and the cache behind them, which is borrowed where there is a `loan`; the features of the
     layers `taps` where a drafter reads them."""
 
-    def __init__(self, language: Llama, reading: Reading, loan: Loan | None = None) -> None:
-        self.language, self.cache, self.taps, self._reading, self._loan = language, reading.cache, reading.taps, reading, loan
+    def __init__(self, language: Llama, reading: Reading, loan: Loan | None = None, taps: tuple[int, ...] = ()) -> None:
+        self.language, self.cache, self.taps, self._reading, self._loan = language, reading.cache, taps, reading, loan
         self.pending = reading.prompt.rows[reading.rows :]
+        self._runner = language.runner()  # its weights are final for as long as an answer takes
+        self._last = len(self._runner.layers)
         # `again` reads all at once, in a cache of this capacity (in a larger one keys lie at other strides), and no more of the
         # last layer than it needs.
-        self.chunked = reading.rows > 0 or reading.cache.capacity != reading.capacity or reading.whole
-        self._runner = language.runner()  # its weights are final for as long as an answer takes
+        whole = self._last in reading.outputs
+        self.chunked = reading.rows > 0 or reading.cache.capacity != reading.capacity or whole
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
-        hidden, features = self._step(Rows(self.pending[:rows], self.cache), None if self._reading.whole else 0)
-        self._reading.add(rows, hidden, features)
+        _, outputs = self._step(Rows(self.pending[:rows], self.cache), 0)
+        self._reading.add(rows, outputs)
         self.cache.keep(rows, [])
         self.pending, self.chunked = self.pending[rows:], True
 
-    def _step(self, rows: Rows, wanted: int | None) -> tuple[Tensor, Tensor | None]:
-        """The last layer's outputs of the last `wanted` new rows (None: of all), and the tapped features of all."""
-        inner = inner_taps([self]) if self.taps else ()
-        hidden, tapped = self._runner.step(rows, inner, wanted)
-        return hidden, self.features(hidden, dict(zip(inner, tapped, strict=True))) if self.taps else None
+    def _step(self, rows: Rows, wanted: int) -> tuple[Tensor, dict[int, Tensor]]:
+        """The last layer's outputs of at least the last `wanted` new rows, and those of the layers that are kept, of all."""
+        inner = inner_layers([self])
+        hidden, tapped = self._runner.step(rows, inner, None if self.whole else wanted)
+        return hidden, {**dict(zip(inner, tapped, strict=True)), self._last: hidden}
 
     @property
     def room(self) -> int:
@@ -179,21 +189,52 @@ class LanguageSession:
         """As `core.TargetSession.again`; equal capacity, so that keys lie at equal strides and kernels make equal sums."""
         return fresh_session(self.language, self._reading.prompt, self._reading.capacity)
 
-    def prompt(self) -> TappedPrompt:
+    def prompt(self, visual: bool = True) -> TappedPrompt:
         """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""
-        features, prompt = self._reading.features, self._reading.prompt
-        return TappedPrompt(prompt.rows.clone(), torch.cat(features) if features else None, prompt.visual)
+        prompt = self._reading.prompt
+        parts = [self._kept(layer, visual) for layer in self.taps]
+        return TappedPrompt(prompt.rows.clone(), torch.cat(parts, 1) if parts else None, prompt.visual)
+
+    def _kept(self, tap: int, visual: bool) -> Tensor:
+        """The features [T, D] of the prompt's rows at one of the taps, without `visual` rows maybe not theirs."""
+        if 0 <= tap < self._last:
+            return torch.cat(self._reading.outputs[tap])
+        outputs = self._outputs_of_last(visual)
+        return self.language.normed(outputs) if tap < 0 else outputs
+
+    def _outputs_of_last(self, visual: bool) -> Tensor:
+        kept, (begin, end) = self._reading.outputs, self._reading.prompt.visual
+        if self._last in kept:
+            return torch.cat(kept[self._last])
+        entering = torch.cat(kept[self._last - 1])
+        if visual or begin == end:
+            return self._runner.last_outputs(entering, None, self.cache)
+        places = torch.cat((torch.arange(begin), torch.arange(end, len(entering)))).to(entering.device)
+        found = torch.zeros_like(entering)
+        found[places] = self._runner.last_outputs(entering[places], places, self.cache)
+        return found
 
     def score(self, proposal: Proposal) -> Scores:
         """As `core.TargetSession.score`: logits float [N+1, V]; the proposal fits `limits` and `room`."""
-        kept = self.taps or (self._reading.whole and self._unread)
-        hidden, features = self._step(self.asked(proposal), None if kept else len(proposal) + 1)
-        return self.scored(hidden, features, self.language.logits(hidden[len(hidden) - len(proposal) - 1 :]))
+        count = len(proposal) + 1
+        hidden, outputs = self._step(self.asked(proposal), count)
+        return self.scored(outputs, self.language.logits(hidden[len(hidden) - count :]))
+
+    @property
+    def whole(self) -> bool:
+        """Whether the next forward is to give the last layer's outputs for all its rows."""
+        return self._unread and self._last in self._reading.outputs
 
     @property
     def _unread(self) -> bool:
         """Whether prompt rows are pending."""
         return self._reading.rows < len(self._reading.prompt.rows)
+
+    @property
+    def inner(self) -> set[int]:
+        """The layers below the last whose outputs the next forward is to give."""
+        kept = self._reading.outputs.keys() if self._unread else set[int]()
+        return {layer for layer in (*self.taps, *kept) if 0 <= layer < self._last}
 
     def asked(self, proposal: Proposal) -> Rows:
         """The rows of a forward over what is pending and a proposal."""
@@ -208,24 +249,19 @@ class LanguageSession:
         if is_chain(parents):
             return Rows(x, cache)
         start = cache.length
-        levels = [start + waiting + depth for depth in depths(parents)]
-        positions = torch.tensor([*range(start, start + waiting), *levels], device=x.device)
+        levels = torch.tensor([start + waiting + depth for depth in depths(parents)])
+        positions = torch.cat((torch.arange(start, start + waiting), levels)).to(x.device)
         return Rows(x, cache, positions, tree_mask(parents, start, waiting, x.device), waiting)
 
-    def scored(self, hidden: Tensor, features: Tensor | None, logits: Tensor) -> Scores:
-        """Of the last pending row and the nodes behind it, from a forward over `asked`; logits [N+1, V] of these rows."""
-        last = len(self.pending)
+    def scored(self, outputs: Mapping[int, Tensor], logits: Tensor) -> Scores:
+        """Of the last pending row and the nodes behind it, from the layers' outputs of a forward over `asked`, of its last rows
+        at least; logits [N+1, V] of these rows."""
         arrived(logits)  # who asked needs them at once, and costs are learnt from the time they took
         if self._unread:
-            self._reading.add(last, hidden, features)
-        return Scores(logits, None if features is None else features[last - 1 :])
-
-    def features(self, hidden: Tensor, tapped: Mapping[int, Tensor]) -> Tensor | None:
-        """The tapped features [T, F] of a forward, if any are asked for, from the outputs of its layers."""
-        if not self.taps:
-            return None
-        found = {**tapped, -1: self.language.normed(hidden)}
-        return torch.cat([found[layer] for layer in self.taps], 1)
+            self._reading.add(len(self.pending), outputs)
+        own = {layer: part[len(part) - len(logits) :] for layer, part in outputs.items()} if self.taps else {}
+        found = [self.language.normed(own[self._last]) if tap < 0 else own[tap] for tap in self.taps]
+        return Scores(logits, torch.cat(found, 1) if found else None)
 
     def commit(self, verdict: Verdict) -> None:
         """As `core.TargetSession.commit`."""
@@ -239,19 +275,18 @@ def score_together(sessions: Sequence[LanguageSession], proposals: Sequence[Prop
     caches of any length. ValueError for sessions of different models."""
     if len(sessions) < 2:
         return [session.score(proposal) for session, proposal in zip(sessions, proposals, strict=True)]
-    language, inner = sessions[0].language, inner_taps(sessions)
+    language, inner = sessions[0].language, inner_layers(sessions)
     if any(session.language is not language for session in sessions):
         raise ValueError("only sessions of one model share a forward")
     asked = [session.asked(proposal) for session, proposal in zip(sessions, proposals, strict=True)]
     passes = language.runner().step_together(asked, inner)
     wanted = [hidden[len(session.pending) - 1 :] for session, (hidden, _) in zip(sessions, passes, strict=True)]
     logits = language.logits(torch.cat(wanted)).split(list(map(len, wanted)))
-    found = []
-    for session, (hidden, tapped), own in zip(sessions, passes, logits, strict=True):
-        found.append(session.scored(hidden, session.features(hidden, dict(zip(inner, tapped, strict=True))), own))
-    return found
+    last = len(language.runner().layers)
+    outputs = [{**dict(zip(inner, tapped, strict=True)), last: hidden} for hidden, tapped in passes]
+    return [session.scored(found, own) for session, found, own in zip(sessions, outputs, logits, strict=True)]
 
 
-def inner_taps(sessions: Sequence[LanguageSession]) -> tuple[int, ...]:
-    """The layers whose outputs sessions want, ascending; -1 is no layer."""
-    return tuple(sorted({layer for session in sessions for layer in session.taps if layer >= 0}))
+def inner_layers(sessions: Sequence[LanguageSession]) -> tuple[int, ...]:
+    """The layers below the last whose outputs sessions want of their next forward, ascending."""
+    return tuple(sorted({layer for session in sessions for layer in session.inner}))

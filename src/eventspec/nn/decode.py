@@ -155,6 +155,22 @@ def before_attention(
     return placed(found[:rows], cos, sin, past_keys, past_values, start, heads)
 
 
+def queries_of(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    layer: LayerWeights,
+    asking: Optional[Tensor],  # noqa: UP045
+    heads: int,
+    eps: float,
+) -> Tensor:
+    """The rotated queries [T, heads, head_dim] of rows x [T, D] alone; asking: the layer's rows for them, in oneDNN's layout."""
+    head_dim = cos.size(-1)
+    weight = layer.qkv[: heads * head_dim] if asking is None else asking
+    found = product(rms_norm(x, layer.input_norm, eps), weight, asking is not None)
+    return apply_rope(found.view(x.size(0), heads, head_dim), cos, sin)
+
+
 def finish(x: Tensor, attended: Tensor, layer: LayerWeights, packed: bool, eps: float) -> Tensor:
     """Output projection and feed-forward block behind the attention: [T, D]."""
     x = x + product(attended, layer.out, packed)

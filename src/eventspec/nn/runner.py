@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from eventspec.nn.cache import KVCache
-from eventspec.nn.decode import attention, before_attention, compiled, decode, decode_together, finish
+from eventspec.nn.decode import (
+    attention,
+    before_attention,
+    compiled,
+    decode,
+    decode_together,
+    finish,
+    queries_of,
+)
 from eventspec.nn.layer_weights import LayerWeights
 from eventspec.nn.linear import FEW_ROWS, filled, packed_weight, spare_rows, unpacked, works
 from eventspec.nn.long_prompts import has_native_attention
@@ -27,6 +35,8 @@ _decode = functools.cache(lambda: compiled(decode))
 _decode_together = functools.cache(lambda: compiled(decode_together))
 _before_attention = functools.cache(lambda: compiled(before_attention))
 _finish = functools.cache(lambda: compiled(finish))
+_queries = functools.cache(lambda: compiled(queries_of))
+_attention = functools.cache(lambda: compiled(attention))
 
 
 @dataclass(frozen=True)
@@ -85,9 +95,10 @@ class DecoderRunner:
         )
         self.reduced = first.qkv.in_bfloat16
         self.packed = [final_weights(layer) for layer in layers] if first.qkv.packs else None
-        remembered = layers[-1].qkv.weight.detach()[self.heads * self.head_dim :]
         kind = torch.bfloat16 if self.reduced else self.dtype
-        self.remembered = None if self.packed is None else packed_weight(remembered.to(kind))
+        asking, remembered = layers[-1].qkv.weight.detach().to(kind).tensor_split([self.heads * self.head_dim])
+        self.asking = None if self.packed is None else packed_weight(asking)
+        self.remembered = None if self.packed is None else packed_weight(remembered)
 
     def whole(self, rows: int) -> int:
         """A number of rows, `rows` or some 15 more, whose products are not filled up with rows of zeros; few rows stay as they
@@ -136,6 +147,25 @@ class DecoderRunner:
         remembered = self.remembered if packed else None
         return _decode()(x[:many], *last, self.heads, self.eps, nothing, wanted, remembered)[0], tapped
 
+    def last_outputs(self, entering: Tensor, places: Tensor | None, cache: KVCache) -> Tensor:
+        """What the last layer gives [T, D] for cached rows, of which it remembered keys and values only: `entering` float [T, D]
+        is what the layer before gave for them; places int64 [T] in the cache, None: they are its first T rows."""
+        rows, last = len(entering), len(self.layers) - 1
+        layers, packed = self._for(rows)
+        where = slice(rows) if places is None else places
+        rope = self.cos[where].to(entering.dtype), self.sin[where].to(entering.dtype)
+        queries = _queries()(entering, *rope, layers[last], self.asking if packed else None, self.heads, self.eps)
+        keys, values = cache.keys[last], cache.values[last]
+        if places is None and has_native_attention(rows, keys):
+            attended = attend_many(queries, keys, values, 0, rows, None, self.heads, 0)
+        else:
+            many, causal = (rows, rows) if places is None else (int(places.max()) + 1, 0)
+            mask = None if places is None else no_later(places, many, entering)
+            found = _attention()(queries.transpose(0, 1), keys[:, :many], values[:, :many], mask, causal)
+            attended = found.transpose(0, 1).reshape(rows, -1)
+        made: Tensor = _finish()(entering, attended, layers[last], packed, self.eps)
+        return made
+
     def step_together(self, several: Sequence[Rows], taps: tuple[int, ...] = ()) -> list[tuple[Tensor, list[Tensor]]]:
         """As `step`, of new rows of several sequences in one forward, as many of each as there are."""
         counts = [len(rows.x) for rows in several]
@@ -165,6 +195,12 @@ class DecoderRunner:
         """The weights in the layout that is fastest for so many rows, and whether they are packed."""
         few = rows < FEW_ROWS and not self.reduced
         return (self.layers, False) if self.packed is None or few else (self.packed, True)
+
+
+def no_later(places: Tensor, many: int, like: Tensor) -> Tensor:
+    """The mask [T, many] to be added for rows at the places int64 [T] of a sequence, which see no row behind their own."""
+    hidden = torch.arange(many, device=places.device) > places[:, None]
+    return like.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
 @functools.cache

@@ -149,8 +149,9 @@ class Pair:
         `[heads]`, or the folder of a head; TREE is one of the head's tree policies. BadInput and BadCheckpoint, one line
         each."""
         spec = HeadSpec.parse(head, self.parts.heads)
-        made = {name: head_method(self.parts, name, spec) for name in HEAD_METHODS}
-        return replace(self, methods=remade(self.parts, self.methods, made))
+        parts = replace(self.parts, usual_head=False)
+        made = {name: head_method(parts, name, spec) for name in HEAD_METHODS}
+        return replace(self, parts=parts, methods=remade(parts, self.methods, made))
 
     def with_adapter(self, adapter: str, method: str | None = None) -> Pair:
         """With another adapter, a name from the pair's `[adapters]` or the folder of one: to rows for method aligned, and for

@@ -35,6 +35,8 @@ class Parts:
     """What the trace says of every method."""
     prior: TextPrior | None = None
     heads: Mapping[str, Path] = field(default_factory=dict)
+    usual_head: bool = True
+    """Whether nobody asked for a head of their own."""
     drafters: Mapping[str, Path] = field(default_factory=dict)
     """Further event drafters by name."""
     packers: Packers | None = None

@@ -30,7 +30,6 @@ from eventspec.engine.cost import (
     measure_opening,
     measure_rounds,
     measure_tail,
-    measure_taps,
     measure_verify,
 )
 from eventspec.engine.learnt import LearntCosts
@@ -61,7 +60,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
     pays, curves = beside_pays(pair, max(2, repeats // 3)), dict[bool, VerifyCurve]()
     overlap = pays and pair.workers.concurrent
     tail = pair.workers.start("target", partial(_tail, pair, repeats)).result() if overlap else None
-    methods, known, features = dict(pair.methods), {} if known is None else known, dict[tuple[int, ...], float]()
+    methods, known = dict(pair.methods), {} if known is None else known
     for name, method in pair.methods.items():
         beside = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
         if beside not in curves:
@@ -77,9 +76,6 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
             work = partial(_costs, pair, drafter, beside, curve, known.get(shape), repeats)
             cost = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
             verified, level, opening = known[shape] = cost
-            if drafter.taps not in features:
-                features[drafter.taps] = pair.workers.start("target", partial(_features, pair, drafter.taps)).result()
-            opening += features[drafter.taps]
             policy = replace(verifying_at(verified, policy), level_cost=level / verified.one, open_cost=opening / verified.one)
         methods[name] = replace(method, policy=policy, learnt=LearntCosts())
     return replace(pair, methods=methods)
@@ -116,12 +112,6 @@ def _tail(pair: Pair, repeats: int) -> int:
     pair.workers.share(True)
     asked = request()
     return measure_tail(lambda: pair.target.encode(asked.media, Trace()), asked, TAILS, repeats=max(3, repeats // 2))
-
-
-def _features(pair: Pair, taps: tuple[int, ...]) -> float:
-    """Seconds that the target takes to keep features of its prompt."""
-    asked = request()
-    return measure_taps(lambda: pair.target.encode(asked.media, Trace()), asked, taps)
 
 
 def request() -> Request:

@@ -199,7 +199,7 @@ class FeatureDraft:
 
     def _prompt(self) -> HeadInputs:
         """What the head sees of the prompt; `position` is then behind its pairs."""
-        drafter, prompt = self.drafter, self.target.prompt()
+        drafter, prompt = self.drafter, self.target.prompt(self.drafter.head.sees_visual)
         assert prompt.features is not None
         self.position = len(prompt.rows) - 1
         places = torch.arange(self.position, device=prompt.rows.device)

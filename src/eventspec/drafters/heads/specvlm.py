@@ -67,6 +67,7 @@ class SpecvlmHead(EagleHead):
         super().__init__(config)
         self.config: SpecvlmConfig = config
         self.compressor = Elastic(config.language.hidden_size, config.mode, config.options, config.frame)
+        self.sees_visual = not self.blind
 
     def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
         """The visual pairs through the compressor, which looks at the question's features."""
@@ -86,6 +87,11 @@ class SpecvlmHead(EagleHead):
         rope = target.cos[view.positions], target.sin[view.positions]
         outs = steps(self, view.embeds, view.tapped, rope, view.prefix, view.mask, count)
         return Rollout(outs, view.loss_mask, {} if cost is None else {"cost": lambda: cost})
+
+    @property
+    def blind(self) -> bool:
+        """Whether no visual row is left (HiViS)."""
+        return self.config.mode == "concat" and [option.kind for option in self.config.options] == ["none"]
 
     @classmethod
     def recognises(cls, folder: HeadFolder) -> bool:
@@ -117,8 +123,7 @@ class SpecvlmHead(EagleHead):
 
     def about(self) -> dict[str, Any]:
         """As `Head.about`."""
-        blind = self.config.mode == "concat" and [option.kind for option in self.config.options] == ["none"]
-        return {"head": "HiViS"} if blind else {"head": self.title, "mode": self.config.mode}
+        return {"head": "HiViS"} if self.blind else {"head": self.title, "mode": self.config.mode}
 
 
 def every_branch(batch: TargetBatch, taps: tuple[int, ...], elastic: Elastic) -> tuple[View, Tensor | None]:
