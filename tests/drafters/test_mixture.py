@@ -230,8 +230,8 @@ def test_a_fit_asks_a_model_too_that_is_not_worth_its_cost() -> None:
         asked = (Recording.open("example:street"), "Describe the scene.")
         with_texts = pair.with_method("hybrid", replace(method, drafts=texts))
         one, two = (list(judged(with_texts, [asked] * count, lambda *_: None, count)) for count in (1, 2))
-    assert any("specvlm" in row.names for row in one)
-    assert not any("specvlm" in row.names for row in two[len(one) :]), "to the next question texts alone"
+    assert any("hivis" in row.names for row in one)
+    assert not any("hivis" in row.names for row in two[len(one) :]), "to the next question texts alone"
     assert any("reused" in row.names for row in two[len(one) :])
 
 

@@ -164,31 +164,41 @@ def standing(chooser: Chooser, costs: dict[str, float], question: str, times: in
 
 
 def test_a_standing_question_has_the_method_that_is_best_for_it() -> None:
-    chooser = Chooser(["texts", "plain", "head"], steady=frozenset({"plain"}), standing=frozenset({"head"}))
+    chooser = Chooser(["texts", "plain", "head"], steady=frozenset({"plain"}), rereading=frozenset({"head"}))
     for_texts, for_head = {"texts": 0.03, "plain": 0.1, "head": 0.05}, {"texts": 0.03, "plain": 0.1, "head": 0.025}
-    one = standing(chooser, for_texts, "What needs attention?", 40)
-    other = standing(chooser, for_head, "Describe the scene.", 40)
-    assert one[:STANDING].count("head") == 0, "a question that is asked a few times is no standing one"
-    assert other[:STANDING].count("head") == 0, "and what is learnt of one says nothing about the other"
-    assert one[STANDING:].count("head") == TRIES
-    assert other[STANDING:].count("head") >= 28
+    one, other = list[str](), list[str]()
+    for _ in range(20):  # by turns, so that neither is what is best for all
+        one += standing(chooser, for_texts, "What needs attention?", 2)
+        other += standing(chooser, for_head, "Describe the scene.", 2)
+    assert one[-20:].count("texts") >= 18
+    assert other[-20:].count("head") >= 18
     assert other[STANDING:].count("plain") == 0, "what was never worth it is not tried for every question"
 
 
-def test_only_recordings_that_were_read_before_have_standing_questions() -> None:
-    chooser = Chooser(["texts", "head"], standing=frozenset({"head"}))
+def test_what_rereads_is_only_for_recordings_that_were_read_before() -> None:
+    chooser = Chooser(["texts", "head"], rereading=frozenset({"head"}))
     assert set(standing(chooser, {"texts": 0.03, "head": 0.01}, QUESTION, 60, read_before=False)) == {"texts"}
     assert not chooser.by_question
+    assert "head" in standing(chooser, {"texts": 0.03, "head": 0.01}, QUESTION, 10)
+
+
+@pytest.mark.parametrize(("most", "preferred"), [(8, "mix"), (40, "head")])
+def test_of_equal_ones_a_brief_answer_about_a_known_recording_has_the_mix(most: int, preferred: str) -> None:
+    chooser = Chooser(["mix", "head"], rereading=frozenset({"head"}), preferred="mix")
+    for number in range(40):
+        about = asked(f"question {number}", read_before=True, most=most)
+        chooser.learn(name := chooser.choose(about), about, Answered(0.005, 0.02 if name == preferred else 0.0202, most))
+    assert chooser.choose(asked(read_before=True, most=most)) == preferred
+    assert chooser.choose(asked(most=most)) == "mix"
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_one_slow_answer_locks_no_method_out(slow: int) -> None:
-    chooser = Chooser(["texts", "head"], standing=frozenset({"head"}))
-    standing(chooser, {"texts": 0.03, "head": 0.0}, QUESTION, STANDING)
+    chooser = Chooser(["texts", "head"], rereading=frozenset({"head"}))
+    standing(chooser, {"texts": 0.03, "head": 0.02}, QUESTION, STANDING)
     for number in range(TRIES):
-        assert chooser.choose(asked(read_before=True)) == "head"
         chooser.learn("head", asked(read_before=True), Answered(0.005, 0.2 if number == slow else 0.02, 30))
-    assert standing(chooser, {"texts": 0.03, "head": 0.02}, QUESTION, 40).count("head") >= 38
+    assert standing(chooser, {"texts": 0.03, "head": 0.02}, QUESTION, 40).count("head") >= 30
 
 
 def test_the_first_answer_of_a_process_says_nothing_about_a_standing_question(tmp_path: Path) -> None:
@@ -200,7 +210,7 @@ def test_the_first_answer_of_a_process_says_nothing_about_a_standing_question(tm
 
 
 def test_a_standing_question_gets_what_is_best_for_all_when_that_changes() -> None:
-    chooser = Chooser(["a", "b", "head"], standing=frozenset({"head"}))
+    chooser = Chooser(["a", "b", "head"], rereading=frozenset({"head"}))
     quick = {"a": 0.02, "b": 0.04, "head": 0.03}
     standing(chooser, quick, "another?", 6)
     standing(chooser, quick, QUESTION, 20)
@@ -209,14 +219,6 @@ def test_a_standing_question_gets_what_is_best_for_all_when_that_changes() -> No
     for number in range(60):
         standing(chooser, busy, f"{number}?", 1)
     assert standing(chooser, busy, QUESTION, 60)[-20:].count("b") >= 18
-
-
-def test_what_a_head_takes_for_standing_questions_says_nothing_about_others() -> None:
-    chooser = Chooser(["texts", "head"], standing=frozenset({"head"}))
-    standing(chooser, {"texts": 0.03, "head": 0.01}, QUESTION, 60)
-    assert list(chooser.seen["read before"]) == ["texts"]
-    assert chooser.seen["read before"]["texts"].faded == 1.0
-    assert chooser.anew().standing == {"head"}
 
 
 def test_the_latest_standing_questions_are_kept() -> None:
@@ -363,14 +365,14 @@ def test_the_choice_is_between_mixes_and_the_baseline_where_there_are_both(pair:
     chooser = pair.methods["auto"].choice
     assert chooser is not None
     assert list(chooser.methods) == ["hybrid", "hybrid-blind", "autoregressive", "specvlm"]
-    assert chooser.standing == {"specvlm"}, "for standing questions only"
+    assert chooser.rereading == chooser.anew().rereading == {"specvlm"}, "for recordings that were read before only"
     assert chooser.preferred == "hybrid"
     fewer = {name: method for name, method in pair.methods.items() if name != "hybrid-blind"}
     made = auto(pair.parts, fewer)
     assert made is not None
     assert made.choice is not None
     assert list(made.choice.methods) == ["specvlm", "cross-modal", "prior", "hybrid", "autoregressive"], "else one of each kind"
-    assert not made.choice.standing
+    assert not made.choice.rereading
 
 
 def test_another_head_begins_anew(pair: Pair) -> None:

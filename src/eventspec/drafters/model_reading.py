@@ -30,7 +30,7 @@ class ModelReading:
         reading, self._loan = prefix.begin(prompt, min(self.context, self.base + most + 2) + spare)
         self.cache = reading.cache
         rows = prompt.rows[reading.rows :]
-        self.hidden = self.forward(rows, wanted=1)
+        self.hidden = self.last_of(rows)
         reading.add(len(rows), {})
         self.cache.keep(len(rows), [])
         self.answer, self.unread = list[int](), list[int]()
@@ -48,6 +48,10 @@ class ModelReading:
         hidden, _ = self.language.runner().step(Rows(rows, self.cache, positions, mask), wanted=wanted)
         self.trace.forward("drafter", self.trace.now() - began)
         return hidden
+
+    def last_of(self, rows: Tensor) -> Tensor:
+        """Read rows [T, D] behind the cached ones; the last layer's output for the last one, [1, D]."""
+        return self.forward(rows, wanted=1)
 
     def check_unread(self) -> None:
         """ValueError for what the model has no row or position for. On CUDA such an index ends the whole process's use of the

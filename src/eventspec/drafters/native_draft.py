@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _WIDTH = 4
 _LEVELS = 32
 """Levels of a tree, at most: as many as a head start has nodes."""
+_FEWER = 12
+"""The same where the target waits already: it has most of what is accepted, in 0.7 ms."""
 _SPARE = 64
 """Rows of a cache beyond an answer's own: trees need none."""
 _WRITTEN = 16
@@ -51,15 +53,15 @@ class NativeDraft(ModelReading):
     def __init__(
         self, drafter: DraftModel, native: NativeHead, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
     ) -> None:
-        super().__init__(drafter.language, prompt, prefix, request, trace, _SPARE)
         self.native, self.name, self.eos_id, language = native, drafter.name, drafter.eos_id, drafter.language
         self._tables = [language.embed.weight, language.cos, language.sin]
+        super().__init__(language, prompt, prefix, request, trace, _SPARE)
         self._known: tuple[tuple[int, float, float], Grown] | None = None  # the latest tree, and how it was asked for
 
     def propose(self, budget: Budget) -> Proposal:
         """The best nodes of a tree behind what was committed."""
         self._read()
-        most = 1 if budget.until() else min(_LEVELS, budget.max_depth, self.context - self.base)
+        most = min(_FEWER if budget.until() else _LEVELS, budget.max_depth, self.context - self.base)
         how = max(1, most), budget.min_path_prob, budget.min_frontier_prob
         if self._known is None or self._known[0] != how:
             self._known = how, self._grown(self.hidden, self.base, _WIDTH, *how)
@@ -102,13 +104,17 @@ class NativeDraft(ModelReading):
 
     def _taken_in(self, tokens: list[int]) -> Tensor:
         """Read and commit tokens behind the cached rows; the last layer's output of the last one, [1, D]."""
-        began, rows, start = self.trace.now(), self.language.embed(self.ids(tokens)), self.cache.length
-        if len(tokens) > FEW:
-            found = self.forward(rows, wanted=1)
-        else:
-            found = self.native.read(rows, None, torch.arange(start, start + len(tokens)), self._tables[1:], self.cache)
-            self.trace.forward("drafter", self.trace.now() - began)
+        found = self.last_of(self.language.embed(self.ids(tokens)))
         self.cache.keep(len(tokens), [])
+        return found
+
+    def last_of(self, rows: Tensor) -> Tensor:
+        """As `ModelReading.last_of`, in machine code where that is sooner."""
+        if len(rows) > FEW:
+            return super().last_of(rows)
+        began, start = self.trace.now(), self.cache.length
+        found = self.native.read(rows, None, torch.arange(start, start + len(rows)), self._tables[1:], self.cache)
+        self.trace.forward("drafter", self.trace.now() - began)
         return found
 
     def _grown(self, hidden: Tensor, behind: int, width: int, levels: int, floor: float, mass: float) -> Grown:

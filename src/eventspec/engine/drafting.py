@@ -92,7 +92,7 @@ class Drafting:
 
     def head_start(self, answer: Answer) -> Proposal:
         """What was drafted meanwhile."""
-        return self._collected(self._ahead, answer)
+        return self._collected(self._ahead, answer, fewest=1 if len(self._ahead) > 1 else 2)
 
     def look_ahead(self, left: int) -> None:
         """The target verifies now: let drafters go on behind what they proposed."""
@@ -137,10 +137,10 @@ class Drafting:
     def _shown_by(self, worker: DraftWorker, answer: Answer) -> Show:
         return self.display.behind(answer.tokens, answer.state, worker.name)
 
-    def _collected(self, workers: list[DraftWorker], answer: Answer) -> Proposal:
-        """The drafts that are there, as one tree of tokens that the target has."""
+    def _collected(self, workers: list[DraftWorker], answer: Answer, fewest: int = 2) -> Proposal:
+        """The drafts that are there, as one tree of tokens that the target has; fewer than `fewest` drafts as they are."""
         found = [proposal for worker in workers if len(proposal := self._fitting(worker))]
-        if len(found) < 2:
+        if len(found) < fewest:
             return found[0] if found else Proposal.empty()
         merged = self._merged(found)
         self.display.behind(answer.tokens, answer.state, merged.origin)(best_chain(merged))
@@ -158,7 +158,7 @@ class Drafting:
         """What runs on the drafter's lane behind the head starts: those that are there, and one tree of them."""
         there = [worker.ahead for worker in self._ahead if worker.ahead is not None and worker.ahead.done()]
         found = [fit(made.result(), self._limits) for made in there if made.error is None and len(made.result())]
-        return found, self._one_of(found) if len(found) > 1 else Proposal.empty()
+        return found, self._one_of(found) if found else Proposal.empty()
 
     def _merged(self, found: list[Proposal]) -> Proposal:
         """One tree; what was drawn at random is not merged, because the rule has to know from what it was drawn."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from eventspec.core import Budget, Drafter, Proposal
 from eventspec.engine.policy import DraftPolicy
+from eventspec.tree import subtree
 
 Merge = Callable[[Sequence[Proposal], Budget], Proposal]
-"""One tree of several, within the budget. They are checked copies, none is empty, and there are two at least."""
+"""One tree of several drafts, or of one, within the budget. They are checked copies, and none is empty."""
 
 
 Select = Callable[[Sequence[Drafter], DraftPolicy], Sequence[Drafter]]
@@ -17,8 +20,11 @@ Select = Callable[[Sequence[Drafter], DraftPolicy], Sequence[Drafter]]
 
 
 def first_of(proposals: Sequence[Proposal], budget: Budget) -> Proposal:
-    """The proposal of the drafter that stands first among those that drafted."""
-    return proposals[0]
+    """The proposal of the drafter that stands first among those that drafted, without nodes that are not worth their cost."""
+    first, floor = proposals[0], budget.min_path_prob
+    if first.values is None or float(first.values.min()) >= floor:
+        return first
+    return subtree(first, np.flatnonzero(first.values >= floor).tolist())
 
 
 def everybody(drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:

@@ -37,7 +37,9 @@ KNOWN_QUESTIONS = 4096
 STANDING = 8
 """Answers to one question behind which it is learnt about by itself."""
 TRIES = 3
-"""Answers to a standing question that each method which is for such alone is given: one may be slow by chance."""
+"""Answers to a standing question behind which the dearest does not count: one may be slow by chance."""
+BRIEF = 12
+"""Tokens that a head start mostly says whole."""
 MARGIN = 0.03
 """By what share another method has to be better than the preferred one: telling apart what is closer costs more than it gains.
 (Replayed on 400 measured answers in 40 orders: 0.994 of the best fixed method, a tenth of them below 0.990, and 0.987 and 0.980
@@ -122,8 +124,9 @@ class Chooser:
     no slower than that by more than what trying costs.
 
     Times are learnt apart for recordings that were read before and for others: what a drafter costs beside the target's vision
-    encoding is nothing to a second question. So are those of the first answer of a process, whose caches are cold: a program
-    that asks once goes by what programs before it took.
+    encoding is nothing to a second question. There `BRIEF` answers are learnt apart from others: a head start says all of the
+    one and delays the other. So are those of the first answer of a process, whose caches are cold: a program that asks once goes
+    by what programs before it took.
     """
 
     methods: Sequence[str]
@@ -133,10 +136,11 @@ class Chooser:
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()
     """Those that draft nothing, so that every further token costs the same."""
-    standing: frozenset[str] = frozenset()
-    """Those for standing questions only: better for some questions than the others, and worse for more of them."""
+    rereading: frozenset[str] = frozenset()
+    """Those for recordings that were read before only: what they need of the target's prompt is there then."""
     preferred: str = ""
-    """The one that is taken where others are no better by more than a margin."""
+    """The one that is taken where others are no better by more than a margin; of recordings that were read before it is for
+    `BRIEF` answers, and one of `rereading` for others."""
     seen: dict[str, dict[str, Record]] = field(default_factory=dict)
     by_question: OrderedDict[str, dict[str, StandingRecord]] = field(default_factory=OrderedDict)
     """Of recordings that were read before; no file remembers it."""
@@ -158,8 +162,9 @@ class Chooser:
             begins = self._begins
             # What no first answer is known of comes in the order of what later ones took.
             states = dict.fromkeys((begins, False))
-            usual = [name for name in open_to if name not in self.standing]
-            margin = {name: 1.0 if name == self.preferred else 1.0 + MARGIN for name in usual}
+            usual = [name for name in open_to if asked.read_before or name not in self.rereading]
+            preferred = self._preferred(asked, tokens)
+            margin = {name: 1.0 if name == preferred else 1.0 + MARGIN for name in usual}
             found = min(
                 usual, key=lambda name: tuple(margin[name] * self._hoped(name, tokens, asked, state) for state in states)
             )
@@ -167,11 +172,12 @@ class Chooser:
             if sum(record.count for record in own.values()) < STANDING:
                 return found
             # What was never chosen for this question is left, as long as it is not what would be chosen for others now.
-            among = [name for name in open_to if name in own or name in self.standing or name == found]
-            tried = {name: own.get(name, StandingRecord()) for name in among}
-            if untried := [name for name in among if name in self.standing and tried[name].count < TRIES]:
-                return untried[0]
-            return min(among, key=lambda name: tried[name].hoped(tokens, name in self.steady))
+            tried = {name: own.get(name, StandingRecord()) for name in open_to if name in own or name == found}
+            return min(tried, key=lambda name: tried[name].hoped(tokens, name in self.steady))
+
+    def _preferred(self, asked: Asked, tokens: float) -> str:
+        again = asked.read_before and tokens > BRIEF
+        return next((name for name in self.methods if again and name in self.rereading), self.preferred)
 
     def _hoped(self, name: str, tokens: float, asked: Asked, begins: bool) -> float:
         """As `Record.hoped`, of a method where a question stands.
@@ -180,8 +186,8 @@ class Chooser:
         case, with recordings that were read before or with others, or what a step is thought to take. The first token comes no
         sooner than the soonest that was seen here. All that is less sure the more answers were seen without it, so that in the
         end it is tried, whatever was thought."""
-        here, steady = self.seen.get(_state(asked, begins), {}), name in self.steady
-        there = self.seen.get(_state(replace(asked, read_before=not asked.read_before), begins), {})
+        here, steady = self.seen.get(_state(asked, tokens, begins), {}), name in self.steady
+        there = self.seen.get(_state(replace(asked, read_before=not asked.read_before), tokens, begins), {})
         if name in here or not here or not steady or (name not in there and not asked.step_seconds):
             return here.get(name, Record()).hoped(tokens, steady)
         unsure = NOISE / math.sqrt(FADING ** sum(own.count for own in here.values()))
@@ -210,8 +216,7 @@ class Chooser:
             self.cold.discard(name)
             if cold and not begins:
                 return
-            if name not in self.standing:  # what it takes for the questions that it is best for says nothing about others
-                _remember(self.seen.setdefault(_state(asked, begins), {}), Record, name, answered)
+            _remember(self.seen.setdefault(_state(asked, answered.tokens, begins), {}), Record, name, answered)
             if asked.read_before and not begins:
                 _remember(self.by_question.setdefault(asked.question, {}), StandingRecord, name, answered)
                 self.by_question.move_to_end(asked.question)
@@ -232,7 +237,7 @@ class Chooser:
 
     def anew(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
-        return Chooser(self.methods, self.needs_events, self.prior, self.steady, self.standing, self.preferred)
+        return Chooser(self.methods, self.needs_events, self.prior, self.steady, self.rereading, self.preferred)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no
@@ -252,6 +257,7 @@ def _remember(seen: dict[str, Kind], kind: type[Kind], name: str, answered: Answ
     seen.setdefault(name, kind()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
 
 
-def _state(asked: Asked, begins: bool = False) -> str:
-    """What is learnt apart; `begins`: of the first answer of a process."""
-    return ("read before" if asked.read_before else "new") + (", first" if begins else "")
+def _state(asked: Asked, tokens: float, begins: bool = False) -> str:
+    """What is learnt apart, of answers of so many tokens; `begins`: of the first answer of a process."""
+    known = ", brief" if tokens <= BRIEF else ""
+    return (f"read before{known}" if asked.read_before else "new") + (", first" if begins else "")

@@ -34,8 +34,8 @@ from eventspec.pairs.specs import CompressionSpec, HeadSpec
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
 HEAD_METHODS = ("specvlm", "eagle")
-"""Methods whose drafts come from a head on the target's features. `auto` has the first that there is for standing questions, and
-so have mixes without `MIXED_HEAD`: SpecVLM's reads a prompt sooner."""
+"""Methods whose drafts come from a head on the target's features. `auto` has the first that there is for recordings that were
+read before, and mixes without `MIXED_HEAD` have it: SpecVLM's reads a prompt sooner."""
 MIXED_HEAD = "hivis"
 """The head of mixes where a pair has it and no other was asked for. It looks at no visual row, so the target works out its
 features for some fifteen rows of a prompt instead of all; what it does not see, the drafter on events does."""
@@ -269,8 +269,8 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     """One of several methods, chosen for each question; None where there is nothing to choose from: the two mixes and the
     baseline, else one of each kind. A mix has the drafters of the single methods, and those alone that pay; they are so close
-    to it that telling them apart costs more answers than it saves. Only for a standing question there are enough answers: a
-    head that has read the recording before is better for some of them (captions), and worse for most."""
+    to it that telling them apart costs more answers than it saves. Only where a recording was read before, so that a head finds
+    its features there, a head alone is better for all but brief answers."""
     mixes, singles = ((HYBRID,), (BLIND,)), (HEAD_METHODS, (EVENT_METHOD,), ("prior", "ngram"))
     both = HYBRID in methods and BLIND in methods
     kinds = (*(() if both else singles), *mixes, (BASELINE,))  # tried in this order
