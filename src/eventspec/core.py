@@ -240,8 +240,7 @@ class TargetPrompt(Protocol):
     """What a drafter gets to see of the target."""
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
-        """The prompt with its tapped features, once the first `score` has read all of it; without `visual` the features of
-        visual rows may be anything, and are not computed."""
+        """The whole prompt behind the first `score`, with its tapped features; without `visual` maybe not those of visual rows."""
 
 
 class TargetSession(TargetPrompt, Protocol):

@@ -221,7 +221,7 @@ def test_several_threads_grow_at_once() -> None:
     assert all(one[:2] == wanted[:2] and torch.equal(one[2], wanted[2]) for one in found)
 
 
-# ------------------------------------------------------------------------------------------------------ what is read before trees
+# ----------------------------------------------------------------------------------------------------- what is read before trees
 def head(kind: str, sizes: LlamaConfig) -> tuple[EagleHead | Eagle3Head, DraftKernel]:
     """A head whose own weights eight bits hold as they are, and its kernel."""
     made: EagleHead | Eagle3Head
@@ -232,8 +232,8 @@ def head(kind: str, sizes: LlamaConfig) -> tuple[EagleHead | Eagle3Head, DraftKe
         made = EagleHead(EagleConfig(sizes, kind == "eaglevlm"))
     made.requires_grad_(False).eval()
     for part in made.parameters():
-        rough = in_eight_bits(torch.randn_like(part) / part.shape[-1] ** 0.5) if part.dim() > 1 else torch.rand_like(part) + 0.5
-        part.copy_(rough)
+        small = torch.randn_like(part) / part.shape[-1] ** 0.5
+        part.copy_(in_eight_bits(small) if part.dim() > 1 else torch.rand_like(part) + 0.5)
     return made, made.kernel(llama(sizes))
 
 
@@ -264,13 +264,14 @@ def test_rows_are_read_as_torch_reads_them(kind: str, sizes: str, behind: int, r
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("full", "do not fit a cache of 500"), ("far", "no position 128"), ("before", "no position"), ("bare", "features are for")],
+    [("full", "do not fit a cache of 500"), ("far", "position 128"), ("before", "no position"), ("bare", "features are for")],
 )
 def test_what_cannot_be_read_is_refused(what: str, says: str) -> None:
     _, own = head("eagle1", SIZES["even"])
     native, tables, behind = own.natively().native, list(rope_tables(SIZES["even"], 128)), cache(SIZES["even"])
     assert native is not None
-    given, places = torch.randn(3, 64), torch.tensor([126, 127, 128] if what == "far" else [-1, 0, 1] if what == "before" else [4, 5, 6])
+    first = {"far": 126, "before": -1}.get(what, 4)
+    given, places = torch.randn(3, 64), torch.arange(first, first + 3)
     behind.length = 498 if what == "full" else 37
     with pytest.raises(ValueError, match=says):
         native.read(given, None if what == "bare" else given, places, tables, behind)

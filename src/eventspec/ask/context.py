@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +11,7 @@ import numpy as np
 
 from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of, seen_in
 from eventspec.ask.result import Result
-from eventspec.core import BadInput, Context, Request, Sampling, Target, Trace, Window
+from eventspec.core import BadInput, Context, Drafter, Request, Sampling, Target, Trace, Window
 from eventspec.engine.drafts import everybody
 from eventspec.engine.policy import NO_TAIL
 from eventspec.recordings import Recording
@@ -91,7 +91,9 @@ class RecordingContext:
         # A drafter on the target's features reads the prompt behind the first round, so a head start should not end the answer
         # in it. All drafters read, whoever drafts at today's costs, and nobody learns costs from so short an answer.
         asked.policy = replace(asked.policy, head_nodes=1)
-        asked.method = replace(asked.method, drafts=replace(asked.method.drafts, select=everybody), learnt=None)
+        drafts = asked.method.drafts
+        drafts = replace(drafts, after=(*drafts.after, *self._other_readers(method, drafts.of_all)), select=everybody)
+        asked.method = replace(asked.method, drafts=drafts, learnt=None)
         target, lane = asked.method.target, self.pair.workers
         taps = next((drafter.taps for drafter in asked.method.drafts.behind(asked.policy) if drafter.taps), ())
 
@@ -123,6 +125,13 @@ class RecordingContext:
             return method
         able = [name for name in choice.methods if self.media.events is not None or name not in choice.needs_events]
         return max(able, key=lambda name: len(self.pair.method(name).drafts.of_all))
+
+    def _other_readers(self, method: str, known: Sequence[Drafter]) -> list[Drafter]:
+        """Of the methods that one chooses from, the drafters that read the target's prompt, beside those that are `known`."""
+        choice = self.pair.method(method).choice
+        able = [] if choice is None else [self.pair.method(name).drafts.after for name in choice.methods]
+        readers = {id(drafter): drafter for after in able for drafter in after if drafter.needs_target}
+        return [drafter for drafter in readers.values() if drafter not in known]
 
     def extend(self, frames: Frames) -> None:
         """More frames uint8 [K, H, W, 3] of the same window, as they arrive; a recording that is to grow begins without any.

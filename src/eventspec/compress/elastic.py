@@ -89,6 +89,7 @@ class Elastic(nn.Module):
         self.mode, self.options, self.frame = mode, tuple(options), frame
         self.branches = nn.ModuleList(_branch(option, width, frame) for option in self.options)
         self.gate = nn.Linear(width, len(self.options)) if mode != "concat" else None
+        self._latest: tuple[Tensor, dict[int, tuple[Tensor, Tensor]]] | None = None
 
     def branches_of(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Rows [..., T, 2 D] in every branch: rows [..., M, 2 D] and places [M] each."""
@@ -109,14 +110,23 @@ class Elastic(nn.Module):
     def forward(self, rows: Tensor, question: Tensor) -> tuple[Tensor, Tensor]:
         """At inference: rows [T, 2 D] and the question's features [Q, D] -> rows [M, 2 D] and places [M]."""
         if self.mode == "select":
-            chosen: tuple[Tensor, Tensor] = self.branches[int(self.shares(question).argmax())](rows)
-            return chosen
+            return self._branch_of(rows, int(self.shares(question).argmax()))
         found = self.branches_of(rows)
         if self.mode == "weighted":
             weights = self.shares(question).to(rows.dtype)
             mixed = torch.stack([part for part, _ in found], -3)
             return (weights[..., :, None, None] * mixed).sum(-3), found[-1][1]
         return torch.cat([part for part, _ in found], -2), torch.cat([places for _, places in found])
+
+    def _branch_of(self, rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """What a branch makes of rows. Of a recording it is kept until another one is asked about: further questions about it
+        choose among few branches, whose weights are final by then."""
+        latest = self._latest
+        if latest is None or self.training or latest[0].shape != rows.shape or not torch.equal(latest[0], rows):
+            latest = self._latest = rows, {}
+        if number not in latest[1]:
+            latest[1][number] = self.branches[number](rows)
+        return latest[1][number]
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` needs."""

@@ -231,8 +231,8 @@ class Union:
         return values
 
     def best(self, values: Sequence[float], budget: Budget, end: int = -1) -> Proposal:
-        """The budget's number of most probable nodes, siblings in order of their probability; those on a path to the token `end`
-        where together they are worth it, see `ENDING`."""
+        """The budget's number of most probable nodes, siblings in order of their probability; on a path to the token `end` also
+        less probable ones, where together they are worth it, see `ENDING`."""
         floor, deepest = budget.min_path_prob, budget.max_depth
         worth = self._ending(values, floor, end)
         likeliest = sorted(range(len(worth)), key=lambda node: -worth[node])
@@ -243,7 +243,6 @@ class Union:
         tokens, parents, sources = (np.array(column, np.int64) for column in columns)
         shares = np.array([min(1.0, values[node]) for node in kept], np.float64)
         return Proposal(tokens, parents, None, "+".join(self.names), shares, sources)
-
 
     def _ending(self, values: Sequence[float], floor: float, end: int) -> Sequence[float]:
         """The values, raised to the floor on paths to `end` that save more than their nodes cost."""

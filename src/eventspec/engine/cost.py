@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from eventspec.core import Budget, Context, DraftSession, Proposal, Request, Scores, TargetSession, Trace, Verdict
-from eventspec.engine.policy import NO_TAIL
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ SPARE = 128
 
 @dataclass
 class Reading:
-    """What has been read of a prompt, in `cache`: so many `rows`, and what the layers that `outputs` names gave for each (counted
-    from 1, 0 = the embedding), in parts. capacity: rows of a cache for this prompt and its answer alone."""
+    """What has been read of a prompt, in `cache`: so many `rows`, and what the layers that `outputs` names (from 1, 0 = the
+    embedding) gave for each, in parts. capacity: rows of a cache for this prompt and its answer alone."""
 
     prompt: Prompt
     cache: KVCache
@@ -45,8 +45,8 @@ class Prefix:
         self._lock = ProcessLock()
 
     def begin(self, prompt: Prompt, capacity: int, layers: Collection[int] = ()) -> tuple[Reading, Loan]:
-        """A reading of a prompt that keeps the outputs of `layers`, and has as much of the prompt as was read before; `capacity`
-        rows are for all that is to come. Its cache is the reader's until the loan is dropped."""
+        """A reading of a prompt that keeps the outputs of `layers`, and has as much of it as was read before; `capacity` rows are
+        for all that is to come. Its cache is the reader's until the loan is dropped."""
         capacity += -capacity % SPARE
         with self._lock:
             rows = self._known(prompt, layers)

@@ -164,7 +164,7 @@ def queries_of(
     heads: int,
     eps: float,
 ) -> Tensor:
-    """The rotated queries [T, heads, head_dim] of rows x [T, D] alone; asking: the layer's rows for them, in oneDNN's layout."""
+    """The rotated queries [T, heads, head_dim] of rows x [T, D]; asking: the rows of layer.qkv for them, in oneDNN's layout."""
     head_dim = cos.size(-1)
     weight = layer.qkv[: heads * head_dim] if asking is None else asking
     found = product(rms_norm(x, layer.input_norm, eps), weight, asking is not None)

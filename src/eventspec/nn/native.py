@@ -247,10 +247,12 @@ class NativeHead:
         rows, committed = len(given), self._committed(cache)
         if rows < 1 or cache.length + rows > cache.capacity:
             raise ValueError(f"{rows} rows behind {cache.length} do not fit a cache of {cache.capacity}")
-        if not (0 <= int(positions.min()) and int(positions.max()) < min(map(len, tables))):
-            raise ValueError(f"there is no position {int(positions.max())}")
+        if len(positions) != rows or int(positions.min()) < 0 or int(positions.max()) >= min(map(len, tables)):
+            raise ValueError(f"there is no position {int(positions.max())}, or not one for each of {rows} rows")
         if (features is None) == self.reads_features:
             raise ValueError("features are for heads that read them, and for no other model")
+        if any(part is not None and part.shape != (rows, self.weights.width) for part in (given, features)):
+            raise ValueError(f"rows are not [{rows}, {self.weights.width}]")
         places = _fp32([*tables, given], kept)
         beside = None if features is None else _fp32([features], kept)[0]
         found = torch.empty(1, self.weights.width)
@@ -268,7 +270,8 @@ class NativeHead:
         """A cache as the functions read it."""
         if len(cache.keys) != self.weights.depth:
             raise ValueError(f"a cache of {len(cache.keys)} layers for a model of {self.weights.depth}")
-        keys, values = _fp32([cache.keys[0], cache.values[0]], kept := [])
+        kept = list[Any]()
+        keys, values = _fp32([cache.keys[0], cache.values[0]], kept)
         assert kept[0].data_ptr() == cache.keys[0].data_ptr(), "a cache is never copied"
         apart = (cache.keys[-1].data_ptr() - keys) // (4 * max(1, len(cache.keys) - 1))
         return _Cache(cache.length, cache.capacity, keys, values, apart)

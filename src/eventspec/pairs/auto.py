@@ -125,8 +125,8 @@ class Chooser:
 
     Times are learnt apart for recordings that were read before and for others: what a drafter costs beside the target's vision
     encoding is nothing to a second question. There `BRIEF` answers are learnt apart from others: a head start says all of the
-    one and delays the other. So are those of the first answer of a process, whose caches are cold: a program that asks once goes
-    by what programs before it took.
+    one and delays the other. So is the first answer of a process, whose caches are cold: a program that asks once goes by what
+    programs before it took.
     """
 
     methods: Sequence[str]
