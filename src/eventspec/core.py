@@ -240,7 +240,7 @@ class TargetPrompt(Protocol):
     """What a drafter gets to see of the target."""
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
-        """The whole prompt behind the first `score`, with its tapped features; without `visual` maybe not those of visual rows."""
+        """The prompt, whole behind the first `score`, with tapped features; without `visual` maybe not those of visual rows."""
 
 
 class TargetSession(TargetPrompt, Protocol):

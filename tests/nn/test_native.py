@@ -221,7 +221,7 @@ def test_several_threads_grow_at_once() -> None:
     assert all(one[:2] == wanted[:2] and torch.equal(one[2], wanted[2]) for one in found)
 
 
-# ----------------------------------------------------------------------------------------------------- what is read before trees
+# ---------------------------------------------------------------------------------------------------- what is read before trees
 def head(kind: str, sizes: LlamaConfig) -> tuple[EagleHead | Eagle3Head, DraftKernel]:
     """A head whose own weights eight bits hold as they are, and its kernel."""
     made: EagleHead | Eagle3Head

@@ -45,8 +45,8 @@ class Prefix:
         self._lock = ProcessLock()
 
     def begin(self, prompt: Prompt, capacity: int, layers: Collection[int] = ()) -> tuple[Reading, Loan]:
-        """A reading of a prompt that keeps the outputs of `layers`, and has as much of it as was read before; `capacity` rows are
-        for all that is to come. Its cache is the reader's until the loan is dropped."""
+        """A reading of a prompt that keeps the outputs of `layers`, and has as much of it as was read before; `capacity` rows
+        are for all that is to come. Its cache is the reader's until the loan is dropped."""
         capacity += -capacity % SPARE
         with self._lock:
             rows = self._known(prompt, layers)

@@ -106,8 +106,8 @@ class LanguageContext:
 
 
 def kept_layers(language: Llama, taps: tuple[int, ...], whole: bool) -> set[int]:
-    """The layers whose outputs for a prompt's rows are kept, for drafters that read `taps`. Instead of the last one, where it is
-    not computed as a `whole`, the one before it: its outputs can be had from this later, for the rows that a drafter looks at."""
+    """The layers whose outputs for a prompt's rows are kept, for drafters that read `taps`. Where the last one is not computed
+    as a `whole`, the one before it stands for it: what it gives can be had from that later, for the rows that are looked at."""
     last = language.config.num_hidden_layers
     kept = {last - 1 if tap in (-1, last) and not whole else last if tap < 0 else tap for tap in taps}
     return {*kept, last} if whole else kept

@@ -148,8 +148,8 @@ class DecoderRunner:
         return _decode()(x[:many], *last, self.heads, self.eps, nothing, wanted, remembered)[0], tapped
 
     def last_outputs(self, entering: Tensor, places: Tensor | None, cache: KVCache) -> Tensor:
-        """What the last layer gives [T, D] for cached rows of which it has keys and values only: `entering` float [T, D] is what
-        the layer before gave for them; places int64 [T] in the cache, None: they are its first T rows."""
+        """What the last layer gives [T, D] for cached rows of which it has keys and values only: `entering` float [T, D] is
+        what the layer before gave for them; places int64 [T] in the cache, None: they are its first T rows."""
         rows, last = len(entering), len(self.layers) - 1
         layers, packed = self._for(rows)
         where = slice(rows) if places is None else places
