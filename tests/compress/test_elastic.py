@@ -62,6 +62,28 @@ def test_pooling_over_frames_is_the_mean_of_patches_in_the_same_places(
     assert places.tolist() == [max(group) for group in groups]
 
 
+@torch.inference_mode()
+def test_a_branch_is_computed_once_a_recording() -> None:
+    torch.manual_seed(0)
+    made = Elastic(8, "select", (Option("pool", 2), Option("convolve", 3))).eval()
+    assert made.gate is not None
+    made.gate.weight.normal_()
+    rows, other = torch.randn(2, 12, 16)
+    questions = torch.randn(40, 3, 8)
+    calls = [0, 0]
+    for place, branch in enumerate(made.branches):
+        branch.register_forward_hook(lambda *_, place=place: calls.__setitem__(place, calls[place] + 1))  # type: ignore[misc]
+    found = [made(rows.clone(), question) for question in questions]
+    assert calls == [1, 1], "both were chosen, each was computed for the first question that did"
+    made(other, questions[0])
+    assert sum(calls) == 3, "another recording is another"
+    for question, (kept, places) in zip(questions, found, strict=True):
+        fresh = Elastic(8, "select", made.options).eval()
+        fresh.load_state_dict(made.state_dict())
+        assert torch.equal(fresh(rows, question)[0], kept)
+        assert torch.equal(fresh(rows, question)[1], places)
+
+
 def test_frames_are_for_pooling_and_are_counted() -> None:
     assert [Option(kind).cost(0.2) for kind in ("prune", "pool", "convolve", "resample")] == [0.2, 0.2, 0.45, 1 / 6]
     assert Option("pool", 2).as_json() == {"kind": "pool", "size": 2}, "as heads before were written"

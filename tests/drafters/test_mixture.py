@@ -80,6 +80,30 @@ def test_a_budget_is_kept_and_spent_on_the_likeliest(one: Proposal, two: Proposa
     assert merged.values.tolist() == sorted(whole.values.tolist(), reverse=True)[: len(merged)]
 
 
+def test_a_path_that_may_end_the_answer_is_worth_more() -> None:
+    """It saves the round that would have said its end."""
+    end, budget = 7, Budget(99, min_path_prob=0.2)
+    tree = drafted("one", [1, 2, 3, end, 4], [-1, 0, 1, 2, 1], [0.9, 0.15, 0.12, 0.1, 0.03])
+    plain, ending = Mixture()([tree], budget), replace(Mixture(), end=end)([tree], budget)
+    assert plain.tokens.tolist() == [1]
+    assert ending.tokens.tolist() == [1, 2, 3, end], "and a node beside that path is worth what it was"
+    assert ending.values is not None
+    assert ending.values.tolist() == pytest.approx([0.9, 0.15, 0.12, 0.1]), "its probabilities stay what they are"
+    unlikely = drafted("one", [1, 2, 3, end], [-1, 0, 1, 2], [0.9, 0.1, 0.05, 0.02])
+    assert replace(Mixture(), end=end)([unlikely], budget).tokens.tolist() == [1]
+
+
+@FIXED
+@given(trees("one"), trees("two"), st.integers(1, 8), st.sampled_from([0.05, 0.2, 0.6]))
+def test_ends_change_no_more_than_which_nodes_are_kept(one: Proposal, two: Proposal, nodes: int, floor: float) -> None:
+    budget = Budget(nodes, min_path_prob=floor)
+    merged, without = replace(Mixture(), end=2)([one, two], budget), Mixture()([one, two], budget)
+    check(merged, budget)
+    every = paths(Mixture()([one, two], Budget(99)))
+    assert set(paths(merged)) <= set(every)
+    assert len(merged) >= len(without)
+
+
 @FIXED
 @given(trees("one"), trees("two"), trees("three"))
 def test_what_is_merged_by_is_what_was_fitted(one: Proposal, two: Proposal, three: Proposal) -> None:

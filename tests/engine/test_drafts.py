@@ -102,6 +102,50 @@ def test_several_draft_for_one_place(placement: str, tiny: Any, oracle: Any, dec
     workers.close()
 
 
+def test_a_head_start_becomes_one_tree_beside_the_target(tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
+    """Also texts draft on the drafter's lane then; behind the prefill they do on the target's."""
+    world = tiny(1)
+    request = world.request(max_new_tokens=24)
+    truth, lanes = world.answer(request), dict[str, list[str]](merge=[], text=[])
+
+    def merged(proposals: Any, budget: Budget) -> Proposal:
+        lanes["merge"].append(threading.current_thread().name)
+        return longest(proposals, budget)
+
+    def drafted(at: int, budget: Budget) -> Proposal:
+        lanes["text"].append(threading.current_thread().name)
+        return Proposal.chain(truth[at : at + 2], "text")
+
+    beside = oracle(truth, lambda at, budget: Proposal.chain(truth[at : at + 5], "beside"), name="beside")
+    text = oracle(truth, drafted, name="text", concurrent=False)
+    ran = decoded(world, Drafts((beside, text), (text,), merged), request, EAGER, two)
+    assert ran.outcome.token_ids == truth
+    assert ran.trace.rounds[0].named == {"beside": 5}
+    assert lanes["merge"] == ["eventspec-drafter"], "once, and not when the target was ready"
+    assert lanes["text"][0] == "eventspec-drafter"
+    assert set(lanes["text"][1:]) == {threading.current_thread().name}
+
+
+def test_a_draft_alone_is_cut_to_what_is_worth_its_cost(tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
+    """Each of several is asked for more than the tree will have; where only one comes, the rest of it is too much."""
+    world = tiny(1)
+    request = world.request(max_new_tokens=12)
+    truth, floors = world.answer(request), list[float]()
+
+    def drafted(at: int, budget: Budget) -> Proposal:
+        floors.append(budget.min_path_prob)
+        return replace(Proposal.chain(truth[at : at + 4], "one"), values=np.array([0.9, 0.5, 0.15, 0.04]))
+
+    one, none = oracle(truth, drafted, name="one"), oracle(truth, lambda at, budget: Proposal.empty(), name="none")
+    policy = replace(EAGER, node_cost=0.13, worth=0.65)
+    ran = decoded(world, Drafts((one, none), ()), request, policy, two)
+    assert ran.trace.rounds[0].proposed == 2
+    assert floors[0] == pytest.approx(policy.min_path_prob / 3)
+    assert decoded(world, Drafts((one,), ()), request, policy, two).trace.rounds[0].proposed == 4, (
+        "as it is asked for, so it is"
+    )
+
+
 @pytest.mark.parametrize("broken", ["short", "beside"])
 def test_of_several_the_others_go_on(broken: str, tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
     world = tiny(2)

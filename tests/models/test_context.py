@@ -95,6 +95,30 @@ def test_layers_that_were_not_tapped_before_are_read_anew(target: LanguageTarget
     assert tapped.prompt().features.shape == (15, 16)
 
 
+@pytest.mark.parametrize("tail", [NO_TAIL, 4])
+@pytest.mark.parametrize("taps", [(-1,), (2,), (0, 1, -1)], ids=str)
+@torch.inference_mode()
+def test_features_that_are_worked_out_later_are_those_of_the_whole_layer(
+    taps: tuple[int, ...], tail: int, target: LanguageTarget
+) -> None:
+    lazy, eager = target.encode(media(), Trace()), target.encode(media(), Trace())
+    eager.keep_outputs()
+    one, two = (opened(context, "5 6 7", tail=tail, taps=taps) for context in (lazy, eager))
+    for session in (one, two):
+        session.score(TREE)
+        session.commit(said(3))
+        session.score(TREE)  # what is drafted since lies behind the prompt, and is none of it
+    found, wanted = one.prompt().features, two.prompt().features
+    assert found.shape == (17, 16 * len(taps))
+    torch.testing.assert_close(found, wanted)
+    text, (begin, end) = one.prompt(visual=False), one.prompt().visual
+    assert (begin, end) == text.visual == (2, 14)
+    for part in (slice(begin), slice(end, None)):
+        torch.testing.assert_close(text.features[part], wanted[part])
+    if taps == (-1,):
+        assert not torch.allclose(text.features[begin:end], wanted[begin:end]), "the control: these were not worked out"
+
+
 @torch.inference_mode()
 def test_answers_in_the_making_at_once_do_not_disturb_each_other(target: LanguageTarget) -> None:
     context = target.encode(media(), Trace())

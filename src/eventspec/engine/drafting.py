@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from eventspec.core import Budget, Drafter, Limits, Proposal, Request, Scores, TargetSession, Trace, Verdict, never
 from eventspec.engine.answer import Answer
@@ -78,7 +79,7 @@ class Drafting:
             worker.head_start(self._budget if len(self._ahead) < 2 else wider(self._budget), on_lane=bool(beside))
         if beside and len(self._ahead) > 1:
             with suppress(RuntimeError):  # the lane was closed just now
-                self._early = self._lanes.start("drafter", self._merged_early, beside[0].drafter)
+                self._early = self._lanes.start("drafter", partial(self._merged_early, self._budget), beside[0].drafter)
         # Behind the head starts of all, which may share a lane.
         self._writing = [Writing(worker, self.policy, answer.remaining) for worker in self._writers if worker.alive]
 
@@ -154,11 +155,11 @@ class Drafting:
             worker.failed(error)
             return Proposal.empty()
 
-    def _merged_early(self) -> Merged:
+    def _merged_early(self, budget: Budget | None) -> Merged:
         """What runs on the drafter's lane behind the head starts: those that are there, and one tree of them."""
         there = [worker.ahead for worker in self._ahead if worker.ahead is not None and worker.ahead.done()]
         found = [fit(made.result(), self._limits) for made in there if made.error is None and len(made.result())]
-        return found, self._one_of(found) if found else Proposal.empty()
+        return found, self._one_of(found, budget) if found else Proposal.empty()
 
     def _merged(self, found: list[Proposal]) -> Proposal:
         """One tree; what was drawn at random is not merged, because the rule has to know from what it was drawn."""
@@ -168,15 +169,15 @@ class Drafting:
             if len(merged) == len(found) and all(one is two for one, two in zip(merged, found, strict=True)):
                 return tree
         try:
-            return self._one_of(found)
+            return self._one_of(found, self._budget)
         except Exception as error:
             self.trace.note(f"drafts could not be merged ({described(error)}); one of them was taken")
             return found[0]
 
-    def _one_of(self, found: list[Proposal]) -> Proposal:
-        if self._budget is None or any(proposal.probs is not None for proposal in found):
+    def _one_of(self, found: list[Proposal], budget: Budget | None) -> Proposal:
+        if budget is None or any(proposal.probs is not None for proposal in found):
             return found[0]
-        return fit(check(self._merge(found, self._budget), self._budget), self._limits)
+        return fit(check(self._merge(found, budget), budget), self._limits)
 
 
 def wider(budget: Budget) -> Budget:
