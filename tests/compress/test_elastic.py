@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,8 +72,12 @@ def test_a_branch_is_computed_once_a_recording() -> None:
     rows, other = torch.randn(2, 12, 16)
     questions = torch.randn(40, 3, 8)
     calls = [0, 0]
+
+    def counted(place: int, *_: object) -> None:
+        calls[place] += 1
+
     for place, branch in enumerate(made.branches):
-        branch.register_forward_hook(lambda *_, place=place: calls.__setitem__(place, calls[place] + 1))  # type: ignore[misc]
+        branch.register_forward_hook(partial(counted, place))
     found = [made(rows.clone(), question) for question in questions]
     assert calls == [1, 1], "both were chosen, each was computed for the first question that did"
     made(other, questions[0])
@@ -82,6 +87,9 @@ def test_a_branch_is_computed_once_a_recording() -> None:
         fresh.load_state_dict(made.state_dict())
         assert torch.equal(fresh(rows, question)[0], kept)
         assert torch.equal(fresh(rows, question)[1], places)
+    before = sum(calls)
+    made.train().eval()(other, questions[0])
+    assert sum(calls) == before + 1, "its weights may be others behind a training"
 
 
 def test_frames_are_for_pooling_and_are_counted() -> None:

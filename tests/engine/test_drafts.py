@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from eventspec.core import Budget, Media, Proposal, Sampling, Trace
+from eventspec.engine.drafting import WIDER
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.engine.workers import Workers
@@ -140,7 +141,7 @@ def test_a_draft_alone_is_cut_to_what_is_worth_its_cost(tiny: Any, oracle: Any, 
     policy = replace(EAGER, node_cost=0.13, worth=0.65)
     ran = decoded(world, Drafts((one, none), ()), request, policy, two)
     assert ran.trace.rounds[0].proposed == 2
-    assert floors[0] == pytest.approx(policy.min_path_prob / 3)
+    assert floors[0] == pytest.approx(policy.min_path_prob / WIDER)
     assert decoded(world, Drafts((one,), ()), request, policy, two).trace.rounds[0].proposed == 4, (
         "as it is asked for, so it is"
     )

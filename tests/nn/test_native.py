@@ -58,8 +58,8 @@ def llama(sizes: LlamaConfig) -> Llama:
     return made
 
 
-def kernel(kind: str, sizes: LlamaConfig) -> tuple[DraftKernel, list[Tensor]]:
-    """A head whose weights eight bits hold as they are, and the tables that it reads."""
+def head(kind: str, sizes: LlamaConfig) -> tuple[EagleHead | Eagle3Head, Llama]:
+    """A head whose matrices eight bits hold as they are, and the model that it drafts for."""
     model = llama(sizes)
     if kind == "eagle3":
         made: EagleHead | Eagle3Head = Eagle3Head(Eagle3Config(sizes, (0, 1), 20))
@@ -70,14 +70,19 @@ def kernel(kind: str, sizes: LlamaConfig) -> tuple[DraftKernel, list[Tensor]]:
         made = EagleHead(EagleConfig(sizes, kind == "eaglevlm"))
     made.requires_grad_(False).eval()
     for part in made.parameters():
-        part.copy_(torch.rand_like(part) + 0.5 if part.dim() == 1 else torch.randn_like(part) / part.shape[1] ** 0.5)
+        vector = part.dim() == 1
+        part.copy_(torch.rand_like(part) + 0.5 if vector else in_eight_bits(torch.randn_like(part) / part.shape[1] ** 0.5))
+    return made, model
+
+
+def kernel(kind: str, sizes: LlamaConfig) -> tuple[DraftKernel, list[Tensor]]:
+    """Of such a head behind such a model, and the tables that it reads."""
+    made, model = head(kind, sizes)
     kept = made.kernel(model)
-    weights = kept.weights._replace(
-        layers=[type(layer)(*map(in_eight_bits, layer)) for layer in kept.weights.layers],
-        head=in_eight_bits(kept.weights.head),
-        reduction=None if kept.weights.reduction is None else in_eight_bits(kept.weights.reduction),
-    )
-    return DraftKernel(weights), [model.embed.weight, *rope_tables(sizes, 128)]
+    return DraftKernel(kept.weights._replace(head=in_eight_bits(kept.weights.head))), [
+        model.embed.weight,
+        *rope_tables(sizes, 128),
+    ]
 
 
 def in_eight_bits(weight: Tensor) -> Tensor:
@@ -222,28 +227,14 @@ def test_several_threads_grow_at_once() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- what is read before trees
-def head(kind: str, sizes: LlamaConfig) -> tuple[EagleHead | Eagle3Head, DraftKernel]:
-    """A head whose own weights eight bits hold as they are, and its kernel."""
-    made: EagleHead | Eagle3Head
-    if kind == "eagle3":
-        made = Eagle3Head(Eagle3Config(sizes, (0, 1), 20))
-        made.vocab_ids.copy_(torch.randperm(sizes.vocab_size)[:20])
-    else:
-        made = EagleHead(EagleConfig(sizes, kind == "eaglevlm"))
-    made.requires_grad_(False).eval()
-    for part in made.parameters():
-        small = torch.randn_like(part) / part.shape[-1] ** 0.5
-        part.copy_(in_eight_bits(small) if part.dim() > 1 else torch.rand_like(part) + 0.5)
-    return made, made.kernel(llama(sizes))
-
-
 @pytest.mark.parametrize("rows", [1, 2, 5, 9])
 @pytest.mark.parametrize("behind", [0, 37])
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("kind", ["eagle1", "eaglevlm", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle1", "eaglevlm", "eagle3", "normed residual"])
 def test_rows_are_read_as_torch_reads_them(kind: str, sizes: str, behind: int, rows: int) -> None:
-    made, own = head(kind, SIZES[sizes])
-    native, tables = own.natively().native, list(rope_tables(SIZES[sizes], 128))
+    made, model = head(kind, SIZES[sizes])
+    own, tables = made.kernel(model), list(rope_tables(SIZES[sizes], 128))
+    native = own.natively().native
     assert native is not None
     given, features = torch.randn(2, rows, SIZES[sizes].hidden_size)
     places = torch.arange(rows) * 2 + behind  # rows that a compressor left out are no places
@@ -267,7 +258,7 @@ def test_rows_are_read_as_torch_reads_them(kind: str, sizes: str, behind: int, r
     [("full", "do not fit a cache of 500"), ("far", "position 128"), ("before", "no position"), ("bare", "features are for")],
 )
 def test_what_cannot_be_read_is_refused(what: str, says: str) -> None:
-    _, own = head("eagle1", SIZES["even"])
+    own, _ = kernel("eagle1", SIZES["even"])
     native, tables, behind = own.natively().native, list(rope_tables(SIZES["even"], 128)), cache(SIZES["even"])
     assert native is not None
     first = {"far": 126, "before": -1}.get(what, 4)

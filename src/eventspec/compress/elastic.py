@@ -128,6 +128,13 @@ class Elastic(nn.Module):
             latest[1][number] = self.branches[number](rows)
         return latest[1][number]
 
+    def train(self, mode: bool = True) -> Elastic:
+        """As nn.Module.train; training forgets what branches made."""
+        if mode:
+            self._latest = None
+        super().train(mode)
+        return self
+
     def as_json(self) -> dict[str, Any]:
         """What `from_json` needs."""
         made: dict[str, Any] = {"mode": self.mode, "options": [option.as_json() for option in self.options]}

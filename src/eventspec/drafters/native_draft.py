@@ -19,7 +19,7 @@ from eventspec.models.prompt import Prompt
 from eventspec.nn import Llama
 from eventspec.nn.draft import TreeConfig
 from eventspec.nn.layer_weights import HeadWeights
-from eventspec.nn.native import FEW, NativeHead
+from eventspec.nn.native import NATIVE_ROWS, NativeHead
 from eventspec.nn.runner import layer_weights
 from eventspec.tree import best_chain, best_nodes
 
@@ -110,7 +110,7 @@ class NativeDraft(ModelReading):
 
     def last_of(self, rows: Tensor) -> Tensor:
         """As `ModelReading.last_of`, in machine code where that is sooner."""
-        if len(rows) > FEW:
+        if len(rows) > NATIVE_ROWS:
             return super().last_of(rows)
         began, start = self.trace.now(), self.cache.length
         found = self.native.read(rows, None, torch.arange(start, start + len(rows)), self._tables[1:], self.cache)

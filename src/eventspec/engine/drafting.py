@@ -21,6 +21,8 @@ from eventspec.tree import BadProposal, best_chain, check, fit
 
 Merged = tuple[list[Proposal], Proposal]
 """Several drafts, and one tree of them."""
+WIDER = 3.0
+"""What the floor for nodes is divided by for each of several drafters, see `wider`."""
 
 
 class Drafting:
@@ -175,6 +177,7 @@ class Drafting:
             return found[0]
 
     def _one_of(self, found: list[Proposal], budget: Budget | None) -> Proposal:
+        """The merge's tree, checked like any drafter's; see `_merged`."""
         if budget is None or any(proposal.probs is not None for proposal in found):
             return found[0]
         return fit(check(self._merge(found, budget), budget), self._limits)
@@ -183,4 +186,4 @@ class Drafting:
 def wider(budget: Budget) -> Budget:
     """What each of several drafters is asked for, for a tree of this budget: the merge knows better what a node is worth. Only
     while drafting is free: behind the prefill it costs more than it gives."""
-    return replace(budget, min_path_prob=budget.min_path_prob / 3)
+    return replace(budget, min_path_prob=budget.min_path_prob / WIDER)

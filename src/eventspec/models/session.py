@@ -203,6 +203,7 @@ class LanguageSession:
         return self.language.normed(outputs) if tap < 0 else outputs
 
     def _outputs_of_last(self, visual: bool) -> Tensor:
+        """What the last layer gives for the prompt's rows [T, D]; without `visual` zeros for visual rows."""
         kept, (begin, end) = self._reading.outputs, self._reading.prompt.visual
         if self._last in kept:
             return torch.cat(kept[self._last])

@@ -160,14 +160,15 @@ def queries_of(
     cos: Tensor,
     sin: Tensor,
     layer: LayerWeights,
-    asking: Optional[Tensor],  # noqa: UP045
+    query_weight: Optional[Tensor],  # noqa: UP045
     heads: int,
     eps: float,
 ) -> Tensor:
-    """The rotated queries [T, heads, head_dim] of rows x [T, D]; asking: the rows of layer.qkv for them, in oneDNN's layout."""
+    """The rotated queries float [T, heads, head_dim] of rows x float [T, D], at cos and sin [T, 1, head_dim]. query_weight: the
+    rows of layer.qkv for them, [heads * head_dim, D] in oneDNN's layout."""
     head_dim = cos.size(-1)
-    weight = layer.qkv[: heads * head_dim] if asking is None else asking
-    found = product(rms_norm(x, layer.input_norm, eps), weight, asking is not None)
+    weight = layer.qkv[: heads * head_dim] if query_weight is None else query_weight
+    found = product(rms_norm(x, layer.input_norm, eps), weight, query_weight is not None)
     return apply_rope(found.view(x.size(0), heads, head_dim), cos, sin)
 
 

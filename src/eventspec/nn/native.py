@@ -39,7 +39,7 @@ SOURCES = tuple(Path(__file__).with_name(name) for name in _NAMES)
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 MOST_WEIGHTS = 1 << 25
 """Weights of a head, at most. A guess: far more than a core's caches hold are better read by all cores, which torch does."""
-FEW = 64
+NATIVE_ROWS = 64
 """Rows up to which `NativeHead.read` is faster than torch."""
 _Address = ctypes.c_void_p
 _Number = ctypes.c_int64

@@ -96,8 +96,8 @@ class DecoderRunner:
         self.reduced = first.qkv.in_bfloat16
         self.packed = [final_weights(layer) for layer in layers] if first.qkv.packs else None
         kind = torch.bfloat16 if self.reduced else self.dtype
-        asking, remembered = layers[-1].qkv.weight.detach().to(kind).tensor_split([self.heads * self.head_dim])
-        self.asking = None if self.packed is None else packed_weight(asking)
+        query, remembered = layers[-1].qkv.weight.detach().to(kind).tensor_split([self.heads * self.head_dim])
+        self.query = None if self.packed is None else packed_weight(query)
         self.remembered = None if self.packed is None else packed_weight(remembered)
 
     def whole(self, rows: int) -> int:
@@ -154,7 +154,7 @@ class DecoderRunner:
         layers, packed = self._for(rows)
         where = slice(rows) if places is None else places
         rope = self.cos[where].to(entering.dtype), self.sin[where].to(entering.dtype)
-        queries = _queries()(entering, *rope, layers[last], self.asking if packed else None, self.heads, self.eps)
+        queries = _queries()(entering, *rope, layers[last], self.query if packed else None, self.heads, self.eps)
         keys, values = cache.keys[last], cache.values[last]
         if places is None and has_native_attention(rows, keys):
             attended = attend_many(queries, keys, values, 0, rows, None, self.heads, 0)

@@ -148,8 +148,6 @@ class Head(nn.Module):
     config: HeadConfig
     taps: tuple[int, ...] = (-1,)
     """Which of the target's layers it reads, as `core.Drafter.taps`."""
-    sees_visual = True
-    """Whether its view of a prompt looks at features of visual rows."""
     vocab_ids: Tensor | None
     """Target ids int64 [draft vocabulary] of what `scores` names; None: they are the target's."""
 
@@ -158,6 +156,11 @@ class Head(nn.Module):
         self.register_buffer("vocab_ids", None)
 
     # -------------------------------------------------------------------------------------------------------------- drafting
+    @property
+    def sees_visual(self) -> bool:
+        """Whether its view of a prompt looks at features of visual rows."""
+        return True
+
     def drafter(self, name: str, drafting: Drafting) -> Drafter:
         """The head as a drafter. BadInput for what it cannot do."""
         raise NotImplementedError

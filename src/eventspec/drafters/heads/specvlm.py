@@ -67,7 +67,6 @@ class SpecvlmHead(EagleHead):
         super().__init__(config)
         self.config: SpecvlmConfig = config
         self.compressor = Elastic(config.language.hidden_size, config.mode, config.options, config.frame)
-        self.sees_visual = not self.blind
 
     def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
         """The visual pairs through the compressor, which looks at the question's features."""
@@ -89,9 +88,9 @@ class SpecvlmHead(EagleHead):
         return Rollout(outs, view.loss_mask, {} if cost is None else {"cost": lambda: cost})
 
     @property
-    def blind(self) -> bool:
-        """Whether no visual row is left (HiViS)."""
-        return self.config.mode == "concat" and [option.kind for option in self.config.options] == ["none"]
+    def sees_visual(self) -> bool:
+        """As `Head.sees_visual`; no visual row is left in HiViS."""
+        return self.config.mode != "concat" or [option.kind for option in self.config.options] != ["none"]
 
     @classmethod
     def recognises(cls, folder: HeadFolder) -> bool:
@@ -123,7 +122,7 @@ class SpecvlmHead(EagleHead):
 
     def about(self) -> dict[str, Any]:
         """As `Head.about`."""
-        return {"head": "HiViS"} if self.blind else {"head": self.title, "mode": self.config.mode}
+        return {"head": self.title, "mode": self.config.mode} if self.sees_visual else {"head": "HiViS"}
 
 
 def every_branch(batch: TargetBatch, taps: tuple[int, ...], elastic: Elastic) -> tuple[View, Tensor | None]:
