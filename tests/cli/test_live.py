@@ -34,7 +34,7 @@ def test_chat_goes_on_behind_a_question_that_cannot_be_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{'What is that thing over there? ' * 200}\n{QUESTIONS[0]}\n"))
-    assert run(["chat", str(REAL), "--method", "prior", "--max-new-tokens", "4"]) == 0
+    assert run(["chat", str(REAL), "--method", "prior", "--max-new-tokens", "4"]) == 2
     told = capsys.readouterr()
     assert "exceed the context" in told.err
     assert told.out.count("\n") == 1

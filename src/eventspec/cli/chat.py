@@ -33,7 +33,10 @@ def chat(
     monotonic: Order = "raise",
     device_plan: Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")] = "auto",
 ) -> None:
-    """Ask several questions about one recording, a line each, until an empty line or the end of the input."""
+    """Ask several questions about one recording, a line each, until an empty line or the end of the input.
+
+    A question that cannot be asked is told, and the next one is answered; exit code 2 at the end where questions came by a pipe.
+    """
     with waiting("loading the models"):
         from eventspec.core import BadInput, Sampling
         from eventspec.events.formats import parse_sensor_size
@@ -48,12 +51,15 @@ def chat(
     asking_person = sys.stdin.isatty()
     if asking_person:
         context.prepare(method)
-    said = set[str]()
+    said, refused = set[str](), False
     while question := _next_question(asking_person):
         try:
             _tell(context.generation(question, method, sampling), asking_person, said)
         except BadInput as error:  # the next question may be a better one
             typer.echo(f"eventspec: {error}", err=True)
+            refused = True
+    if refused and not asking_person:
+        raise typer.Exit(2)
 
 
 def _tell(asking: Generation, growing: bool, said: set[str]) -> None:
