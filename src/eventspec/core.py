@@ -333,7 +333,7 @@ class Drafter(Protocol):
     """The target's layers that it reads; may be empty though `needs_target` (a model that reads the prompt's rows only)."""
     concurrent: bool
     """Asks for a lane of its own: its work overlaps with the target's, and it is left when it hangs. Without, it is called on
-    the target's thread and must be quick."""
+    the target's thread, one with `any_thread = True` on other threads too (never on two at once), and must be quick."""
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """Start drafting for a request; vision encoding and prefill of the drafter happen here. `target` is there for a

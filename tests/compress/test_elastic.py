@@ -90,6 +90,11 @@ def test_a_branch_is_computed_once_a_recording() -> None:
     before = sum(calls)
     made.train().eval()(other, questions[0])
     assert sum(calls) == before + 1, "its weights may be others behind a training"
+    made.load_state_dict(made.state_dict())
+    made(other, questions[0])
+    assert sum(calls) == before + 2, "and when others were loaded"
+    with torch.inference_mode(False), torch.enable_grad():
+        assert not made(other.clone(), questions[0].clone())[0].is_inference(), "what was kept is of no use for gradients"
 
 
 def test_frames_are_for_pooling_and_are_counted() -> None:

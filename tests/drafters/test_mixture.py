@@ -91,6 +91,8 @@ def test_a_path_that_may_end_the_answer_is_worth_more() -> None:
     assert ending.values.tolist() == pytest.approx([0.9, 0.15, 0.12, 0.1]), "its probabilities stay what they are"
     unlikely = drafted("one", [1, 2, 3, end], [-1, 0, 1, 2], [0.9, 0.1, 0.05, 0.02])
     assert replace(Mixture(), end=end)([unlikely], budget).tokens.tolist() == [1]
+    for tight in (Budget(3, min_path_prob=0.2), Budget(99, max_depth=3, min_path_prob=0.2)):
+        assert replace(Mixture(), end=end)([tree], tight).tokens.tolist() == [1], "half a path ends nothing"
 
 
 @FIXED

@@ -103,8 +103,11 @@ def test_several_draft_for_one_place(placement: str, tiny: Any, oracle: Any, dec
     workers.close()
 
 
-def test_a_head_start_becomes_one_tree_beside_the_target(tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:
-    """Also texts draft on the drafter's lane then; behind the prefill they do on the target's."""
+@pytest.mark.parametrize("any_thread", [True, False])
+def test_a_head_start_becomes_one_tree_beside_the_target(
+    any_thread: bool, tiny: Any, oracle: Any, decoded: Any, two: Workers
+) -> None:
+    """Also texts draft on the drafter's lane then, if they run on any thread; behind the prefill they do on the target's."""
     world = tiny(1)
     request = world.request(max_new_tokens=24)
     truth, lanes = world.answer(request), dict[str, list[str]](merge=[], text=[])
@@ -119,12 +122,30 @@ def test_a_head_start_becomes_one_tree_beside_the_target(tiny: Any, oracle: Any,
 
     beside = oracle(truth, lambda at, budget: Proposal.chain(truth[at : at + 5], "beside"), name="beside")
     text = oracle(truth, drafted, name="text", concurrent=False)
+    text.any_thread = any_thread
     ran = decoded(world, Drafts((beside, text), (text,), merged), request, EAGER, two)
     assert ran.outcome.token_ids == truth
     assert ran.trace.rounds[0].named == {"beside": 5}
     assert lanes["merge"] == ["eventspec-drafter"], "once, and not when the target was ready"
-    assert lanes["text"][0] == "eventspec-drafter"
-    assert set(lanes["text"][1:]) == {threading.current_thread().name}
+    here = threading.current_thread().name
+    assert lanes["text"][0] == ("eventspec-drafter" if any_thread else here)
+    assert set(lanes["text"][1:]) == {here}
+
+
+def test_texts_do_not_wait_for_a_lane_that_is_at_work(
+    tiny: Any, oracle: Any, decoded: Any, two: Workers, gate: threading.Event
+) -> None:
+    world = tiny(1)
+    request = world.request(max_new_tokens=16)
+    truth = world.answer(request)
+    two.start("drafter", lambda: gate.wait(10), object())
+    beside, text = oracle(truth, name="beside"), oracle(truth, name="text", concurrent=False)
+    text.any_thread = True
+    ran = decoded(world, Drafts((beside, text), (text,), longest), request, replace(EAGER, patience=0.05), two)
+    gate.set()
+    assert ran.outcome.token_ids == truth
+    assert "text" not in ran.trace.given_up
+    assert sum(r.named.get("text", 0) for r in ran.trace.rounds) > 8
 
 
 def test_a_draft_alone_is_cut_to_what_is_worth_its_cost(tiny: Any, oracle: Any, decoded: Any, two: Workers) -> None:

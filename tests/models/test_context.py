@@ -75,6 +75,13 @@ def test_a_second_question_reads_its_own_rows_and_scores_as_a_fresh_one(taps: tu
 
 
 @torch.inference_mode()
+def test_features_of_a_prompt_that_was_not_read_are_refused(target: LanguageTarget) -> None:
+    session = opened(target.encode(media(), Trace()), "8 9", taps=(-1,))
+    with pytest.raises(ValueError, match="was not read yet"):
+        session.prompt()
+
+
+@torch.inference_mode()
 def test_layers_that_were_not_tapped_before_are_read_anew(target: LanguageTarget) -> None:
     lean = target.encode(media(), Trace())
     first = opened(lean, "5 6 7")

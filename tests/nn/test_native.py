@@ -255,7 +255,15 @@ def test_rows_are_read_as_torch_reads_them(kind: str, sizes: str, behind: int, r
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("full", "do not fit a cache of 500"), ("far", "position 128"), ("before", "no position"), ("bare", "features are for")],
+    [
+        ("full", "do not fit a cache of 500"),
+        ("far", "position 128"),
+        ("before", "no position"),
+        ("bare", "features are for"),
+        ("short", "not int64"),
+        ("narrow", "not 16 wide"),
+        ("other", r"a cache of \[2, 500, 16\]"),
+    ],
 )
 def test_what_cannot_be_read_is_refused(what: str, says: str) -> None:
     own, _ = kernel("eagle1", SIZES["even"])
@@ -263,7 +271,12 @@ def test_what_cannot_be_read_is_refused(what: str, says: str) -> None:
     assert native is not None
     first = {"far": 126, "before": -1}.get(what, 4)
     given, places = torch.randn(3, 64), torch.arange(first, first + 3)
+    if what == "other":
+        behind = KVCache(1, 2, 16, 500, torch.float32, "cpu")
+    if what == "narrow":
+        tables = [table[..., :8] for table in tables]
     behind.length = 498 if what == "full" else 37
+    places = places.int() if what == "short" else places
     with pytest.raises(ValueError, match=says):
         native.read(given, None if what == "bare" else given, places, tables, behind)
 

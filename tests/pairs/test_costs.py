@@ -16,6 +16,7 @@ from eventspec.ask.generation import generate, generation
 from eventspec.core import BadInput, Request, Trace
 from eventspec.engine.workers import Workers
 from eventspec.models.loading import LoadOptions
+from eventspec.nn import native
 from eventspec.pairs import Pair, costs, load_pair, warming
 from eventspec.pairs.costs import MethodCosts, cache_folder, costs_of, fitted, learning, place_of, with_costs
 from eventspec.pairs.warming import beside_pays
@@ -128,7 +129,7 @@ def test_another_machine_or_pair_has_other_costs(pair: Pair, monkeypatch: pytest
 
 
 def test_other_code_has_other_costs(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Path(costs.__file__).resolve() in {path.resolve() for path in costs.own_code()}
+    assert {Path(costs.__file__).resolve(), *native.SOURCES} <= {path.resolve() for path in costs.own_code()}
     module = tmp_path / "kernel.py"
     module.write_text("slow = True")
     monkeypatch.setattr(costs, "own_code", lambda: {module})
@@ -148,6 +149,7 @@ def test_what_is_measured_are_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert 0 < found.method("eagle").policy.node_cost < 2
     assert 0 < found.method("eagle").policy.level_cost < 3
     assert 0 < found.method("eagle").policy.open_cost < 50, "it reads the prompt"
+    assert found.method("hybrid").policy.open_cost < found.method("eagle").policy.open_cost, "its head reads few rows"
     assert found.method("cross-modal").policy.open_cost == 0, "on a lane of its own, or before the target begins"
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from eventspec.ask import generate
-from eventspec.core import BadCheckpoint, BadInput, Proposal
+from eventspec.core import BadCheckpoint, BadInput, Drafter, Proposal
+from eventspec.drafters import Mixture
 from eventspec.pairs import METHODS, Pair, PairFile, load_folders, load_pair
 from eventspec.pairs.pair_file import DATA, folder_of
 from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
@@ -55,6 +56,25 @@ def test_a_bundled_pair_offers_every_method(pair: Pair) -> None:
     assert lossy == {"compressed-target", "skip-encode"}
     assert pair.method("cross-modal").drafter_needs == "events"
     assert pair.drafter("autoregressive") is None
+
+
+def test_mixes_share_a_head_and_its_weights(pair: Pair) -> None:
+    """One that looks at no visual row, unless another is asked for."""
+
+    def heads(which: Pair) -> list[Drafter]:
+        return [one for name in ("hybrid", "hybrid-blind") for one in which.method(name).drafts.after if one.needs_target]
+
+    two, again = heads(pair), heads(pair.with_event_drafter("fine"))
+    assert [one.name for one in two] == ["hivis", "hivis"]
+    assert two[0] is two[1] is again[0] is again[1], "a prompt is read once for all of them"
+    fitted = pair.parts.mixture
+    refitted = replace(fitted, weights={("hivis" if name == "specvlm" else name): w for name, w in fitted.weights.items()})
+    for mixture in (fitted, refitted):
+        other = replace(pair, parts=replace(pair.parts, mixture=mixture)).with_head("eagle3")
+        for name in ("hybrid", "hybrid-blind"):
+            drafts = other.method(name).drafts
+            assert isinstance(drafts.merge, Mixture)
+            assert {one.name for one in drafts.of_all} <= drafts.merge.weights.keys(), "known by what is like it"
 
 
 def test_a_head_may_draft_as_much_however_its_target_was_loaded(pair: Pair) -> None:

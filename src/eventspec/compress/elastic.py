@@ -122,7 +122,9 @@ class Elastic(nn.Module):
         """What a branch makes of rows. Of a recording it is kept until another one is asked about: further questions about it
         choose among few branches, whose weights are final by then."""
         latest = self._latest
-        if latest is None or self.training or latest[0].shape != rows.shape or not torch.equal(latest[0], rows):
+        if torch.is_grad_enabled():  # what is kept was made for nothing but drafts
+            return self.branches[number](rows)
+        if latest is None or latest[0].shape != rows.shape or not torch.equal(latest[0], rows):
             latest = self._latest = rows, {}
         if number not in latest[1]:
             latest[1][number] = self.branches[number](rows)
@@ -130,10 +132,14 @@ class Elastic(nn.Module):
 
     def train(self, mode: bool = True) -> Elastic:
         """As nn.Module.train; training forgets what branches made."""
-        if mode:
-            self._latest = None
+        self._latest = None
         super().train(mode)
         return self
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        """As nn.Module does; what other weights made is forgotten."""
+        self._latest = None
+        super()._load_from_state_dict(*given)
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` needs."""

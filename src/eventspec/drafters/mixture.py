@@ -234,7 +234,7 @@ class Union:
         """The budget's number of most probable nodes, siblings in order of their probability; on a path to the token `end` also
         less probable ones, where together they are worth it, see `ENDING`."""
         floor, deepest = budget.min_path_prob, budget.max_depth
-        worth = self._ending(values, floor, end)
+        worth = self._ending(values, budget, end)
         likeliest = sorted(range(len(worth)), key=lambda node: -worth[node])
         kept = [node for node in likeliest if worth[node] >= floor and self.levels[node] < deepest][: budget.max_nodes]
         place = {-1: -1, **{node: at for at, node in enumerate(kept)}}
@@ -244,15 +244,17 @@ class Union:
         shares = np.array([min(1.0, values[node]) for node in kept], np.float64)
         return Proposal(tokens, parents, None, "+".join(self.names), shares, sources)
 
-    def _ending(self, values: Sequence[float], floor: float, end: int) -> Sequence[float]:
-        """The values, raised to the floor on paths to `end` that save more than their nodes cost."""
-        worth = list(values)
+    def _ending(self, values: Sequence[float], budget: Budget, end: int) -> Sequence[float]:
+        """The values, raised to the budget's floor on paths to `end` that save more than their nodes cost, and fit into it."""
+        worth, floor = list(values), budget.min_path_prob
+        room = budget.max_nodes - sum(value >= floor for value in values)
         for node, token in enumerate(self.tokens):
-            path, at = list[int](), node if token == end else -1
+            path, at = list[int](), node if token == end and self.levels[node] < budget.max_depth else -1
             while at >= 0 and worth[at] < floor:
                 path.append(at)
                 at = self.parents[at]
-            if path and ENDING * values[node] + sum(values[at] for at in path) >= floor * len(path):
+            if 0 < len(path) <= room and ENDING * values[node] + sum(values[at] for at in path) >= floor * len(path):
+                room -= len(path)
                 for at in path:
                     worth[at] = floor
         return worth

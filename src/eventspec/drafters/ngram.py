@@ -20,6 +20,7 @@ class NgramDrafter:
     taps: tuple[int, ...] = ()
     needs_target = False
     concurrent = False
+    any_thread = True
 
     def __init__(self, encode: Callable[[str], Sequence[int]], longest: int = 3) -> None:
         self.encode, self.longest = encode, longest

@@ -142,6 +142,7 @@ class PriorDrafter:
     taps: tuple[int, ...] = ()
     needs_target = False
     concurrent = False
+    any_thread = True
 
     def __init__(self, prior: TextPrior, eos_id: int) -> None:
         self.prior, self.eos_id = prior, eos_id

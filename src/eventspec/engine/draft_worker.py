@@ -29,7 +29,7 @@ class DraftWorker:
     ) -> None:
         self.drafter, self.request, self.workers, self.policy, self.trace = drafter, request, workers, policy, trace
         self.own = trace.beside()  # what the drafter writes to
-        self.name, self.needs_target, self.concurrent, self.alive = "", False, False, True
+        self.name, self.needs_target, self.concurrent, self.any_thread, self.alive = "", False, False, False, True
         self.taps: tuple[int, ...] = ()
         self.session: DraftSession | None = None
         self.target: TargetPrompt | None = None  # from `attach` on
@@ -51,6 +51,7 @@ class DraftWorker:
         try:
             self.name = exact_text(self.drafter.name, 80)
             self.needs_target, self.concurrent = bool(self.drafter.needs_target), bool(self.drafter.concurrent)
+            self.any_thread = getattr(self.drafter, "any_thread", False) is True
             self.taps = usable_taps(self.drafter.taps, layers)
         except BaseException as error:
             self.failed(error)
@@ -75,9 +76,9 @@ class DraftWorker:
 
     def head_start(self, budget: Budget, on_lane: bool = False) -> None:
         """Begin to encode and draft while the target does the same, or before it; `on_lane`: on the drafter's lane also where
-        later drafts are made on the target's own thread."""
+        later drafts are made on the target's own thread, if the drafter runs on any."""
         if self.alive and not self.needs_target:
-            self._begin(budget, on_lane)
+            self._begin(budget, on_lane and self.any_thread)
             self._wanted, self.ahead = True, self._pending
 
     def attach(self, target: TargetSession) -> None:

@@ -70,15 +70,16 @@ class Drafting:
 
     def start(self, answer: Answer) -> None:
         """Begin the head start, before the target encodes, and give the target the cores that are left. Beside it also texts
-        draft on the drafter's lane, and what all of them drafted becomes one tree there: none of it delays the target."""
+        draft on the drafter's lane, and what all of them drafted becomes one tree there: none of it delays the target. A lane
+        that is still at work for an earlier request would delay texts instead."""
         self.trace.device_plan = self._lanes.share(self.overlaps)
         beside = [worker for worker in self._ahead if worker.overlaps]
-        left = max(1, answer.remaining - 1)
+        on_lane, left = bool(beside) and self._lanes.idle("drafter"), max(1, answer.remaining - 1)
         for worker in sorted(self._ahead, key=lambda worker: worker.concurrent):  # what takes least comes first
             show = self._shown_by(worker, answer) if worker is self._ahead[0] else None
             free = worker.overlaps or not worker.concurrent
             self._budget = self.policy.head_start(worker.told_enough, show, left, free)
-            worker.head_start(self._budget if len(self._ahead) < 2 else wider(self._budget), on_lane=bool(beside))
+            worker.head_start(wider(self._budget) if len(self._ahead) > 1 and free else self._budget, on_lane)
         if beside and len(self._ahead) > 1:
             with suppress(RuntimeError):  # the lane was closed just now
                 self._early = self._lanes.start("drafter", partial(self._merged_early, self._budget), beside[0].drafter)
@@ -185,5 +186,5 @@ class Drafting:
 
 def wider(budget: Budget) -> Budget:
     """What each of several drafters is asked for, for a tree of this budget: the merge knows better what a node is worth. Only
-    while drafting is free: behind the prefill it costs more than it gives."""
+    while drafting is free: where the target waits for it, it costs more than it gives."""
     return replace(budget, min_path_prob=budget.min_path_prob / WIDER)

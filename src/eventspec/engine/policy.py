@@ -49,7 +49,7 @@ class DraftPolicy:
     """What drafting one level deeper costs, in target steps."""
     open_cost: float = 0.0
     """What a drafter that reads the target's prompt costs once, before its first draft, in target steps: the target works out
-    what it reads for every row, and it reads it on the target's own thread."""
+    the features of all rows that it looks at, and it reads them on the target's own thread."""
     worth: float = 0.65
     """What one accepted node saves, in target steps: less than one, because a later round would have committed several with
     one forward."""

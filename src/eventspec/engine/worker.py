@@ -80,6 +80,7 @@ class Worker:
         self._work: queue.SimpleQueue[tuple[Callable[[], object], Pending[object], object] | None] = queue.SimpleQueue()
         self._closing, self._closed = threading.Lock(), False
         self._began: float | None = None
+        self._left = 0  # pieces of work that are queued or run
         self._has_team = False
         self._thread = threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True)
         RUNNING.difference_update([worker for worker in list(RUNNING) if worker.ended])
@@ -97,6 +98,7 @@ class Worker:
         with self._closing:
             if self._closed:
                 raise RuntimeError(f"worker {self.name} was closed")
+            self._left += 1
             self._work.put((work, pending, serving))  # type: ignore[arg-type]
         return pending
 
@@ -109,6 +111,11 @@ class Worker:
         """How long the work that is running has been running; 0 when there is none."""
         began = self._began
         return 0.0 if began is None else time.perf_counter() - began
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs, and nothing is queued."""
+        return self._left == 0
 
     def close(self) -> None:
         """End the thread after the work that is queued."""
@@ -142,6 +149,7 @@ class Worker:
         with torch.inference_mode(), torch.cuda.stream(stream):
             while (job := self._work.get()) is not None:
                 if broken is not None:
+                    self._over()
                     job[1].set(None, broken)
                 else:
                     self.serving = job[2]
@@ -177,11 +185,17 @@ class Worker:
             value = work()
             if stream is not None:
                 stream.synchronize()
-            self._began = None
+            self._over()
             pending.set(value, None)
         except BaseException as error:
-            self._began = None
+            self._over()
             pending.set(None, error)
+
+    def _over(self) -> None:
+        """One piece of work less, before whoever waits for it hears of it."""
+        self._began = None
+        with self._closing:
+            self._left -= 1
 
 
 def use_cores(cores: Sequence[int | None], threads: int) -> None:

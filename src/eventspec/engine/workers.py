@@ -112,6 +112,11 @@ class Workers:
             worker = self._workers.get(name)
         return None if worker is None or not worker.busy_seconds else worker.serving
 
+    def idle(self, name: Lane) -> bool:
+        """Whether a lane has nothing to do."""
+        with self._lock:
+            return name not in self._workers or self._workers[name].idle
+
     def trouble(self, name: Lane) -> str:
         """What a worker that was started could not set up, "" if nothing."""
         with self._lock:

@@ -192,6 +192,8 @@ class LanguageSession:
     def prompt(self, visual: bool = True) -> TappedPrompt:
         """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""
         prompt = self._reading.prompt
+        if self.taps and self._reading.rows < len(prompt.rows):
+            raise ValueError("the prompt was not read yet: its features come with the first score")
         parts = [self._kept(layer, visual) for layer in self.taps]
         return TappedPrompt(prompt.rows.clone(), torch.cat(parts, 1) if parts else None, prompt.visual)
 

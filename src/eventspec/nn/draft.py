@@ -237,7 +237,7 @@ class DraftKernel:
 
     def natively(self) -> DraftKernel:
         """The same, growing its trees in machine code where that can be. A draft may be wrong, so matrices are in eight bits
-        there; what was committed is read with the weights as they are."""
+        there, also where it reads what was committed, up to `NATIVE_ROWS`; more rows are read with the weights as they are."""
         twin = copy(self)
         twin.native = NativeHead.of(self.weights)
         return twin

@@ -249,6 +249,8 @@ class NativeHead:
             raise ValueError(f"{rows} rows behind {cache.length} do not fit a cache of {cache.capacity}")
         if len(positions) != rows or int(positions.min()) < 0 or int(positions.max()) >= min(map(len, tables)):
             raise ValueError(f"there is no position {int(positions.max())}, or not one for each of {rows} rows")
+        if positions.dtype != torch.int64 or any(table[0].numel() != self.weights.head_dim for table in tables):
+            raise ValueError(f"positions are not int64, or their tables are not {self.weights.head_dim} wide")
         if (features is None) == self.reads_features:
             raise ValueError("features are for heads that read them, and for no other model")
         if any(part is not None and part.shape != (rows, self.weights.width) for part in (given, features)):
@@ -270,6 +272,8 @@ class NativeHead:
         """A cache as the functions read it."""
         if len(cache.keys) != self.weights.depth:
             raise ValueError(f"a cache of {len(cache.keys)} layers for a model of {self.weights.depth}")
+        if cache.keys[0].shape != (sizes := (self.weights.kv_heads, cache.capacity, self.weights.head_dim)):
+            raise ValueError(f"a cache of {list(cache.keys[0].shape)} for {list(sizes)}")
         kept = list[Any]()
         keys, values = _fp32([cache.keys[0], cache.values[0]], kept)
         assert kept[0].data_ptr() == cache.keys[0].data_ptr(), "a cache is never copied"

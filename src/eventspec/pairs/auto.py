@@ -204,7 +204,9 @@ class Chooser:
         return self.usual if known is None else known
 
     def learn(self, name: str, asked: Asked, answered: Answered) -> None:
-        """What an answer by a method took."""
+        """What an answer by a method took; where its length was not what was expected, also for those it was taken for: a
+        method that was tried there would else stay unknown."""
+        expected = min(float(asked.most), self.expected(asked.question))
         with self._lock:
             if answered.complete:
                 before = self.lengths.pop(asked.question, float(answered.tokens))
@@ -216,7 +218,8 @@ class Chooser:
             self.cold.discard(name)
             if cold and not begins:
                 return
-            _remember(self.seen.setdefault(_state(asked, answered.tokens, begins), {}), Record, name, answered)
+            for state in dict.fromkeys(_state(asked, tokens, begins) for tokens in (answered.tokens, expected)):
+                _remember(self.seen.setdefault(state, {}), Record, name, answered)
             if asked.read_before and not begins:
                 _remember(self.by_question.setdefault(asked.question, {}), StandingRecord, name, answered)
                 self.by_question.move_to_end(asked.question)

@@ -128,7 +128,7 @@ def place_of(pair: Pair, drafter: Path | None = None, how: LoadOptions | None = 
 
 def own_code() -> set[Path]:
     """What a step costs hangs on our own modules too."""
-    return {path for kind in ("*.py", "*.c") for path in Path(__file__).parents[1].rglob(kind)}
+    return {path for kind in ("*.py", "*.c", "*.h") for path in Path(__file__).parents[1].rglob(kind)}
 
 
 def machine() -> dict[str, Any]:

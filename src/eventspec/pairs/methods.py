@@ -13,6 +13,7 @@ from eventspec.compress import CompressedEncoder
 from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling
 from eventspec.drafters import (
     Cascade,
+    FeatureDrafter,
     LanguageDrafter,
     NgramDrafter,
     PriorDrafter,
@@ -38,7 +39,7 @@ HEAD_METHODS = ("specvlm", "eagle")
 read before, and mixes without `MIXED_HEAD` have it: SpecVLM's reads a prompt sooner."""
 MIXED_HEAD = "hivis"
 """The head of mixes where a pair has it and no other was asked for. It looks at no visual row, so the target works out its
-features for some fifteen rows of a prompt instead of all; what it does not see, the drafter on events does."""
+features for some fifteen rows of a prompt instead of all: less is read, and a round gives less than with EAGLE's."""
 HYBRID = "hybrid"
 BLIND = "hybrid-blind"
 CASCADE = "cascade"
@@ -106,7 +107,12 @@ def head(parts: Parts, name: str, spec: HeadSpec, note: bool = True) -> Method:
     """A head on the target's features. BadInput and BadCheckpoint, one line each."""
     folder = head_folder(parts, spec.head)
     drafter = head_drafter(name, folder, parts.ends, parts.text_ids, parts.tokens.eos_id, spec.tree)
-    made = drafted_by(parts, drafter, f"drafted by head {spec.head}, {spec.tree}" if note else None)
+    return drafted_by_head(parts, drafter, f"drafted by head {spec.head}, {spec.tree}" if note else None)
+
+
+def drafted_by_head(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
+    """The drafter of a head drafts."""
+    made = drafted_by(parts, drafter, note)
     # EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not drafted costs a quarter of a
     # step later: a round of two or three steps, its draft included, gives some ten.
     return replace(made, policy=replace(parts.policy, max_nodes=59, level_cost=0.15, worth=0.25))
@@ -140,6 +146,13 @@ def named_head(parts: Parts, name: str) -> Method | None:
     return head(parts, name, HeadSpec(name), note=False) if name in parts.heads else None
 
 
+def mixed_head(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
+    """The head of mixes; one for all of them, which reads a prompt once."""
+    mixes = [methods[name] for name in (HYBRID, BLIND) if name in methods]
+    known = [one for mix in mixes for one in mix.drafts.after if one.name == MIXED_HEAD and isinstance(one, FeatureDrafter)]
+    return drafted_by_head(parts, known[0]) if known else named_head(parts, MIXED_HEAD)
+
+
 def usual_compression(parts: Parts) -> Method | None:
     """The usual compression of a target that sees frames."""
     frames = isinstance(parts.target, LanguageTarget) and isinstance(parts.target.encoder, FrameEncoder)
@@ -154,7 +167,7 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
 
     Behind the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
     1.97 rounds an answer with it and without, decoding 2.98x and 3.26x as fast as plainly)."""
-    own = named_head(parts, MIXED_HEAD) if parts.usual_head else None
+    own = None if parts.head_chosen else mixed_head(parts, methods)
     heads = [made for made in (own, *map(methods.get, HEAD_METHODS)) if made is not None][:1]
     models = [methods[name] for name in (parts.sees_events,) if name in methods and not blind]
     texts = [made for made in (prior(parts), ngram(parts)) if made is not None]
@@ -165,7 +178,7 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
     ahead = tuple(one for method in (*models, *texts) for one in method.drafts.ahead)
     writing = tuple(one for one in ahead if isinstance(one, LanguageDrafter))
     reused = [ReusedDrafter(one.written) for one in writing]
-    known = next((name for name in HEAD_METHODS if name in parts.mixture.weights), None)
+    known = next((name for name in (MIXED_HEAD, *HEAD_METHODS) if name in parts.mixture.weights), None)
     like = {one.name: EVENT_METHOD for method in models for one in method.drafts.of_all}
     like |= {one.name: known for method in heads for one in method.drafts.after if known is not None}
     mixture = replace(parts.mixture.standing_in(like), end=parts.tokens.eos_id)

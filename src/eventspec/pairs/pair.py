@@ -149,7 +149,7 @@ class Pair:
         `[heads]`, or the folder of a head; TREE is one of the head's tree policies. BadInput and BadCheckpoint, one line
         each."""
         spec = HeadSpec.parse(head, self.parts.heads)
-        parts = replace(self.parts, usual_head=False)
+        parts = replace(self.parts, head_chosen=True)
         made = {name: head_method(parts, name, spec) for name in HEAD_METHODS}
         return replace(self, parts=parts, methods=remade(parts, self.methods, made))
 

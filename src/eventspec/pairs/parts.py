@@ -35,8 +35,8 @@ class Parts:
     """What the trace says of every method."""
     prior: TextPrior | None = None
     heads: Mapping[str, Path] = field(default_factory=dict)
-    usual_head: bool = True
-    """Whether nobody asked for a head of their own."""
+    head_chosen: bool = False
+    """Whether somebody asked for a head of their own, which mixes have then too."""
     drafters: Mapping[str, Path] = field(default_factory=dict)
     """Further event drafters by name."""
     packers: Packers | None = None

@@ -52,7 +52,8 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
     """Run everything once on both lanes, and fit the policies to what steps, nodes and levels cost on this machine; those of
     the methods `only`, if any are named.
 
-    Heads of one shape are measured once: what is measured twice differs by chance, and with it their trees. `known` carries
+    Heads of one shape are measured once, those that look at visual rows apart from those that do not, because that is what
+    opening them costs: what is measured twice differs by chance, and with it their trees. `known` carries
     what was measured from one call to the next; everything is timed about `repeats` times. Without all this a pair uses the
     guesses of `engine.policy`.
     """
@@ -72,7 +73,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
         for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
             if only and name not in only:
                 continue
-            shape = (drafter.kernel.shape, beside) if isinstance(drafter, FeatureDrafter) else name
+            shape = (drafter.kernel.shape, drafter.head.sees_visual, beside) if isinstance(drafter, FeatureDrafter) else name
             work = partial(_costs, pair, drafter, beside, curve, known.get(shape), repeats)
             cost = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
             verified, level, opening = known[shape] = cost

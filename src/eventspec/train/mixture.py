@@ -136,7 +136,10 @@ def rounds_of(pair: Pair, mixture: Mixture, asked: Sequence[tuple[Recording, str
         some += [(name, tuple(drafters)) for drafters in (after, without_models(after)) if drafters]
     for place, (name, drafters) in enumerate(dict.fromkeys(some)):
         method = pair.method(name)
-        drafts = replace(method.drafts, after=drafters, merge=mixture, select=everybody)
+        shipped = method.drafts.merge  # knows how an answer ends, and drafters that nothing is fitted for
+        assert isinstance(shipped, Mixture)
+        merge = replace(shipped, weights={**shipped.weights, **mixture.weights}, bias=mixture.bias)
+        drafts = replace(method.drafts, after=drafters, merge=merge, select=everybody)
         drafting = pair.with_method(name, replace(method, drafts=drafts))
         rounds = list[Round]()
         for number, (recording, question) in enumerate(asked, 1):
