@@ -14,7 +14,7 @@ from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
 from eventspec.engine.method import Answered, Asked
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.auto import BRIEF, MEMORY, STANDING, STANDING_QUESTIONS, TRIES, Chooser
+from eventspec.pairs.auto import MEMORY, STANDING, STANDING_QUESTIONS, TRIES, Chooser
 from eventspec.pairs.methods import auto
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -190,18 +190,6 @@ def test_of_equal_ones_a_brief_answer_about_a_known_recording_has_the_mix(most: 
         chooser.learn(name := chooser.choose(about), about, Answered(0.005, 0.02 if name == preferred else 0.0202, most))
     assert chooser.choose(asked(read_before=True, most=most)) == preferred
     assert chooser.choose(asked(most=most)) == "mix"
-
-
-def test_what_is_tried_for_long_answers_is_known_when_they_are_brief() -> None:
-    """Or it would be tried again for every question of which a long answer is expected."""
-    chooser = Chooser(["mix", "head"], rereading=frozenset({"head"}), preferred="mix")
-    for number, tokens in enumerate([40] * 3 + [5] * 60):
-        chooser.usual = 40.0
-        about = asked(f"question {number}", read_before=True)
-        name = chooser.choose(about)
-        chooser.learn(name, about, Answered(0.005, 0.02 if name == "mix" or tokens > BRIEF else 0.04, tokens))
-    chooser.usual = 40.0
-    assert chooser.choose(asked("another", read_before=True)) == "mix"
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from eventspec.engine.method import Answered, Asked
-from eventspec.pairs.auto import Chooser
+from eventspec.pairs.auto import BRIEF, Chooser
 
 ASKED = Asked("How many road users are visible?", 64, True, False)
 
@@ -33,3 +35,15 @@ def test_a_method_that_is_clearly_better_is_taken(preferred: str) -> None:
 
 def test_what_is_preferred_stays_so_when_all_is_forgotten() -> None:
     assert Chooser(["usual", "other"], preferred="usual").anew().preferred == "usual"
+
+
+def test_what_is_tried_for_long_answers_is_known_when_they_are_brief() -> None:
+    """Or it would be tried again for every question of which a long answer is expected."""
+    chooser = Chooser(["mix", "head"], rereading=frozenset({"head"}), preferred="mix")
+    for number, tokens in enumerate([40] * 3 + [5] * 60):
+        chooser.usual = 40.0
+        about = replace(ASKED, question=f"question {number}", read_before=True)
+        name = chooser.choose(about)
+        chooser.learn(name, about, Answered(0.005, 0.02 if name == "mix" or tokens > BRIEF else 0.04, tokens))
+    chooser.usual = 40.0
+    assert chooser.choose(replace(ASKED, question="another", read_before=True)) == "mix"

@@ -35,7 +35,7 @@ def chat(
 ) -> None:
     """Ask several questions about one recording, a line each, until an empty line or the end of the input.
 
-    A question that cannot be asked is told, and the next one is answered; exit code 2 at the end where questions came by a pipe.
+    A question that cannot be asked is told, and the next one is answered; where questions came by a pipe, exit code 2 follows.
     """
     with waiting("loading the models"):
         from eventspec.core import BadInput, Sampling

@@ -123,7 +123,8 @@ class Elastic(nn.Module):
         choose among few branches, whose weights are final by then."""
         latest = self._latest
         if torch.is_grad_enabled():  # what is kept was made for nothing but drafts
-            return self.branches[number](rows)
+            made: tuple[Tensor, Tensor] = self.branches[number](rows)
+            return made
         if latest is None or latest[0].shape != rows.shape or not torch.equal(latest[0], rows):
             latest = self._latest = rows, {}
         if number not in latest[1]:

@@ -69,18 +69,18 @@ def done_here(work: Callable[[], T]) -> Pending[T]:
 class Worker:
     """One worker thread. `core` pins it to a CPU core with a single intra-op thread; `device` gives it a CUDA stream.
 
-    serving: for whom the work is that runs, or ran last. trouble: what could not be set up, "" if nothing.
+    serving: for whom the work is that runs, or ran last. left: how many pieces of work are queued or run. trouble: what could
+    not be set up, "" if nothing.
     """
 
     def __init__(self, name: str, core: int | None = None, threads: int | None = None, device: str = "cpu") -> None:
         self.name = name
         self.serving: object = None
-        self.trouble = ""
+        self.trouble, self.left = "", 0
         self._core, self._threads, self._device = core, threads, device
         self._work: queue.SimpleQueue[tuple[Callable[[], object], Pending[object], object] | None] = queue.SimpleQueue()
         self._closing, self._closed = threading.Lock(), False
         self._began: float | None = None
-        self._left = 0  # pieces of work that are queued or run
         self._has_team = False
         self._thread = threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True)
         RUNNING.difference_update([worker for worker in list(RUNNING) if worker.ended])
@@ -98,7 +98,7 @@ class Worker:
         with self._closing:
             if self._closed:
                 raise RuntimeError(f"worker {self.name} was closed")
-            self._left += 1
+            self.left += 1
             self._work.put((work, pending, serving))  # type: ignore[arg-type]
         return pending
 
@@ -111,11 +111,6 @@ class Worker:
         """How long the work that is running has been running; 0 when there is none."""
         began = self._began
         return 0.0 if began is None else time.perf_counter() - began
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing runs, and nothing is queued."""
-        return self._left == 0
 
     def close(self) -> None:
         """End the thread after the work that is queued."""
@@ -195,7 +190,7 @@ class Worker:
         """One piece of work less, before whoever waits for it hears of it."""
         self._began = None
         with self._closing:
-            self._left -= 1
+            self.left -= 1
 
 
 def use_cores(cores: Sequence[int | None], threads: int) -> None:

@@ -115,7 +115,7 @@ class Workers:
     def idle(self, name: Lane) -> bool:
         """Whether a lane has nothing to do."""
         with self._lock:
-            return name not in self._workers or self._workers[name].idle
+            return name not in self._workers or not self._workers[name].left
 
     def trouble(self, name: Lane) -> str:
         """What a worker that was started could not set up, "" if nothing."""
