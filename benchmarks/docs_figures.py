@@ -117,8 +117,10 @@ def shared_cores() -> str:
 def machines() -> str:
     """The main arms on every machine that measured them."""
     files = sorted([*RESULTS.glob("main-job*.json"), *RESULTS.glob("shared-cores*.json")])
-    runs = [json.loads(path.read_text()) for path in files]
-    places = [(run["environment"]["processor"], PLACEMENTS[run["environment"]["device_plan"]]) for run in runs]
+    earlier = sorted((RESULTS / "earlier").glob("*.json"))  # with weights that no longer ship, until a machine measures again
+    runs = [json.loads(path.read_text()) for path in (*files, *earlier)]
+    where = [(run["environment"]["processor"], PLACEMENTS[run["environment"]["device_plan"]]) for run in runs]
+    places = [(*place, "earlier weights") if number >= len(files) else place for number, place in enumerate(where)]
     base = [run["methods"]["autoregressive"] for run in runs]
     rows = [
         ["questions", *(str(run["n"]) for run in runs)],
@@ -129,9 +131,11 @@ def machines() -> str:
     for name in MAIN:
         found = [run["methods"].get(name) for run in runs]
         rows.append([name, *("-" if one is None else spread([one["speedup"], *one["speedup_ci95"]]) for one in found)])
-    rows.append(["`hybrid` over `prior`", *(spread(run["methods"]["hybrid"]["against"]["prior"], ".3f") for run in runs)])
+    for control in ("prior", "hybrid, shuffled events", "hybrid, blank events"):
+        against = [run["methods"]["hybrid"]["against"].get(control) for run in runs]
+        rows.append([f"hybrid over {control}", *("-" if one is None else spread(one, ".3f") for one in against)])
     rows.append(["answers that are the target's", *(identical(run) for run in runs)])
-    return "\n".join(table(["", *(f"{processor}, {placement}" for processor, placement in places)], rows)).rstrip()
+    return "\n".join(table(["", *map(", ".join, places)], rows)).rstrip()
 
 
 def identical(run: dict[str, Any]) -> str:

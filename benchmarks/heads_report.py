@@ -259,7 +259,7 @@ def scaling(told: dict[str, Any]) -> list[str]:
         f"{step['from']} to {step['to']}: {step['fewer_rounds']:.3f} ({step['ci95'][0]:.3f} to {step['ci95'][1]:.3f})"
         for step in told["against_the_one_before"]
     ]
-    ages = "EagleVLM's head at several ages: the first two of one training from nothing, the others of another."
+    ages = "HiViS's head at several ages, in percent of half an hour alone; it began with what the pair had before (hivis-0)."
     text = f"{ages} Rounds before / after: {'; '.join(steps)}."
     return [
         "![tau of the head at several ages, with 95 % intervals.](../figures/training.svg)",

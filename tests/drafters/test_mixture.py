@@ -226,20 +226,26 @@ HEAD, PRIOR, NGRAM = Named("head", needs_target=True), Named("prior"), Named("ng
 MEASURED = {"head+prior+ngram": Rounds(8.0, 16.0, 8.0), "prior+ngram": Rounds(5.0, 10.0, 0.0)}
 
 
-@pytest.mark.parametrize(
-    ("level_cost", "chosen"), [(0.0, "head prior ngram"), (0.05, "head prior ngram"), (0.3, "prior ngram")]
-)
+@pytest.mark.parametrize(("level_cost", "chosen"), [(0.0, "head"), (0.05, "head"), (0.3, "prior ngram")])
 def test_a_model_drafts_behind_the_prefill_where_its_levels_are_cheap_enough(level_cost: float, chosen: str) -> None:
     mixture, policy = Mixture(rounds=MEASURED), DraftPolicy(node_cost=0.04, level_cost=level_cost)
     drafts = Drafts((), (HEAD, PRIOR, NGRAM), mixture, mixture.worth_it)
     assert " ".join(drafter.name for drafter in drafts.behind(policy)) == chosen
 
 
-@pytest.mark.parametrize(("open_cost", "chosen"), [(0.0, "head prior ngram"), (0.3, "head prior ngram"), (4.0, "prior ngram")])
+@pytest.mark.parametrize(("open_cost", "chosen"), [(0.0, "head"), (0.3, "head"), (4.0, "prior ngram")])
 def test_what_a_model_reads_first_counts_too(open_cost: float, chosen: str) -> None:
     """Once an answer: 0.3 in every round would be too much."""
     mixture, policy = Mixture(rounds=MEASURED), DraftPolicy(node_cost=0.04, level_cost=0.05, open_cost=open_cost)
     assert " ".join(drafter.name for drafter in mixture.worth_it((HEAD, PRIOR, NGRAM), policy)) == chosen
+
+
+@pytest.mark.parametrize(("tokens", "chosen"), [(7.0, "head prior ngram"), (8.5, "head")])
+def test_blind_texts_draft_beside_a_model_where_that_was_measured_to_pay(tokens: float, chosen: str) -> None:
+    mixture = Mixture(rounds={**MEASURED, "head": Rounds(tokens, 16.0, 8.0)})
+    policy, reused = DraftPolicy(node_cost=0.04, level_cost=0.05), ReusedDrafter(lambda request: ())
+    found = mixture.worth_it((HEAD, PRIOR, NGRAM, reused), policy)
+    assert " ".join(drafter.name for drafter in found) == f"{chosen} reused", "what a model wrote is no blind text"
 
 
 @pytest.mark.parametrize("rounds", [{}, {"prior+ngram": Rounds(5.0, 10.0, 0.0)}, {"other": Rounds(99.0, 1.0, 0.0)}])

@@ -15,13 +15,10 @@ from dataclasses import replace
 import numpy as np
 
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.drafters.mixture import SourceWeights
 from eventspec.drafters.model_reading import Written
 
 LONGEST = 6
 """Tokens before a place that are compared, at most; more are no better evidence."""
-USUAL = SourceWeights(named=-0.26, slope=0.55, depth=0.09, silent=-0.97)
-"""For a mixture that was fitted before there was this drafter: as fitted on the bundled pair, 400 questions."""
 
 
 class ReusedDrafter:

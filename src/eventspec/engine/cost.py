@@ -52,7 +52,7 @@ def measure_verify(session: TargetSession, counts: Sequence[int] = (4, 12, 24, 4
             taken[count].append(_seconds(lambda chain=chain: session.score(chain)))  # type: ignore[misc]
     one, *others = (median(seconds) for seconds in taken.values())
     # Several rows are no less work than one: if they took less, something else ran beside the one.
-    return VerifyCurve(min(one, *others), tuple(counts), tuple(others))
+    return VerifyCurve(min((one, *others)), tuple(counts), tuple(others))
 
 
 def measure_tail(encode: Callable[[], Context], asked: Request, tails: Sequence[int], nodes: int = 24, repeats: int = 3) -> int:

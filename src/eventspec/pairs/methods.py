@@ -20,7 +20,7 @@ from eventspec.drafters import (
     ReferenceDrafter,
     ReusedDrafter,
 )
-from eventspec.drafters.reused import USUAL
+from eventspec.drafters.mixture import WRITTEN
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.method import Method
@@ -160,9 +160,9 @@ def usual_compression(parts: Parts) -> Method | None:
 
 
 def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> Method | None:
-    """Every drafter that there is: the one on events (`Parts.sees_events`), the prior and n-grams while the target encodes; the
-    head on the target's features, the prior and n-grams behind it, and what the drafter on events wrote meanwhile. None
-    without any but n-grams. `blind`: without events. A drafter on events that the mixture does not know is weighed as the event
+    """Every drafter that there is: the one on events (`Parts.sees_events`), the prior and n-grams while the target encodes; behind
+    the prefill the head on the target's features, or the prior and n-grams where those pay better (`Mixture.worth_it`), and
+    what the drafter on events wrote meanwhile. None without any but n-grams. `blind`: without events. A drafter on events that the mixture does not know is weighed as the event
     drafter, a head as the head that it knows.
 
     Behind the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
@@ -183,7 +183,7 @@ def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> 
     like |= {one.name: known for method in heads for one in method.drafts.after if known is not None}
     mixture = replace(parts.mixture.standing_in(like), end=parts.tokens.eos_id)
     if mixture.weights:
-        mixture = replace(mixture, weights={ReusedDrafter.name: USUAL, **mixture.weights})
+        mixture = replace(mixture, weights={ReusedDrafter.name: WRITTEN, **mixture.weights})
     drafts = Drafts(ahead, (*drafters, *reused), mixture, mixture.worth_it, writing)
     notes = dict.fromkeys(note for method in (*heads, *models) for note in method.notes)
     return replace(first, drafts=drafts, policy=replace(first.policy, patience=2.0), drafter_needs=None, notes=tuple(notes))

@@ -18,7 +18,16 @@ from eventspec.align.acceptance import reliability
 from eventspec.align.substitute import LONGEST
 from eventspec.ask import generate
 from eventspec.core import BadInput, Budget, Drafter, Proposal, Round
-from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union, is_model, named, without_models
+from eventspec.drafters.mixture import (
+    Mixture,
+    Rounds,
+    SourceWeights,
+    Union,
+    is_model,
+    named,
+    without_blind_texts,
+    without_models,
+)
 from eventspec.engine.drafts import Merge, everybody
 from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
@@ -128,12 +137,13 @@ def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
 
 
 def rounds_of(pair: Pair, mixture: Mixture, asked: Sequence[tuple[Recording, str]], report: Report) -> dict[str, Rounds]:
-    """What rounds behind the head start gave, in method hybrid and in the same without events, with all drafters and with texts
-    alone."""
+    """What rounds behind the head start gave, in method hybrid and in the same without events, with all drafters, with texts
+    alone, and with models and what they wrote."""
     found, some = dict[str, Rounds](), list[tuple[str, tuple[Drafter, ...]]]()
     for name in [name for name in (HYBRID, BLIND) if name in pair.methods]:
         after = pair.method(name).drafts.after
-        some += [(name, tuple(drafters)) for drafters in (after, without_models(after)) if drafters]
+        ways = (after, without_models(after), without_blind_texts(after))
+        some += [(name, tuple(drafters)) for drafters in ways if drafters]
     for place, (name, drafters) in enumerate(dict.fromkeys(some)):
         method = pair.method(name)
         shipped = method.drafts.merge  # knows how an answer ends, and drafters that nothing is fitted for
