@@ -160,10 +160,11 @@ def usual_compression(parts: Parts) -> Method | None:
 
 
 def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> Method | None:
-    """Every drafter that there is: the one on events (`Parts.sees_events`), the prior and n-grams while the target encodes; behind
-    the prefill the head on the target's features, or the prior and n-grams where those pay better (`Mixture.worth_it`), and
-    what the drafter on events wrote meanwhile. None without any but n-grams. `blind`: without events. A drafter on events that the mixture does not know is weighed as the event
-    drafter, a head as the head that it knows.
+    """Every drafter that there is: the one on events (`Parts.sees_events`), the prior and n-grams while the target encodes;
+    behind the prefill the head on the target's features, or the prior and n-grams where those pay better
+    (`Mixture.worth_it`), and what the drafter on events wrote meanwhile. None without any but n-grams. `blind`: without
+    events. A drafter on events that the mixture does not know is weighed as the event drafter, a head as the head that it
+    knows.
 
     Behind the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
     1.97 rounds an answer with it and without, decoding 2.98x and 3.26x as fast as plainly)."""
