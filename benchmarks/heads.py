@@ -286,11 +286,12 @@ def verify_curve(pair: Pair) -> VerifyCurve:
 
     def measured() -> VerifyCurve:
         alone = session_of(pair.target, 1)
-        sessions = behind_prompt(pair, drafter.with_tree(TreeConfig(2, 24)))
+        target, begin = behind_prompt(pair, drafter.with_tree(TreeConfig(2, 24)))
+        draft = begin()
         turns = []
         for _ in range(12):
             one = measure_verify(alone, (), repeats=6).one
-            turns.append(measure_rounds(*sessions, one, (2, 4, 6, 8, 12, 16, 24, 40), repeats=2)[0])
+            turns.append(measure_rounds(target, draft, one, (2, 4, 6, 8, 12, 16, 24, 40), repeats=2)[0])
         columns = zip(*(turn.seconds for turn in turns), strict=True)
         return VerifyCurve(median(turn.one for turn in turns), turns[0].counts, tuple(median(column) for column in columns))
 
