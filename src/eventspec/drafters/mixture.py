@@ -109,7 +109,7 @@ class Mixture:
         """As `engine.drafts.Select`: models with what they wrote, all of them, or texts alone, whichever commits most tokens in
         the time; all where that was not measured. What blind texts add behind a model is taken for nothing unless it was
         measured: HiViS's head on the bundled pair takes 2.6 rounds an answer with them and 2.6 without, and an answer without
-        them comes 1.02 times as soon (1.005 to 1.035, n = 130; 1.004 to 1.027, n = 120)."""
+        them comes 1.02 times as soon (AMD EPYC, 1.005 to 1.035, n = 130; 1.004 to 1.027, n = 120)."""
         measured = set("+".join(self.rounds).split("+"))
 
         def rounds_of(some: Sequence[Drafter]) -> Rounds | None:
