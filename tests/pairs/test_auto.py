@@ -238,7 +238,7 @@ def test_what_is_known_of_plain_decoding_need_not_be_tried_again(steady: bool, r
     chooser, chosen = Chooser(["plain", "quick"], steady=frozenset({"plain"} if steady else ())), list[str]()
 
     def answer(question: Asked, name: str, tokens: int) -> None:
-        first, further = (0.1 if question.read_before else 1.0), {"plain": 0.02, "quick": 0.01}[name]
+        first, further = (0.1 if question.read_before else 1.0), {"plain": 0.015, "quick": 0.01}[name]
         chooser.learn(name, question, Answered(first, further * (tokens - 1), tokens))
 
     for name in ("plain", "quick"):
