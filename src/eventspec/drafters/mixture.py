@@ -33,6 +33,9 @@ BEHIND = 16.0
 ENDING = 8.0
 """What the token that ends an answer saves, in tokens: a whole round that would have said it, which costs some two steps where
 a token saves a quarter of one (`engine.policy`)."""
+TEXTS_SECONDS = 0.0006
+"""What a round takes longer where texts draft beside a model: their trees, and a merge of more of them. (Without them the
+bundled pair answers 1.016 and 1.020 times as fast, 1.3 ms of two such rounds; n = 120 and 130, AMD EPYC.)"""
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -59,10 +62,12 @@ class Rounds:
     nodes: float
     levels: float
 
-    def rate(self, policy: DraftPolicy) -> float:
-        """Tokens a target step, at the costs of a policy."""
+    def rate(self, policy: DraftPolicy, more: float = 0.0) -> float:
+        """Tokens a target step, at the costs of a policy and `more` seconds a round."""
         opening = policy.open_cost * min(1.0, self.tokens / BEHIND) if self.levels else 0.0
-        return self.tokens / (policy.verify_cost + policy.node_cost * self.nodes + policy.level_cost * self.levels + opening)
+        more = more / policy.step_seconds if policy.step_seconds else 0.0
+        verifying = policy.verify_cost + policy.node_cost * self.nodes
+        return self.tokens / (verifying + policy.level_cost * self.levels + opening + more)
 
 
 WRITTEN = SourceWeights(named=-0.26, slope=0.55, depth=0.09, silent=-0.97)
@@ -108,8 +113,7 @@ class Mixture:
     def worth_it(self, drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
         """As `engine.drafts.Select`: models with what they wrote, all of them, or texts alone, whichever commits most tokens in
         the time; all where that was not measured. What blind texts add behind a model is taken for nothing unless it was
-        measured: HiViS's head on the bundled pair takes 2.6 rounds an answer with them and 2.6 without, and an answer without
-        them comes 1.02 times as soon (AMD EPYC, 1.005 to 1.035, n = 130; 1.004 to 1.027, n = 120)."""
+        measured: HiViS's head on the bundled pair takes 2.6 rounds an answer with them and 2.6 without."""
         measured = set("+".join(self.rounds).split("+"))
 
         def rounds_of(some: Sequence[Drafter]) -> Rounds | None:
@@ -120,8 +124,12 @@ class Mixture:
         whole, blind = rounds_of(drafters), rounds_of(texts)
         if whole is None or blind is None or not any(is_model(one) and one.name in measured for one in drafters):
             return drafters
-        known = [(rounds_of(models) or whole, models), (whole, drafters), (blind, texts)]
-        return max(known, key=lambda found: found[0].rate(policy))[1]
+        known = [
+            ((rounds_of(models) or whole).rate(policy), models),
+            (whole.rate(policy, TEXTS_SECONDS), drafters),
+            (blind.rate(policy), texts),
+        ]
+        return max(known, key=lambda found: found[0])[1]
 
     def shares(self, union: Union) -> list[float]:
         """Of every node the probability of its token behind its parent; siblings have 1 together at most."""
