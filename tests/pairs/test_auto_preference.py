@@ -13,9 +13,9 @@ from eventspec.pairs.auto import BRIEF, Chooser
 ASKED = Asked("How many road users are visible?", 64, True, False)
 
 
-def others(better: float, preferred: str) -> int:
+def others(better: float, preferred: str, seed: int = 0) -> int:
     """How many of 200 answers go to the other method, which is `better` by that share."""
-    rng, chooser, chosen = np.random.default_rng(0), Chooser(["usual", "other"], preferred=preferred), list[str]()
+    rng, chooser, chosen = np.random.default_rng(seed), Chooser(["usual", "other"], preferred=preferred), list[str]()
     for _ in range(200):
         chosen.append(name := chooser.choose(ASKED))
         took = (1.0 if name == "usual" else 1.0 - better) * float(np.exp(0.05 * rng.normal()))
@@ -24,8 +24,9 @@ def others(better: float, preferred: str) -> int:
 
 
 def test_a_method_that_is_hardly_better_is_tried_and_left() -> None:
-    assert 0 < others(0.01, "usual") < 30
-    assert others(0.01, "") > 60, "the control: without a preference they share the answers"
+    """On average: where the preferred one was slow by chance, it is left for some time."""
+    assert 0 < np.mean([others(0.01, "usual", seed) for seed in range(20)]) < 40
+    assert np.mean([others(0.01, "", seed) for seed in range(20)]) > 80, "the control: they share the answers"
 
 
 @pytest.mark.parametrize("preferred", ["usual", "other", ""])
