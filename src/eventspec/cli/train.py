@@ -88,7 +88,7 @@ def heads(
     ] = None,
     preset: Annotated[
         str,
-        typer.Option(help="cpu (1 h), cpu-tune (30 min, with --begin-with), gpu or smoke. The batch is that of a process."),
+        typer.Option(help="cpu (1 h), gpu (8 min), with --begin-with cpu-tune (30 min) or gpu-tune (5 min), or smoke."),
     ] = "cpu",
     resume: Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the acceptance.")] = False,

@@ -47,6 +47,7 @@ PRESETS = {
     "cpu": Preset(3000, Stage("heads", 3600, 1e-3, 8), 12),
     "cpu-tune": Preset(2400, Stage("heads", 1800, 1e-3, 8), 6),
     "gpu": Preset(20000, Stage("heads", 480, 1e-3, 64), 12),
+    "gpu-tune": Preset(3000, Stage("heads", 300, 1e-3, 16), 12),
     "smoke": Preset(4, Stage("heads", 2, 1e-3, 2), 2),
 }
 NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
