@@ -158,7 +158,8 @@ def reading(methods: dict[str, Any]) -> list[str]:
 
 
 def trained(known: dict[str, str]) -> list[str]:
-    return ["Training, on one core, batch 8 unless it says otherwise:", "", *lines(["head", "how long"], [[name, how] for name, how in known.items()])]
+    rows = [[name, how] for name, how in known.items()]
+    return ["Training, on one core, batch 8 unless it says otherwise:", "", *lines(["head", "how long"], rows)]
 
 
 def identity(told: dict[str, Any]) -> list[str]:
@@ -259,7 +260,10 @@ def scaling(told: dict[str, Any]) -> list[str]:
         f"{step['from']} to {step['to']}: {step['fewer_rounds']:.3f} ({step['ci95'][0]:.3f} to {step['ci95'][1]:.3f})"
         for step in told["against_the_one_before"]
     ]
-    ages = "HiViS's head at several ages of the training before the one that ships, in percent of half an hour alone on one core."
+    ages = (
+        "HiViS's head at several ages: in percent of half an hour alone on one core, from what the pair had before "
+        "(hivis-0), and as it ships (hivis-gpu), another five minutes on an H100 later."
+    )
     text = f"{ages} Rounds before / after: {'; '.join(steps)}."
     return [
         "![tau of the head at several ages, with 95 % intervals.](../figures/training.svg)",

@@ -24,15 +24,15 @@ At = Callable[..., None]
 
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> At:
-    """A clock, a process and a system that say what they are told: seconds, seconds of this process, of cores 0 and 1, and
-    threads that run."""
+    """A clock, a process and a system that say what they are told: seconds, seconds of this process, of cores 0 and 1, threads
+    that run, and how many more cores there are."""
     now = SimpleNamespace(seconds=0.0, own=0.0)
     monkeypatch.setattr(load, "STAT", tmp_path / "stat")
     monkeypatch.setattr(load, "time", SimpleNamespace(monotonic=lambda: now.seconds, process_time=lambda: now.own))
 
-    def tell(seconds: float, own: float, first: float, second: float, running: int = 1) -> None:
+    def tell(seconds: float, own: float, first: float, second: float, running: int = 1, more: int = 0) -> None:
         now.seconds, now.own = seconds, own
-        rows = [f"cpu{n} {int(100 * busy)} 0 0 999 999 0 0 0 5 5" for n, busy in enumerate((first, second, 999.0))]
+        rows = [f"cpu{n} {int(100 * busy)} 0 0 999 999 0 0 0 5 5" for n, busy in enumerate((first, second, *[999.0] * more))]
         (tmp_path / "stat").write_text("\n".join(["cpu 1 2 3", *rows, f"procs_running {running}", "softirq 1 2"]))
 
     tell(0, 0, 0, 0)
@@ -75,6 +75,15 @@ def test_behind_a_pause_it_is_what_runs_now_that_counts(at: At) -> None:
     assert found.taken() == 0
     at(180.0, 0.0, 60.0, 60.0, running=9)
     assert found.taken() == 2, "no more than there are"
+
+
+def test_threads_that_fit_on_other_cores_are_not_on_these(at: At) -> None:
+    at(0.0, 0.0, 0.0, 0.0, more=14)
+    found = Load([0, 1])
+    at(60.0, 0.0, 0.0, 0.0, running=14, more=14)
+    assert found.taken() == 0
+    at(120.0, 0.0, 0.0, 0.0, running=16, more=14)
+    assert found.taken() == 1
 
 
 def test_where_nothing_is_known_nothing_is_assumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ class Load:
         return min(len(self._names), max(0, int(self._mean + 1.0 - LITTLE)))
 
     def _look(self) -> tuple[float, float, float, int] | None:
-        """Now, seconds that the cores were busy, seconds that this process was, and threads that want to run."""
-        busy, running = 0.0, 1
+        """Now, seconds that the cores were busy, seconds that this process was, and threads that want to run there: where there
+        are other cores too, those of the whole machine that would be too many for these."""
+        busy, running, elsewhere = 0.0, 1, 0
         with suppress(OSError, ValueError, IndexError):
             for line in STAT.read_text().splitlines():
                 name, *counts = line.split()
@@ -47,5 +48,7 @@ class Load:
                     busy += (user + nice + system + sum(rest)) / 100
                 elif name == "procs_running":
                     running = int(counts[0])
-            return time.monotonic(), busy, time.process_time(), running
+                elif name.startswith("cpu") and name != "cpu":
+                    elsewhere += 1
+            return time.monotonic(), busy, time.process_time(), max(1, running - elsewhere)
         return None
