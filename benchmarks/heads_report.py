@@ -262,7 +262,7 @@ def scaling(told: dict[str, Any]) -> list[str]:
     ]
     ages = (
         "HiViS's head at several ages: in percent of half an hour alone on one core, from what the pair had before "
-        "(hivis-0), and as it ships (hivis-gpu), another five minutes on an H100 later."
+        "(hivis-0); and as it ships (hivis-gpu), five minutes on an H100 from EAGLE's weights."
     )
     text = f"{ages} Rounds before / after: {'; '.join(steps)}."
     return [

@@ -279,10 +279,13 @@ def test_a_head_without_weights_to_begin_with_is_told(
     monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     monkeypatch.setattr(recipe, "train", noted)
     monkeypatch.setitem(RECIPES, "dream", replace(RECIPES["dream"], begins_with="medusa"))  # which the pair has not
-    words = ["train", "heads", "--out", str(tmp_path / "new"), "--head", "eagle", "--head", "dream"]
+    words = ["train", "heads", "--out", str(tmp_path / "new"), "--head", "eagle", "--head", "dream", "--head", "msd"]
     assert run([*words, "--begin-with", "nano"]) == 2
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-    assert notes == ["note: pair nano has no head medusa: dream has nothing to begin with but random weights"]
+    assert notes == [
+        "note: pair nano has no head medusa: dream has nothing to begin with but random weights",
+        "note: msd begins with the weights of the pair's head eagle",
+    ]
     assert given["begin_with"] == "nano"
     run(words)
     assert "note: " not in capsys.readouterr().err

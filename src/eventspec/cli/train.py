@@ -252,7 +252,7 @@ def mixture(
     check_preset(preset, recipe.PRESETS)
     folder_of(pair)
     asked = None if questions is None else read_questions(questions)
-    check_out(out, resume=False)
+    check_out(out, resume=None)
     with shown(("questions", "rounds")) as report:
         folder = recipe.train(pair, preset, out, report, asked)
     recorded = json.loads((out / "mixture-report.json").read_text())
@@ -266,7 +266,7 @@ def mixture(
 
 
 def _tell_fresh(pair: str, names: list[str]) -> None:
-    """A line on standard error for every head that finds no weights in the pair to begin with."""
+    """A line on standard error for every head that begins with another head's weights, or finds none in the pair."""
     from eventspec.pairs.pair_file import folder_of
     from eventspec.train.heads import earlier_head
 
@@ -276,6 +276,8 @@ def _tell_fresh(pair: str, names: list[str]) -> None:
             typer.echo(
                 f"note: pair {pair} has no head {earlier.name}: {name} has nothing to begin with but random weights", err=True
             )
+        elif earlier.name != name:
+            typer.echo(f"note: {name} begins with the weights of the pair's head {earlier.name}", err=True)
 
 
 train.command()(adapter)

@@ -34,11 +34,13 @@ def check_preset(preset: str, known: Collection[str]) -> None:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(known)}")
 
 
-def check_out(out: Path, resume: bool) -> None:
+def check_out(out: Path, resume: bool | None) -> None:
+    """BadInput where no run may begin in `out`, or none can be gone on with; `resume` None: the command has no --resume."""
     from eventspec.core import BadInput
 
     held = not out.is_dir() or any(out.iterdir()) if out.exists() else False
     if held and (not resume or not out.is_dir()):
-        raise BadInput(f"{out} is not an empty folder: choose another one, or continue it with --resume")
+        more = "" if resume is None else ", or continue it with --resume"
+        raise BadInput(f"{out} is not an empty folder: choose another one{more}")
     if resume and not held:
         raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")

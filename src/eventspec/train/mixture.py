@@ -40,7 +40,7 @@ from eventspec.scenes.language import every_wording
 from eventspec.scenes.writer import as_recording
 from eventspec.train.loop import Report
 
-PRESETS = {"cpu": 200, "smoke": 2}
+PRESETS = {"cpu": 200, "smoke": 16}
 """Clips of the calibration split, with two questions each."""
 ASKED = 2
 AGAIN = 4
