@@ -81,8 +81,8 @@ def test_the_tail_is_the_one_that_is_read_soonest(masked: float, best: int, monk
 
 
 def test_a_step_is_measured_alone_too_and_is_no_dearer_than_several_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = _Both()
+    both: Any = _Both()
     monkeypatch.setattr("eventspec.engine.cost.time.perf_counter", lambda: both.now)
-    assert measure_verify(both, (), repeats=2).one == pytest.approx(1e-3)  # type: ignore[arg-type]
-    curve = measure_verify(both, (4, 8), repeats=2)  # type: ignore[arg-type]
+    assert measure_verify(both, (), repeats=2).one == pytest.approx(1e-3)
+    curve = measure_verify(both, (4, 8), repeats=2)
     assert (curve.one, *curve.seconds) == pytest.approx((1e-3, 1.6e-3, 2.4e-3))

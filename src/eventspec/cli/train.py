@@ -15,7 +15,7 @@ from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 from eventspec.cli.train_adapter import adapter
 from eventspec.cli.train_lora import lora
-from eventspec.cli.training import check_out, check_preset, failing_once
+from eventspec.cli.training import check_empty, check_out, check_preset, failing_once
 
 train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
 
@@ -130,7 +130,7 @@ def _heads_of_pair(
     if launched_first():
         check_out(out, resume)
         if begin_with is not None:
-            _tell_fresh(begin_with, names)
+            _tell_first_weights(begin_with, names)
     reexecute_with_allocator(sys.argv[1:])
     stages = ("render train", "render calibration", "heads")
     with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
@@ -252,7 +252,7 @@ def mixture(
     check_preset(preset, recipe.PRESETS)
     folder_of(pair)
     asked = None if questions is None else read_questions(questions)
-    check_out(out, resume=None)
+    check_empty(out)
     with shown(("questions", "rounds")) as report:
         folder = recipe.train(pair, preset, out, report, asked)
     recorded = json.loads((out / "mixture-report.json").read_text())
@@ -265,7 +265,7 @@ def mixture(
     typer.echo(f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid")
 
 
-def _tell_fresh(pair: str, names: list[str]) -> None:
+def _tell_first_weights(pair: str, names: list[str]) -> None:
     """A line on standard error for every head that begins with another head's weights, or finds none in the pair."""
     from eventspec.pairs.pair_file import folder_of
     from eventspec.train.heads import earlier_head

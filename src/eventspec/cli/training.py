@@ -34,13 +34,19 @@ def check_preset(preset: str, known: Collection[str]) -> None:
         raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(known)}")
 
 
-def check_out(out: Path, resume: bool | None) -> None:
-    """BadInput where no run may begin in `out`, or none can be gone on with; `resume` None: the command has no --resume."""
+def check_empty(out: Path, otherwise: str = "") -> None:
+    """BadInput unless a folder is new or empty; `otherwise`: what else can be done."""
     from eventspec.core import BadInput
 
-    held = not out.is_dir() or any(out.iterdir()) if out.exists() else False
-    if held and (not resume or not out.is_dir()):
-        more = "" if resume is None else ", or continue it with --resume"
-        raise BadInput(f"{out} is not an empty folder: choose another one{more}")
-    if resume and not held:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} is not an empty folder: choose another one{otherwise}")
+
+
+def check_out(out: Path, resume: bool) -> None:
+    """BadInput where no run may begin in `out`, or, to `resume`, none is there to go on with."""
+    from eventspec.core import BadInput
+
+    if not resume or out.is_file():
+        check_empty(out, ", or continue it with --resume")
+    elif not out.exists() or not any(out.iterdir()):
         raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")

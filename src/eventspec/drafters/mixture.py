@@ -65,9 +65,8 @@ class Rounds:
     def rate(self, policy: DraftPolicy, more: float = 0.0) -> float:
         """Tokens a target step, at the costs of a policy and `more` seconds a round."""
         opening = policy.open_cost * min(1.0, self.tokens / BEHIND) if self.levels else 0.0
-        more = more / policy.step_seconds if policy.step_seconds else 0.0
         verifying = policy.verify_cost + policy.node_cost * self.nodes
-        return self.tokens / (verifying + policy.level_cost * self.levels + opening + more)
+        return self.tokens / (verifying + policy.level_cost * self.levels + opening + more / policy.step_seconds)
 
 
 WRITTEN = SourceWeights(named=-0.26, slope=0.55, depth=0.09, silent=-0.97)

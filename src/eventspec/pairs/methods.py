@@ -39,7 +39,7 @@ HEAD_METHODS = ("specvlm", "eagle")
 read before, and mixes without `MIXED_HEAD` have it: SpecVLM's reads a prompt sooner."""
 MIXED_HEAD = "hivis"
 """The head of mixes where a pair has it and no other was asked for. It looks at no visual row, so the target works out its
-features for some fifteen rows of a prompt instead of all; a round gives as much as with any other (docs/heads.md)."""
+features for some fifteen rows of a prompt instead of all; a round gives a little less than with EAGLE's (docs/heads.md)."""
 HYBRID = "hybrid"
 BLIND = "hybrid-blind"
 CASCADE = "cascade"
