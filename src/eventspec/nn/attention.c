@@ -12,7 +12,7 @@
 #define GROUP 6
 #define SIDE 4
 #else
-#define GROUP 2
+#define GROUP 6
 #define SIDE 2
 #endif
 #define ROWS 24 /* of a block: a multiple of GROUP */

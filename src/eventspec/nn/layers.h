@@ -13,7 +13,7 @@
 #define GROUP 4
 #else
 #define SIDE 2
-#define GROUP 2
+#define GROUP 4
 #endif
 #define BLOCK (SIDE * LANES)
 
@@ -53,12 +53,7 @@ static inline vf eight_bits(const int8_t *from) {
 #if defined(__AVX512F__)
     return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
 #elif defined(__AVX2__)
-    vf found;
-    for (int i = 0; i < LANES; i += 8) {
-        __m256 part = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + i))));
-        memcpy((float *)&found + i, &part, sizeof part);
-    }
-    return found;
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
 #else
     vf found;
     for (int i = 0; i < LANES; i++) found[i] = from[i];

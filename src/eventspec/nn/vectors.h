@@ -5,7 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LANES 16 /* floats of a vector */
+/* Floats of a vector: as many as a register has. GCC keeps longer ones in memory. */
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
