@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import shutil
 import threading
 from collections.abc import Iterator
@@ -159,6 +161,23 @@ def test_a_tree_ends_where_torchs_does(floor: float, mass: float, end: int) -> N
     end = grown(made, tables, behind, TreeConfig(3, 6))[0][1] if end >= 0 else end
     wanted = grown(made, tables, behind, TreeConfig(3, 6), floor, mass, end)
     check_same(grown(made.natively(), tables, behind, TreeConfig(3, 6), floor, mass, end), wanted)
+
+
+@pytest.mark.parametrize(("without", "floats"), [("avx512f", 8), ("avx2", 8), ("avx", 4)])
+@pytest.mark.usefixtures("cold")
+def test_processors_with_shorter_registers_grow_the_same_tree(
+    without: str, floats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FLAGS", (*module.FLAGS, "-mno-avx512f", f"-mno-{without}"))
+    if platform.machine() != "x86_64":
+        pytest.skip("registers of other processors have one length")
+    made, tables = kernel("eaglevlm", SIZES["odd"])
+    natively, behind = made.natively(), cache(SIZES["odd"])
+    functions = library()
+    assert natively.native is not None and functions is not None
+    # Two vectors side by side, each of which a register holds: what it does not hold lies in memory, at a tenth of the speed.
+    assert ctypes.c_int64.in_dll(functions, "block_size").value == 2 * floats
+    check_same(grown(natively, tables, behind, TreeConfig(3, 6)), grown(made, tables, behind, TreeConfig(3, 6)))
 
 
 def test_the_first_draft_behind_an_empty_cache() -> None:
