@@ -163,17 +163,13 @@ def test_a_tree_ends_where_torchs_does(floor: float, mass: float, end: int) -> N
     check_same(grown(made.natively(), tables, behind, TreeConfig(3, 6), floor, mass, end), wanted)
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of other processors have one length")
 @pytest.mark.parametrize(("without", "floats"), [("avx512f", 8), ("avx2", 8), ("avx", 4)])
 @pytest.mark.usefixtures("cold")
-def test_processors_with_shorter_registers_grow_the_same_tree(
-    without: str, floats: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shorter_registers_grow_the_same_tree(without: str, floats: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLAGS", (*module.FLAGS, "-mno-avx512f", f"-mno-{without}"))
-    if platform.machine() != "x86_64":
-        pytest.skip("registers of other processors have one length")
-    made, tables = kernel("eaglevlm", SIZES["odd"])
-    natively, behind = made.natively(), cache(SIZES["odd"])
-    functions = library()
+    (made, tables), behind = kernel("eaglevlm", SIZES["odd"]), cache(SIZES["odd"])
+    natively, functions = made.natively(), library()
     assert natively.native is not None and functions is not None
     # Two vectors side by side, each of which a register holds: what it does not hold lies in memory, at a tenth of the speed.
     assert ctypes.c_int64.in_dll(functions, "block_size").value == 2 * floats
