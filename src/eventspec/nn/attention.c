@@ -8,11 +8,10 @@
 #include "vectors.h"
 
 /* Sums that are kept in registers: of so many rows, and so many vectors side by side. */
-#ifdef __AVX512F__
 #define GROUP 6
+#ifdef __AVX512F__
 #define SIDE 4
 #else
-#define GROUP 6
 #define SIDE 2
 #endif
 #define ROWS 24 /* of a block: a multiple of GROUP */

@@ -10,11 +10,10 @@
  * registers for. */
 #ifdef __AVX512F__
 #define SIDE 4
-#define GROUP 4
 #else
 #define SIDE 2
-#define GROUP 4
 #endif
+#define GROUP 4
 #define BLOCK (SIDE * LANES)
 
 typedef struct {
@@ -98,10 +97,8 @@ static void product_from(const Matrix *m, const float *x, float *y, int64_t rows
             float *to = y + r * stride;
             switch (rows - r) { /* a number that the compiler knows, so that sums stay in registers */
                 case 1: block_of(m, read, to, stride, block, 1); break;
-#if GROUP == 4
                 case 2: block_of(m, read, to, stride, block, 2); break;
                 case 3: block_of(m, read, to, stride, block, 3); break;
-#endif
                 default: block_of(m, read, to, stride, block, GROUP);
             }
         }

@@ -14,7 +14,7 @@ from eventspec.nn.native import attend_many, library
 MANY = 64
 """Rows from which it is worth leaving the one call of `nn.decode.decode`."""
 LANES = 16
-"""A row of a head has to be a multiple of so many numbers."""
+"""A row of a head has to be a multiple of so many numbers: of the longest vector there is."""
 
 
 @Once
