@@ -127,6 +127,36 @@ def test_features_that_are_worked_out_later_are_those_of_the_whole_layer(
 
 
 @torch.inference_mode()
+def test_features_of_text_come_with_a_draft_and_those_before_any_recording_once(
+    target: LanguageTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked_out, runner = list[int](), target.language.runner()
+    plain = runner.last_outputs
+
+    def counted(entering: Any, places: Any, cache: Any) -> Any:
+        worked_out.append(len(entering))
+        return plain(entering, places, cache)
+
+    monkeypatch.setattr(runner, "last_outputs", counted)
+    monkeypatch.setattr(runner, "_opening", None)
+    for frames, question, draft, alone in (
+        (FRAMES, "5 6 7", TREE, [2]),  # the two rows before the recording
+        (FRAMES[::-1], "8 9", TREE, []),
+        (FRAMES[::-1], "", TREE, []),
+        (FRAMES[::-1], "8 9 10", Proposal.empty(), [2]),  # the last row's logits need what that layer gives for it
+    ):
+        context, whole = target.encode(media(frames), Trace()), target.encode(media(frames), Trace())
+        whole.keep_outputs()
+        lazy, eager = (opened(one, question, taps=(-1,)) for one in (context, whole))
+        torch.testing.assert_close(lazy.score(draft).features, eager.score(draft).features)
+        worked_out.clear()
+        text, wanted = lazy.prompt(visual=False).features, eager.prompt().features
+        for part in (slice(2), slice(14, None)):
+            torch.testing.assert_close(text[part], wanted[part])
+        assert worked_out == alone
+
+
+@torch.inference_mode()
 def test_answers_in_the_making_at_once_do_not_disturb_each_other(target: LanguageTarget) -> None:
     context = target.encode(media(), Trace())
     questions, sessions, truth = ["5 6 7", "8 9", "5 6"], [], []

@@ -32,10 +32,17 @@ static inline __attribute__((always_inline)) void tile(const float *x, int64_t x
         for (int s = 0; s < side; s++) store(y + r * y_stride + s * LANES, sums[r][s]);
 }
 
-/* The same with a number of vectors that the compiler knows, so that sums stay in registers; rows that are left go one by one. */
+/* The same with numbers of vectors and rows that the compiler knows, so that sums stay in registers. */
+#define ROWS_OF(COUNT, S) tile(x + r * x_stride, x_stride, w, w_stride, many, y + r * y_stride, y_stride, COUNT, S)
 #define STRIP(S)                                                                                                       \
-    for (; r + GROUP <= rows; r += GROUP) tile(x + r * x_stride, x_stride, w, w_stride, many, y + r * y_stride, y_stride, GROUP, S); \
-    for (; r < rows; r++) tile(x + r * x_stride, x_stride, w, w_stride, many, y + r * y_stride, y_stride, 1, S);
+    for (; r + GROUP <= rows; r += GROUP) ROWS_OF(GROUP, S);                                                           \
+    switch (rows - r) {                                                                                                \
+        case 1: ROWS_OF(1, S); break;                                                                                  \
+        case 2: ROWS_OF(2, S); break;                                                                                  \
+        case 3: ROWS_OF(3, S); break;                                                                                  \
+        case 4: ROWS_OF(4, S); break;                                                                                  \
+        case 5: ROWS_OF(5, S); break;                                                                                  \
+    }
 
 /* x [rows][many] times w [many][outs], `outs` a multiple of LANES. */
 static void product(const float *x, int64_t x_stride, const float *w, int64_t w_stride, int64_t many, float *y,

@@ -71,7 +71,15 @@ class Rows:
             mask = torch.ones(rows, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
         if mask is None:
             return None
-        mask = mask[self.causal :]
+        return self._biases(mask[self.causal :])
+
+    def native(self) -> tuple[int, Tensor | None]:
+        """`causal` and `added` for `attention.c`, where rows may be causal behind cached ones too."""
+        if self.mask is None:
+            return len(self.x), None
+        return self.leading, self._biases(self.mask[self.leading :])
+
+    def _biases(self, mask: Tensor) -> Tensor:
         return torch.zeros(mask.shape, dtype=self.x.dtype, device=self.x.device).masked_fill_(~mask, -torch.inf)
 
 
@@ -99,6 +107,7 @@ class DecoderRunner:
         query, remembered = layers[-1].qkv.weight.detach().to(kind).tensor_split([self.heads * self.head_dim])
         self.query = None if self.packed is None else packed_weight(query)
         self.remembered = None if self.packed is None else packed_weight(remembered)
+        self._opening: tuple[Tensor, Tensor] | None = None
 
     def whole(self, rows: int) -> int:
         """A number of rows, `rows` or some 15 more, whose products are not filled up with rows of zeros; few rows stay as they
@@ -129,7 +138,7 @@ class DecoderRunner:
         cache, start, many = rows.cache, rows.cache.length, len(rows.x)
         layers, packed = self._for(many)
         (cos, sin), x = rows.rope(self.cos, self.sin), filled(rows.x, packed)
-        mask, causal = (None, many) if rows.mask is None else (rows.added(), rows.causal)
+        causal, mask = rows.native()
         tapped = [rows.x] if 0 in taps else []
         whole = len(layers) if wanted == many else len(layers) - 1
         for number, (layer, keys, values) in enumerate(zip(layers[:whole], cache.keys, cache.values, strict=False), 1):
@@ -165,6 +174,13 @@ class DecoderRunner:
             attended = found.transpose(0, 1).reshape(rows, -1)
         made: Tensor = _finish()(entering, attended, layers[last], packed, self.eps)
         return made
+
+    def opening(self, rows: Tensor, entering: Tensor, cache: KVCache) -> Tensor:
+        """As `last_outputs` of a sequence's first `rows` float [T, D], which is worked out again only when they are others."""
+        known = self._opening
+        if known is None or not torch.equal(known[0], rows):
+            known = self._opening = rows.clone(), self.last_outputs(entering, None, cache) if len(rows) else entering
+        return known[1]
 
     def step_together(self, several: Sequence[Rows], taps: tuple[int, ...] = ()) -> list[tuple[Tensor, list[Tensor]]]:
         """As `step`, of new rows of several sequences in one forward, as many of each as there are."""

@@ -40,7 +40,7 @@ from eventspec.nn.draft import TreeConfig
 from eventspec.pairs.pair import Pair
 from eventspec.video.clip import VideoClip
 
-TAILS = (32, 128)
+TAILS = (128, 256)
 """Prompt rows that may be left for the forward that verifies the head start."""
 Cost = tuple[VerifyCurve, float, float]
 """What verifying behind a drafter costs; seconds of one more level of its drafts, and of what it reads before its first one."""
