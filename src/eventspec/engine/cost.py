@@ -59,8 +59,8 @@ def measure_tail(encode: Callable[[], Context], asked: Request, tails: Sequence[
     """Of several `tails` the one with which a prompt and a draft of so many nodes behind it are read soonest, in a context that
     `encode` makes anew.
 
-    A short tail is a second pass over all weights for the sake of a few rows, a long one has its attention masked; which of
-    them costs less depends on the processor.
+    A short tail is a second pass over all weights for the sake of a few rows, a long one may have its attention masked; which
+    of them costs less depends on the processor.
     """
     draft, taken = _forked(nodes), {tail: list[float]() for tail in tails}
     for _ in range(repeats):

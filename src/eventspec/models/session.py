@@ -166,7 +166,7 @@ class LanguageSession:
         # last layer than it needs.
         whole = self._last in reading.outputs
         self.chunked = reading.rows > 0 or reading.cache.capacity != reading.capacity or whole
-        self._latest: Tensor | None = None  # what the last layer gave for the prompt's last rows, beside a draft
+        self._latest: Tensor | None = None  # what the last layer gave for the prompt's last rows, [T', D]
 
     def read(self, rows: int) -> None:
         """Move the first `rows` pending rows into the cache."""
@@ -203,10 +203,10 @@ class LanguageSession:
         if 0 <= tap < self._last:
             return torch.cat(self._reading.outputs[tap])
         begin, end = self._reading.prompt.visual
-        some = not visual and begin < end and self._last not in self._reading.outputs
-        outputs = self._outputs_of_text() if some else self._outputs_of_last()
+        text_only = not visual and begin < end and self._last not in self._reading.outputs
+        outputs = self._outputs_of_text() if text_only else self._outputs_of_last()
         features = self.language.normed(outputs) if tap < 0 else outputs
-        if not some:
+        if not text_only:
             return features
         found = features.new_zeros(len(self._reading.prompt.rows), features.shape[1])
         found[:begin], found[end:] = features[:begin], features[begin:]
@@ -220,8 +220,8 @@ class LanguageSession:
         return self._runner.last_outputs(torch.cat(kept[self._last - 1]), None, self.cache)
 
     def _outputs_of_text(self) -> Tensor:
-        """What the last layer gives for the rows before and behind the visual ones, in this order: of those behind, the forward
-        with a draft has given what it read; those before are the same for every recording."""
+        """What the last layer gives for the rows before and behind the visual ones [T', D], in this order: of those behind, the
+        forward with a draft has given what it read; those before are the same for every recording."""
         prompt, (begin, end) = self._reading.prompt.rows, self._reading.prompt.visual
         entering = torch.cat(self._reading.outputs[self._last - 1])
         latest = entering[:0] if self._latest is None else self._latest
@@ -243,9 +243,14 @@ class LanguageSession:
         will read what it gives for them. Here they cost next to nothing, later 1.3 ms (Zen 3). None where nothing is drafted:
         what plain decoding asks for is computed as it computes it."""
         begin, end = self._reading.prompt.visual
-        if not len(proposal) or not self._unread or begin == end or not {-1, self._last} & set(self.taps):
+        if not len(proposal) or not self._unread or begin == end or not self._taps_last:
             return 0
         return max(0, min(len(self.pending), len(self._reading.prompt.rows) - end) - 1)
+
+    @property
+    def _taps_last(self) -> bool:
+        """Whether a drafter reads what the last layer gives."""
+        return bool({-1, self._last} & set(self.taps))
 
     @property
     def whole(self) -> bool:
@@ -286,7 +291,8 @@ class LanguageSession:
         arrived(logits)  # who asked needs them at once, and costs are learnt from the time they took
         if self._unread:
             self._reading.add(len(self.pending), outputs)
-            self._latest = outputs[self._last][: len(outputs[self._last]) - len(logits) + 1]
+            if self._taps_last:
+                self._latest = outputs[self._last][: len(outputs[self._last]) - len(logits) + 1]
         own = {layer: part[len(part) - len(logits) :] for layer, part in outputs.items()} if self.taps else {}
         found = [normed if tap < 0 else own[tap] for tap in self.taps]
         return Scores(logits, torch.cat(found, 1) if found else None)

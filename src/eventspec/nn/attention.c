@@ -14,6 +14,7 @@
 #else
 #define SIDE 2
 #endif
+_Static_assert(GROUP == 6, "STRIP has a case for each number of rows below it");
 #define ROWS 24 /* of a block: a multiple of GROUP */
 
 /* x [count][many], rows `x_stride` apart, times w [many][side * LANES], rows `w_stride` apart. */

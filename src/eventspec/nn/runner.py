@@ -73,8 +73,9 @@ class Rows:
             return None
         return self._biases(mask[self.causal :])
 
-    def native(self) -> tuple[int, Tensor | None]:
-        """`causal` and `added` for `attention.c`, where rows may be causal behind cached ones too."""
+    def native_mask(self) -> tuple[int, Tensor | None]:
+        """For `attention.c`, where rows may be causal behind cached ones too: how many of the first rows are, and the mask of
+        those behind them as numbers to be added [T - causal, cache.length + T]."""
         if self.mask is None:
             return len(self.x), None
         return self.leading, self._biases(self.mask[self.leading :])
@@ -138,7 +139,7 @@ class DecoderRunner:
         cache, start, many = rows.cache, rows.cache.length, len(rows.x)
         layers, packed = self._for(many)
         (cos, sin), x = rows.rope(self.cos, self.sin), filled(rows.x, packed)
-        causal, mask = rows.native()
+        causal, mask = rows.native_mask()
         tapped = [rows.x] if 0 in taps else []
         whole = len(layers) if wanted == many else len(layers) - 1
         for number, (layer, keys, values) in enumerate(zip(layers[:whole], cache.keys, cache.values, strict=False), 1):
