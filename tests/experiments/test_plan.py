@@ -11,7 +11,7 @@ from eventspec.core import BadInput
 from eventspec.experiments.figures import Row
 from eventspec.experiments.plan import BASE, StageTimes, chain_ahead, outlook, plain, rule_of_thumb
 from eventspec.experiments.profiles import BEST_CASE, PROFILES, RECORDED, methods_of, profile
-from eventspec.experiments.stages import bundled_questions, held_out_error, measure, profile_of, stages_of
+from eventspec.experiments.stages import held_out_error, measure, profile_of, stages_of, street_questions
 from eventspec.pairs import load_pair
 
 FAST = StageTimes(vision=10.0, prefill=30.0, step=2.0)
@@ -180,11 +180,12 @@ def test_an_answer_unlike_the_others_is_mispredicted() -> None:
 
 
 def test_every_lossless_method_of_the_bundled_pair_is_predicted() -> None:
-    with load_pair("nano", fit=False) as pair:
-        found = measure(pair, bundled_questions()[1:3]).outlook(40)
+    with load_pair("nano", fit=False) as pair, street_questions(2) as asked:
+        found = measure(pair, asked).outlook(40)
+    assert not any(question.recording.exists() for question in asked), "the clips are gone behind it"
     assert set(found["methods"]) == {name for name, m in pair.methods.items() if m.target.lossless and name != "auto"}
     assert {BASE, "hybrid", "cross-modal"} <= set(found["methods"])
     assert all(ms > 0 for ms in found["stages_ms"].values())
     assert all(row["total_ms"] > 0 and "2 answers" in row["acceptance_source"] for row in found["methods"].values())
     assert found["methods"][BASE]["speedup"] == 1.0
-    assert (found["answers"], found["recordings"]) == (2, ["street_scene"])
+    assert (found["answers"], found["recordings"]) == (2, ["clip_000000", "clip_000001"])

@@ -11,7 +11,7 @@ import typer
 from eventspec.cli.paths import given_path
 from eventspec.errors import BadInput
 
-USUAL_LIMIT = 10
+USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
 
 
@@ -25,7 +25,7 @@ def plan(
     ] = None,
     questions: Annotated[
         Path | None,
-        typer.Option(parser=given_path, help="Measure with these, a qa.jsonl; default: questions about a bundled scene."),
+        typer.Option(parser=given_path, help="Measure with these, a qa.jsonl; default: about scenes of the street."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help=f"At most this many of the questions (default: {USUAL_LIMIT}).")
@@ -57,23 +57,29 @@ def _of_profile(name: str, tokens: int) -> dict[str, Any]:
 
 
 def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dict[str, Any]:
+    from contextlib import nullcontext
+
     from rich.console import Console
     from rich.progress import Progress
 
     from eventspec.engine.workers import choose_placement, described_placement
-    from eventspec.experiments.stages import measure
+    from eventspec.experiments.stages import measure, street_questions
     from eventspec.pairs import load_pair
     from eventspec.recordings.qa import read_questions
 
-    page, asked = Console(stderr=True), None if questions is None else read_questions(questions, limit)
+    page, given = Console(stderr=True), None if questions is None else read_questions(questions, limit)
     # Predicted for a device each: how cores would be shared out is measured when a pair is loaded, and no part of the model.
     plan = "two" if choose_placement("auto") == "auto" else "auto"
-    with load_pair(where, plan) as ready, Progress(console=page, transient=True, disable=not page.is_terminal) as bar:
+    with (
+        load_pair(where, plan) as ready,
+        nullcontext(given) if given is not None else street_questions(limit) as asked,
+        Progress(console=page, transient=True, disable=not page.is_terminal) as bar,
+    ):
         task = bar.add_task("measuring")
         measured = measure(ready, asked, lambda done, total: bar.update(task, completed=done, total=total))
         about = f"pair {ready.name}, {described_placement(ready.workers.placement)}"
-    names = measured.recordings
-    about_what = names[0] if len(names) == 1 else f"{len(names)} recordings"
+    names, kind = measured.recordings, "recordings" if given is not None else "clips of the synthetic street"
+    about_what = names[0] if len(names) == 1 else f"{len(names)} {kind}"
     source = f"measured here: means over {measured.answers} answers about {about_what}"
     return {"pair": where, "about": about, "stages_source": source, **measured.outlook(tokens)}
 

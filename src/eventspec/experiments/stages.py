@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from eventspec.core import Budget, Sampling, Trace
@@ -15,26 +18,16 @@ from eventspec.experiments.figures import BASE, Row
 from eventspec.experiments.plan import MethodProfile, StageTimes, outlook
 from eventspec.experiments.statistics import ratio_of_sums
 from eventspec.pairs import Pair
-from eventspec.pairs.pair_file import DATA
 from eventspec.pairs.parts import EVENT_METHOD
 from eventspec.pairs.warming import request, session_of
-from eventspec.recordings.qa import Question
+from eventspec.recordings.qa import Question, read_questions
+from eventspec.scenes.writer import QA_NAME, write_scenes
 
-CLIP = "street_scene"
-"""What the bundled pair was trained for. On a recording of another world drafters are right less often."""
-ASKED = (
-    "Describe the scene.",
-    "How many road users are visible?",
-    "Where is the nearest road user?",
-    "Explain what to do and why.",
-    "Is anybody crossing the road?",
-    "How are we moving?",
-    "Who is on which side?",
-    "Can we drive on?",
-    "Give a full report.",
-    "What should the driver do?",
-)
-"""Long and short answers of many kinds: how much a method's rounds yield hangs on the question."""
+STREET = ("test", 4_177)
+"""Split and seed of the street clips that a pair is measured on, which nothing was fitted to."""
+CLIPS = 10
+"""How many they are: what drafters get right hangs on the scene and on the question. From ten questions about one clip,
+`event-eagle` was predicted 13 and 21 % too slow for 80 about others; from twenty about ten clips within 1 %."""
 CURVE = (2, 4, 8, 16, 32)
 """Lengths at which V(k) is measured."""
 SOURCE = "{answers} answers measured here, {tokens:.0f} tokens in the mean"
@@ -62,23 +55,28 @@ class Measured:
         return {**found, **made_of}
 
 
-def bundled_questions() -> list[Question]:
-    """Questions of many kinds about the bundled scene."""
-    return [Question(asked, DATA / "clips" / CLIP, asked, "-") for asked in ASKED]
+@contextmanager
+def street_questions(limit: int) -> Iterator[list[Question]]:
+    """At most `limit` questions about clips of the synthetic street, which the bundled pair was trained for: rendered for the
+    occasion, 0.3 s a clip, and gone behind it. On recordings of another world drafters are right less often."""
+    split, seed = STREET
+    with TemporaryDirectory(prefix="eventspec-street-") as place:
+        write_scenes(Path(place) / "scenes", min(CLIPS, limit), split, seed)
+        yield read_questions(Path(place) / "scenes" / QA_NAME, limit)
 
 
 def measure(
     pair: Pair,
-    questions: Sequence[Question] | None = None,
+    questions: Sequence[Question],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """Ask every question with every lossless method, interleaved, and time V(k) and a step of the event drafter."""
-    questions = list(bundled_questions() if questions is None else questions)
     # A method that chooses has no rounds of its own: it is as fast as what it chooses.
     usual = [name for name, method in pair.methods.items() if method.target.lossless and method.choice is None]
     arms = [Arm(name, name, pair) for name in usual]
     rows: list[dict[str, Row]] = []
-    for _, found in interleaved(arms, Recordings(questions), questions, Sampling()):
+    asked = list(questions)
+    for _, found in interleaved(arms, Recordings(asked), asked, Sampling()):
         rows.append(found)
         progress(len(rows), len(questions))
     step = pair.workers.start("drafter", lambda: _drafter_step(pair)).result()
