@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +56,13 @@ def test_what_cannot_be_planned_is_one_line(words: list[str], says: str, capsys:
     assert told.out == ""
     assert says in told.err
     assert told.err.count("\n") == 1
+
+
+def test_questions_about_a_recording_that_is_not_there_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for wrong, says in (("nowhere", "the recording "), ("example:nowhere", "there is no example:nowhere")):
+        rows = [{"recording": place, "question": "Who?", "answer": "?"} for place in ("example:street", wrong)]
+        (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        assert run(["plan", "--tokens", "30", "--questions", str(tmp_path / "qa.jsonl")]) == 2
+        told = capsys.readouterr()
+        assert told.err.count("\n") == 1
+        assert f"qa.jsonl, line 2: {says}" in told.err

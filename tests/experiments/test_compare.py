@@ -318,6 +318,8 @@ def test_unknown_controls_and_lonely_recordings_are_refused() -> None:
 def test_questions_are_spread_over_the_recordings(tmp_path: Path) -> None:
     path = tmp_path / "qa.jsonl"
     names = ["a", "a", "a", "b", "b", "c"]
+    for name in names:
+        (tmp_path / name).mkdir(exist_ok=True)
     lines = (json.dumps({"recording": name, "question": str(i), "answer": "?"}) for i, name in enumerate(names))
     path.write_text("\n".join(lines))
     assert [q.question for q in read_questions(path, 4)] == ["0", "3", "5", "1"]

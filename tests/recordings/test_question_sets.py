@@ -197,6 +197,7 @@ def test_deep_nesting_and_torn_json_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_line_of_json_ends_with_its_line_feed_only(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
     row = {"recording": "a", "question": "one\u2028two\x0b", "answer": "yes"}
     (tmp_path / "qa.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8")
     assert [question.question for question in read_questions(tmp_path / "qa.jsonl")] == [row["question"]]

@@ -99,14 +99,13 @@ def compare(
     from eventspec.experiments.compare import Interrupted, check_arms
     from eventspec.experiments.compare import compare as run
     from eventspec.pairs import check_method
-    from eventspec.recordings.qa import check_recordings, read_questions
+    from eventspec.recordings.qa import read_questions
 
     opening = _opening(sensor, monotonic)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
     _check_risk(risk, methods)
     contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
-    check_recordings(questions, asked)
     check_arms(methods, kinds, contexts)
     about: dict[str, Any] = {"sensor": sensor, "monotonic": monotonic, "risk": risk}
     if target is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eventspec.core import BadInput
-from eventspec.recordings.examples import PREFIX
+from eventspec.recordings.examples import PREFIX, place
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,9 @@ class Question:
     """What kind of question it is, where its file says so."""
 
 
-def check_recordings(path: Path, questions: list[Question]) -> None:
-    """BadInput, with the line, for a question of the qa.jsonl `path` about a recording that is not there."""
-    for question in questions:
-        if not str(question.recording).startswith(PREFIX) and not question.recording.exists():
-            raise BadInput(f"{path}, line {question.line}: there is no recording {question.recording}: check its place")
-
-
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     """Questions of a qa.jsonl, recordings relative to its folder or "example:NAME"; at most `limit`, spread over the
-    recordings. BadInput names file and line of what is wrong."""
+    recordings. BadInput names file and line of what is wrong, a recording that is not there too."""
     if not path.is_file():
         wrong = "is no file" if path.exists() else "does not exist"
         raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
@@ -54,12 +47,20 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts recording, question and answer")
         kind = row.get("kind") if isinstance(row.get("kind"), str) else None
-        place = Path(texts[0]) if texts[0].startswith(PREFIX) else path.parent / texts[0]
-        question = Question(f"{number:06d}", place, texts[1], texts[2], number, kind)
+        recording = Path(texts[0]) if texts[0].startswith(PREFIX) else path.parent / texts[0]
+        question = Question(f"{number:06d}", recording, texts[1], texts[2], number, kind)
         found.setdefault(question.recording, []).append(question)
     if not found:
         raise BadInput(f"{path} holds no questions: `eventspec scenes make` writes some")
     # Turn by turn through the recordings: questions about one recording have much in common.
     turns = max(map(len, found.values()))
     spread = [questions[turn] for turn in range(turns) for questions in found.values() if turn < len(questions)]
-    return spread[: limit or None]
+    asked = spread[: limit or None]
+    for question in asked:
+        try:
+            there = place(question.recording).exists()
+        except BadInput as error:  # no such example
+            raise BadInput(f"{path}, line {question.line}: {error}") from None
+        if not there:
+            raise BadInput(f"{path}, line {question.line}: the recording {question.recording} does not exist: check its place")
+    return asked

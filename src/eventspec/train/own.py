@@ -23,7 +23,6 @@ from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs import Pair, load_folders
 from eventspec.recordings import Recording
-from eventspec.recordings.examples import place
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
 from eventspec.train.loop import Report, note_run, same_run
@@ -48,9 +47,6 @@ def train(
     where a run was interrupted. BadInput and BadCheckpoint, one line each."""
     preset, recipes = PRESETS[preset_name], checked(names)
     asked = read_questions(questions, preset.answered)
-    for question in asked:
-        if not place(question.recording).exists():
-            raise BadInput(f"{questions}, line {question.line}: {question.recording} does not exist")
     pair = load_folders(target, method="autoregressive", how=how)
     ends, text_ids = pair.parts.ends, pair.parts.text_ids
     for name in names:
