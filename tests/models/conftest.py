@@ -159,7 +159,9 @@ def written(folder: Path, kind: str, seed: int = 5) -> Path:
         if "norm" in name and not name.endswith("bias"):
             weight.add_(1.0)
     model.generation_config = hf.GenerationConfig(**{**MARK_IDS, "eos_token_id": [MARK["</s>"], MARK["<|stop|>"]]})
+    hf.utils.logging.disable_progress_bar()  # its line would stand among what a test reads of stderr
     model.save_pretrained(folder)
+    hf.utils.logging.enable_progress_bar()
     pictures.save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(settings))
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
