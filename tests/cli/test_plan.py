@@ -66,3 +66,4 @@ def test_questions_about_a_recording_that_is_not_there_are_one_line(capsys: pyte
         told = capsys.readouterr()
         assert told.err.count("\n") == 1
         assert f"qa.jsonl, line 2: {says}" in told.err
+        assert "nowhere does not exist: check its place" in told.err or "choose one of example:" in told.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ def plan(
     ] = None,
     questions: Annotated[
         Path | None,
-        typer.Option(parser=given_path, help="Measure with these, a qa.jsonl; default: about scenes of the street."),
+        typer.Option(parser=given_path, help="Measure with these, a qa.jsonl; default: rendered street scenes."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help=f"At most this many of the questions (default: {USUAL_LIMIT}).")
@@ -57,8 +58,6 @@ def _of_profile(name: str, tokens: int) -> dict[str, Any]:
 
 
 def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dict[str, Any]:
-    from contextlib import nullcontext
-
     from rich.console import Console
     from rich.progress import Progress
 

@@ -26,8 +26,7 @@ from eventspec.scenes.writer import QA_NAME, write_scenes
 STREET = ("test", 4_177)
 """Split and seed of the street clips that a pair is measured on, which nothing was fitted to."""
 CLIPS = 10
-"""How many they are: what drafters get right hangs on the scene and on the question. From ten questions about one clip,
-`event-eagle` was predicted 13 and 21 % too slow for 80 about others; from twenty about ten clips within 1 %."""
+"""How many they are: what drafters get right hangs on the scene and on the question, so one clip tells little of others."""
 CURVE = (2, 4, 8, 16, 32)
 """Lengths at which V(k) is measured."""
 SOURCE = "{answers} answers measured here, {tokens:.0f} tokens in the mean"
@@ -67,7 +66,7 @@ def street_questions(limit: int) -> Iterator[list[Question]]:
 
 def measure(
     pair: Pair,
-    questions: Sequence[Question],
+    questions: list[Question],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """Ask every question with every lossless method, interleaved, and time V(k) and a step of the event drafter."""
@@ -75,8 +74,7 @@ def measure(
     usual = [name for name, method in pair.methods.items() if method.target.lossless and method.choice is None]
     arms = [Arm(name, name, pair) for name in usual]
     rows: list[dict[str, Row]] = []
-    asked = list(questions)
-    for _, found in interleaved(arms, Recordings(asked), asked, Sampling()):
+    for _, found in interleaved(arms, Recordings(questions), questions, Sampling()):
         rows.append(found)
         progress(len(rows), len(questions))
     step = pair.workers.start("drafter", lambda: _drafter_step(pair)).result()
