@@ -17,7 +17,7 @@ from eventspec.nn.decode import attention
 from eventspec.nn.long_prompts import has_native_attention, native_pays
 from eventspec.nn.native import attend_many, library
 from eventspec.nn.runner import Rows
-from eventspec.tree import tree_mask
+from eventspec.tree import node_mask
 
 NATIVE = pytest.mark.skipif(library() is None, reason="there is no compiler")
 
@@ -116,12 +116,12 @@ def asked_of(made: Llama, x: Tensor, how: str) -> Rows:
     if how == "all":
         return Rows(x, cache)
     if how == "tree":
-        return Rows(x, cache, None, tree_mask(nodes, 0, len(x) - 5), len(x) - 5)
+        return Rows(x, cache, None, node_mask(nodes, len(x) - 5), len(x) - 5)
     made.runner().step(Rows(x[:70], cache))
     cache.keep(70, [])
     if how == "behind":
         return Rows(x[70:], cache)
-    return Rows(x[70:], cache, None, tree_mask(nodes, 70, len(x) - 75), len(x) - 75)
+    return Rows(x[70:], cache, None, node_mask(nodes, len(x) - 5), len(x) - 75)
 
 
 @pytest.mark.parametrize("wanted", [None, 0, 1, 4, 9])

@@ -122,7 +122,7 @@ def test_a_prompt_is_read_with_the_tree_behind_it_as_alone(
     for leading in (0, pending):
         _, cache = prefilled(model, tokens[:past], [past], 256)
         places = [*range(past, past + pending), *(past + pending + depth for depth in depths(parents))]
-        mask = tree_mask(parents, past, pending)
+        mask = tree_mask(parents, past, pending)[leading:]
         rows = Rows(model.embed(tokens[past:]), cache, torch.tensor(places), mask, leading)
         assert rows.causal == (leading if past == 0 else 0)
         found.append(model.runner().step(rows)[0])

@@ -42,8 +42,8 @@ _attention = functools.cache(lambda: compiled(attention))
 @dataclass(frozen=True)
 class Rows:
     """New rows float [T, D] of one sequence behind its cached ones. positions int64 [T] (default: cache.length + 0..T-1); mask
-    bool [T, cache.length + T], True = may look (default: causal). `leading`: so many rows are causal, whatever the mask says of
-    them. They are written to the cache but not committed: call `cache.keep`."""
+    bool [T - leading, cache.length + T], True = may look (default: causal), is of the rows behind the first `leading`, which
+    are causal. They are written to the cache but not committed: call `cache.keep`."""
 
     x: Tensor
     cache: KVCache
@@ -67,18 +67,18 @@ class Rows:
         """The mask of the rows behind the `causal` ones as numbers to be added [T - causal, cache.length + T]; None: it would
         hide nothing, there are no such rows, or they are causal behind the cached ones and the kernel knows `chains`."""
         rows, start, mask = len(self.x), self.cache.length, self.mask
-        if mask is None and start and rows > 1 and not chains:
-            mask = torch.ones(rows, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
-        if mask is None:
-            return None
-        return self._biases(mask[self.causal :])
+        chained = self.leading - self.causal if mask is not None else rows if start and rows > 1 and not chains else 0
+        if chained:
+            chain = torch.ones(chained, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
+            mask = chain if mask is None else torch.cat((chain, mask))
+        return None if mask is None else self._biases(mask)
 
     def native_mask(self) -> tuple[int, Tensor | None]:
         """For `attention.c`, where rows may be causal behind cached ones too: how many of the first rows are, and the mask of
         those behind them as numbers to be added [T - causal, cache.length + T]."""
         if self.mask is None:
             return len(self.x), None
-        return self.leading, self._biases(self.mask[self.leading :])
+        return self.leading, self._biases(self.mask)
 
     def _biases(self, mask: Tensor) -> Tensor:
         return torch.zeros(mask.shape, dtype=self.x.dtype, device=self.x.device).masked_fill_(~mask, -torch.inf)

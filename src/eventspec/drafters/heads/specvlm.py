@@ -71,14 +71,14 @@ class SpecvlmHead(EagleHead):
     def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
         """The visual pairs through the compressor, which looks at the question's features."""
         begin, end = visual
-        rows = torch.cat((inputs.embeds[begin:end], inputs.tapped[begin:end]), 1)
-        kept, places = self.compressor(rows, inputs.tapped[end:])
-        embeds, tapped = kept.chunk(2, 1)
-        return HeadInputs(
-            torch.cat((inputs.embeds[:begin], embeds, inputs.embeds[end:])),
-            torch.cat((inputs.tapped[:begin], tapped, inputs.tapped[end:])),
-            torch.cat((inputs.positions[:begin], inputs.positions[begin:end][places], inputs.positions[end:])),
-        )
+        columns = inputs.embeds, inputs.tapped, inputs.positions
+        seen = (inputs.embeds[:0], inputs.tapped[:0], inputs.positions[:0])
+        if self.sees_visual:
+            rows = torch.cat((inputs.embeds[begin:end], inputs.tapped[begin:end]), 1)
+            kept, places = self.compressor(rows, inputs.tapped[end:])
+            seen = (*kept.chunk(2, 1), inputs.positions[begin:end][places])
+        parts = [torch.cat((own[:begin], of, own[end:])) for own, of in zip(columns, seen, strict=True)]
+        return HeadInputs(*parts)
 
     def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
         """As `Head.rollout`."""
