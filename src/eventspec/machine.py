@@ -46,6 +46,11 @@ def _first_core() -> dict[str, str]:
     return fields
 
 
+def usable_cores() -> int:
+    """Cores that this process may use: fewer than the machine has inside many containers."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def arrived(tensor: Tensor) -> None:
     """Wait until the GPU of a tensor has done all that this thread asked it for: before that a clock only knows when it was
     asked. Nothing for a CPU."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from eventspec.errors import BadInput
+from eventspec.machine import usable_cores
 
 Facts = dict[str, Any]
 GIB = 2**30
@@ -70,7 +71,7 @@ def examine() -> Facts:
         "eventspec": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cores": {"usable": _usable_cores(), "total": os.cpu_count()},
+        "cores": {"usable": usable_cores(), "total": os.cpu_count()},
         "memory_gib": _memory(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "torch": _torch(),
@@ -79,11 +80,6 @@ def examine() -> Facts:
         "bundled_pairs": _bundled_pairs(),
     }
     return {**facts, "warnings": _warnings(facts)}
-
-
-def _usable_cores() -> int:
-    """Cores this process may use: fewer than the machine has inside many containers."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory() -> dict[str, float] | None:

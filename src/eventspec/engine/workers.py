@@ -18,6 +18,7 @@ from eventspec.engine.breaker import Breaker
 from eventspec.engine.load import Load
 from eventspec.engine.openmp import release_team
 from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker, use_cores
+from eventspec.machine import usable_cores
 from eventspec.trace import Lane
 
 T = TypeVar("T")
@@ -201,5 +202,4 @@ def choose_placement(asked: str, target_device: str = "cpu", drafter_device: str
         return "two"
     if target_device.startswith("cuda"):
         return "one"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return "auto" if cores >= 2 else "one"
+    return "auto" if usable_cores() >= 2 else "one"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from eventspec.core import BadInput
 from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.policy import DraftPolicy
 from eventspec.files import write_text
-from eventspec.machine import cache_folder, processor
+from eventspec.machine import cache_folder, processor, usable_cores
 from eventspec.models.loading import LoadOptions
 from eventspec.nn.native import library
 from eventspec.pairs.auto import Chooser
@@ -133,11 +132,10 @@ def own_code() -> set[Path]:
 
 def machine() -> dict[str, Any]:
     """What costs depend on, as far as the system tells."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {
         "processor": processor(),
-        "cores": cores,
+        "cores": usable_cores(),
         "gpus": gpus,
         "torch": torch.__version__,
         "system": platform.platform(),

@@ -39,7 +39,7 @@ from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining
 from eventspec.train.answered import answered
-from eventspec.train.data import Branch, Clips, Questions
+from eventspec.train.data import WORKERS, Branch, Clips, Questions
 from eventspec.train.frozen import FrozenTarget
 from eventspec.train.loop import Checkpoint, Report, Stage, note_run, run_stage
 from eventspec.train.models import Sampler, initialise
@@ -108,7 +108,7 @@ def train(
     output: Output = "rows",
     phases: Iterable[str] = (),
     free_running: bool = False,
-    workers: int = 2,
+    workers: int = WORKERS,
     processes: Processes = ALONE,
     alike: Iterable[str] = (),
 ) -> Path:

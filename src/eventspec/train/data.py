@@ -19,12 +19,15 @@ from torch import Tensor
 
 from eventspec.events.representations import red_blue_classes
 from eventspec.events.stream import EventStream
+from eventspec.machine import usable_cores
 from eventspec.models.embedded import BOS, EOS, SPECIAL_TOKENS
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.facts import Facts, RoadUser
 from eventspec.scenes.language import every_wording
 
 SHARD = 500
+WORKERS = max(2, min(16, usable_cores()))
+"""Processes that render clips, or let a target answer, where a recipe is not told another number."""
 GROUNDS = (11, 7, 7, 5)
 """Classes of the four label planes: kind, action, colour, distance (0 = nothing)."""
 

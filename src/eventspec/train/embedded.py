@@ -28,7 +28,7 @@ from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes import SOURCE
 from eventspec.scenes.language import every_wording
 from eventspec.train.answers import answers_of
-from eventspec.train.data import SHARD, Branch, Clips, Questions, render_shards, train_tokenizer
+from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Questions, render_shards, train_tokenizer
 from eventspec.train.loop import Checkpoint, Report, Stage, TrainingFailed, note_run, run_stage
 from eventspec.train.models import DrafterTraining, Sampler, TargetTraining
 
@@ -262,7 +262,7 @@ def provenance(preset: Preset, out: Path, clips: Clips) -> dict[str, Any]:
     return {"size": preset.size, "train_clips": len(clips), "split": "train", "stages": stages, "torch": torch.__version__}
 
 
-def train(preset_name: str, out: Path, report: Report, workers: int = 2, begin_with: str | None = None) -> Path:
+def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, begin_with: str | None = None) -> Path:
     """The whole recipe: render, train the target beside the drafter, let the target answer, distil, export to OUT/pair.
     `begin_with`: the pair whose weights are gone on from, so that a changed street costs a fraction of the time.
 

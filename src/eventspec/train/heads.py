@@ -23,7 +23,7 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import answered
-from eventspec.train.data import Questions
+from eventspec.train.data import WORKERS, Questions
 from eventspec.train.distillation import BatchSource, HeadTraining
 from eventspec.train.loop import Report, Stage, note_run, run_stage
 from eventspec.train.models import Sampler, initialise
@@ -73,7 +73,7 @@ def train(
     names: list[str],
     out: Path,
     report: Report,
-    workers: int = 2,
+    workers: int = WORKERS,
     processes: Processes = ALONE,
     begin_with: str | None = None,
 ) -> Path:

@@ -23,7 +23,7 @@ from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import Preset, answered
-from eventspec.train.data import Branch, Clips, Questions, drawn, pack
+from eventspec.train.data import WORKERS, Branch, Clips, Questions, drawn, pack
 from eventspec.train.frozen import FrozenTarget, Said
 from eventspec.train.loop import Checkpoint, Report, Stage, note_run, run_stage
 from eventspec.train.models import Sampler, autocast, through
@@ -117,7 +117,7 @@ class LowRankTraining(nn.Module):
         return model.to("cpu").eval()
 
 
-def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, workers: int = 2) -> Path:
+def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, workers: int = WORKERS) -> Path:
     """Train low-rank updates of a pair's event drafter and write OUT/pair: the pair with the drafter that they make. Picks up
     where a run was interrupted. BadInput without peft."""
     check_peft()

@@ -123,8 +123,9 @@ class DrafterTraining(nn.Module):
         prefix = len(before) + config.event_tokens
         packed = pack([self.branches(int(i)) for i in index], prefix)
         device = next(self.parameters()).device
-        pictures = pixels_from_classes(self.clips.column("classes", index).flatten(0, 1)).unflatten(0, (len(index), -1))
-        pixels = augment_events(pictures.contiguous(), self.rng).to(device)
+        classes = self.clips.column("classes", index).to(device)
+        pictures = pixels_from_classes(classes.flatten(0, 1)).unflatten(0, (len(index), -1))
+        pixels = augment_events(pictures.contiguous(), self.rng)
         labels = self.clips.column("window_labels", index).to(device)
         with autocast(device):
             features = model.tower(pixels.flatten(0, 1))

@@ -23,7 +23,7 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.packers import save_packer
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import Preset, answered
-from eventspec.train.data import Branch, Clips, Questions, drawn
+from eventspec.train.data import WORKERS, Branch, Clips, Questions, drawn
 from eventspec.train.frozen import FrozenTarget, Said
 from eventspec.train.loop import Checkpoint, Report, Stage, run_stage
 from eventspec.train.models import Sampler, autocast, initialise
@@ -70,7 +70,7 @@ class PackerTraining(nn.Module):
         return self.target.agreement(saying, answers, self.packed)
 
 
-def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = 2) -> Path:
+def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = WORKERS) -> Path:
     """Train a packer for a pair's target and write OUT/pair: the pair with it. Picks up where a run was interrupted."""
     preset, folder = PRESETS[preset_name], folder_of(pair)
     target = load_video_llava(folder / "target")
