@@ -67,7 +67,10 @@ class Rows:
         """The mask of the rows behind the `causal` ones as numbers to be added [T - causal, cache.length + T]; None: it would
         hide nothing, there are no such rows, or they are causal behind the cached ones and the kernel knows `chains`."""
         rows, start, mask = len(self.x), self.cache.length, self.mask
-        chained = self.leading - self.causal if mask is not None else rows if start and rows > 1 and not chains else 0
+        if mask is None:
+            chained = rows if start and rows > 1 and not chains else 0
+        else:
+            chained = self.leading - self.causal
         if chained:
             chain = torch.ones(chained, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
             mask = chain if mask is None else torch.cat((chain, mask))
