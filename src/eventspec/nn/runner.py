@@ -51,6 +51,12 @@ class Rows:
     mask: Tensor | None = None
     leading: int = 0
 
+    def __post_init__(self) -> None:
+        """Machine code reads a mask by its own count of rows, so one of another shape would be read past its end."""
+        if self.mask is not None:
+            rows = len(self.x)
+            assert self.mask.shape == (rows - self.leading, self.cache.length + rows), "the mask is not these rows'"
+
     def rope(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin of their positions, [T, 1, head_dim] each."""
         start, dtype = self.cache.length, self.x.dtype
