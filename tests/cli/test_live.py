@@ -55,6 +55,14 @@ def test_live_reports_what_came_and_how_long_answers_took(capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["token_ids"] == told["answers"][-1]["token_ids"]
 
 
+def test_a_window_that_the_recording_cannot_fill_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("live", "--recording", str(REAL), "--prompt", QUESTIONS[1], "--seconds", "0.5", "--max-new-tokens", "4", "--json")
+    for window, told in (("3000000", True), ("400000", False)):
+        assert run([*words, "--window-us", window]) == 0
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        assert any(note.startswith("no window is full: 3 s, and the recording has ") for note in notes) is told
+
+
 def test_frames_that_share_features_make_the_answers_lossy(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("live", "--recording", str(REAL), "--prompt", QUESTIONS[1], "--seconds", "1", "--every", "0.5")
     assert run([*words, "--max-new-tokens", "4", "--reuse-below", "1000"]) == 0

@@ -21,12 +21,13 @@ from torch import nn
 
 from eventspec.core import BadInput
 from eventspec.drafters.prior import TextPrior
-from eventspec.models.embedded import BOS, EOS, FINE_VOCABULARY, IMAGE, PAD, SIZES, SPECIAL_TOKENS, VIDEO, VOCABULARY
+from eventspec.models.embedded import BOS, EOS, FINE_VOCABULARY, IMAGE, PAD, SIZES, SPECIAL_TOKENS, VIDEO, VOCABULARY, Size
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
 from eventspec.models.video_llava import VideoLlava, load_video_llava, save_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes import SOURCE
 from eventspec.scenes.language import every_wording
+from eventspec.text import Vocabulary
 from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Questions, render_shards, train_tokenizer
 from eventspec.train.loop import Checkpoint, Report, Stage, TrainingFailed, note_run, run_stage
@@ -154,6 +155,19 @@ def _take_over(
     training.load_state_dict(state)
 
 
+def check_beginning(size: Size, pair: Path) -> None:
+    """BadCheckpoint for a pair to begin with that is damaged, BadInput for one of another size: before clips are rendered."""
+    Vocabulary.load(pair / "tokenizer.json")
+    for fresh, found in (
+        (VideoLlava(size.target), load_video_llava(pair / "target")),
+        (EventGpt(size.drafter), load_eventgpt(pair / "drafter")),
+    ):
+        weights = found.state_dict()
+        for name, tensor in fresh.state_dict().items():
+            if name not in weights or weights[name].shape[1:] != tensor.shape[1:]:  # rows of tokens may be more or fewer
+                raise BadInput(f"{pair}: its weights are not of this preset's size ({name}): choose another preset or pair")
+
+
 def train_fine(preset: Preset, out: Path, clips: Clips, report: Report, answers: dict[int, list[Branch]]) -> EventGpt:
     """The distilled drafter with a finer tokenizer, on the target's answers spelled anew.
 
@@ -272,6 +286,8 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
     begin = None if begin_with is None else folder_of(begin_with)
     if begin is None and not preset.tower.seconds:
         raise BadInput(f"preset {preset_name} goes on from a pair's weights: say whose with --begin-with")
+    if begin is not None:
+        check_beginning(SIZES[preset.size], begin)
     out.mkdir(parents=True, exist_ok=True)
     note_run(out, {"recipe": "embedded", "preset": preset_name, "begin_with": begin_with})
     for number, _ in enumerate(render_shards(out / "clips", preset.shards, 0, workers), 1):

@@ -52,6 +52,7 @@ PRESETS = {
 }
 NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
 """The heads that are trained unless others are named."""
+NOTHING: Mapping[str, Head] = {}
 
 
 def checked(names: Iterable[str]) -> dict[str, Recipe]:
@@ -81,6 +82,7 @@ def train(
     any number of processes; the first of them does alone what is not training. `begin_with`: a pair, this one or another of its
     size; the weights that its heads have in common with the new ones are where these begin."""
     preset, folder = PRESETS[preset_name], folder_of(pair)
+    earlier = {} if begin_with is None else earlier_heads(names, folder_of(begin_with))  # damaged ones are told before the work
     target, tokenizer = load_video_llava(folder / "target"), Tokenizer.from_file(str(folder / "tokenizer.json"))
     with processes.first_ahead():
         note_run(out, {"target": fingerprint(target.language), "preset": preset_name, "heads": names})
@@ -88,7 +90,7 @@ def train(
         judged = answered(folder, out, "calibration", min(preset.answered, CALIBRATION), report, workers)
     used = {token for known in answers.values() for branch in known for token in branch.answer}
     sizes = TargetSizes(target.config.language, tuple(sorted(used)), target.config.vision.tokens)
-    heads = new_heads(names, sizes, None if begin_with is None else folder_of(begin_with))
+    heads = new_heads(names, sizes, earlier)
     torch.manual_seed(1 + processes.rank)  # every process draws its own noise, and its own questions
     target.to(processes.device)
     questions = Questions(tokenizer)
@@ -99,16 +101,21 @@ def train(
     return export(folder, heads, rates, target.to("cpu"), out) if processes.first else out / "pair"
 
 
-def new_heads(names: Iterable[str], sizes: TargetSizes, older: Path | None = None) -> dict[str, Head]:
-    """Heads with their first weights; what those of the pair in the folder `older` have in common with them is taken over."""
+def earlier_heads(names: Iterable[str], pair: Path) -> dict[str, Head]:
+    """By the name of the head that begins with it, what the pair in this folder has; BadCheckpoint for a damaged one."""
+    target, places = load_video_llava(pair / "target").language, {name: pair / "heads" / earlier_head(name) for name in names}
+    return {name: load_head(place, target).head for name, place in places.items() if place.is_dir()}
+
+
+def new_heads(names: Iterable[str], sizes: TargetSizes, earlier: Mapping[str, Head] = NOTHING) -> dict[str, Head]:
+    """Heads with their first weights; what the `earlier` one of a name has in common with it is taken over."""
     torch.manual_seed(0)
     heads = {name: recipe.make(sizes) for name, recipe in checked(names).items()}
-    target = None if older is None else load_video_llava(older / "target").language
     for name, head in heads.items():
         initialise(head)
         head.begin()
-        if older is not None and target is not None and (older / "heads" / earlier_head(name)).is_dir():
-            take_over(head, load_head(older / "heads" / earlier_head(name), target).head, RECIPES[name].fresh)
+        if name in earlier:
+            take_over(head, earlier[name], RECIPES[name].fresh)
     return heads
 
 
