@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from eventspec.errors import BadInput, EventspecError
+from eventspec.models.embedded import SIZES
+from eventspec.models.video_llava import VideoLlava
 from eventspec.pairs.pair_file import DATA
 from eventspec.train import embedded, heads
 
@@ -48,6 +51,15 @@ def test_a_pair_of_another_size_is_told_before_clips_are_rendered(pair: Path, tm
     with pytest.raises(BadInput, match="not of this preset's size"):
         embedded.train("cpu-base", tmp_path / "out", silent, begin_with=str(pair))
     assert not (tmp_path / "out").exists()
+
+
+def test_sizes_that_hang_on_the_first_axis_are_compared_too() -> None:
+    """Positions [tokens, D] of a tower for larger pictures differ in nothing else; of token rows there may be more."""
+    nano = SIZES["nano"].target
+    language, vision = replace(nano.language, vocab_size=900), replace(nano.vision, image_size=2 * nano.vision.image_size)
+    embedded.check_size(VideoLlava(nano), VideoLlava(replace(nano, language=language)), NANO)
+    with pytest.raises(BadInput, match="positions"):
+        embedded.check_size(VideoLlava(nano), VideoLlava(replace(nano, vision=vision)), NANO)
 
 
 def test_a_pair_that_fits_is_gone_on_from(pair: Path, tmp_path: Path) -> None:

@@ -65,6 +65,14 @@ class Replay:
         if self._error is not None:
             raise self._error
 
+    @property
+    def notes(self) -> list[str]:
+        """What of the recording does not suit the stream's windows, one sentence each."""
+        window, length = self.live.policy.window_us, self.recording.span.duration_us
+        if window <= length + PACKET_US:  # a clip of a second ends with its last event, a little before that
+            return []
+        return [f"windows of {window / 1e6:g} s are longer than the recording ({length / 1e6:g} s): choose a smaller window_us"]
+
     def on_recording(self, window: Window) -> Window:
         """A window of the stream on the recording's own clock."""
         shift = max(0, (window.end_us - 1 - self.recording.span.start_us) // self.turn_us) * self.turn_us

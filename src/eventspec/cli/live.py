@@ -58,7 +58,6 @@ def live(
         size = parse_sensor_size(sensor) if sensor is not None else None
         opened = Recording.open(recording, size, monotonic)
         loaded = load_pair(pair, device_plan)
-    length = opened.span.duration_us
     policy: dict[str, Any] = {
         "windows": windows,
         "window_us": window_us,
@@ -72,8 +71,7 @@ def live(
         replay = Replay(stream, opened, seconds)
         answers = asked(stream, replay, prompt, every, max_new_tokens, as_json)
         found = report(stream, replay, answers, prompt)
-    longer = [f"no window is full: {window_us / 1e6:g} s, and the recording has {length / 1e6:g}"] if window_us > length else []
-    found["notes"] = [*opened.notes, *longer, *loaded.notes_on(opened), *found["notes"]]
+    found["notes"] = [*opened.notes, *replay.notes, *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
         typer.echo(json.dumps(found))

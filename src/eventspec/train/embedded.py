@@ -147,25 +147,27 @@ def _take_over(
 ) -> None:
     """Weights of a model of `pair`; pieces that both tokenizers have keep their rows. The grounding heads start anew: a pair
     has none. BadInput for a pair of another size."""
+    check_size(training.model, model, pair)
     fresh = training.state_dict()
     found = {f"model.{name}": tensor.float() for name, tensor in model.state_dict().items()}
-    state = {**fresh, **respelled(found, Tokenizer.from_file(str(pair / "tokenizer.json")), tokenizer, fresh)}
-    if wrong := [name for name, tensor in fresh.items() if state[name].shape != tensor.shape]:
-        raise BadInput(f"{pair}: its {wrong[0]} has the shape {tuple(state[wrong[0]].shape)}, not that of this preset's size")
-    training.load_state_dict(state)
+    own = Tokenizer.from_file(str(pair / "tokenizer.json"))
+    training.load_state_dict({**fresh, **respelled(found, own, tokenizer, fresh)})
 
 
 def check_beginning(size: Size, pair: Path) -> None:
     """BadCheckpoint for a pair to begin with that is damaged, BadInput for one of another size: before clips are rendered."""
     Vocabulary.load(pair / "tokenizer.json")
-    for fresh, found in (
-        (VideoLlava(size.target), load_video_llava(pair / "target")),
-        (EventGpt(size.drafter), load_eventgpt(pair / "drafter")),
-    ):
-        weights = found.state_dict()
-        for name, tensor in fresh.state_dict().items():
-            if name not in weights or weights[name].shape[1:] != tensor.shape[1:]:  # rows of tokens may be more or fewer
-                raise BadInput(f"{pair}: its weights are not of this preset's size ({name}): choose another preset or pair")
+    check_size(VideoLlava(size.target), load_video_llava(pair / "target"), pair)
+    check_size(EventGpt(size.drafter), load_eventgpt(pair / "drafter"), pair)
+
+
+def check_size(wanted: nn.Module, found: nn.Module, pair: Path) -> None:
+    """BadInput where a model of `pair` is not of the `wanted` one's size; it may know more or fewer tokens."""
+    weights = found.state_dict()
+    for name, tensor in wanted.state_dict().items():
+        begin = 1 if f"model.{name}" in (EMBEDDING, HEAD) else 0
+        if name not in weights or weights[name].shape[begin:] != tensor.shape[begin:]:
+            raise BadInput(f"{pair}: its weights are not of this preset's size ({name}): choose another preset or pair")
 
 
 def train_fine(preset: Preset, out: Path, clips: Clips, report: Report, answers: dict[int, list[Branch]]) -> EventGpt:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -52,7 +53,6 @@ PRESETS = {
 }
 NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
 """The heads that are trained unless others are named."""
-NOTHING: Mapping[str, Head] = {}
 
 
 def checked(names: Iterable[str]) -> dict[str, Recipe]:
@@ -107,7 +107,7 @@ def earlier_heads(names: Iterable[str], pair: Path) -> dict[str, Head]:
     return {name: load_head(place, target).head for name, place in places.items() if place.is_dir()}
 
 
-def new_heads(names: Iterable[str], sizes: TargetSizes, earlier: Mapping[str, Head] = NOTHING) -> dict[str, Head]:
+def new_heads(names: Iterable[str], sizes: TargetSizes, earlier: Mapping[str, Head] = MappingProxyType({})) -> dict[str, Head]:
     """Heads with their first weights; what the `earlier` one of a name has in common with it is taken over."""
     torch.manual_seed(0)
     heads = {name: recipe.make(sizes) for name, recipe in checked(names).items()}
