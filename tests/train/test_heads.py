@@ -313,8 +313,8 @@ def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
         del PRESETS["tiny"]
     pair = load_pair(folder)
     assert {"eagle", "specvlm"} <= pair.methods.keys()
-    assert set(pair.heads) == set(RECIPES)
+    assert set(pair.parts.heads) == set(RECIPES)
     assert isinstance(pair.target, LanguageTarget)
-    assert all(load_head(where, pair.target.language).rates for where in pair.heads.values())
+    assert all(load_head(where, pair.target.language).rates for where in pair.parts.heads.values())
     told = json.loads((folder / "heads.json").read_text())["calibration"]["tau"]
     assert all(np.isfinite(list(told.values())))
