@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from eventspec.lanes import Workers
 
 # Tests run side by side: threads that wait for each other by spinning would take the cores from those they wait for. Read once,
 # when torch is loaded.
@@ -156,3 +161,21 @@ def default_costs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("eventspec.pairs.loading.fitted", lambda pair: pair)
         yield
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What hangs waits here; opened at the end of the test at the latest."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def two() -> Iterator[Workers]:
+    """Two lanes; their threads end with the test."""
+    from eventspec.lanes import Workers
+
+    lanes = Workers("two")
+    yield lanes
+    lanes.close()

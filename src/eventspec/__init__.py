@@ -36,9 +36,12 @@ _HOMES = {
     "EventStream": "events",
     "Recording": "recordings",
     "Pair": "pairs",
+    "Ask": "ask",
+    "Batch": "ask",
     "Result": "ask",
     "count_image": "events",
     "generate": "ask",
+    "generate_many": "ask",
     "histogram": "events",
     "load_pair": "pairs",
     "sliding_windows": "recordings",
@@ -49,8 +52,11 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from eventspec.ask import Ask as Ask
+    from eventspec.ask import Batch as Batch
     from eventspec.ask import Result as Result
     from eventspec.ask import generate as generate
+    from eventspec.ask import generate_many as generate_many
     from eventspec.ask import stream as stream
     from eventspec.ask import stream_text as stream_text
     from eventspec.core import BadInput as BadInput

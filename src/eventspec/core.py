@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from eventspec.errors import BadCheckpoint as BadCheckpoint
 from eventspec.errors import BadInput as BadInput
 from eventspec.errors import EventspecError as EventspecError
+from eventspec.media import EventSlice as EventSlice
+from eventspec.media import FrameRows as FrameRows
+from eventspec.media import FrameSlice as FrameSlice
+from eventspec.media import Media as Media
+from eventspec.media import Window as Window
 from eventspec.sampling import Constraint as Constraint
 from eventspec.sampling import ConstraintState as ConstraintState
 from eventspec.sampling import Sampling as Sampling
@@ -28,74 +33,6 @@ if TYPE_CHECKING:
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 """int64 [N] token ids or node indices."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A half-open time slice ``[start_us, end_us)`` of a recording, int64 microseconds."""
-
-    start_us: int
-    end_us: int
-
-    def __post_init__(self) -> None:
-        if not all(isinstance(time, int | np.integer) for time in (self.start_us, self.end_us)):
-            raise BadInput(f"window [{self.start_us!r}, {self.end_us!r}) us: both must be whole numbers")
-        if self.end_us <= self.start_us:
-            raise BadInput(f"window [{self.start_us}, {self.end_us}) us is empty: its end must be after its start")
-
-    @property
-    def duration_us(self) -> int:
-        return self.end_us - self.start_us
-
-
-class EventSlice(Protocol):
-    """Events of one window, columns of equal length [E]; see ``eventspec.events.stream.EventStream``."""
-
-    @property
-    def x(self) -> np.ndarray[Any, np.dtype[np.uint16]]: ...
-    @property
-    def y(self) -> np.ndarray[Any, np.dtype[np.uint16]]: ...
-    @property
-    def t(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
-    @property
-    def p(self) -> np.ndarray[Any, np.dtype[np.uint8]]: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def height(self) -> int: ...
-
-
-class FrameRows(Protocol):
-    """Frames uint8 [K, H, W, 3] RGB: an array, or ``eventspec.video.stored.StoredFrames``, which are read when asked for.
-
-    Index by an array of places for those frames as an array; ``np.asarray`` would read all of them.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[np.uint8]: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Any: ...
-    def __getitem__(self, places: Any, /) -> Any: ...
-
-
-class FrameSlice(Protocol):
-    """Frames of one window and int64 [K] times; see ``eventspec.video.clip.VideoClip``."""
-
-    @property
-    def frames(self) -> FrameRows: ...
-    @property
-    def times_us(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Media:
-    """What was recorded in one window; both halves are read-only views. One object is one recording to everybody who keeps
-    work about it, so it is compared by identity."""
-
-    events: EventSlice | None = None
-    video: FrameSlice | None = None
 
 
 @dataclass(frozen=True)
@@ -228,12 +165,13 @@ Update = Provisional | Committed | Retracted
 class Limits:
     """What a target can be asked: `vocabulary` rows of its logits; `layers` whose outputs can be tapped; whether it understands
     `trees`, not only chains; `rounding`: logits that are no more than this apart may change places when a row is scored among
-    others (measured, see ``engine.numerics``)."""
+    others (measured, see ``engine.numerics``); `batches`: the rounds of several answers share a forward."""
 
     vocabulary: int
     layers: int
     trees: bool
     rounding: float
+    batches: bool = False
 
 
 class TargetPrompt(Protocol):
@@ -252,13 +190,13 @@ class TargetSession(TargetPrompt, Protocol):
 
     @property
     def chunked(self) -> bool:
-        """Whether the prompt is read in more than one forward, so that its logits may differ by rounding from `again`'s."""
+        """Whether the prompt is read in more than one forward: its logits may differ by rounding from `fresh_copy`'s."""
 
-    def again(self) -> TargetSession:
+    def fresh_copy(self) -> TargetSession:
         """The same prompt in a session that has read nothing of it yet, and will read it in one forward."""
 
     def score(self, proposal: Proposal) -> Scores:
-        """ONE forward over (all pending tokens | the proposal's N nodes)."""
+        """ONE forward over (all pending tokens | the proposal's N nodes), for this answer alone; see `Target.score`."""
 
     def commit(self, verdict: Verdict) -> None:
         """Keep the keys of the accepted path, drop the rest; the bonus token becomes pending."""
@@ -267,7 +205,11 @@ class TargetSession(TargetPrompt, Protocol):
 class Context(Protocol):
     """A recording as a target sees it: its visual rows, and from the first question on the keys and values of the prompt up to
     the last of them. Any number of questions can be asked about it, at the same time too; each is answered as if it were the
-    first."""
+    first. Inherit from it: what has a body here is the default."""
+
+    def keep_outputs(self) -> None:
+        """More questions are to come, by any method: keep what was computed of a prompt and a later drafter may read."""
+        return
 
     def extend(self, frames: np.ndarray[Any, np.dtype[np.uint8]], trace: Trace) -> None:
         """More frames uint8 [K, H, W, 3] of the same window, as they arrive. BadInput where the target takes no more."""
@@ -283,16 +225,24 @@ class Context(Protocol):
 
 
 class Target(Protocol):
-    """Gives the true distribution."""
+    """Gives the true distribution. Inherit from it: what has a body here is the default."""
 
     lossless: bool
+    if TYPE_CHECKING:
 
-    @property
-    def limits(self) -> Limits:
-        """What it can be asked. `rounding` is measured on first use, which takes some tens of steps."""
+        @property
+        def limits(self) -> Limits:
+            """What it can be asked. `rounding` is measured on first use, which takes some tens of steps."""
+    else:  # a property would keep classes that inherit from this one from setting the attribute
+        limits: Limits
 
     def encode(self, media: Media, trace: Trace) -> Context:
         """Vision encoding: pixels -> visual rows. BadInput for a recording that lacks what the target sees."""
+
+    def score(self, batch: Sequence[tuple[TargetSession, Proposal]]) -> list[Scores]:
+        """The rounds of several answers, sessions of this target all of them: ONE forward where `limits.batches`. A batch of
+        one is the usual case."""
+        return [session.score(proposal) for session, proposal in batch]
 
 
 class DraftSession(Protocol):
@@ -309,14 +259,11 @@ class DraftSession(Protocol):
         """Tokens that were committed, judged from `scores`; the drafter re-synchronises here. A drafter that was late hears of
         several verdicts in a row, whose paths refer to proposals that were made without it: go by the tokens."""
 
-
-@runtime_checkable
-class WritesOn(Protocol):
-    """A draft session that can use a lane that nobody waits for."""
-
     def write_on(self, budget: Budget) -> None:
-        """Go on behind the likeliest path of the head start to the answer's end, or until the budget's `until` says so, for
-        whoever looks the text up (`drafters.reused`). Nothing is proposed."""
+        """For a drafter in `Drafts.writing`: on a lane with time to spare, go on along the likeliest path of the head start to
+        the answer's end, or until the budget's `until` says so, for drafters that look the text up (`drafters.reused`).
+        Nothing is proposed."""
+        return
 
 
 class Drafter(Protocol):

@@ -24,10 +24,11 @@ from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
 from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead
 from eventspec.drafters.heads.trees import static_tree
 from eventspec.drafters.heads.vispec import VispecHead
+from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
@@ -113,7 +114,8 @@ def answered(
     model: LanguageTarget, by: FeatureDrafter | None, request: Request, floor: float = 0.02
 ) -> tuple[list[int], Trace]:
     trace, policy = Trace(), DraftPolicy(max_nodes=59, node_cost=floor, worth=1.0, level_cost=0.0)
-    found = run(model, Drafts((), (by,)), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
+    workers, stop = Workers("one"), StopDetector(request.sampling.stop_ids)
+    found = run(Decoding(Asking(model, request, stop, Drafts((), (by,)), policy), workers, trace), workers)
     return found.token_ids, trace
 
 

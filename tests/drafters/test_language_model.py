@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from eventspec.core import Budget, Proposal, Scores, Trace, Verdict
 from eventspec.drafters.language_model import LanguageDraft
+from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.runner import DecoderRunner, Rows
 from eventspec.text import StopDetector
@@ -279,7 +280,8 @@ def answered(
 ) -> tuple[list[int], Trace]:
     trace = Trace()
     stop = StopDetector(request.sampling.stop_ids)
-    return run(target, Drafts.by(drafter), request, policy, lanes, trace, stop).token_ids, trace
+    asked = Asking(target, request, stop, Drafts.by(drafter), policy)
+    return run(Decoding(asked, lanes, trace), lanes).token_ids, trace
 
 
 def greedy(model: Any, most: int) -> list[int]:

@@ -29,7 +29,7 @@ from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.retokenized import MAPPINGS, shared_ids
 from eventspec.engine import DraftPolicy, run
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig

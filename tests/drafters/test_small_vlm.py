@@ -11,10 +11,11 @@ import torch
 
 from eventspec.core import Drafter, Media, Request, Sampling, TappedPrompt, Trace
 from eventspec.drafters.heads.massv import Pruned, SmallConfig, SmallVlm, SmallVlmDrafter
+from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
@@ -60,7 +61,8 @@ def _inference() -> Iterator[None]:
 
 def answered(model: LanguageTarget, by: Drafter | None, request: Request) -> tuple[list[int], Trace]:
     trace, policy = Trace(), DraftPolicy(max_nodes=20, node_cost=1e-9, level_cost=0.0)
-    found = run(model, Drafts((), (by,)), request, policy, Workers("one"), trace, StopDetector(request.sampling.stop_ids))
+    workers, stop = Workers("one"), StopDetector(request.sampling.stop_ids)
+    found = run(Decoding(Asking(model, request, stop, Drafts((), (by,)), policy), workers, trace), workers)
     return found.token_ids, trace
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,16 +22,19 @@ from eventspec.core import (
     Retracted,
     Sampling,
     Scores,
+    Target,
     TargetSession,
     Trace,
     Update,
     Verdict,
 )
+from eventspec.engine.answer import Outcome
+from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.distribution import choose, position_rng
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.generate import Outcome, run
+from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
@@ -165,7 +167,7 @@ def _hostile(truth: list[int], rng: np.random.Generator) -> Callable[[int, Budge
     return draft
 
 
-class Wrapped:
+class Wrapped(Target):
     """A target whose sessions are `change`d: (session, tail it was opened with) -> session."""
 
     lossless = True
@@ -232,8 +234,8 @@ def decode(
     stop = StopDetector(request.sampling.stop_ids, request.sampling.stop_strings, lambda ids: "".join(f"<{i}>" for i in ids))
     # A `drafter` that breaks the protocol is sorted as it says, or as one that starts at once.
     drafts = drafter if isinstance(drafter, Drafts) else Drafts(() if needs_target(drafter) else (drafter,), (drafter,))
-    common = (target or tiny.target, drafts, request, policy, workers, trace, stop)
-    outcome = run(*common, reader, lambda: cancelled(reader))  # type: ignore[arg-type]
+    asked = Asking(target or tiny.target, request, stop, drafts, policy, reader, lambda: cancelled(reader))  # type: ignore[arg-type]
+    outcome = run(Decoding(asked, workers, trace), workers)
     assert reader.committed == outcome.token_ids
     assert reader.provisional == []
     return Ran(outcome, trace, reader)
@@ -283,22 +285,6 @@ def wrapped() -> type[Wrapped]:
 @pytest.fixture(scope="session")
 def reader() -> type[Reader]:
     return Reader
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """What hangs waits here; opened at the end of the test at the latest."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-@pytest.fixture
-def two() -> Iterator[Workers]:
-    """Two lanes; their threads end with the test."""
-    lanes = Workers("two")
-    yield lanes
-    lanes.close()
 
 
 @pytest.fixture(scope="session")

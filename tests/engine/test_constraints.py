@@ -17,7 +17,7 @@ from eventspec.core import BadInput, Budget, Proposal, Request, Sampling
 from eventspec.engine.distribution import choose
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 
 V = 40
 FEATURES: dict[str, dict[str, Any]] = {

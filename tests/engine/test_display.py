@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from eventspec.core import Budget, Committed, Proposal, Provisional
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 
 
 @pytest.fixture(scope="module")

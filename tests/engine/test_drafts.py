@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eventspec.core import Budget, Media, Proposal, Sampling, Trace
+from eventspec.core import Budget, Media, Proposal, Sampling, Target, Trace
 from eventspec.engine.drafting import WIDER
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 
 EAGER = DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1)
 
@@ -231,7 +231,7 @@ def test_a_draft_that_is_there_is_verified_in_the_forward_that_reads_the_prompt(
         drafted.set()
         return Proposal.chain(truth[at : at + min(budget.max_nodes, budget.max_depth)])
 
-    class Target:
+    class Slow(Target):
         limits, lossless = world.target.limits, True
 
         def encode(self, media: Media, trace: Trace) -> Any:
@@ -248,7 +248,7 @@ def test_a_draft_that_is_there_is_verified_in_the_forward_that_reads_the_prompt(
             return session
 
     tails: list[int] = []
-    ran = decoded(world, oracle(truth, draft), request, replace(EAGER, tail=3), two, Target())
+    ran = decoded(world, oracle(truth, draft), request, replace(EAGER, tail=3), two, Slow())
     assert ran.outcome.token_ids == truth
     assert ran.trace.rounds[0].accepted == 6
     assert tails == ([3] if slow == "drafter" else [NO_TAIL])

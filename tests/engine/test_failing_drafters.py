@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from eventspec.core import BadInput, Budget, Proposal, Scores, Trace, never
+from eventspec.engine.answer import Outcome
+from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.generate import Outcome, run, stream
+from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.worker import Pending
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.text import StopDetector
 
 SOON = 1e-6
@@ -154,16 +155,15 @@ def test_probabilities_over_another_vocabulary_cost_speed_only(
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that were waited for nothing."""
     spent: list[float] = []
-    wait = Pending.wait
+    wait = Workers.wait
 
-    def recorded(self: Any, timeout: float | None = None) -> bool:
-        if wait(self, timeout):
+    def recorded(self: Workers, seconds: float) -> bool:
+        if wait(self, seconds):
             return True
-        assert timeout is not None
-        spent.append(timeout)
+        spent.append(seconds)
         return False
 
-    monkeypatch.setattr(Pending, "wait", recorded)
+    monkeypatch.setattr(Workers, "wait", recorded)
     return spent
 
 
@@ -322,7 +322,8 @@ def test_an_error_of_the_target_is_the_callers_and_withdraws_what_was_shown(
     shown = reader()
 
     def failing() -> Outcome:
-        return run(world.target, Drafts.by(oracle([1, 2])), request, DraftPolicy(), two, Trace(), StopDetector(()), shown)
+        asked = Asking(world.target, request, StopDetector(()), Drafts.by(oracle([1, 2])), emit=shown)
+        return run(Decoding(asked, two, Trace()), two)
 
     with pytest.raises(BadInput, match="exceed the context of 96"):
         two.start("target", failing).result(10)
@@ -336,13 +337,12 @@ def test_a_stream_yields_what_happens_and_raises_what_goes_wrong(tiny: Any, orac
     truth, screen = world.answer(request), reader()
 
     def work(asked: Any) -> Callable[[Any], Outcome]:
-        return lambda emit: run(
-            world.target, Drafts.by(oracle(truth)), asked, DraftPolicy(), two, Trace(), StopDetector(()), emit
-        )
+        drafts = Drafts.by(oracle(truth))
+        return lambda emit: run(Decoding(Asking(world.target, asked, StopDetector(()), drafts, emit=emit), two, Trace()), two)
 
-    for update in stream(work(request), two):
+    for update in two.stream(work(request)):
         screen(update)
     assert screen.committed == truth
     too_long = replace(request, sampling=replace(request.sampling, max_new_tokens=500))
     with pytest.raises(BadInput, match="context"):
-        list(stream(work(too_long), two))
+        list(two.stream(work(too_long)))

@@ -18,7 +18,7 @@ from eventspec.engine.distribution import position_rng
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.verify import verify
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.weights import llama_sources
 from eventspec.nn import Llama
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from eventspec.core import Budget, Proposal
-from eventspec.engine.breaker import ENOUGH, LONGEST, REST, Breaker
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.worker import LaneTimeout, Worker
-from eventspec.engine.workers import Workers
+from eventspec.lanes.breaker import ENOUGH, LONGEST, REST, Breaker
+from eventspec.lanes.worker import LaneTimeout, Worker
+from eventspec.lanes.workers import Workers
 
 PLAN = DraftPolicy(head_nodes=3, max_nodes=4, patience=1, step_seconds=1)
 

@@ -15,7 +15,7 @@ import torch
 
 from eventspec.core import Budget, Proposal
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 
 PLAN = DraftPolicy(max_nodes=6, head_nodes=6, patience=1, step_seconds=1)
 

@@ -18,7 +18,7 @@ from eventspec.engine.distribution import choose, position_rng, processed
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.numerics import PlainDecoding, measured_rounding
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.pairs.warming import session_of
 
 ONE = Workers("one")
@@ -108,7 +108,7 @@ def tied(world: Any, position: int, **more: Any) -> Any:
     truth = world.answer(world.request(max_new_tokens=24))
     session = session_of(world.target, NO_TAIL, asked=world.request(max_new_tokens=30))
     for place in (*range(position, 24), *range(position)):
-        values, tokens = PlainDecoding(session).logits(truth[:place]).topk(2)
+        values, tokens = PlainDecoding(session.fresh_copy).logits(truth[:place]).topk(2)
         request = world.request(max_new_tokens=24, logit_bias={int(tokens[1]): float(values[0] - values[1])}, **more)
         if world.answer(request)[:place] == truth[:place]:
             return request
@@ -180,10 +180,10 @@ def test_plain_decoding_has_the_bits_of_the_baseline(tiny: Any) -> None:
     used = begin(2)
     used.score(Proposal.chain(said[:5]))
     used.commit(Verdict(np.arange(4), np.array(said[:5])))
-    plain = PlainDecoding(used)
+    plain = PlainDecoding(used.fresh_copy)
     for place in (2, 2, 5, 8):
         assert torch.equal(plain.logits(said[:place]), rows[place])
-    assert torch.equal(plain.logits([3, 8]), PlainDecoding(begin(1)).logits([3, 8])), "another answer is read anew"
+    assert torch.equal(plain.logits([3, 8]), PlainDecoding(begin(1).fresh_copy).logits([3, 8])), "another answer is read anew"
 
 
 def test_rounding_is_measured(tiny: Any) -> None:

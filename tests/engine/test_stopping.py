@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 
 ONE = Workers("one")
 BLOCKS = [1, 2, 3, 5, 20]

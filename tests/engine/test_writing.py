@@ -13,7 +13,7 @@ import pytest
 from eventspec.core import Budget, Proposal
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 
 EAGER = DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1)
 

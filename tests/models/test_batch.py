@@ -93,7 +93,7 @@ def test_answers_of_the_bundled_pair_are_the_same_together() -> None:
     for index, question in ((0, "Describe the scene."), (0, "What is ahead?"), (1, "How many road users are visible?")):
         media = media_of(as_recording(make_clip(split_seed("test", 5, index)), "scene"))
         asked.append(model.encode(media, Trace()).open(question, Sampling(max_new_tokens=64), 1, Trace()))
-    alone = [plain(session.again(), pair.eos_id) for session in asked]
+    alone = [plain(session.fresh_copy(), pair.eos_id) for session in asked]
     said: list[list[int]] = [[] for _ in asked]
     rng, alive = np.random.default_rng(1), [0, 1, 2]
     while alive:

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import VideoLlavaForConditionalGeneration
 
 from eventspec.core import BadCheckpoint, BadInput, Media, Request, Sampling, Trace
-from eventspec.engine.drafts import Drafts
+from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.generate import run
-from eventspec.engine.policy import NO_TAIL, DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.engine.policy import NO_TAIL
+from eventspec.lanes.workers import Workers
 from eventspec.models.embedded import BOS, PAD, VIDEO, pixels_from_frames, target_encoder, target_prompt
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.session import LanguageTarget
@@ -82,7 +82,8 @@ def test_transformers_loads_the_target_and_generates_the_same_tokens(target: tup
     assert not report["missing_keys"]
     assert not report["mismatched_keys"]
     ours = LanguageTarget(target_encoder(model, encode))
-    answer = run(ours, Drafts(), request(), DraftPolicy(), Workers("one"), Trace(), StopDetector(())).token_ids
+    workers = Workers("one")
+    answer = run(Decoding(Asking(ours, request(), StopDetector(())), workers, Trace()), workers).token_ids
 
     before, after = target_prompt(QUESTION).split("<video>")
     ids = torch.tensor([[BOS, *encode(before), *[VIDEO] * model.config.visual_tokens, *encode(after)]])

@@ -69,7 +69,7 @@ def test_a_second_question_reads_its_own_rows_and_scores_as_a_fresh_one(taps: tu
         second.commit(said(11))
         alone.commit(said(11))
     assert torch.equal(
-        second.again().score(Proposal.empty()).logits,
+        second.fresh_copy().score(Proposal.empty()).logits,
         opened(target.encode(media(), Trace()), "8 9").score(Proposal.empty()).logits,
     )
 

@@ -116,4 +116,4 @@ def test_a_session_again_has_the_prompt_and_nothing_else(target: LanguageTarget)
     first = session_of(target, NO_TAIL, asked=request).score(Proposal.empty()).logits
     session.score(TREE)
     session.commit(verdict([0], [4, 2]))
-    assert torch.equal(session.again().score(Proposal.empty()).logits, first)
+    assert torch.equal(session.fresh_copy().score(Proposal.empty()).logits, first)

@@ -18,7 +18,7 @@ import pytest
 
 from eventspec.ask import generate, stream, stream_text
 from eventspec.core import BadInput, Sampling
-from eventspec.engine import worker as worker_module
+from eventspec.lanes import worker as worker_module
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording

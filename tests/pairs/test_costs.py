@@ -14,7 +14,7 @@ import pytest
 
 from eventspec.ask.generation import generate, generation
 from eventspec.core import BadInput, Request, Trace
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.loading import LoadOptions
 from eventspec.nn import native
 from eventspec.pairs import Pair, costs, load_pair, warming

@@ -279,4 +279,4 @@ def test_a_session_of_what_was_said_says_it_again() -> None:
     assert session.score(chain).logits.argmax(1).tolist() == [7, 8, 9]
     assert session.score(Proposal.empty()).logits.argmax(1).tolist() == [7]
     assert session.room == 3
-    assert session.again().score(Proposal.empty()).logits.argmax(1).tolist() == [7]
+    assert session.fresh_copy().score(Proposal.empty()).logits.argmax(1).tolist() == [7]

@@ -10,9 +10,10 @@ two, the frames are encoded beside the answer from events: being unsure then cos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import torch
@@ -34,10 +35,11 @@ from eventspec.core import (
     Trace,
     Verdict,
 )
+from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Frames
 from eventspec.models.session import LanguageTarget
 from eventspec.text.stopping import StopDetector
@@ -92,8 +94,9 @@ class Substitute:
         if events is None:
             raise BadInput("the recording has no events: there is nothing to answer from without frames")
         read, stop = context or self.aligned.encode(media, Trace()), StopDetector(ends)
-        how = (self.aligned, self.drafts, Request(media, question, self.plain), self.policy, self.workers, trace, stop)
-        tokens = run(*how, encode=lambda trace: read).token_ids
+        request = Request(media, question, self.plain)
+        asked = Asking(self.aligned, request, stop, self.drafts, self.policy, encode=lambda trace: read)
+        tokens = run(Decoding(asked, self.workers, trace), self.workers).token_ids
         if not len(events.t) or tokens[-1] not in ends:
             return Drafted(tokens, None, trace.sizes)
         scores = read.open(question, self.plain, NO_TAIL, Trace()).score(Proposal.chain(tokens[:-1]))
@@ -103,7 +106,7 @@ class Substitute:
         return Drafted(tokens, about, trace.sizes)
 
 
-class SubstitutedTarget:
+class SubstitutedTarget(Target):
     """`target`, asked only where the answer from events is not sure enough for `risk`. `adapter` is the name of what maps the
     events."""
 
@@ -112,8 +115,14 @@ class SubstitutedTarget:
     def __init__(self, target: Target, substitute: Substitute, calibrated: Calibrated, risk: float, adapter: str) -> None:
         self.target, self.substitute, self.calibrated, self.adapter = target, substitute, calibrated, adapter
         self.risk, self.threshold = check_risk(risk), calibrated.threshold(risk)
+        self.workers = Workers("two")  # answers from events beside an encoding of the frames
         self._answers: WeakKeyDictionary[Media, dict[str, Drafted]] = WeakKeyDictionary()
         self._sure: dict[str, tuple[float, float]] = {}
+
+    @cached_property
+    def limits(self) -> Limits:
+        """As `core.Target.limits`."""
+        return self.target.limits
 
     def asking(self, target: Target) -> SubstitutedTarget:
         """The same, with another object of the same target."""
@@ -147,14 +156,15 @@ class SubstitutedTarget:
         while len(self._sure) > REMEMBERED:
             del self._sure[next(iter(self._sure))]
 
-    @property
-    def limits(self) -> Limits:
-        """As `core.Target.limits`."""
-        return self.target.limits
-
     def encode(self, media: Media, trace: Trace) -> SubstitutedContext:
         """As `core.Target.encode`; nothing is encoded yet."""
         return SubstitutedContext(self, media)
+
+    def score(self, batch: Sequence[tuple[TargetSession, Proposal]]) -> list[Scores]:
+        """As `core.Target.score`; what was said already takes no forward."""
+        asked = [(session, proposal) for session, proposal in batch if not isinstance(session, SaidSession)]
+        found = iter(self.target.score(asked) if asked else [])
+        return [session.score(proposal) if isinstance(session, SaidSession) else next(found) for session, proposal in batch]
 
     def probability(self, drafted: Drafted) -> float:
         """That it is the answer of the target that sees; 0 for one that is not to be judged, or of which nothing can be
@@ -164,7 +174,7 @@ class SubstitutedTarget:
         return float(self.calibrated.predictor.probabilities([drafted.features])[0])
 
 
-class SubstitutedContext:
+class SubstitutedContext(Context):
     """As `core.Context`: a recording whose frames are encoded with the first question that needs them."""
 
     def __init__(self, owner: SubstitutedTarget, media: Media) -> None:
@@ -172,11 +182,11 @@ class SubstitutedContext:
         self._context: Context | None = None
         self._aligned: Context | None = None
         self._later: list[Frames] = []
-        self._workers: Workers | None = None
+        self._whole = False
 
-    def on_lanes(self, workers: Workers) -> None:
-        """As `engine.generate.OnLanes.on_lanes`."""
-        self._workers = workers
+    def keep_outputs(self) -> None:
+        """As `core.Context.keep_outputs`."""
+        self._whole = True
 
     def extend(self, frames: Frames, trace: Trace) -> None:
         """As `core.Context.extend`."""
@@ -205,14 +215,14 @@ class SubstitutedContext:
 
     def _drafted(self, question: str, trace: Trace) -> Drafted:
         """The answer from events, known or new; a doubtful one comes from the other lane while this one encodes the frames."""
-        owner, workers = self.owner, self._workers
+        owner = self.owner
         if question in owner.answers(self.media):
             return self._answered(question)
-        beside = workers is not None and trace.device_plan == "two"  # else there is no lane to spare
-        if workers is None or not beside or self._context is not None or not owner.doubts(question):
+        # On one device there is no lane to spare.
+        if trace.device_plan != "two" or self._context is not None or not owner.doubts(question):
             drafted = self._timed(question, trace, "target")
         else:
-            coming = workers.start("drafter", lambda: self._timed(question, trace, "drafter"))
+            coming = owner.workers.start("drafter", lambda: self._timed(question, trace, "drafter"))
             self._encoded(trace)
             drafted = coming.result()
         owner.remember(question, drafted.features is not None and owner.probability(drafted) >= owner.threshold)
@@ -239,6 +249,8 @@ class SubstitutedContext:
     def _encoded(self, trace: Trace) -> Context:
         if self._context is None:
             self._context = self.owner.target.encode(self.media, trace)
+            if self._whole:
+                self._context.keep_outputs()
             for frames in self._later:
                 self._context.extend(frames, trace)
             self._later = []
@@ -258,8 +270,8 @@ class SaidSession:
         """As `core.TargetSession.room`."""
         return len(self.tokens)
 
-    def again(self) -> TargetSession:
-        """As `core.TargetSession.again`."""
+    def fresh_copy(self) -> TargetSession:
+        """As `core.TargetSession.fresh_copy`."""
         return SaidSession(self.tokens, self.vocabulary)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:

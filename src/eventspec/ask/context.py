@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +22,6 @@ ANY_QUESTION = "What is ahead?"
 """Asked for what it leaves behind: everything that a target and drafters keep of a recording, whatever is asked next."""
 SEVERAL = 4
 """Tokens of its answer: enough for a second draft behind a first one of one token."""
-
-
-@runtime_checkable
-class KeepsOutputs(Protocol):
-    """A context that reads a prompt sooner where nobody will ask for what it computed of it."""
-
-    def keep_outputs(self) -> None:
-        """Somebody may: more questions are to come, by any method."""
 
 
 class RecordingContext:
@@ -64,7 +56,8 @@ class RecordingContext:
         check_media(self.name, self.media, method, found, events_may_lack, frames_may_lack=bool(self._later))
         request = Request(self.media, question, self.pair.tokens.sampling((sampling or Sampling()).but(**settings)))
         before = any(target is found.target for target, _ in self._contexts)
-        return Generation(self.pair, request, method, partial(self._encoded, found.target), before, self.notes)
+        ways = partial(self._encoded, found.target), partial(self._encoded_again, found.target)
+        return Generation(self.pair, request, method, ways, before, self.notes)
 
     def ask(self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any) -> Result:
         """Answer a question; as `generate`."""
@@ -151,10 +144,14 @@ class RecordingContext:
         for known, context in self._contexts:
             if known is target:
                 return context
+        context = self._encoded_again(target, trace)
+        self._contexts.append((target, context))
+        return context
+
+    def _encoded_again(self, target: Target, trace: Trace) -> Context:
+        """As `_encoded`, but as for a first question."""
         context = target.encode(self.media, trace)
-        if isinstance(context, KeepsOutputs):
-            context.keep_outputs()
+        context.keep_outputs()
         for frames in self._later:
             context.extend(frames, trace)
-        self._contexts.append((target, context))
         return context

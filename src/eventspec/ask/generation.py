@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Media, Request, Sampling, Trace, Update, Window
 from eventspec.engine.answer import Outcome
+from eventspec.engine.decoding import Asking, Decoding, Encode
 from eventspec.engine.display import Emit, ignore
-from eventspec.engine.generate import Encode, run
-from eventspec.engine.generate import stream as stream_updates
+from eventspec.engine.generate import run
 from eventspec.engine.method import Answered, Asked, Method
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.recordings import Recording
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of
 from eventspec.trace import Lane
@@ -104,9 +104,9 @@ def check_question(question: str) -> None:
 class Generation:
     """One question being answered: iterate `updates` to see it grow, or take the `result` at once. It runs once.
 
-    `encode` gives the recording as the method's target sees it; None = it is encoded anew. read_before: whether it was read for
-    another question. notes: what is said of the answer whatever comes of it. chosen: the name of the method that answers,
-    `name` unless that one leaves the choice to what was learnt.
+    encode: gives the recording as the method's target sees it, as it was encoded before, and as for a first question; None: the
+    target encodes it. read_before: whether it was read for another question. notes: what is said of the answer whatever comes
+    of it. chosen: the name of the method that answers, `name` unless that one leaves the choice to what was learnt.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Generation:
         pair: Methods,
         request: Request,
         name: str,
-        encode: Encode | None = None,
+        encode: tuple[Encode, Encode] | tuple[None, None] = (None, None),
         read_before: bool = False,
         notes: tuple[str, ...] = (),
     ) -> None:
@@ -141,7 +141,7 @@ class Generation:
             return
         self._begun = True
         try:
-            yield from stream_updates(self._run, self.pair.workers)
+            yield from self.pair.workers.stream(self._run)
         finally:
             self.cancel()
 
@@ -173,25 +173,39 @@ class Generation:
         about = (self.name, self.chosen, lossless, outcome.finish_reason, rows - visual, visual, plan, self.trace)
         return Result("".join(parts), outcome.token_ids, *about)
 
-    def _run(self, emit: Emit = ignore) -> Outcome:
+    def begin(self, emit: Emit = ignore) -> Decoding:
+        """The answer in the making, for a scheduler. On the target's lane; `end` takes what comes of it."""
         pair, request, method = self.pair, self.request, self.method
         sampling = request.sampling
         stop = StopDetector(sampling.stop_ids, sampling.stop_strings, pair.tokens.vocabulary.decode)
-        limits = method.target.limits  # measured on first use, which is no part of this answer
+        _ = method.target.limits  # measured on first use, which is no part of this answer
+        self._begun = True
         self.trace.restart()
         for note in (*method.notes, *self.notes):
             self.trace.note(note)
-        how = (method.target, method.drafts, request, self.policy, pair.workers, self.trace, stop, emit)
-        self._outcome = run(*how, cancelled=lambda: self._cancelled, encode=self.encode)
+        how = (method.drafts, self.policy, emit, lambda: self._cancelled, *self.encode)
+        return Decoding(Asking(method.target, request, stop, *how), pair.workers, self.trace)
+
+    def end(self, decoding: Decoding) -> Outcome:
+        """What came of the answer, which has ended; raises what it failed with."""
+        self._outcome = decoding.outcome()
         self.trace.mark("end")
-        self._note(limits.rounding)
+        self._note(self.method.target.limits.rounding)
         self._learn(self._outcome)
         return self._outcome
+
+    def _run(self, emit: Emit = ignore) -> Outcome:
+        """The whole answer, on the target's lane."""
+        decoding = self.begin(emit)
+        run(decoding, self.pair.workers)
+        return self.end(decoding)
 
     def _learn(self, outcome: Outcome) -> None:
         """Tell who chose the method, and who learns its costs, what came of it; nobody learns a choice from an answer that was
         not wanted to its end."""
         marks, method = self.trace.marks, self.method
+        if self.trace.shared:
+            return  # its times are other answers' too
         # A grammar may refuse what was drafted, and what was answered from events another model verified.
         if method.learnt is not None and self.request.sampling.constraint is None and not self.trace.skipped:
             method.learnt.learn(method.policy, self.trace.rounds)

@@ -85,8 +85,8 @@ def demo(
 
     from eventspec.cli.live import show
     from eventspec.cli.page import Clip, write_page
-    from eventspec.engine.workers import choose_placement, described_placement
     from eventspec.files import check_writable
+    from eventspec.lanes.workers import choose_placement, described_placement
     from eventspec.trace.timeline import draw
 
     console = Console(stderr=as_json)

@@ -61,8 +61,8 @@ def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dic
     from rich.console import Console
     from rich.progress import Progress
 
-    from eventspec.engine.workers import choose_placement, described_placement
     from eventspec.experiments.stages import measure, street_questions
+    from eventspec.lanes.workers import choose_placement, described_placement
     from eventspec.pairs import load_pair
     from eventspec.recordings.qa import read_questions
 

@@ -67,7 +67,7 @@ def last_frame(media: Media) -> Media:
     return Media(None, VideoClip(media.video.frames[last], media.video.times_us[last]))
 
 
-class CascadeDraft:
+class CascadeDraft(DraftSession):
     """The drafter's session, the qualifier's, and the committed tokens that the qualifier has not read yet."""
 
     def __init__(self, cascade: Cascade, draft: DraftSession, session: TargetSession, trace: Trace) -> None:

@@ -128,7 +128,7 @@ class LanguageDrafter:
         return session
 
 
-class LanguageDraft(ModelReading):
+class LanguageDraft(ModelReading, DraftSession):
     """The drafter's tree, whose rows lie in the cache behind what was committed."""
 
     def __init__(self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
@@ -158,7 +158,7 @@ class LanguageDraft(ModelReading):
         return self.tree.proposal(budget, floor, self.name)
 
     def write_on(self, budget: Budget) -> None:
-        """As `core.WritesOn`."""
+        """As `core.DraftSession.write_on`."""
         if self.answer:
             return
         path = self.tree.best_path()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import Budget, Proposal, Request, Scores, Trace, Verdict
+from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, Trace, Verdict
 from eventspec.drafters.model_reading import ModelReading, Written
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt
@@ -47,8 +47,8 @@ def native_model(language: Llama, limit: int | None) -> NativeHead | None:
     return NativeHead.of(HeadWeights(layers, head, first.heads, first.eps, out_norm=norm))
 
 
-class NativeDraft(ModelReading):
-    """As `core.DraftSession` and `core.WritesOn`."""
+class NativeDraft(ModelReading, DraftSession):
+    """As `core.DraftSession`."""
 
     def __init__(
         self, drafter: DraftModel, native: NativeHead, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
@@ -74,7 +74,7 @@ class NativeDraft(ModelReading):
         return proposal
 
     def write_on(self, budget: Budget) -> None:
-        """As `core.WritesOn`."""
+        """As `core.DraftSession.write_on`."""
         most, read = min(budget.max_depth, self.context - self.base), 0
         while not self.answer and self.written and len(self.written) < most and not budget.until():
             said = [token for token, _ in self.written]

@@ -29,7 +29,7 @@ class NgramDrafter:
         return _Lookup(list(self.encode(request.question)), self.longest)
 
 
-class _Lookup:
+class _Lookup(DraftSession):
     def __init__(self, text: list[int], longest: int) -> None:
         self.text, self.longest = text, longest
 

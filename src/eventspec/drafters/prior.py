@@ -151,7 +151,7 @@ class PriorDrafter:
         return _PriorSession(self.prior, request.question, self.eos_id)
 
 
-class _PriorSession:
+class _PriorSession(DraftSession):
     def __init__(self, prior: TextPrior, question: str, eos_id: int) -> None:
         self.prior, self.question, self.eos_id = prior, question, eos_id
         self.answer: list[int] = []

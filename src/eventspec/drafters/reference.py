@@ -34,7 +34,7 @@ class ReferenceDrafter:
         return _Following(self.name, Reference(self.text(request.media, request.question)))
 
 
-class _Following:
+class _Following(DraftSession):
     def __init__(self, name: str, reference: Reference) -> None:
         self.name, self.reference, self.said = name, reference, list[int]()
 

@@ -67,7 +67,7 @@ def _onto(source: TokenSpace, goal: TokenSpace) -> dict[int, int]:
     return {**found, source.eos_id: goal.eos_id}
 
 
-class SharedDraft:
+class SharedDraft(DraftSession):
     """Token by token: a draft ends where the target has no such piece; what the drafter lacks it hears spelled."""
 
     def __init__(self, inner: DraftSession, pair: Retokenized) -> None:
@@ -98,7 +98,7 @@ class SharedDraft:
         return ids
 
 
-class TextDraft:
+class TextDraft(DraftSession):
     """Through text. The drafter is told whole words, in its own canonical tokens; the rest of a word that the target has begun
     is `pending`, and only drafts that go on from there are of use. When none does, the drafter is told what is pending."""
 

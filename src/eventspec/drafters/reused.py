@@ -36,7 +36,7 @@ class ReusedDrafter:
         return _Reusing(self.written, request)
 
 
-class _Reusing:
+class _Reusing(DraftSession):
     def __init__(self, written: Callable[[Request], Written], request: Request) -> None:
         self.written, self.request, self.answer = written, request, list[int]()
 

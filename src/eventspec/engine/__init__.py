@@ -1,7 +1,9 @@
-"""Lossless decoding: the loop, the rule, policies, workers. It knows records and protocols of `core`, and no model."""
+"""Lossless decoding: the scheduler, the rule, policies. It knows records and protocols of `core`; no model, sense or thread."""
 
-from eventspec.engine.generate import run, stream
+from eventspec.engine.decoding import Asking, Decoding
+from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
+from eventspec.engine.scheduler import Scheduler
 from eventspec.engine.verify import verify
 
-__all__ = ["DraftPolicy", "run", "stream", "verify"]
+__all__ = ["Asking", "Decoding", "DraftPolicy", "Scheduler", "run", "verify"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
@@ -20,13 +20,16 @@ def ignore(update: Update) -> None:
 
 
 class Display:
-    """Emits updates that always fold into the answer. `vocabulary`: ids from here on are no tokens."""
+    """Emits updates that always fold into the answer. `vocabulary`: ids from here on are no tokens. `lock`: see
+    `Executor.lock`."""
 
-    def __init__(self, emit: Emit, sampling: Sampling, vocabulary: int, trace: Trace) -> None:
+    def __init__(
+        self, emit: Emit, sampling: Sampling, vocabulary: int, trace: Trace, lock: AbstractContextManager[object]
+    ) -> None:
         self.emit, self.sampling, self.vocabulary, self.trace = emit, sampling, vocabulary, trace
         self.shown = list[int]()
         self._committed = 0
-        self._lock = threading.Lock()
+        self._lock = lock
 
     def behind(self, answer: Sequence[int], state: ConstraintState | None, drafter: str) -> Callable[[Iterable[int]], None]:
         """What shows a drafter's best chain behind the answer so far. A late draft, behind a shorter one, is not shown, and

@@ -2,16 +2,15 @@
 
 A drafter is anybody's code. Whatever it raises is caught, BaseException included; whatever it hands over is copied and checked
 before the target sees it; what hangs is left behind. Each of these costs the request its drafts, never its answer, and the
-trace says what happened.
+trace says what happened. Nothing here waits: `waits` says for how long the scheduler may.
 """
 
 from __future__ import annotations
 
 from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, TargetSession, Verdict
+from eventspec.engine.executor import Executor, Pending
 from eventspec.engine.guard import DrafterFailed, PromptOf, described, usable_taps
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.worker import Pending, done_here
-from eventspec.engine.workers import Workers
 from eventspec.trace import Lane, Trace
 from eventspec.tree import check, exact_text
 
@@ -21,13 +20,13 @@ class DraftWorker:
 
     Waiting is paid from a credit that grows with what was accepted, so a drafter that is slow and wrong costs no more than the
     policy's patience; one wait takes half of it at most, so that a drafter may be late once. A late draft is left: the target
-    goes on, and the drafter catches up with what was committed. One that hung often is left alone (`engine.breaker`).
+    goes on, and the drafter catches up with what was committed. One that hung often is left alone (`lanes.breaker`).
     """
 
     def __init__(
-        self, drafter: Drafter, request: Request, workers: Workers, policy: DraftPolicy, layers: int, trace: Trace
+        self, drafter: Drafter, request: Request, executor: Executor, policy: DraftPolicy, layers: int, trace: Trace
     ) -> None:
-        self.drafter, self.request, self.workers, self.policy, self.trace = drafter, request, workers, policy, trace
+        self.drafter, self.request, self.executor, self.policy, self.trace = drafter, request, executor, policy, trace
         self.own = trace.beside()  # what the drafter writes to
         self.name, self.needs_target, self.concurrent, self.any_thread, self.alive = "", False, False, False, True
         self.taps: tuple[int, ...] = ()
@@ -35,15 +34,18 @@ class DraftWorker:
         self.target: TargetPrompt | None = None  # from `attach` on
         self.awaited = True  # else other drafts will do in later rounds: what is not there at once is left
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
+        self.ahead: Pending[Proposal] | None = None  # the head start
         self._pending_verdicts: list[tuple[Verdict, Scores]] = []
         self._pending: Pending[Proposal] | None = None
-        self.ahead: Pending[Proposal] | None = None  # the head start
-        self._lane: Lane = "target"  # where the latest draft was made
-        self._wanted = False  # what is pending is a draft for the next round
-        self._late = False  # what is pending was waited for once, and is not again
+        self._queued: Budget | None = None  # of a draft that begins when the one before it has ended
+        self._lane: Lane = "target"  # where the latest draft was begun, and when
+        self._began = 0.0
+        # Of what is pending: it is for the next round; it is made before the target goes on; it is not waited for again.
+        self._wanted = self._first = self._late = False
         self._later = False  # the first round is over: from then on the target waits for drafts
-        self._credit = policy.wait  # seconds the target may still wait
-        self.deadline, self._answered = workers.breaker.deadline(drafter, policy.deadline), False
+        self._since: float | None = None  # from when on it waits
+        self._credit = policy.wait  # seconds for which it may still wait
+        self.deadline, self._answered = executor.breaker.deadline(drafter, policy.deadline), False
         self._introduce(layers)
 
     def _introduce(self, layers: int) -> None:
@@ -56,21 +58,22 @@ class DraftWorker:
         except BaseException as error:
             self.failed(error)
         if self.alive and self.concurrent:
-            self._leave_hanging_lane()  # it may be an earlier request's, even another drafter's
-            if rest := self.workers.breaker.resting(self.drafter):
+            # What hangs there may be an earlier request's, even another drafter's.
+            self.executor.leave_hanging("drafter", self.deadline)
+            if rest := self.executor.breaker.resting(self.drafter):
                 self._give_up(f"hung in the requests before and is left alone for {rest:.0f} s")
 
     @property
     def overlaps(self) -> bool:
         """Whether it drafts beside the target."""
-        return self.concurrent and self.policy.beside and self.workers.concurrent
+        return self.concurrent and self.policy.beside and self.executor.concurrent
 
     @property
     def coming(self) -> bool:
         """Whether it is drafting just now, beside the target."""
         return self.overlaps and self._pending is not None and not self._pending.done()
 
-    def told_enough(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether what is drafted ahead, or beside others, is to end with the step it is in."""
         return self.enough
 
@@ -93,78 +96,104 @@ class DraftWorker:
         self._pending_verdicts.append((verdict, scores))
         self._credit = min(self.policy.wait, self._credit + len(verdict.path) * self.policy.worth * self.policy.step_seconds)
         self.enough = self._later = True
-        if not self._late:
-            self._waited_for()
-        if not self._free():
+        self._queued = budget
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begin the draft that is queued, if the one before it has ended; a drafter that is past its deadline is given up."""
+        if self._queued is None or not self.alive:
+            return
+        if self._pending is not None and self._pending.done():
+            self._taken()  # it drafted for a prefix that has been left behind; only its failure matters now
+        elif self._pending is not None and self.executor.leave_hanging("drafter", self.deadline):
+            self._give_up(f"did not answer within {self.deadline:g} s")
+        if self._pending is not None or not self.alive:
             return
         if not self.overlaps and self._credit < 0:
             self.alive = False
             self.trace.note(f"drafter {self.name} took longer than its drafts save; the target goes on alone")
             return
         self.enough = False
-        self._begin(budget)
-        self._wanted = True
+        self._begin(self._queued)
+        self._queued, self._wanted = None, True
 
     def look_ahead(self, left: int) -> None:
         """Let the drafter deepen its tree while the target verifies; what it foresaw rightly is there at once."""
         wanted = self.policy.look_ahead and self.policy.max_nodes > 0 and left > 2
         if wanted and self.overlaps and self.alive and self._pending is None and self.session is not None:
             self.enough = False
-            self._begin(self.policy.meanwhile(self.told_enough, left))
+            self._begin(self.policy.meanwhile(self.should_stop, left))
+
+    def comes_first(self) -> float:
+        """Seconds for which the target does nothing, because it shares its device with this drafter, which drafts; 0: it may
+        go on. One that is past its deadline is given up."""
+        if self._pending is None or not self._first or self._pending.done():
+            return 0.0
+        left = self._began + self.deadline - self.trace.now()
+        if left <= 0:
+            self._pending = None
+            self.executor.breaker.hung(self.drafter)
+            self.executor.abandon("drafter")
+            self._give_up(f"did not answer within {self.deadline:g} s")
+        return max(0.0, left)
+
+    def waits(self) -> float:
+        """Seconds for which the round may still wait for this drafter; 0: its draft is there, or is not waited for."""
+        self.go_on()
+        if self._pending is None or self._pending.done() or self._late or not (self._wanted or self._queued):
+            return 0.0
+        now = self.trace.now()
+        self._since = now if self._since is None else self._since
+        if self._first:
+            return self.comes_first()
+        patient = self.awaited or not self._later
+        return max(0.0, self._since + self._credit / 2 - now) if patient else 0.0
 
     def collect(self) -> Proposal:
-        """The draft that was begun for this round, if it comes while the target is patient; else it catches up later."""
+        """The draft that was begun for this round, if it is there; else the drafter catches up later."""
+        awaited, self._queued = self._queued is not None, None
         wanted, self._wanted = self._wanted, False
-        return self._waited_for() if wanted else Proposal.empty()
-
-    def _waited_for(self) -> Proposal:
-        """What is pending, if it comes while the target is patient."""
-        if self._pending is None:
+        self._pay()
+        if self._pending is None or not (wanted or awaited):
             return Proposal.empty()
-        began, patient = self.trace.now(), self.awaited or not self._later
-        ready = self._pending.wait(max(0.0, self._credit / 2) if patient else 0.0)
-        self._credit -= self.trace.now() - began
-        if ready:
+        if wanted and self._pending.done():
             return self._taken()
-        self._late = True
-        if self.awaited:
-            waits = self.concurrent and self.workers.serving("drafter") not in (None, self.drafter)
+        if not self._late and self.awaited:
+            waits = self.concurrent and self.executor.serving("drafter") not in (None, self.drafter)
             behind = " behind another drafter that is still at work on its lane" if waits else ""
             self.trace.note(f"drafter {self.name} was late{behind}; the target did not wait")
+        self._late = True
         return Proposal.empty()
 
     def end(self) -> None:
         """The request is over: what is drafted ahead ends with the step it is in."""
         self.enough = True
         # What it still does may be hanging just now.
-        done = (self._pending is None or self._pending.done()) and self.workers.serving("drafter") is not self.drafter
+        done = (self._pending is None or self._pending.done()) and self.executor.serving("drafter") is not self.drafter
         if self.concurrent and self.alive and self._answered and done:
-            self.workers.breaker.came_back(self.drafter)  # a whole request long: one good call does not excuse the next
+            self.executor.breaker.came_back(self.drafter)  # a whole request long: one good call does not excuse the next
 
     def _begin(self, budget: Budget, on_lane: bool = False) -> None:
         """Start a draft beside the target, or have it made first."""
+        self._pay()
         self._late, self._lane = False, "drafter" if self.concurrent or on_lane else "target"
+        self._began, self._first = self.trace.now(), self._lane == "drafter" and not self.overlaps and not on_lane
         if self._lane == "target":
-            self._pending = done_here(lambda: self._draft(budget))
-            return
-        try:
-            self._pending = self.workers.start("drafter", lambda: self._told(budget), self.drafter)
-        except RuntimeError as error:  # no thread to be had
-            self.failed(error)
+            self._pending = self.executor.here(lambda: self._draft(budget))
             return
         # A model of its own has a thread of its own also where it shares the device, because it may hang.
-        if self.overlaps or on_lane:
-            return
-        began = self.trace.now()
-        ready = self._pending.wait(self.deadline)
-        self._credit -= self.trace.now() - began if self._later else 0.0
-        if not ready:
-            self._pending = None
-            self.workers.breaker.hung(self.drafter)
-            self.workers.abandon("drafter")
-            self._give_up(f"did not answer within {self.deadline:g} s")
+        try:
+            self._pending = self.executor.start("drafter", lambda: self._guarded(budget), self.drafter)
+        except RuntimeError as error:  # no thread to be had
+            self.failed(error)
 
-    def _told(self, budget: Budget) -> Proposal:
+    def _pay(self) -> None:
+        """Take from the credit what the target waited; a head start that is made first is free."""
+        if self._since is not None and (self._later or not self._first):
+            self._credit -= self.trace.now() - self._since
+        self._since = None
+
+    def _guarded(self, budget: Budget) -> Proposal:
         """`_draft`, whose failure is put into words on the drafter's lane: an error's text is the drafter's code too."""
         try:
             return self._draft(budget)
@@ -192,20 +221,6 @@ class DraftWorker:
             return Proposal.empty()
         self._answered = True
         return pending.result()
-
-    def _free(self) -> bool:
-        """Whether the drafter can take new work; one that is past its deadline is given up."""
-        if self._pending is not None and self._pending.done():
-            self._taken()  # it drafted for a prefix that has been left behind; only its failure matters now
-        elif self._pending is not None and self._leave_hanging_lane():
-            self._give_up(f"did not answer within {self.deadline:g} s")
-        return self._pending is None and self.alive
-
-    def _leave_hanging_lane(self) -> bool:
-        """Leave the drafter's lane when what runs there is past the deadline."""
-        if (left := self.workers.leave_hanging("drafter", self.deadline)) is not None:
-            self.workers.breaker.hung(left.serving)
-        return left is not None
 
     def failed(self, error: BaseException) -> None:
         """Give the drafter up, and say why."""

@@ -3,6 +3,7 @@ for one place becomes one tree."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,10 +13,9 @@ from eventspec.engine.answer import Answer
 from eventspec.engine.display import Display
 from eventspec.engine.draft_worker import DraftWorker
 from eventspec.engine.drafts import Drafts
+from eventspec.engine.executor import Executor, Pending
 from eventspec.engine.guard import described
 from eventspec.engine.policy import DraftPolicy, Show
-from eventspec.engine.worker import Pending
-from eventspec.engine.workers import Workers
 from eventspec.engine.writing import Writing
 from eventspec.tree import BadProposal, best_chain, check, fit
 
@@ -26,25 +26,25 @@ WIDER = 3.0
 
 
 class Drafting:
-    """Each drafter has its own worker; `policy` says how much they may draft."""
+    """Each drafter has its own worker; `policy` says how much they may draft. Nothing here waits: see `waits`."""
 
     def __init__(
         self,
         drafts: Drafts,
         request: Request,
         policy: DraftPolicy,
-        workers: Workers,
+        executor: Executor,
         limits: Limits,
         display: Display,
         trace: Trace,
     ) -> None:
         made: dict[int, DraftWorker] = {}
-        if policy.beside and not workers.has_room:  # looked up once: who overlaps stays so for the whole request
+        if policy.beside and not executor.has_room:  # looked up once: who overlaps stays so for the whole request
             policy = replace(policy, beside=False)
 
         def working(drafter: Drafter) -> DraftWorker:
             if id(drafter) not in made:
-                made[id(drafter)] = DraftWorker(drafter, request, workers, policy, limits.layers, trace)
+                made[id(drafter)] = DraftWorker(drafter, request, executor, policy, limits.layers, trace)
             return made[id(drafter)]
 
         self.policy, self.display, self.trace, self._limits, self._merge = policy, display, trace, limits, drafts.merge
@@ -53,9 +53,10 @@ class Drafting:
         self._workers = list(made.values())
         for worker in self._after:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
-        self._lanes = workers
+        self._current, self._executor = self._ahead, executor
         self._budget: Budget | None = None  # of the latest drafts
         self._early: Pending[Merged] | None = None  # the head start, merged on the drafter's lane
+        self._waited: Callable[[], None] | None = None  # ends what the trace counts as waiting for a draft
         self.taps = self._agreed_taps()
 
     @property
@@ -69,22 +70,25 @@ class Drafting:
         return any(worker.coming for worker in self._ahead)
 
     def start(self, answer: Answer) -> None:
-        """Begin the head start, before the target encodes, and give the target the cores that are left. Beside it also texts
-        draft on the drafter's lane, and what all of them drafted becomes one tree there: none of it delays the target. A lane
-        that is still at work for an earlier request would delay texts instead."""
-        self.trace.device_plan = self._lanes.share(self.overlaps)
+        """Begin the head start, before the target encodes. Beside it also texts draft on the drafter's lane, and what all of
+        them drafted becomes one tree there: none of it delays the target. A lane that is still at work for an earlier request
+        would delay texts instead."""
         beside = [worker for worker in self._ahead if worker.overlaps]
-        on_lane, left = bool(beside) and self._lanes.idle("drafter"), max(1, answer.remaining - 1)
+        on_lane, left = bool(beside) and self._executor.idle("drafter"), max(1, answer.remaining - 1)
         for worker in sorted(self._ahead, key=lambda worker: worker.concurrent):  # what takes least comes first
             show = self._shown_by(worker, answer) if worker is self._ahead[0] else None
             free = worker.overlaps or not worker.concurrent
-            self._budget = self.policy.head_start(worker.told_enough, show, left, free)
+            self._budget = self.policy.head_start(worker.should_stop, show, left, free)
             worker.head_start(wider(self._budget) if len(self._ahead) > 1 and free else self._budget, on_lane)
         if beside and len(self._ahead) > 1:
             with suppress(RuntimeError):  # the lane was closed just now
-                self._early = self._lanes.start("drafter", partial(self._merged_early, self._budget), beside[0].drafter)
+                self._early = self._executor.start("drafter", partial(self._merged_early, self._budget), beside[0].drafter)
         # Behind the head starts of all, which may share a lane.
         self._writing = [Writing(worker, self.policy, answer.remaining) for worker in self._writers if worker.alive]
+
+    def come_first(self) -> float:
+        """Seconds for which the target reads nothing yet, because a drafter drafts on its device."""
+        return max([worker.comes_first() for worker in self._ahead], default=0.0)
 
     def attach(self, session: TargetSession) -> None:
         """The target waits for the head start from here on, and a drafter that reads its prompt may begin."""
@@ -94,30 +98,42 @@ class Drafting:
         for worker in self._after:
             worker.attach(session)
 
-    def head_start(self, answer: Answer) -> Proposal:
-        """What was drafted meanwhile."""
-        return self._collected(self._ahead, answer, fewest=1 if len(self._ahead) > 1 else 2)
+    def waits(self) -> float:
+        """Seconds for which the round may still wait for drafts; 0: they are there, or are not waited for."""
+        return max([worker.waits() for worker in self._current], default=0.0)
+
+    def collected(self, answer: Answer) -> Proposal:
+        """The drafts that are there, as one tree of tokens that the target has; from two on they are merged, of a head start
+        that several were asked for a single one too."""
+        fewest = 1 if self._current is self._ahead and len(self._ahead) > 1 else 2
+        found = [proposal for worker in self._current if len(proposal := self._fitting(worker))]
+        merged = found[0] if found else Proposal.empty()
+        if len(found) >= fewest:
+            merged = self._merged(found)
+            self.display.behind(answer.tokens, answer.state, merged.origin)(best_chain(merged))
+        if self._waited is not None:
+            self._waited()
+        return merged
 
     def look_ahead(self, left: int) -> None:
         """The target verifies now: let drafters go on behind what they proposed."""
         for worker in self._after:
             worker.look_ahead(left)
 
-    def next(self, verdict: Verdict, scores: Scores, answer: Answer) -> Proposal:
-        """The draft behind what was just committed. Those that draft beside the target begin first, and draft until the others
-        are done, which the target's own thread works for."""
-        with self.trace.drafting():
-            beside = [worker for worker in self._after if worker.overlaps]
-            rest = [worker for worker in self._after if not worker.overlaps]
-            for worker in (*beside, *rest):
-                show = self._shown_by(worker, answer) if len(self._after) == 1 else None
-                until = worker.told_enough if rest and worker.overlaps else never
-                self._budget = self.policy.later(answer.remaining - 1, show, until)
-                worker.follow(verdict, scores, self._budget)
-            if rest:
-                for worker in beside:
-                    worker.enough = True
-            return self._collected(self._after, answer)
+    def next(self, verdict: Verdict, scores: Scores, answer: Answer) -> None:
+        """Begin the draft behind what was just committed. Those that draft beside the target begin first, and draft until the
+        others are done, which the target's own thread works for."""
+        self._current, self._waited = self._after, self.trace.drafting()
+        beside = [worker for worker in self._after if worker.overlaps]
+        rest = [worker for worker in self._after if not worker.overlaps]
+        for worker in (*beside, *rest):
+            show = self._shown_by(worker, answer) if len(self._after) == 1 else None
+            until = worker.should_stop if rest and worker.overlaps else never
+            self._budget = self.policy.later(answer.remaining - 1, show, until)
+            worker.follow(verdict, scores, self._budget)
+        if rest:
+            for worker in beside:
+                worker.enough = True
 
     def end(self) -> None:
         """The request is over."""
@@ -140,15 +156,6 @@ class Drafting:
 
     def _shown_by(self, worker: DraftWorker, answer: Answer) -> Show:
         return self.display.behind(answer.tokens, answer.state, worker.name)
-
-    def _collected(self, workers: list[DraftWorker], answer: Answer, fewest: int = 2) -> Proposal:
-        """The drafts that are there, as one tree of tokens that the target has; fewer than `fewest` drafts as they are."""
-        found = [proposal for worker in workers if len(proposal := self._fitting(worker))]
-        if len(found) < fewest:
-            return found[0] if found else Proposal.empty()
-        merged = self._merged(found)
-        self.display.behind(answer.tokens, answer.state, merged.origin)(best_chain(merged))
-        return merged
 
     def _fitting(self, worker: DraftWorker) -> Proposal:
         """What a drafter proposed; one whose tokens the target does not have is given up."""

@@ -46,7 +46,7 @@ class Drafts:
     select: Select = everybody
     writing: tuple[Drafter, ...] = ()
     """Those of `ahead` that write the answer to its end behind their head start, where their lane has time for it
-    (`core.WritesOn`)."""
+    (`core.DraftSession.write_on`)."""
 
     def behind(self, policy: DraftPolicy) -> tuple[Drafter, ...]:
         """Those of `after` that draft at these costs."""

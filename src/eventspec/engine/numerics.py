@@ -34,11 +34,13 @@ class Numerics:
 
 
 class PlainDecoding:
-    """The answer read anew, token by token, on a session of its own that has the prompt and nothing else."""
+    """The answer read again, token by token, on a session of its own: `begin` gives one that has read nothing of the prompt."""
 
-    def __init__(self, session: TargetSession) -> None:
-        self._given, self._session = session, session
+    def __init__(self, begin: Callable[[], TargetSession]) -> None:
+        self._begin = begin
+        self._session: TargetSession | None = None
         self._read: list[int] = []
+        self.forwards = 0
         self._logits: Tensor | None = None
         self.failure = ""
 
@@ -52,14 +54,18 @@ class PlainDecoding:
 
     def logits(self, answer: Sequence[int]) -> Tensor:
         """float [V] behind these tokens; whoever asks again asks for a longer answer that begins with them."""
-        if self._logits is None or self._read != list(answer[: len(self._read)]):
-            self._session, self._read = self._given.again(), []
-            self._logits = self._session.score(Proposal.empty()).logits[0]
+        if self._session is None or self._logits is None or self._read != list(answer[: len(self._read)]):
+            self._session, self._read = self._begin(), []
+            self._logits = self._step(self._session)
         for token in answer[len(self._read) :]:
             self._session.commit(_said(token))
-            self._logits = self._session.score(Proposal.empty()).logits[0]
+            self._logits = self._step(self._session)
             self._read.append(token)
         return self._logits
+
+    def _step(self, session: TargetSession) -> Tensor:
+        self.forwards += 1
+        return session.score(Proposal.empty()).logits[0]
 
 
 def measured_rounding(begin: Callable[[], TargetSession], vocabulary: int, tokens: int = _PROBED) -> float:

@@ -63,7 +63,7 @@ class DraftPolicy:
     """Seconds after which a drafter that does not come back is given up."""
     beside: bool = True
     """Whether a drafter with a device of its own drafts beside the target; else before it, and on a CPU whose cores are shared
-    out for every question (`engine.workers`, `auto`) the target then has all of them."""
+    out for every question (`lanes.workers`, `auto`) the target then has all of them."""
     settle: bool = True
     """Whether near ties are settled by plain decoding (`engine.numerics`) or only counted."""
 

@@ -6,11 +6,11 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from eventspec.core import Budget, Proposal, Scores, Verdict, WritesOn
+from eventspec.core import Budget, DraftSession, Proposal, Scores, Verdict
 from eventspec.engine.draft_worker import DraftWorker
+from eventspec.engine.executor import Pending
 from eventspec.engine.guard import DrafterFailed, described
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.worker import Pending
 
 SHARE = 0.5
 """Of a worker's deadline: so long it may write, since a drafter may be slow without hanging."""
@@ -24,7 +24,7 @@ class Writing:
         self.worker, self.policy, self.left, self._stopped = worker, policy, left, False
         if worker.ahead is not None and worker.overlaps:
             with suppress(RuntimeError):  # the lane was closed just now
-                worker.workers.start("drafter", partial(self._write, worker.ahead), worker.drafter)
+                worker.executor.start("drafter", partial(self._write, worker.ahead), worker.drafter)
 
     def stop(self) -> None:
         """End with the step it is in."""
@@ -36,18 +36,17 @@ class Writing:
         if self._stopped or not ahead.done() or ahead.error is not None:
             return
         try:
-            session: object = worker.session
-            if isinstance(session, WritesOn):
-                session.write_on(self.policy.meanwhile(lambda: self._stopped or time.perf_counter() > until, self.left))
-                worker.trace.span("draft", "drafter", began)
-                worker.trace.take(worker.own)
+            assert worker.session is not None, "its head start was drafted"
+            worker.session.write_on(self.policy.meanwhile(lambda: self._stopped or time.perf_counter() > until, self.left))
+            worker.trace.span("draft", "drafter", began)
+            worker.trace.take(worker.own)
         except BaseException as error:
             why = described(error)
             worker.session = Broken(why)
             worker.trace.note(f"drafter {worker.name}, writing on, {why}")
 
 
-class Broken:
+class Broken(DraftSession):
     """A session that failed behind the back of its worker."""
 
     def __init__(self, why: str) -> None:

@@ -148,8 +148,8 @@ def tie_of(pair: Pair, recording: Recording, question: str, position: int, most:
 
     def best_two() -> tuple[int, float]:
         context = target.encode(request.media, Trace())
-        session = context.open(request.question, request.sampling, NO_TAIL, Trace())
-        values, tokens = PlainDecoding(session).logits(truth[:position]).double().topk(2)
+        plain = PlainDecoding(lambda: context.open(request.question, request.sampling, NO_TAIL, Trace()))
+        values, tokens = plain.logits(truth[:position]).double().topk(2)
         return int(tokens[1]), float(values[0] - values[1])
 
     with torch.inference_mode():

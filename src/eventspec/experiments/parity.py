@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadCheckpoint, BadInput, EventSlice, Media, Request, Sampling, Trace
-from eventspec.engine import DraftPolicy, run
-from eventspec.engine.drafts import Drafts
-from eventspec.engine.workers import Workers
+from eventspec.engine import Asking, Decoding, run
 from eventspec.events.formats import open_events
 from eventspec.events.stream import LARGEST_SIDE
+from eventspec.lanes.workers import Workers
 from eventspec.models import configuration as fields
 from eventspec.models import eventgpt_prompt as event_prompt
 from eventspec.models import video_llava_prompt as video_prompt
@@ -227,7 +226,8 @@ def _greedy(language: Llama, prompt: Tensor, most: int, banned: range = range(0)
     """The engine's own greedy answer to prompt rows [T, D], without an end."""
     target = LanguageTarget(TextEncoder(language, lambda question: Prompt(prompt, (0, 0))))
     request = Request(Media(), "", Sampling(max_new_tokens=most, banned_ids=tuple(banned)))
-    return run(target, Drafts(), request, DraftPolicy(), Workers("one"), Trace(), StopDetector(())).token_ids
+    workers = Workers("one")
+    return run(Decoding(Asking(target, request, StopDetector(())), workers, Trace()), workers).token_ids
 
 
 def _scores(language: Llama, prompt: Tensor, wanted: list[int], trained: int) -> Values:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eventspec.engine.workers import described_placement
 from eventspec.experiments.figures import BASE
 from eventspec.experiments.statistics import FEWEST
+from eventspec.lanes.workers import described_placement
 
 Figures = Mapping[str, Any]
 SECTIONS = ("", "controls: they have not seen this recording", "lossy: other answers than the target's, no ceiling holds")

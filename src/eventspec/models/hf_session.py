@@ -16,7 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eventspec.core import BadInput, Limits, Media, Proposal, Sampling, Scores, TappedPrompt, TargetSession, Trace, Verdict
+from eventspec.core import (
+    BadInput,
+    Context,
+    Limits,
+    Media,
+    Proposal,
+    Sampling,
+    Scores,
+    TappedPrompt,
+    Target,
+    TargetSession,
+    Trace,
+    Verdict,
+)
 from eventspec.engine.numerics import measured_rounding
 from eventspec.machine import arrived
 from eventspec.models.prompt import Frames
@@ -193,7 +206,7 @@ class Prompts(Protocol):
         """The same without vision encoding, of another question about the frames of `known`; None where that cannot be."""
 
 
-class HfTarget:
+class HfTarget(Target):
     """A transformers model that verifies: `prompts` makes its prompt of so many `frames`, `language` reads it; `example` is a
     prompt to measure with."""
 
@@ -233,7 +246,7 @@ class _Reading:
     features: list[Tensor] = field(default_factory=list)
 
 
-class HfContext:
+class HfContext(Context):
     """As `core.Context`. Caches of transformers grow by copying, so sessions share what lies before them."""
 
     def __init__(self, target: HfTarget, frames: Frames) -> None:
@@ -317,8 +330,8 @@ class HfSession:
         """As `core.TargetSession.room`: the cache grows."""
         return 1 << 30
 
-    def again(self) -> TargetSession:
-        """As `core.TargetSession.again`."""
+    def fresh_copy(self) -> TargetSession:
+        """As `core.TargetSession.fresh_copy`."""
         return opened(self.language, self._reading.prompt)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eventspec.core import (
     BadInput,
+    Context,
     Limits,
     Media,
     Proposal,
@@ -39,7 +40,7 @@ _DRAFT_ROWS = 160
 _PROBE = 32
 
 
-class LanguageTarget:
+class LanguageTarget(Target):
     """A vision-language model that verifies: `encoder` makes its prompt, its language model reads it."""
 
     lossless = True
@@ -51,11 +52,19 @@ class LanguageTarget:
     def limits(self) -> Limits:
         """As `core.Target.limits`."""
         config = self.language.config
-        return Limits(config.vocab_size, config.num_hidden_layers, True, rounding_of(self.language))
+        return Limits(config.vocab_size, config.num_hidden_layers, True, rounding_of(self.language), batches=True)
 
     def encode(self, media: Media, trace: Trace) -> LanguageContext:
         """As `core.Target.encode`."""
         return LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
+
+    def score(self, batch: Sequence[tuple[TargetSession, Proposal]]) -> list[Scores]:
+        """As `core.Target.score`."""
+        if len(batch) == 1:
+            return [batch[0][0].score(batch[0][1])]
+        sessions = [session for session, _ in batch]
+        assert all(isinstance(session, LanguageSession) for session in sessions), "this target's own sessions"
+        return score_together(sessions, [proposal for _, proposal in batch])  # type: ignore[arg-type]
 
 
 def keeping(target: Target, limit: int, folder: Path | None = None) -> Target:
@@ -69,7 +78,7 @@ def keeping(target: Target, limit: int, folder: Path | None = None) -> Target:
     return LanguageTarget(target.encoder.keeping(kept), target.lossless)
 
 
-class LanguageContext:
+class LanguageContext(Context):
     """As `core.Context`: a recording's visual rows, and the prefix of the prompts about it."""
 
     def __init__(self, encoder: PromptEncoder, visual: Tensor) -> None:
@@ -77,8 +86,8 @@ class LanguageContext:
         self._whole = False
 
     def keep_outputs(self) -> None:
-        """More questions are to come, by any method: what the last layer gives for a prompt's rows is kept, so that a head that
-        comes later need not have them read again."""
+        """As `core.Context.keep_outputs`: what the last layer gives for a prompt's rows, so that a head that comes later need
+        not have them read again."""
         self._whole = True
 
     def extend(self, frames: Frames, trace: Trace) -> None:
@@ -162,8 +171,8 @@ class LanguageSession:
         self.pending = reading.prompt.rows[reading.rows :]
         self._runner = language.runner()  # its weights are final for as long as an answer takes
         self._last = len(self._runner.layers)
-        # `again` reads all at once, in a cache of this capacity (in a larger one keys lie at other strides), and no more of the
-        # last layer than it needs.
+        # `fresh_copy` reads all at once, in a cache of this capacity (in a larger one keys lie at other strides), and no more
+        # of the last layer than it needs.
         whole = self._last in reading.outputs
         self.chunked = reading.rows > 0 or reading.cache.capacity != reading.capacity or whole
         self._latest: Tensor | None = None  # what the last layer gave for the prompt's last rows, [T', D]
@@ -186,8 +195,8 @@ class LanguageSession:
         """As `core.TargetSession.room`."""
         return self.cache.capacity - self.cache.length - len(self.pending)
 
-    def again(self) -> TargetSession:
-        """As `core.TargetSession.again`; equal capacity, so that keys lie at equal strides and kernels make equal sums."""
+    def fresh_copy(self) -> TargetSession:
+        """As `core.TargetSession.fresh_copy`; equal capacity, so that keys lie at equal strides and kernels make equal sums."""
         return fresh_session(self.language, self._reading.prompt, self._reading.capacity)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:

@@ -10,7 +10,7 @@ import torch
 from eventspec.core import BadInput
 from eventspec.engine import DraftPolicy
 from eventspec.engine.method import Method
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.pairs.costs import learning, place_of, remembering

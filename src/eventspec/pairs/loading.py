@@ -7,7 +7,7 @@ from typing import Any
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.loading import LoadOptions
@@ -41,7 +41,7 @@ def load_pair(
     BadCheckpoint for a missing or broken file.
 
     device_plan: one or two devices, two on a CPU being a core for each model; auto shares the cores out for every question, see
-    `engine.workers`. fit: policies go by what the pair costs on this machine, see `costs.fitted`: the first time that takes
+    `lanes.workers`. fit: policies go by what the pair costs on this machine, see `costs.fitted`: the first time that takes
     about a second. Without, they go by `DraftPolicy`'s own figures; for checkpoint folders, on a CPU, from there on by what
     verification is learnt to cost.
     """

@@ -17,8 +17,8 @@ from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target,
 from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import COSTS, DraftPolicy
-from eventspec.engine.workers import Workers, described_placement
 from eventspec.errors import check_known
+from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping

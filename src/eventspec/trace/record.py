@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -68,7 +67,7 @@ class Round:
 
 
 class RoundRecord:
-    """Fills in a `Round` while it runs; see `Trace.round`."""
+    """Fills in a `Round` while it runs, which joins the trace once it was decided; see `Trace.round`."""
 
     def __init__(self, trace: Trace, made: Round) -> None:
         self._trace, self._round, self._began = trace, made, trace.now()
@@ -85,6 +84,7 @@ class RoundRecord:
         stage: Stage = "prefill" if self._round.first else "verify" if read else "decode"
         self._trace.span(stage, "target", self._began, len(self._trace.rounds))
         self._round.seconds = self._trace.now() - self._began
+        self._trace.rounds.append(self._round)
 
 
 @dataclass(repr=False)
@@ -106,6 +106,8 @@ class Trace:
     """Committed positions whose decision, greedy or drawn, was closer than the target's measured rounding."""
     skipped: bool = False
     """Whether the answer came from events alone, and the target read no frame (method skip-encode)."""
+    shared: bool = False
+    """Whether forwards of the target were shared with other answers, so that they took longer than this answer's own."""
     device_plan: str = "one"
     """Whether drafter and target had a device each (`two`) or shared one."""
     given_up: list[str] = field(default_factory=list)
@@ -170,21 +172,19 @@ class Trace:
         for note in notes[:8]:
             self.note(str.__str__(note)[:300])
 
-    @contextmanager
-    def round(self, nodes: int, depth: int, origin: str) -> Iterator[RoundRecord]:
-        """Account for one round about a proposal of so many nodes and levels; it joins `rounds` when it went well."""
-        made = Round(nodes, depth, origin, first=not self.rounds)
-        yield RoundRecord(self, made)
-        self.rounds.append(made)
+    def round(self, nodes: int, depth: int, origin: str) -> RoundRecord:
+        """Account for one round about a proposal of so many nodes and levels, which begins now."""
+        return RoundRecord(self, Round(nodes, depth, origin, first=not self.rounds))
 
-    @contextmanager
-    def drafting(self) -> Iterator[None]:
-        """The target waits for the draft of the next round: the latest round's time."""
-        began, forwards = self.now(), self.forwards.get("drafter", 0.0)
-        yield
-        latest = self.rounds[-1]
-        latest.draft_seconds = self.now() - began
-        latest.draft_model_seconds = self.forwards.get("drafter", 0.0) - forwards
+    def drafting(self) -> Callable[[], None]:
+        """The target waits for the draft of the next round: the latest round's time, until what this returns is called."""
+        began, forwards, latest = self.now(), self.forwards.get("drafter", 0.0), self.rounds[-1]
+
+        def ended() -> None:
+            latest.draft_seconds = self.now() - began
+            latest.draft_model_seconds = self.forwards.get("drafter", 0.0) - forwards
+
+        return ended
 
     def forward(self, lane: Lane, seconds: float) -> None:
         """Add the time of one model forward on a lane."""

@@ -133,7 +133,7 @@ class _PromptRead:
     lent: LentCache
 
 
-class FeatureDraft:
+class FeatureDraft(DraftSession):
     """The head's cache, and the committed tokens with their features that it has not read yet."""
 
     def __init__(self, drafter: FeatureDrafter, request: Request, target: TargetPrompt, trace: Trace) -> None:

@@ -177,7 +177,7 @@ class SmallVlmDrafter:
         return splice(self.language, self.text_ids(question), self.model.projected(visual))
 
 
-class SmallVlmDraft:
+class SmallVlmDraft(DraftSession):
     """Waits for the target's prompt to be whole, which it is when the first draft is wanted; then it is a language model."""
 
     def __init__(self, drafter: SmallVlmDrafter, request: Request, target: TargetPrompt, trace: Trace) -> None:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from eventspec.engine.openmp import release_team
+from eventspec.lanes.openmp import release_team
 
 T = TypeVar("T")
 
@@ -27,16 +27,18 @@ class LaneTimeout(TimeoutError):
 
 
 class Pending(Generic[T]):
-    """A result that another lane is working on: `value` or `error`, once it is there."""
+    """A result that another lane is working on: `value` or `error`, once it is there; `news` is set then too."""
 
-    def __init__(self) -> None:
-        self._ready = threading.Event()
+    def __init__(self, news: threading.Event | None = None) -> None:
+        self._ready, self._news = threading.Event(), news
         self.value: T | None = None
         self.error: BaseException | None = None
 
     def set(self, value: T | None, error: BaseException | None) -> None:
         self.value, self.error = value, error
         self._ready.set()
+        if self._news is not None:
+            self._news.set()
 
     def done(self) -> bool:
         return self._ready.is_set()
@@ -73,8 +75,15 @@ class Worker:
     not be set up, "" if nothing.
     """
 
-    def __init__(self, name: str, core: int | None = None, threads: int | None = None, device: str = "cpu") -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        core: int | None = None,
+        threads: int | None = None,
+        device: str = "cpu",
+        news: threading.Event | None = None,
+    ) -> None:
+        self.name, self._news = name, news
         self.serving: object = None
         self.trouble, self.left = "", 0
         self._core, self._threads, self._device = core, threads, device
@@ -94,7 +103,7 @@ class Worker:
 
     def start(self, work: Callable[[], T], serving: object = None) -> Pending[T]:
         """Queue `work` behind what the worker is doing; RuntimeError once it was closed."""
-        pending: Pending[T] = Pending()
+        pending: Pending[T] = Pending(self._news)
         with self._closing:
             if self._closed:
                 raise RuntimeError(f"worker {self.name} was closed")

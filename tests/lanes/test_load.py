@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from eventspec.engine import load
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.load import Load
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.workers import Workers
+from eventspec.lanes import load
+from eventspec.lanes.load import Load
+from eventspec.lanes.workers import Workers
 
 At = Callable[..., None]
 

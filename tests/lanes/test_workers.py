@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from eventspec.engine.openmp import _omp_pause
-from eventspec.engine.worker import LaneTimeout, Worker
-from eventspec.engine.workers import Workers, choose_placement
+from eventspec.lanes.openmp import _omp_pause
+from eventspec.lanes.worker import LaneTimeout, Worker
+from eventspec.lanes.workers import Workers, choose_placement
 
 MANY = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and Linux"
@@ -105,7 +105,7 @@ def test_a_process_ends_cleanly_while_a_lane_is_in_native_code() -> None:
     """Without the wait at exit some of the runs abort."""
     program = """
 import torch
-from eventspec.engine.worker import Worker
+from eventspec.lanes.worker import Worker
 def work():
     x = torch.randn(300, 300)
     for _ in range(200):
@@ -121,7 +121,7 @@ def test_a_process_ends_cleanly_when_its_workers_were_dropped_with_what_they_ser
     """A thread that is the last to hold tensors must not free them while the interpreter goes: some of the runs would abort."""
     program = """
 import torch
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 class Drafter:
     def __init__(self):
         self.weights = [torch.randn(64, 64) for _ in range(400)]
@@ -157,7 +157,7 @@ def test_two_devices_make_two_lanes_and_cores_are_shared_out() -> None:
 
 TEAMS = """
 import os, torch
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -180,7 +180,7 @@ def test_a_lane_of_all_cores_ends_the_team_of_whoever_asks_and_that_works_on() -
 
 FORKED = """
 import os, torch
-from eventspec.engine.workers import Workers
+from eventspec.lanes.workers import Workers
 
 torch.set_num_threads(3)
 torch.ones(600, 600) @ torch.ones(600, 600)
@@ -198,7 +198,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_team() -> None:
 
 TWO_TEAMS = """
 import os, torch
-from eventspec.engine.worker import Worker
+from eventspec.lanes.worker import Worker
 
 def multiply():
     return float((torch.ones(600, 600) @ torch.ones(600, 600))[0, 0])

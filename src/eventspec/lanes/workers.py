@@ -7,17 +7,20 @@ OpenMP's threads are gone too.
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from eventspec.core import BadInput
-from eventspec.engine.breaker import Breaker
-from eventspec.engine.load import Load
-from eventspec.engine.openmp import release_team
-from eventspec.engine.worker import RUNNING, LaneTimeout, Pending, Worker, use_cores
+import torch
+
+from eventspec.core import BadInput, Update
+from eventspec.lanes.breaker import Breaker
+from eventspec.lanes.load import Load
+from eventspec.lanes.openmp import release_team
+from eventspec.lanes.worker import RUNNING, LaneTimeout, Pending, Worker, done_here, use_cores
 from eventspec.machine import usable_cores
 from eventspec.trace import Lane
 
@@ -44,7 +47,7 @@ class Workers:
     def _begin(self) -> None:
         """Without any thread yet: at first, and in a forked child."""
         self.breaker = Breaker()
-        self._lock = threading.Lock()
+        self._lock, self._news = threading.Lock(), threading.Event()
         self._workers: dict[Lane, Worker] = {}
         weakref.finalize(self, _close_each, self._workers).atexit = False  # at exit `_end_all` also waits
 
@@ -73,8 +76,8 @@ class Workers:
         return self.concurrent and (self.placement == "two" or self.free > 1)
 
     def share(self, beside: bool) -> str:
-        """Called on the target's lane: which of `one` and `two` the question that comes next has. On cores that are shared out
-        (`auto`) the target gets all that are `free`, but for one where somebody drafts `beside` it."""
+        """Called on the target's lane: which of `one` and `two` the questions that come next have. On cores that are shared out
+        (`auto`) the target gets all that are `free`, but for one where a drafter works `beside` it."""
         if self.placement != "auto":
             return self.placement
         if not _FORKED:
@@ -83,6 +86,32 @@ class Workers:
             with suppress(OSError):  # the lane's own place says so, see `trouble`
                 use_cores(cores, max(1, free - beside))
         return "two" if beside else "one"
+
+    @property
+    def uniform(self) -> bool:
+        """Whether the target has as many cores for every question."""
+        return self.placement != "auto" or bool(_FORKED)
+
+    @property
+    def as_plain(self) -> bool:
+        """Whether the calling thread, the target's, has as many intra-op threads as plain decoding has on an idle machine:
+        products that are split otherwise may differ by rounding."""
+        return self.uniform or torch.get_num_threads() == len(self._cores)
+
+    @contextmanager
+    def plainly(self) -> Iterator[None]:
+        """For as long as this lasts the calling thread, the target's, has what plain decoding has, see `as_plain`."""
+        if self.as_plain:
+            yield
+            return
+        threads, cores = torch.get_num_threads(), os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+        with suppress(OSError):
+            use_cores(self._cores, len(self._cores))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                use_cores(sorted(cores), threads)
 
     def worker(self, name: Lane) -> Worker:
         """The worker of the lane `target` or `drafter`, started on first use."""
@@ -99,6 +128,39 @@ class Workers:
             if name not in self._workers:
                 self._workers[name] = self._new(name)
             return self._workers[name].start(work, serving)
+
+    def here(self, work: Callable[[], T]) -> Pending[T]:
+        """As `worker.done_here`."""
+        return done_here(work)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until a lane is done with some work, `seconds` at most; whether one was, since this was asked before."""
+        ended = self._news.wait(seconds)
+        self._news.clear()
+        return ended
+
+    def lock(self) -> threading.Lock:
+        """A new lock."""
+        return threading.Lock()
+
+    def stream(self, work: Callable[[Callable[[Update], None]], object]) -> Iterator[Update]:
+        """Run `work` on the target's lane and yield its updates as they happen; an error in it is raised here."""
+        updates: queue.SimpleQueue[Update | None] = queue.SimpleQueue()
+
+        def whole() -> None:
+            try:
+                work(updates.put)
+            finally:
+                updates.put(None)
+
+        process, pending = os.getpid(), self.start("target", whole)
+        while True:
+            if os.getpid() != process:
+                raise RuntimeError("this answer was begun before a fork, and its threads stayed behind: ask again in the child")
+            if (update := updates.get()) is None:
+                break
+            yield update
+        pending.result()
 
     def abandon(self, name: Lane) -> None:
         """Give up on a worker whose work hangs: who asks next gets a fresh one, and this one ends when its work does."""
@@ -123,14 +185,15 @@ class Workers:
         with self._lock:
             return self._workers[name].trouble if name in self._workers else ""
 
-    def leave_hanging(self, name: Lane, seconds: float) -> Worker | None:
-        """Abandon a worker whose work has been running for longer than `seconds`; the worker, if there is such a one."""
+    def leave_hanging(self, name: Lane, seconds: float) -> bool:
+        """Abandon a worker whose work has been running for longer than `seconds`, and note for whom; whether there is one."""
         with self._lock:
             worker = self._workers.get(name)
         if worker is None or worker.busy_seconds <= seconds:
-            return None
+            return False
         self.abandon(name)
-        return worker
+        self.breaker.hung(worker.serving)
+        return True
 
     def drain(self, seconds: float = 10.0) -> None:
         """Wait until the workers have nothing to do: a drafter may still be in the step that its request no longer needs. A
@@ -150,19 +213,19 @@ class Workers:
             self._workers.clear()
 
     def _new(self, name: Lane) -> Worker:
-        device = self._devices[name]
+        device, news = self._devices[name], self._news
         if device.startswith("cuda"):
-            return Worker(name, device=device)
+            return Worker(name, device=device, news=news)
         if _FORKED:
-            return Worker(name, threads=1)
+            return Worker(name, threads=1, news=news)
         if name == "target" and self.placement != "two":
             # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one.
-            return Worker(name, threads=len(self._cores))
+            return Worker(name, threads=len(self._cores), news=news)
         if self.placement == "one":
             # A drafter's small products gain little from more cores, and a second team would cost the target more, see
             # `release_team`.
-            return Worker(name, threads=1)
-        return Worker(name, self._cores[-1 if name == "target" else 0], threads=1)
+            return Worker(name, threads=1, news=news)
+        return Worker(name, self._cores[-1 if name == "target" else 0], threads=1, news=news)
 
 
 _ALL: weakref.WeakSet[Workers] = weakref.WeakSet()

@@ -1,0 +1,89 @@
+"""Many questions at once: their rounds share forwards of the target, whatever their methods, lengths and trees."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, generation
+from eventspec.ask.result import Result
+from eventspec.core import BadInput, Sampling, Window
+from eventspec.engine.decoding import Decoding
+from eventspec.engine.scheduler import Scheduler
+from eventspec.recordings import Recording
+
+
+class Ask:
+    """One question of many, as `generate` takes it; `settings` are fields of Sampling."""
+
+    def __init__(
+        self,
+        recording: Recording | str | Path,
+        question: str,
+        method: str = DEFAULT_METHOD,
+        window: Window | None = None,
+        sampling: Sampling | None = None,
+        **settings: Any,
+    ) -> None:
+        self.recording, self.question, self.method, self.window = recording, question, method, window
+        self.sampling = (sampling or Sampling()).but(**settings)
+
+    def __repr__(self) -> str:
+        return f"<Ask {self.question!r} by {self.method}>"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Answers in the order of their questions, and how many forwards of target language models they took together."""
+
+    results: list[Result]
+    forwards: int
+
+
+def generate_many(pair: Methods, asks: Iterable[Ask], most: int = 8) -> Batch:
+    """Answer many questions, at most `most` of them at a time; each answer is what `generate` gives. BadInput for a question
+    that cannot be asked, before any is answered; an answer that fails later ends the others too."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise BadInput(f"most is {most!r}: give a whole number from 1 on")
+    asked = list(asks)
+    opened: dict[str, Recording] = {}
+    made = [_generation(pair, number, ask, opened) for number, ask in enumerate(asked)]
+    try:
+        forwards = pair.workers.start("target", partial(_answer, pair, made, most)).result()
+    except KeyboardInterrupt:
+        for one in made:
+            one.cancel()
+        raise
+    return Batch([one.result() for one in made], forwards)
+
+
+def _generation(pair: Methods, number: int, ask: Ask, opened: dict[str, Recording]) -> Generation:
+    """A question ready to run; a recording that several ask about is opened once."""
+    if not isinstance(ask, Ask):
+        raise BadInput(f"question {number} is a {type(ask).__name__}: give an eventspec.Ask(recording, question)")
+    recording = ask.recording
+    if isinstance(recording, str | Path):
+        if str(recording) not in opened:
+            opened[str(recording)] = Recording.open(recording)
+        recording = opened[str(recording)]
+    return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling)
+
+
+def _answer(pair: Methods, asked: Sequence[Generation], most: int) -> int:
+    """On the target's lane: all answers to their ends; the forwards that took."""
+    scheduler, waiting = Scheduler(pair.workers), deque(asked)
+    running: dict[Decoding, Generation] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                one = waiting.popleft()
+                running[scheduler.add(one.begin())] = one
+            for decoding in scheduler.step():
+                running.pop(decoding).end(decoding)
+    finally:
+        scheduler.end()
+    return scheduler.forwards
