@@ -270,3 +270,17 @@ def test_a_drafter_may_draft_before_the_target_though_it_could_beside_it(
         assert ran.trace.device_plan == (plan if workers.free > 1 else "one")
         assert [r.accepted for r in ran.trace.rounds[:2]] == ([6, 6] if drafter else [0, 0])
     workers.close()
+
+
+def test_nobody_drafts_beside_the_target_on_a_core_that_another_process_has(
+    tiny: Any, oracle: Any, decoded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, workers = tiny(1), Workers("auto")
+    request = world.request(max_new_tokens=12)
+    truth = world.answer(request)
+    for taken, plan in ((0, "two"), (len(workers._cores) - 1, "one")):
+        monkeypatch.setattr(workers._load, "taken", lambda taken=taken: taken)
+        drafts, policy = Drafts.by(oracle(truth)), DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1)
+        ran = workers.start("target", partial(decoded, world, drafts, request, policy, workers)).result(30)
+        assert (ran.outcome.token_ids, ran.trace.device_plan) == (truth, plan if len(workers._cores) > 1 else "one")
+    workers.close()

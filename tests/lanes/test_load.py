@@ -6,18 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from eventspec.engine.drafts import Drafts
-from eventspec.engine.policy import DraftPolicy
 from eventspec.lanes import load
 from eventspec.lanes.load import Load
-from eventspec.lanes.workers import Workers
 
 At = Callable[..., None]
 
@@ -102,17 +97,3 @@ def test_a_busy_process_is_seen() -> None:
         taken = found.taken()
         busy.kill()
     assert taken >= 1
-
-
-def test_nobody_drafts_beside_the_target_on_a_core_that_another_process_has(
-    tiny: Any, oracle: Any, decoded: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, workers = tiny(1), Workers("auto")
-    request = world.request(max_new_tokens=12)
-    truth = world.answer(request)
-    for taken, plan in ((0, "two"), (len(workers._cores) - 1, "one")):
-        monkeypatch.setattr(workers._load, "taken", lambda taken=taken: taken)
-        drafts, policy = Drafts.by(oracle(truth)), DraftPolicy(head_nodes=6, max_nodes=6, patience=100, step_seconds=1)
-        ran = workers.start("target", partial(decoded, world, drafts, request, policy, workers)).result(30)
-        assert (ran.outcome.token_ids, ran.trace.device_plan) == (truth, plan if len(workers._cores) > 1 else "one")
-    workers.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, TargetSession, Verdict
 from eventspec.engine.executor import Executor, Pending
-from eventspec.engine.guard import DrafterFailed, PromptOf, described, usable_taps
+from eventspec.engine.guard import DrafterFailed, PromptOf, described, in_words, usable_taps
 from eventspec.engine.policy import DraftPolicy
 from eventspec.trace import Lane, Trace
 from eventspec.tree import check, exact_text
@@ -42,7 +42,7 @@ class DraftWorker:
         self._began = 0.0
         # Of what is pending: it is for the next round; it is made before the target goes on; it is not waited for again.
         self._wanted = self._first = self._late = False
-        self._later = False  # the first round is over: from then on the target waits for drafts
+        self._later = False  # the first round is over
         self._since: float | None = None  # from when on it waits
         self._credit = policy.wait  # seconds for which it may still wait
         self.deadline, self._answered = executor.breaker.deadline(drafter, policy.deadline), False
@@ -154,10 +154,10 @@ class DraftWorker:
         awaited, self._queued = self._queued is not None, None
         wanted, self._wanted = self._wanted, False
         self._pay()
+        if wanted and self._pending is not None and self._pending.done():
+            return self._taken()
         if self._pending is None or not (wanted or awaited):
             return Proposal.empty()
-        if wanted and self._pending.done():
-            return self._taken()
         if not self._late and self.awaited:
             waits = self.concurrent and self.executor.serving("drafter") not in (None, self.drafter)
             behind = " behind another drafter that is still at work on its lane" if waits else ""
@@ -183,7 +183,7 @@ class DraftWorker:
             return
         # A model of its own has a thread of its own also where it shares the device, because it may hang.
         try:
-            self._pending = self.executor.start("drafter", lambda: self._guarded(budget), self.drafter)
+            self._pending = self.executor.start("drafter", lambda: in_words(lambda: self._draft(budget)), self.drafter)
         except RuntimeError as error:  # no thread to be had
             self.failed(error)
 
@@ -192,13 +192,6 @@ class DraftWorker:
         if self._since is not None and (self._later or not self._first):
             self._credit -= self.trace.now() - self._since
         self._since = None
-
-    def _guarded(self, budget: Budget) -> Proposal:
-        """`_draft`, whose failure is put into words on the drafter's lane: an error's text is the drafter's code too."""
-        try:
-            return self._draft(budget)
-        except BaseException as error:
-            raise DrafterFailed(described(error)) from None
 
     def _draft(self, budget: Budget) -> Proposal:
         """What runs on the drafter's lane: open, catch up with what was committed, propose."""

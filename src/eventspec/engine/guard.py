@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from eventspec.core import TappedPrompt, TargetSession
 from eventspec.tree import exact_text
 
+T = TypeVar("T")
+
 
 class DrafterFailed(Exception):
     """A failure in words."""
+
+
+def in_words(work: Callable[[], T]) -> T:
+    """What a drafter's code returns; DrafterFailed for what it raises, put into words where it ran: they are its code too."""
+    try:
+        return work()
+    except BaseException as error:
+        raise DrafterFailed(described(error)) from None
 
 
 class PromptOf:
