@@ -16,6 +16,7 @@ from scipy.stats import chisquare
 
 from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED
 from eventspec.core import Budget, Media, Proposal, Request, Sampling, Trace, Verdict
+from eventspec.costs.fit import session_of
 from eventspec.drafters.heads.batch import TargetBatch
 from eventspec.drafters.heads.dream import DreamConfig, DreamHead
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, MsdHead
@@ -33,7 +34,6 @@ from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.draft import TreeConfig
-from eventspec.pairs.warming import session_of
 from eventspec.text import StopDetector
 
 SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)

@@ -264,7 +264,7 @@ def test_a_drafter_may_draft_before_the_target_though_it_could_beside_it(
     truth = world.answer(request)
     for drafter, beside, plan in ((oracle(truth), True, "two"), (oracle(truth), False, "one"), (None, True, "one")):
         drafts = Drafts() if drafter is None else Drafts.by(drafter)
-        policy = replace(EAGER, beside=beside, tail=3)
+        policy = replace(EAGER, concurrent=beside, tail=3)
         ran = workers.start("target", partial(decoded, world, drafts, request, policy, workers)).result(30)
         assert ran.outcome.token_ids == truth
         assert ran.trace.device_plan == (plan if workers.free > 1 else "one")

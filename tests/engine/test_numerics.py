@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from eventspec.core import Proposal, Sampling, Scores, Verdict
+from eventspec.costs.fit import session_of
 from eventspec.engine.distribution import choose, position_rng, processed
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.numerics import PlainDecoding, measured_rounding
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.lanes.workers import Workers
-from eventspec.pairs.warming import session_of
 
 ONE = Workers("one")
 EAGER = DraftPolicy(max_nodes=8, head_nodes=8, patience=1, step_seconds=1)

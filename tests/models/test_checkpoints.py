@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import VideoLlavaForConditionalGeneration
 
 from eventspec.core import BadCheckpoint, BadInput, Media, Request, Sampling, Trace
+from eventspec.costs.fit import session_of
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL
@@ -23,7 +24,6 @@ from eventspec.models.embedded import BOS, PAD, VIDEO, pixels_from_frames, targe
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.pairs.warming import session_of
 from eventspec.text import StopDetector
 from eventspec.video.clip import VideoClip
 

@@ -14,6 +14,7 @@ import transformers as hf
 
 from eventspec.ask import generate
 from eventspec.core import Budget, Media, Proposal, Request, Sampling, Trace, Verdict
+from eventspec.costs.fit import session_of
 from eventspec.engine.policy import NO_TAIL
 from eventspec.models import hf_target
 from eventspec.models.folder import load_folder
@@ -21,7 +22,6 @@ from eventspec.models.hf_session import HfPrompt, HfSession, HfTarget, opened
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair, load_folders
 from eventspec.pairs.pair_file import DATA
-from eventspec.pairs.warming import session_of
 from eventspec.recordings import Recording
 from eventspec.tree import BadProposal, fit
 from eventspec.video.sampling import uniform_indices

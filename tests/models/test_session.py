@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from eventspec.core import Media, Proposal, Request, Sampling, Verdict
+from eventspec.costs.fit import session_of
 from eventspec.engine.policy import NO_TAIL
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageSession, LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.runner import DecoderRunner
-from eventspec.pairs.warming import session_of
 from eventspec.tree import BadProposal, fit, within
 
 PROMPT = [5, 1, 9, 2, 14, 7, 7, 3]

@@ -365,7 +365,7 @@ def test_the_choice_is_between_mixes_and_the_baseline_where_there_are_both(pair:
     chooser = pair.methods["auto"].choice
     assert chooser is not None
     assert list(chooser.methods) == ["hybrid", "hybrid-blind", "autoregressive", "specvlm"]
-    assert chooser.rereading == chooser.anew().rereading == {"specvlm"}, "for recordings that were read before only"
+    assert chooser.rereading == chooser.reset().rereading == {"specvlm"}, "for recordings that were read before only"
     assert chooser.preferred == "hybrid"
     fewer = {name: method for name, method in pair.methods.items() if name != "hybrid-blind"}
     made = auto(pair.parts, fewer)

@@ -35,7 +35,7 @@ def test_a_method_that_is_clearly_better_is_taken(preferred: str) -> None:
 
 
 def test_what_is_preferred_stays_so_when_all_is_forgotten() -> None:
-    assert Chooser(["usual", "other"], preferred="usual").anew().preferred == "usual"
+    assert Chooser(["usual", "other"], preferred="usual").reset().preferred == "usual"
 
 
 def test_what_is_tried_for_long_answers_is_known_when_they_are_brief() -> None:

@@ -66,7 +66,7 @@ class DraftWorker:
     @property
     def overlaps(self) -> bool:
         """Whether it drafts beside the target."""
-        return self.concurrent and self.policy.beside and self.executor.concurrent
+        return self.concurrent and self.policy.concurrent and self.executor.concurrent
 
     @property
     def coming(self) -> bool:

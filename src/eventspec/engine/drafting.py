@@ -39,8 +39,8 @@ class Drafting:
         trace: Trace,
     ) -> None:
         made: dict[int, DraftWorker] = {}
-        if policy.beside and not executor.has_room:  # looked up once: who overlaps stays so for the whole request
-            policy = replace(policy, beside=False)
+        if policy.concurrent and not executor.has_room:  # looked up once: who overlaps stays so for the whole request
+            policy = replace(policy, concurrent=False)
 
         def working(drafter: Drafter) -> DraftWorker:
             if id(drafter) not in made:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
-from eventspec.core import Target
+from eventspec.core import Round, Target
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.policy import DraftPolicy
 
 Modality = Literal["frames", "events"]
@@ -47,8 +47,21 @@ class Choose(Protocol):
 
     def choose(self, asked: Asked) -> str: ...
     def learn(self, name: str, asked: Asked, answered: Answered) -> None: ...
-    def anew(self) -> Choose:
+    def reset(self) -> Choose:
         """The same before it learnt anything."""
+
+    def remembering(self, path: Path, warm: bool) -> Choose:
+        """The same with what a file remembers, which is kept there from now on; not `warm`: no method ran in this process."""
+
+
+class Learns(Protocol):
+    """Follows what the rounds of a method take."""
+
+    def applied(self, policy: DraftPolicy) -> DraftPolicy:
+        """The policy with what was learnt in the place of what was measured."""
+
+    def learn(self, policy: DraftPolicy, rounds: Sequence[Round]) -> None:
+        """From all rounds of an answer that was given under this policy, or under what was made of it here."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ class Method:
     """What the trace says of it, one sentence each."""
     choice: Choose | None = None
     """Picks another method for each question, which then counts in place of this one."""
-    learnt: LearntCosts | None = None
+    learnt: Learns | None = None
     """What its rounds took; None where nothing is learnt."""
 
     @property

@@ -1,8 +1,8 @@
 """How much to draft: how long the pending tail is, how many nodes a draft may have, and when drafting stops paying.
 
 A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
-deeper costs `level_cost` target steps of drafting. Costs are measured (engine.cost, pairs.warm_up) and what verification
-costs is then learnt from rounds (engine.learnt), so the same rule makes long drafts where verification is nearly free and
+deeper costs `level_cost` target steps of drafting. Costs are measured (`costs.forwards`) and what verification
+costs is then learnt from rounds (`costs.rounds`), so the same rule makes long drafts where verification is nearly free and
 short ones where it is not. The values below are guesses for a pair of checkpoints, which nobody measured.
 """
 
@@ -18,7 +18,7 @@ from eventspec.core import BadInput, Budget, never
 NO_TAIL = 1 << 30
 """A tail longer than any prompt: the whole prefill is one forward. Right when nothing can arrive meanwhile."""
 COSTS = ("verify_cost", "node_cost", "step_seconds")
-"""Fields of a policy that go on being learnt, see `engine.learnt`."""
+"""Fields of a policy that go on being learnt, see `costs.rounds`."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "tail": (1, NO_TAIL),
     "verify_cost": (1e-6, 1e6),
@@ -61,7 +61,7 @@ class DraftPolicy:
     """How long a target step takes."""
     deadline: float = 5.0
     """Seconds after which a drafter that does not come back is given up."""
-    beside: bool = True
+    concurrent: bool = True
     """Whether a drafter with a device of its own drafts beside the target; else before it, and on a CPU whose cores are shared
     out for every question (`lanes.workers`, `auto`) the target then has all of them."""
     settle: bool = True
@@ -79,7 +79,8 @@ class DraftPolicy:
 
     def costing_as(self, other: DraftPolicy) -> DraftPolicy:
         """The same with what was measured for another."""
-        return replace(self, **{name: getattr(other, name) for name in (*COSTS, "level_cost", "open_cost", "beside", "tail")})
+        measured = (*COSTS, "level_cost", "open_cost", "concurrent", "tail")
+        return replace(self, **{name: getattr(other, name) for name in measured})
 
     def checked(self) -> DraftPolicy:
         """The same with plain numbers in its fields; BadInput names the one that cannot be."""

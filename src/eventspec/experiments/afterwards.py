@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from eventspec.core import Budget, Drafter, Proposal, Request, Sampling, Scores, Trace, Verdict
+from eventspec.costs.fit import session_of
 from eventspec.engine.distribution import allowed
 from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL
 from eventspec.experiments.arms import Arm, Recordings, ask
 from eventspec.experiments.figures import Row
 from eventspec.pairs import Pair
-from eventspec.pairs.warming import session_of
 from eventspec.recordings.qa import Question
 
 

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from eventspec.core import Budget, Sampling, Trace
-from eventspec.engine.cost import measure_level, measure_verify
+from eventspec.costs.fit import request, session_of
+from eventspec.costs.forwards import measure_level, measure_verify
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
 from eventspec.experiments.figures import BASE, Row
@@ -19,7 +20,6 @@ from eventspec.experiments.plan import MethodProfile, StageTimes, outlook
 from eventspec.experiments.statistics import ratio_of_sums
 from eventspec.pairs import Pair
 from eventspec.pairs.parts import EVENT_METHOD
-from eventspec.pairs.warming import request, session_of
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.writer import QA_NAME, write_scenes
 

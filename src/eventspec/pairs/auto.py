@@ -243,14 +243,14 @@ class Chooser:
         """Whether no method ran in this process yet."""
         return bool(self.cold) and len(self.cold) == len(self.methods)
 
-    def anew(self) -> Chooser:
+    def reset(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
         return Chooser(self.methods, self.needs_events, self.prior, self.steady, self.rereading, self.preferred)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no
         method ran yet."""
-        found = self.anew()
+        found = self.reset()
         found.path, found.cold = path, set() if warm else set(self.methods)
         with suppress(OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):
             for state, own in json.loads(path.read_text()).items():

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from eventspec.core import BadInput
+from eventspec.costs import learning, remembering, store_of
 from eventspec.engine import DraftPolicy
 from eventspec.engine.method import Method
 from eventspec.lanes.workers import Workers
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
-from eventspec.pairs.costs import learning, place_of, remembering
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS, in_target_ids
 from eventspec.pairs.methods import AUTO, CHOICES, built, check_method, cross_modal
 from eventspec.pairs.pair import Pair
@@ -51,7 +51,7 @@ def load_folders(
         made[EVENT_METHOD] = cross_modal(parts, *in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}")))
     pair = Pair(target.resolve().name, parts, built(parts, made), workers, checkpoint=target)
     # The policies' costs are guesses.
-    return remembering(learning(pair), place_of(pair, drafter, how), warm=False)
+    return remembering(learning(pair), store_of(pair, drafter, how), warm=False)
 
 
 def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadCheckpoint, BadInput
+from eventspec.costs import fitted
 from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
 from eventspec.lanes.workers import Workers
 from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
@@ -15,7 +16,6 @@ from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
 from eventspec.nn.linear import in_reduced_precision
 from eventspec.pairs.adapters import Adapters
-from eventspec.pairs.costs import fitted
 from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import built, cross_modal
 from eventspec.pairs.packers import Packers

@@ -11,6 +11,7 @@ from eventspec.align.acceptance import needed
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder
 from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling
+from eventspec.costs import LearntCosts
 from eventspec.drafters import (
     Cascade,
     FeatureDrafter,
@@ -22,7 +23,6 @@ from eventspec.drafters import (
 )
 from eventspec.drafters.mixture import WRITTEN
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.learnt import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.models.embedded import drafter_encoder
 from eventspec.models.prompt import FrameEncoder

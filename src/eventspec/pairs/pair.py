@@ -14,7 +14,7 @@ from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
 from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
-from eventspec.engine.learnt import LearntCosts
+from eventspec.costs import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import COSTS, DraftPolicy
 from eventspec.errors import check_known
@@ -110,6 +110,10 @@ class Pair:
         return next(iter(method.drafts.behind(method.current_policy)), None)
 
     # -------------------------------------------------------------------------------------------------------- another pair
+    def with_methods(self, methods: Mapping[str, Method]) -> Pair:
+        """With other methods in the place of those of their names; what chooses among them keeps what it learnt."""
+        return replace(self, methods={**self.methods, **methods})
+
     def with_method(self, name: str, method: Method) -> Pair:
         """With one more method, or another one of that name; a method that chooses it forgets what it learnt."""
         made = replace(self, methods={**self.methods, name: method})
@@ -231,7 +235,7 @@ class Pair:
         """With methods that learnt nothing yet: what there is now takes other times, and skip-encode remembers what was
         answered from events and how often that would do."""
         made = {n: replace(m, learnt=None if m.learnt is None else LearntCosts()) for n, m in self.methods.items()}
-        made |= {n: replace(m, choice=m.choice.anew()) for n, m in made.items() if m.choice is not None}
+        made |= {n: replace(m, choice=m.choice.reset()) for n, m in made.items() if m.choice is not None}
         if (known := self._skipping) is not None:
             made[SKIP] = skipping(made[SKIP], known.anew())
         return replace(self, methods=made)
@@ -311,14 +315,14 @@ class Pair:
 def _choosing_anew(method: Method, among: Collection[str]) -> Method:
     """A method, which forgets what it learnt where it chooses among some that are others now."""
     chooses = method.choice is not None and set(among) & set(method.choice.methods)
-    return replace(method, choice=method.choice.anew()) if method.choice is not None and chooses else method
+    return replace(method, choice=method.choice.reset()) if method.choice is not None and chooses else method
 
 
 def _changed(method: Method, changes: Mapping[str, Any]) -> Method:
     """A method with other fields of its policy. What a cost was learnt to be does not count beside one that is given, and on
     other cores it is another."""
     learnt = None if set(COSTS) & set(changes) else method.learnt
-    fresh = learnt is not None and "beside" in changes
+    fresh = learnt is not None and "concurrent" in changes
     policy = replace(method.policy, **changes).checked()
     return replace(method, policy=policy, learnt=LearntCosts() if fresh else learnt)
 

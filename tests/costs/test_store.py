@@ -7,19 +7,19 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from eventspec.ask.generation import generate, generation
-from eventspec.core import BadInput, Request, Trace
+from eventspec.core import BadInput
+from eventspec.costs import Costs, fit, fitted, learning, store, store_of
+from eventspec.costs.store import with_costs
 from eventspec.lanes.workers import Workers
+from eventspec.machine import cache_folder
 from eventspec.models.loading import LoadOptions
 from eventspec.nn import native
-from eventspec.pairs import Pair, costs, load_pair, warming
-from eventspec.pairs.costs import MethodCosts, cache_folder, costs_of, fitted, learning, place_of, with_costs
-from eventspec.pairs.warming import beside_pays
+from eventspec.pairs import Pair, load_pair
 from eventspec.recordings import Recording
 
 
@@ -36,9 +36,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def measure(pair: Pair, repeats: int) -> Pair:
         times.append(repeats)
-        return with_costs(pair, {"eagle": MethodCosts(1.5, 0.5, 0.25, 0.75, 0.002, True, 64)})
+        return with_costs(pair, {"eagle": Costs(1.5, 0.5, 0.25, 0.75, 0.002, True, 64)})
 
-    monkeypatch.setattr(costs, "warm_up", measure)
+    monkeypatch.setattr(store, "warm_up", measure)
     return times
 
 
@@ -53,14 +53,14 @@ def test_costs_are_measured_once(pair: Pair, measured: list[int]) -> None:
 
 def row(**wrong: object) -> bytes:
     costs = dict.fromkeys(("node_cost", "level_cost", "open_cost", "step_seconds"), 0.1)
-    good = {"verify_cost": 1, **costs, "beside": True, "tail": 32}
+    good = {"verify_cost": 1, **costs, "concurrent": True, "tail": 32}
     return json.dumps({"eagle": good | wrong}).encode()
 
 
 def write_all(pair: Pair, **wrong: object) -> None:
     """A file that has a row for every method."""
     one = json.loads(row(**wrong))["eagle"]
-    place_of(pair).write_text(json.dumps(dict.fromkeys(pair.methods, one)))
+    store_of(pair).write_text(json.dumps(dict.fromkeys(pair.methods, one)))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def write_all(pair: Pair, **wrong: object) -> None:
         row(step_seconds=1e12),
         row(verify_cost=0),
         row(open_cost=-1),
-        row(beside="false"),
+        row(concurrent="false"),
         row(tail=0),
         row(tail=-1),
         row(tail=[]),
@@ -86,10 +86,10 @@ def write_all(pair: Pair, **wrong: object) -> None:
 )
 def test_a_damaged_file_is_measured_anew(content: bytes, pair: Pair, measured: list[int]) -> None:
     fitted(pair)
-    place_of(pair).write_bytes(content)
+    store_of(pair).write_bytes(content)
     fitted(pair)
     assert len(measured) == 2
-    assert json.loads(place_of(pair).read_text())["eagle"]["node_cost"] == 0.5
+    assert json.loads(store_of(pair).read_text())["eagle"]["node_cost"] == 0.5
 
 
 def test_what_is_measured_is_read_again(pair: Pair, measured: list[int]) -> None:
@@ -120,23 +120,23 @@ def test_a_cache_that_is_a_file_is_not_missed(pair: Pair, measured: list[int]) -
 
 
 def test_another_machine_or_pair_has_other_costs(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = place_of(pair)
-    assert place_of(pair) == place
-    assert place_of(pair.on("two")) != place
-    assert place_of(pair.with_method("mine", pair.method("prior"))) != place
-    monkeypatch.setattr(costs, "machine", lambda: {"processor": "another"})
-    assert place_of(pair) != place
+    place = store_of(pair)
+    assert store_of(pair) == place
+    assert store_of(pair.on("two")) != place
+    assert store_of(pair.with_method("mine", pair.method("prior"))) != place
+    monkeypatch.setattr(store, "machine", lambda: {"processor": "another"})
+    assert store_of(pair) != place
 
 
 def test_other_code_has_other_costs(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {Path(costs.__file__).resolve(), *native.SOURCES} <= {path.resolve() for path in costs.own_code()}
+    assert {Path(store.__file__).resolve(), *native.SOURCES} <= {path.resolve() for path in store.own_code()}
     module = tmp_path / "kernel.py"
     module.write_text("slow = True")
-    monkeypatch.setattr(costs, "own_code", lambda: {module})
-    place = place_of(pair)
-    assert place_of(pair) == place
+    monkeypatch.setattr(store, "own_code", lambda: {module})
+    place = store_of(pair)
+    assert store_of(pair) == place
     module.write_text("slow = False")
-    assert place_of(pair) != place
+    assert store_of(pair) != place
 
 
 @pytest.mark.long
@@ -153,40 +153,27 @@ def test_what_is_measured_are_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert found.method("cross-modal").policy.open_cost == 0, "on a lane of its own, or before the target begins"
 
 
-class Answers:
-    """In place of `Generation`: what it takes with the drafter beside the target, and before it."""
-
-    took: ClassVar[dict[bool, float]] = {}
-
-    def __init__(self, pair: Pair, request: Request, name: str) -> None:
-        self.trace = Trace(marks={"end": self.took[pair.method(name).policy.beside]})
-
-    def result(self) -> Answers:
-        return self
-
-
 @pytest.mark.parametrize(("beside", "before"), [(1.0, 2.0), (2.0, 1.0)])
 def test_drafters_work_beside_the_target_where_that_is_sooner(
     beside: float, before: float, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warming, "Generation", Answers)
-    monkeypatch.setattr(Answers, "took", {True: beside, False: before})
+    monkeypatch.setattr(fit, "_answering", lambda pair, method: beside if method.policy.concurrent else before)
     workers = Workers("auto")
     monkeypatch.setattr(workers._load, "taken", lambda: 0)
-    assert beside_pays(replace(pair, workers=workers), 2) == (beside < before and workers.free > 1)
+    assert fit.overlap_pays(replace(pair, workers=workers), 2) == (beside < before and workers.free > 1)
     monkeypatch.setattr(workers._load, "taken", lambda: 99)
-    assert not beside_pays(replace(pair, workers=workers), 2), "somebody else has the core"
-    assert beside_pays(pair, 2), "nothing to choose where both share a device"
+    assert not fit.overlap_pays(replace(pair, workers=workers), 2), "somebody else has the core"
+    assert fit.overlap_pays(pair, 2), "nothing to choose where both share a device"
 
 
 def test_where_drafters_work_is_kept_with_the_costs(pair: Pair) -> None:
     for beside in (True, False):
-        there = pair.with_policy(beside=beside)
-        assert MethodCosts.read(asdict(costs_of(there, "hybrid"))).beside is beside
-        assert with_costs(pair, {"hybrid": costs_of(there, "hybrid")}).method("hybrid").policy.beside is beside
+        known = Costs.of(pair.with_policy(concurrent=beside).method("hybrid").policy)
+        assert Costs.read(asdict(known)).concurrent is beside
+        assert with_costs(pair, {"hybrid": known}).method("hybrid").policy.concurrent is beside
 
 
-WRONG = MethodCosts(1.0, 0.5, 0.25, 0.0, 1.0, True, 64)
+WRONG = Costs(1.0, 0.5, 0.25, 0.0, 1.0, True, 64)
 """A step of a second."""
 
 
@@ -236,7 +223,7 @@ def test_a_cost_that_is_given_stays(wrong: Pair) -> None:
         ("tail", 2.5),
         ("max_nodes", "x"),
         ("head_nodes", -1),
-        ("beside", 1),
+        ("concurrent", 1),
         ("settle", np.zeros(2)),
     ],
 )
@@ -265,15 +252,15 @@ def test_a_drafter_of_ones_own_begins_with_the_costs_of_the_pair(pair: Pair) -> 
     assert (policy.step_seconds, policy.node_cost, policy.max_nodes) == (1.0, 0.5, 5)
 
 
-def test_a_pipe_in_the_place_of_the_file_is_not_read(pair: Pair, measured: list[int]) -> None:
-    place_of(pair).parent.mkdir(parents=True)
-    os.mkfifo(place_of(pair))
+def test_a_pipe_in_the_store_of_the_file_is_not_read(pair: Pair, measured: list[int]) -> None:
+    store_of(pair).parent.mkdir(parents=True)
+    os.mkfifo(store_of(pair))
     assert fitted(pair).method("eagle").policy.node_cost == 0.5
 
 
 def test_a_file_without_some_of_the_methods_is_measured_anew(pair: Pair, measured: list[int]) -> None:
     fitted(pair)
-    place_of(pair).write_text("{}")
+    store_of(pair).write_text("{}")
     assert fitted(pair).method("eagle").policy.node_cost == 0.5
     assert len(measured) == 2
 
@@ -281,7 +268,7 @@ def test_a_file_without_some_of_the_methods_is_measured_anew(pair: Pair, measure
 def test_what_was_learnt_is_not_of_another_head_target_or_place(wrong: Pair) -> None:
     asked_often(wrong)
     with wrong.on("two") as elsewhere:
-        others = [elsewhere, wrong.with_head("eagle3"), wrong.with_target(wrong.target), wrong.with_policy(beside=False)]
+        others = [elsewhere, wrong.with_head("eagle3"), wrong.with_target(wrong.target), wrong.with_policy(concurrent=False)]
         assert [other.method("eagle").current_policy.step_seconds for other in others] == [1.0] * 4
     assert wrong.method("eagle").current_policy.step_seconds < 0.8
 
@@ -289,16 +276,16 @@ def test_what_was_learnt_is_not_of_another_head_target_or_place(wrong: Pair) -> 
 def test_a_file_that_rounds_contradict_is_measured_anew(
     pair: Pair, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventspec.engine.learnt.SURE_ROUNDS", 12)
+    monkeypatch.setattr("eventspec.costs.rounds.SURE_ROUNDS", 12)
     first = fitted(pair)
     write_all(pair, step_seconds=1.0, tail=7)
     asked_often(fitted(pair), times=20)
-    assert not place_of(pair).exists()
+    assert not store_of(pair).exists()
     assert fitted(first).method("eagle").policy.tail == 64
     assert len(measured) == 2
 
 
 def test_how_checkpoints_are_loaded_is_part_of_their_costs(pair: Pair) -> None:
     how = LoadOptions()
-    assert place_of(pair, None, how) == place_of(pair, None, LoadOptions())
-    assert place_of(pair, None, how) != place_of(pair, None, replace(how, dtype=None))
+    assert store_of(pair, None, how) == store_of(pair, None, LoadOptions())
+    assert store_of(pair, None, how) != store_of(pair, None, replace(how, dtype=None))

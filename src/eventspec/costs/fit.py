@@ -1,4 +1,4 @@
-"""Warming up: everything runs once, and policies are fitted to what it costs on this machine."""
+"""Everything runs once, and policies are fitted to what it costs on this machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from eventspec.ask import Generation
 from eventspec.core import (
     Budget,
     Drafter,
@@ -23,8 +23,7 @@ from eventspec.core import (
     Trace,
     Verdict,
 )
-from eventspec.drafters import FeatureDrafter
-from eventspec.engine.cost import (
+from eventspec.costs.forwards import (
     VerifyCurve,
     measure_level,
     measure_opening,
@@ -32,23 +31,29 @@ from eventspec.engine.cost import (
     measure_tail,
     measure_verify,
 )
-from eventspec.engine.learnt import LearntCosts
+from eventspec.costs.record import Measured
+from eventspec.costs.rounds import LearntCosts
+from eventspec.drafters import FeatureDrafter
+from eventspec.engine.decoding import Asking, Decoding
+from eventspec.engine.generate import run
+from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.events.stream import EventStream
 from eventspec.models.embedded import IMAGE_SIZE
 from eventspec.nn.draft import TreeConfig
-from eventspec.pairs.pair import Pair
+from eventspec.text import StopDetector
 from eventspec.video.clip import VideoClip
 
 TAILS = (128, 256)
 """Prompt rows that may be left for the forward that verifies the head start."""
 Cost = tuple[VerifyCurve, float, float]
 """What verifying behind a drafter costs; seconds of one more level of its drafts, and of what it reads before its first one."""
-Costs = dict[Hashable, Cost]
+Opening = dict[Hashable, Cost]
 """By the shape of the drafter."""
+Pair = TypeVar("Pair", bound=Measured)
 
 
-def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, repeats: int = 20) -> Pair:
+def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None, repeats: int = 20) -> Pair:
     """Run everything once on both lanes, and fit the policies to what steps, nodes and levels cost on this machine; those of
     the methods `only`, if any are named.
 
@@ -57,29 +62,29 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Costs | None = None, 
     what was measured from one call to the next; everything is timed about `repeats` times. Without all this a pair uses the
     guesses of `engine.policy`.
     """
-
-    pays, curves = beside_pays(pair, max(2, repeats // 3)), dict[bool, VerifyCurve]()
+    pays, curves = overlap_pays(pair, max(2, repeats // 3)), dict[bool, VerifyCurve]()
     overlap = pays and pair.workers.concurrent
     tail = pair.workers.start("target", partial(_tail, pair, repeats)).result() if overlap else None
     methods, known = dict(pair.methods), {} if known is None else known
     for name, method in pair.methods.items():
-        beside = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
-        if beside not in curves:
-            curves[beside] = pair.workers.start("target", partial(_verifying, pair, beside, repeats)).result()
-        curve = curves[beside]
-        own = method.policy
-        policy = replace(verifying_at(curve, own), beside=pays, tail=tail or own.tail)
+        overlaps = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
+        if overlaps not in curves:
+            curves[overlaps] = pair.workers.start("target", partial(_verifying, pair, overlaps, repeats)).result()
+        curve, own = curves[overlaps], method.policy
+        policy = replace(verifying_at(curve, own), concurrent=pays, tail=tail or own.tail)
         # Of several drafters the one that reads the target stands first, and works on the target's own thread.
         for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
             if only and name not in only:
                 continue
-            shape = (drafter.kernel.shape, drafter.head.sees_visual, beside) if isinstance(drafter, FeatureDrafter) else name
-            work = partial(_costs, pair, drafter, beside, curve, known.get(shape), repeats)
+            shape: Hashable = name
+            if isinstance(drafter, FeatureDrafter):
+                shape = (drafter.kernel.shape, drafter.head.sees_visual, overlaps)
+            work = partial(_costs, pair, drafter, overlaps, curve, known.get(shape), repeats)
             cost = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
             verified, level, opening = known[shape] = cost
             policy = replace(verifying_at(verified, policy), level_cost=level / verified.one, open_cost=opening / verified.one)
         methods[name] = replace(method, policy=policy, learnt=LearntCosts())
-    return replace(pair, methods=methods)
+    return pair.with_methods(methods)
 
 
 def verifying_at(curve: VerifyCurve, policy: DraftPolicy) -> DraftPolicy:
@@ -87,28 +92,38 @@ def verifying_at(curve: VerifyCurve, policy: DraftPolicy) -> DraftPolicy:
     return replace(policy, verify_cost=curve.verify_cost, node_cost=curve.node_cost, step_seconds=curve.one)
 
 
-def beside_pays(pair: Pair, repeats: int) -> bool:
+def overlap_pays(pair: Measured, repeats: int) -> bool:
     """Whether an answer comes sooner when a drafter with a model of its own drafts on a core that the target then lacks, than
     when it drafts before the target, which has all cores. Asked of one method, for all; True where cores are not shared out."""
-    drafted = [n for n, m in pair.methods.items() if any(drafter.concurrent for drafter in m.drafts.ahead)]
+    drafted = [method for method in pair.methods.values() if any(drafter.concurrent for drafter in method.drafts.ahead)]
     if pair.workers.placement != "auto" or not drafted:
         return True
     if not pair.workers.has_room:
         return False  # beside another process it cannot be measured, and would not pay
-    name = pair.parts.sees_events if pair.parts.sees_events in drafted else drafted[0]
-    ways, took = {way: pair.with_policy((name,), beside=way) for way in (True, False)}, dict[bool, float]()
+    took = dict[bool, float]()
     for _ in range(repeats):
-        for way, own in ways.items():  # the least of each: what else the machine did is no part of it
-            took[way] = min(took.get(way, math.inf), Generation(own, request(), name).result().trace.marks["end"])
+        for overlaps in (True, False):  # the least of each: what else the machine did is no part of it
+            policy = replace(drafted[0].policy, concurrent=overlaps)
+            seconds = pair.workers.start("target", partial(_answering, pair, replace(drafted[0], policy=policy))).result()
+            took[overlaps] = min(took.get(overlaps, math.inf), seconds)
     return took[True] < took[False]
 
 
-def _verifying(pair: Pair, beside: bool, repeats: int) -> VerifyCurve:
-    pair.workers.share(beside)
+def _answering(pair: Measured, method: Method) -> float:
+    """Seconds that an answer takes by a method."""
+    asked, trace = request(), Trace()
+    stop = StopDetector(asked.sampling.stop_ids)
+    trace.restart()
+    run(Decoding(Asking(method.target, asked, stop, method.drafts, method.policy), pair.workers, trace), pair.workers)
+    return trace.now()
+
+
+def _verifying(pair: Measured, overlaps: bool, repeats: int) -> VerifyCurve:
+    pair.workers.share(overlaps)
     return measure_verify(session_of(pair.target, 1), repeats=repeats)
 
 
-def _tail(pair: Pair, repeats: int) -> int:
+def _tail(pair: Measured, repeats: int) -> int:
     """The tail for drafts that come beside the target."""
     pair.workers.share(True)
     asked = request()
@@ -128,7 +143,7 @@ def session_of(target: Target, tail: int, taps: tuple[int, ...] = (), asked: Req
     return target.encode(asked.media, trace).open(asked.question, asked.sampling, tail, trace, taps)
 
 
-def behind_prompt(pair: Pair, drafter: Drafter) -> tuple[TargetSession, Callable[[], DraftSession]]:
+def behind_prompt(pair: Measured, drafter: Drafter) -> tuple[TargetSession, Callable[[], DraftSession]]:
     """Both sessions behind the prompt and one committed token, for a drafter that reads the target; its own is made anew each
     time, about a recording that it has not seen."""
     target = session_of(pair.target, NO_TAIL, drafter.taps)
@@ -143,14 +158,14 @@ def behind_prompt(pair: Pair, drafter: Drafter) -> tuple[TargetSession, Callable
     return target, begin
 
 
-def _costs(pair: Pair, drafter: Drafter, beside: bool, curve: VerifyCurve, known: Cost | None, repeats: int) -> Cost:
-    """As `Costs` has it; where it is `known`, the drafter only runs warm."""
+def _costs(pair: Measured, drafter: Drafter, overlaps: bool, curve: VerifyCurve, known: Cost | None, repeats: int) -> Cost:
+    """As `Cost` has it; where it is `known`, the drafter only runs warm."""
     if not drafter.needs_target:
         session = drafter.open(request(), None, Trace())
         for nodes in (4, 16):
             session.propose(Budget(nodes))
         return known or (curve, measure_level(session, repeats=max(3, repeats // 2)), 0.0)
-    pair.workers.share(beside)
+    pair.workers.share(overlaps)
     # What is likely enough to be drafted is seldom wider: the floor prunes the rest.
     narrow = drafter.with_tree(TreeConfig(2, 24)) if isinstance(drafter, FeatureDrafter) else drafter
     target, begin = behind_prompt(pair, narrow)

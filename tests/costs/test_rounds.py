@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eventspec.core import Round
-from eventspec.engine.learnt import LearntCosts
+from eventspec.costs.rounds import LearntCosts
 from eventspec.engine.policy import COSTS, DraftPolicy
 
 MEASURED = DraftPolicy(verify_cost=1.3, node_cost=0.05, step_seconds=2e-3)
