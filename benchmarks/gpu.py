@@ -79,7 +79,7 @@ def recording() -> Media:
     columns = (drawn.integers(0, 346, len(times)), drawn.integers(0, 260, len(times)), drawn.integers(0, 2, len(times)))
     x, y, p = (column.astype(kind) for column, kind in zip(columns, (np.uint16, np.uint16, np.uint8), strict=True))
     video = VideoClip(drawn.integers(0, 256, (8, 260, 346, 3), np.uint8), np.arange(8, dtype=np.int64) * 125_000)
-    return Media(EventStream(x, y, times.astype(np.int64), p, 346, 260), video)
+    return Media(events=EventStream(x, y, times.astype(np.int64), p, 346, 260), frames=video)
 
 
 def forked(nodes: int) -> Proposal:

@@ -20,6 +20,8 @@ from eventspec.media import EventSlice as EventSlice
 from eventspec.media import FrameRows as FrameRows
 from eventspec.media import FrameSlice as FrameSlice
 from eventspec.media import Media as Media
+from eventspec.media import Modality as Modality
+from eventspec.media import Stream as Stream
 from eventspec.media import Window as Window
 from eventspec.sampling import Constraint as Constraint
 from eventspec.sampling import ConstraintState as ConstraintState

@@ -1,16 +1,20 @@
-"""What was recorded in a slice of time, as it crosses the walls between rooms.
+"""What was recorded in a slice of time, as it crosses the walls between rooms: a stream for each sense.
 
 Axis letters: E events, K frames, H W sensor. Times are int64 microseconds on the recording's clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
 from eventspec.errors import BadInput
+
+Modality = Literal["frames", "events"]
+"""The senses that ship. Another one is a name here, a reader, a stream with `Stream`'s methods, and a model that sees it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,25 @@ class Window:
         return self.end_us - self.start_us
 
 
-class EventSlice(Protocol):
+class Stream(Protocol):
+    """What one sense recorded: events, frames."""
+
+    def __len__(self) -> int: ...
+    @property
+    def span(self) -> Window | None:
+        """The smallest window that holds all of it, None where nothing was recorded."""
+
+    def slice(self, window: Window) -> Self:
+        """What of it lies in a window, as views."""
+
+    def empty_copy(self) -> Self:
+        """The same sensor, with nothing recorded."""
+
+    def read_only(self) -> Self:
+        """The same, which cannot be written to through this stream."""
+
+
+class EventSlice(Stream, Protocol):
     """Events of one window, columns of equal length [E]; see ``eventspec.events.stream.EventStream``."""
 
     @property
@@ -63,7 +85,7 @@ class FrameRows(Protocol):
     def __getitem__(self, places: Any, /) -> Any: ...
 
 
-class FrameSlice(Protocol):
+class FrameSlice(Stream, Protocol):
     """Frames of one window and int64 [K] times; see ``eventspec.video.clip.VideoClip``."""
 
     @property
@@ -72,10 +94,31 @@ class FrameSlice(Protocol):
     def times_us(self) -> np.ndarray[Any, np.dtype[np.int64]]: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Media:
-    """What was recorded in one window; both halves are read-only views. One object is one recording to everybody who keeps
-    work about it, so it is compared by identity."""
+class Media(Mapping[str, Stream]):
+    """What was recorded in one window, read-only: streams by the name of their sense, `Media(events=..., frames=...)`; a sense
+    that was not recorded is absent. One object is one recording for everything that is kept about it, so it is compared by
+    identity."""
 
-    events: EventSlice | None = None
-    video: FrameSlice | None = None
+    def __init__(self, **streams: Stream | None) -> None:
+        self._streams = {sense: stream for sense, stream in streams.items() if stream is not None}
+
+    def __getitem__(self, sense: str) -> Stream:
+        return self._streams[sense]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+    @property
+    def events(self) -> EventSlice | None:
+        """The entry `events`."""
+        return self._streams.get("events")  # type: ignore[return-value]
+
+    @property
+    def frames(self) -> FrameSlice | None:
+        """The entry `frames`."""
+        return self._streams.get("frames")  # type: ignore[return-value]

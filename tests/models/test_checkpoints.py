@@ -40,7 +40,7 @@ def encode(text: str) -> list[int]:
 
 
 def request(most: int = 12) -> Request:
-    return Request(Media(None, clip()), QUESTION, Sampling(max_new_tokens=most))
+    return Request(Media(frames=clip()), QUESTION, Sampling(max_new_tokens=most))
 
 
 # ------------------------------------------------------------------------------------------------------------- round trips

@@ -37,7 +37,7 @@ def target() -> LanguageTarget:
 
 
 def media(frames: Any = FRAMES) -> Media:
-    return Media(None, VideoClip(frames, np.arange(len(frames), dtype=np.int64)))
+    return Media(frames=VideoClip(frames, np.arange(len(frames), dtype=np.int64)))
 
 
 def opened(context: Any, question: str, tail: int = NO_TAIL, taps: tuple[int, ...] = (), most: int = 8) -> Any:

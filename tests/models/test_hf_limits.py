@@ -47,7 +47,7 @@ def answered(pair: Pair, recording: Recording, method: str = "autoregressive", *
 
 def asked(recording: Recording, **sampling: Any) -> Request:
     assert recording.video is not None
-    return Request(Media(None, recording.video), QUESTION, Sampling(**sampling))
+    return Request(Media(frames=recording.video), QUESTION, Sampling(**sampling))
 
 
 # ------------------------------------------------------------------------------------------------------- limits, measured

@@ -12,7 +12,7 @@ import pytest
 from eventspec.ask import generate
 from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
-from eventspec.engine.method import Answered, Asked
+from eventspec.engine.method import AnswerTimes, QuestionInfo
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.auto import MEMORY, STANDING, STANDING_QUESTIONS, TRIES, Chooser
 from eventspec.pairs.methods import auto
@@ -24,8 +24,8 @@ COSTS = {"head": (1.05, 0.004), "prior": (1.0, 0.008), "events": (1.1, 0.005), "
 """Seconds to the first token and of every further one."""
 
 
-def asked(question: str = QUESTION, read_before: bool = False, events: bool = True, most: int = 64) -> Asked:
-    return Asked(question, most, events, read_before)
+def asked(question: str = QUESTION, read_before: bool = False, events: bool = True, most: int = 64) -> QuestionInfo:
+    return QuestionInfo(question, most, frozenset({"events"} if events else ()), read_before)
 
 
 def spent(
@@ -39,7 +39,7 @@ def spent(
         slower = float(np.exp(noise * rng.normal()))
         first, further = costs[name]
         total += first + further * (count - 1)
-        chooser.learn(name, question, Answered(first * slower, further * (count - 1) * slower, count))
+        chooser.learn(name, question, AnswerTimes(first * slower, further * (count - 1) * slower, count))
     return total
 
 
@@ -70,7 +70,7 @@ def test_a_method_that_is_always_slower_is_left_but_for_a_few_tries() -> None:
     for _ in range(200):
         name = chooser.choose(asked())
         chosen.append(name)
-        chooser.learn(name, asked(), Answered(2.0 if name == "slow" else 1.0, 0.1, 10))
+        chooser.learn(name, asked(), AnswerTimes(2.0 if name == "slow" else 1.0, 0.1, 10))
     assert chosen.count("slow") <= 4
 
 
@@ -93,7 +93,7 @@ def test_a_head_start_is_worth_its_time_on_short_answers_only(names: list[str]) 
         name = chooser.choose(question)
         total, slower = cost(name, count), float(np.exp(0.08 * rng.normal()))
         first = AHEAD[name][0]
-        chooser.learn(name, question, Answered(first * slower, (total - first) * slower, count))
+        chooser.learn(name, question, AnswerTimes(first * slower, (total - first) * slower, count))
         spent[count] += total
         best_of[count] += min(cost(one, count) for one in AHEAD)
     assert best_of[15] / spent[15] > 0.97
@@ -105,23 +105,23 @@ def test_answers_of_one_token_are_compared_too() -> None:
     for number in range(100):
         name = chooser.choose(asked(f"question {number}"))
         chosen.append(name)
-        chooser.learn(name, asked(f"question {number}"), Answered(2.0 if name == "slow" else 1.0, 0.0, 1))
+        chooser.learn(name, asked(f"question {number}"), AnswerTimes(2.0 if name == "slow" else 1.0, 0.0, 1))
     assert chosen.count("slow") <= 4
 
 
 def test_an_answer_that_was_cut_off_says_nothing_about_its_length() -> None:
     chooser = Chooser(["a"])
     for _ in range(9):
-        chooser.learn("a", asked(most=4), Answered(1.0, 1.0, 4, complete=False))
+        chooser.learn("a", asked(most=4), AnswerTimes(1.0, 1.0, 4, complete=False))
     assert chooser.expected(QUESTION) > 4
 
 
 def test_the_first_answer_of_a_method_teaches_nothing_about_later_ones(tmp_path: Path) -> None:
     chooser = Chooser(["a", "b"]).remembering(tmp_path / "pair.json", warm=False)
-    chooser.learn("a", asked(), Answered(9.0, 9.0, 9))
-    chooser.learn("b", asked(), Answered(9.0, 9.0, 9))
+    chooser.learn("a", asked(), AnswerTimes(9.0, 9.0, 9))
+    chooser.learn("b", asked(), AnswerTimes(9.0, 9.0, 9))
     assert {state: list(rows) for state, rows in chooser.seen.items()} == {"new, first": ["a"]}
-    chooser.learn("a", asked(), Answered(1.0, 1.0, 9))
+    chooser.learn("a", asked(), AnswerTimes(1.0, 1.0, 9))
     assert len(chooser.seen["new"]["a"].answers) == 1
 
 
@@ -131,24 +131,24 @@ def test_programs_that_ask_once_learn_from_each_other(tmp_path: Path) -> None:
         chooser = Chooser(["slow", "plain", "quick"]).remembering(tmp_path / "pair.json", warm=False)
         chosen.append(chooser.choose(asked()))
         took = {"slow": 9.0, "plain": 2.0, "quick": 1.0}[chosen[-1]]
-        chooser.learn(chosen[-1], asked(), Answered(took, took, 9))
+        chooser.learn(chosen[-1], asked(), AnswerTimes(took, took, 9))
     assert chosen[:3] == ["slow", "plain", "quick"] and chosen.count("slow") <= 2 and chosen.count("quick") > 50
 
 
 def test_what_no_first_answer_is_known_of_comes_in_the_order_of_later_ones(tmp_path: Path) -> None:
     known = Chooser(["a", "b", "c"]).remembering(tmp_path / "pair.json")
     for name, took in (("a", 3.0), ("c", 1.0), ("b", 2.0)):
-        known.learn(name, asked(), Answered(took, took, 9))
+        known.learn(name, asked(), AnswerTimes(took, took, 9))
         known._written = 0.0
-    known.learn("b", asked(), Answered(2.0, 2.0, 9))
+    known.learn("b", asked(), AnswerTimes(2.0, 2.0, 9))
     assert Chooser(["a", "b", "c"]).remembering(tmp_path / "pair.json", warm=False).choose(asked()) == "c"
 
 
 def test_recordings_that_were_read_before_are_learnt_apart() -> None:
     chooser = Chooser(["a", "b"])
     for name, new, again in (("a", 1.0, 0.4), ("b", 2.0, 0.1)) * 5:
-        chooser.learn(name, asked(), Answered(new, 0.0, 1))
-        chooser.learn(name, asked(read_before=True), Answered(again, 0.0, 1))
+        chooser.learn(name, asked(), AnswerTimes(new, 0.0, 1))
+        chooser.learn(name, asked(read_before=True), AnswerTimes(again, 0.0, 1))
     assert chooser.choose(asked(most=1)) == "a"
     assert chooser.choose(asked(read_before=True, most=1)) == "b"
 
@@ -159,7 +159,7 @@ def standing(chooser: Chooser, costs: dict[str, float], question: str, times: in
     for _ in range(times):
         about = asked(question, read_before)
         chosen.append(chooser.choose(about))
-        chooser.learn(chosen[-1], about, Answered(0.005, costs[chosen[-1]], 30))
+        chooser.learn(chosen[-1], about, AnswerTimes(0.005, costs[chosen[-1]], 30))
     return chosen
 
 
@@ -187,7 +187,7 @@ def test_of_equal_ones_a_brief_answer_about_a_known_recording_has_the_mix(most: 
     chooser = Chooser(["mix", "head"], rereading=frozenset({"head"}), preferred="mix")
     for number in range(40):
         about = asked(f"question {number}", read_before=True, most=most)
-        chooser.learn(name := chooser.choose(about), about, Answered(0.005, 0.02 if name == preferred else 0.0202, most))
+        chooser.learn(name := chooser.choose(about), about, AnswerTimes(0.005, 0.02 if name == preferred else 0.0202, most))
     assert chooser.choose(asked(read_before=True, most=most)) == preferred
     assert chooser.choose(asked(most=most)) == "mix"
 
@@ -197,7 +197,7 @@ def test_one_slow_answer_locks_no_method_out(slow: int) -> None:
     chooser = Chooser(["texts", "head"], rereading=frozenset({"head"}))
     standing(chooser, {"texts": 0.03, "head": 0.02}, QUESTION, STANDING)
     for number in range(TRIES):
-        chooser.learn("head", asked(read_before=True), Answered(0.005, 0.2 if number == slow else 0.02, 30))
+        chooser.learn("head", asked(read_before=True), AnswerTimes(0.005, 0.2 if number == slow else 0.02, 30))
     assert standing(chooser, {"texts": 0.03, "head": 0.02}, QUESTION, 40).count("head") >= 30
 
 
@@ -224,8 +224,8 @@ def test_a_standing_question_gets_what_is_best_for_all_when_that_changes() -> No
 def test_the_latest_standing_questions_are_kept() -> None:
     chooser = Chooser(["a"])
     for number in range(STANDING_QUESTIONS + 5):
-        chooser.learn("a", asked("0?", True), Answered(0.1, 0.1, 4))
-        chooser.learn("a", asked(f"{number}?", True), Answered(0.1, 0.1, 4))
+        chooser.learn("a", asked("0?", True), AnswerTimes(0.1, 0.1, 4))
+        chooser.learn("a", asked(f"{number}?", True), AnswerTimes(0.1, 0.1, 4))
     assert len(chooser.by_question) == STANDING_QUESTIONS
     assert not {"1?", "5?"} & set(chooser.by_question)
     assert {"0?", "6?"} < set(chooser.by_question), "asked again just now"
@@ -237,9 +237,9 @@ def test_what_is_known_of_plain_decoding_need_not_be_tried_again(steady: bool, r
     that, tries again. What follows the first token is known from recordings that were not read before, too."""
     chooser, chosen = Chooser(["plain", "quick"], steady=frozenset({"plain"} if steady else ())), list[str]()
 
-    def answer(question: Asked, name: str, tokens: int) -> None:
+    def answer(question: QuestionInfo, name: str, tokens: int) -> None:
         first, further = (0.1 if question.read_before else 1.0), {"plain": 0.015, "quick": 0.01}[name]
-        chooser.learn(name, question, Answered(first, further * (tokens - 1), tokens))
+        chooser.learn(name, question, AnswerTimes(first, further * (tokens - 1), tokens))
 
     for name in ("plain", "quick"):
         answer(asked("short"), name, 5)
@@ -262,7 +262,7 @@ def test_plain_decoding_whose_step_was_measured_is_first_tried_where_it_costs_li
         chooser.lengths[question.question] = tokens
         name = chooser.choose(question)
         chosen.append((name, tokens))
-        chooser.learn(name, question, Answered(1.0, {"plain": 0.02, "quick": 0.01}[name] * (tokens - 1), tokens))
+        chooser.learn(name, question, AnswerTimes(1.0, {"plain": 0.02, "quick": 0.01}[name] * (tokens - 1), tokens))
     assert (("plain", 80) in chosen) != measured
     assert ("plain", 3) in chosen
 
@@ -273,15 +273,15 @@ def test_a_step_that_was_thought_too_slow_keeps_plain_decoding_out_for_a_while_o
     for _ in range(1000):
         question = replace(asked(most=80), step_seconds=0.02)
         chosen.append(chooser.choose(question))
-        chooser.learn(chosen[-1], question, Answered(0.1, {"plain": 0.01, "quick": 0.011}[chosen[-1]] * 79, 80))
+        chooser.learn(chosen[-1], question, AnswerTimes(0.1, {"plain": 0.01, "quick": 0.011}[chosen[-1]] * 79, 80))
     assert chosen[:30].count("plain") == 0
     assert chosen[-100:].count("plain") > 80
 
 
 def test_a_recording_without_events_is_not_given_to_a_method_that_needs_them() -> None:
-    chooser = Chooser(["events", "plain"], frozenset({"events"}))
-    chooser.learn("plain", asked(), Answered(9.0, 0.0, 1))
-    chooser.learn("events", asked(), Answered(1.0, 0.0, 1))
+    chooser = Chooser(["events", "plain"], {"events": "events"})
+    chooser.learn("plain", asked(), AnswerTimes(9.0, 0.0, 1))
+    chooser.learn("events", asked(), AnswerTimes(1.0, 0.0, 1))
     assert chooser.choose(asked(most=1)) == "events"
     assert chooser.choose(asked(most=1, events=False)) == "plain"
 
@@ -293,7 +293,7 @@ def test_the_length_of_an_answer_is_expected_from_the_prior_and_then_from_what_w
     assert chooser.expected("what?") == pytest.approx(2)
     assert chooser.expected("never asked") == pytest.approx(3)
     for _ in range(30):
-        chooser.learn("a", asked("what?"), Answered(1.0, 1.0, 50))
+        chooser.learn("a", asked("what?"), AnswerTimes(1.0, 1.0, 50))
     assert chooser.expected("what?") == pytest.approx(50, rel=0.01)
 
 
@@ -301,9 +301,9 @@ def test_what_was_learnt_is_remembered_and_counts_for_less(tmp_path: Path) -> No
     path = tmp_path / "learnt/pair.json"
     chooser = Chooser(["a", "b"]).remembering(path)
     for _ in range(30):
-        chooser.learn("a", asked(), Answered(2.0, 1.0, 11))
+        chooser.learn("a", asked(), AnswerTimes(2.0, 1.0, 11))
         chooser._written = -9.0
-        chooser.learn("b", asked(), Answered(1.0, 1.0, 11))
+        chooser.learn("b", asked(), AnswerTimes(1.0, 1.0, 11))
     again = Chooser(["a", "b"]).remembering(path)
     assert again.choose(asked()) == "b"
     assert len(chooser.seen["new"]["b"].answers) == MEMORY > len(again.seen["new"]["b"].answers)
@@ -324,14 +324,14 @@ def test_a_damaged_memory_is_forgotten(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     chooser = Chooser(["a", "b"]).remembering(path)
     assert chooser.choose(asked()) == "a"
-    chooser.learn("a", asked(), Answered(1.0, 1.0, 2))
+    chooser.learn("a", asked(), AnswerTimes(1.0, 1.0, 2))
     assert json.loads(path.read_text())["new"]["a"] == [[1.0, 1.0, 2]]
 
 
 def test_a_memory_that_cannot_be_kept_is_not_missed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     chooser = Chooser(["a"]).remembering(tmp_path / "file/pair.json")
-    chooser.learn("a", asked(), Answered(1.0, 1.0, 2))
+    chooser.learn("a", asked(), AnswerTimes(1.0, 1.0, 2))
 
 
 # ------------------------------------------------------------------------------------------------------ with the bundled pair

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eventspec.engine.method import Answered, Asked
+from eventspec.engine.method import AnswerTimes, QuestionInfo
 from eventspec.pairs.auto import BRIEF, Chooser
 
-ASKED = Asked("How many road users are visible?", 64, True, False)
+ASKED = QuestionInfo("How many road users are visible?", 64, frozenset({"events"}), False)
 
 
 def others(better: float, preferred: str, seed: int = 0) -> int:
@@ -19,7 +19,7 @@ def others(better: float, preferred: str, seed: int = 0) -> int:
     for _ in range(200):
         chosen.append(name := chooser.choose(ASKED))
         took = (1.0 if name == "usual" else 1.0 - better) * float(np.exp(0.05 * rng.normal()))
-        chooser.learn(name, ASKED, Answered(took, 0.1, 10))
+        chooser.learn(name, ASKED, AnswerTimes(took, 0.1, 10))
     return chosen.count("other")
 
 
@@ -45,6 +45,6 @@ def test_what_is_tried_for_long_answers_is_known_when_they_are_brief() -> None:
         chooser.usual = 40.0
         about = replace(ASKED, question=f"question {number}", read_before=True)
         name = chooser.choose(about)
-        chooser.learn(name, about, Answered(0.005, 0.02 if name == "mix" or tokens > BRIEF else 0.04, tokens))
+        chooser.learn(name, about, AnswerTimes(0.005, 0.02 if name == "mix" or tokens > BRIEF else 0.04, tokens))
     chooser.usual = 40.0
     assert chooser.choose(replace(ASKED, question="another", read_before=True)) == "mix"

@@ -139,9 +139,9 @@ def test_a_drafter_that_writes_into_the_request_changes_nothing(
                 except (ValueError, TypeError, AttributeError):
                     tried.append(name)
 
-            attempt("frames", lambda: request.media.video.frames.__setitem__(..., 0))
-            attempt("flags", lambda: request.media.video.frames.setflags(write=True))
-            attempt("times", lambda: request.media.video.times_us.__setitem__(..., 0))
+            attempt("frames", lambda: request.media.frames.frames.__setitem__(..., 0))
+            attempt("flags", lambda: request.media.frames.frames.setflags(write=True))
+            attempt("times", lambda: request.media.frames.times_us.__setitem__(..., 0))
             attempt("events", lambda: request.media.events.x.__setitem__(..., 0))
             attempt("bias", lambda: request.sampling.logit_bias.update({plain[0]: -100.0}))
             attempt("seed", lambda: setattr(request.sampling, "seed", 7))

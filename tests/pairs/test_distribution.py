@@ -30,7 +30,7 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.engine.distribution import processed
-from eventspec.engine.method import Asked
+from eventspec.engine.method import QuestionInfo
 from eventspec.engine.policy import NO_TAIL
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.auto import Chooser
@@ -138,14 +138,14 @@ class Turns(Chooser):
 
     turn: Iterator[int] = field(default_factory=count)
 
-    def choose(self, asked: Asked) -> str:
+    def choose(self, asked: QuestionInfo) -> str:
         return self.methods[next(self.turn) % len(self.methods)]
 
 
 def taking_turns(pair: Pair) -> Pair:
     auto = pair.method("auto")
     assert isinstance(auto.choice, Chooser) and len(auto.choice.methods) > 2
-    turns = Turns(auto.choice.methods, auto.choice.needs_events)
+    turns = Turns(auto.choice.methods, auto.choice.needs)
     return replace(pair, methods={**pair.methods, "auto": replace(auto, choice=turns)})
 
 

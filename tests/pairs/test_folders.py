@@ -191,7 +191,7 @@ def test_frames_one_by_one_equal_frames_at_once_and_are_encoded_once(folders: Fo
     vocabulary = video_llava_vocabulary(folders.video_llava, model.config)
     cache = FeatureCache(1 << 20)
     assert recording.video is not None
-    media = Media(None, recording.video)
+    media = Media(frames=recording.video)
     plain, kept = (video_llava_encoder(model, vocabulary, 1, 8, how) for how in (None, cache))
     with torch.inference_mode():
         visual = plain.encode(media, Trace(), "target")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,13 +47,13 @@ class RecordingContext:
         question: str,
         method: str = DEFAULT_METHOD,
         sampling: Sampling | None = None,
-        events_may_lack: bool = False,
+        may_be_empty: Collection[str] = (),
         **settings: Any,
     ) -> Generation:
         """A question, ready to run; as `ask.generation`."""
         found = self.pair.method(method)
         check_question(question)
-        check_media(self.name, self.media, method, found, events_may_lack, frames_may_lack=bool(self._later))
+        check_media(self.name, self.media, method, found, may_be_empty, coming=("frames",) if self._later else ())
         request = Request(self.media, question, self.pair.tokens.sampling((sampling or Sampling()).but(**settings)))
         before = any(target is found.target for target, _ in self._contexts)
         ways = partial(self._encoded, found.target), partial(self._encoded_again, found.target)
@@ -69,18 +69,20 @@ class RecordingContext:
         """Answer a question as text while it grows; as `stream_text`."""
         return self.generation(question, method, sampling, **settings).pieces()
 
-    def prepare(self, method: str = DEFAULT_METHOD, events_may_lack: bool = False) -> None:
+    def prepare(self, method: str = DEFAULT_METHOD, may_be_empty: Collection[str] = ()) -> None:
         """Do what does not depend on a question before there is one: the target and the drafters of a method read the
         recording. The next question reads its own rows only."""
-        for _ in self.preparing(method, events_may_lack=events_may_lack):
+        for _ in self.preparing(method, may_be_empty=may_be_empty):
             pass
 
-    def preparing(self, method: str = DEFAULT_METHOD, rows: int = NO_TAIL, events_may_lack: bool = False) -> Iterator[None]:
+    def preparing(
+        self, method: str = DEFAULT_METHOD, rows: int = NO_TAIL, may_be_empty: Collection[str] = ()
+    ) -> Iterator[None]:
         """`prepare` in parts, of which each step does one: vision encoding, at most `rows` rows of the prompt at a time, and
         what a method's drafters read. Between two parts the target's lane is free for others; whoever leaves early loses
         nothing of the parts that are done."""
         widest = self._widest(method)
-        asked = self.generation(ANY_QUESTION, widest, None, events_may_lack, max_new_tokens=SEVERAL)
+        asked = self.generation(ANY_QUESTION, widest, None, may_be_empty, max_new_tokens=SEVERAL)
         # A drafter on the target's features reads the prompt behind the first round, so a head start should not end the answer
         # in it. All drafters read, whoever drafts at today's costs, and nobody learns costs from so short an answer.
         asked.policy = replace(asked.policy, head_nodes=1)
@@ -116,8 +118,7 @@ class RecordingContext:
         choice = self.pair.method(method).choice
         if choice is None:
             return method
-        able = [name for name in choice.methods if self.media.events is not None or name not in choice.needs_events]
-        return max(able, key=lambda name: len(self.pair.method(name).drafts.of_all))
+        return max(choice.suited(self.media), key=lambda name: len(self.pair.method(name).drafts.of_all))
 
     def _other_readers(self, method: str, known: Sequence[Drafter]) -> list[Drafter]:
         """Of the methods that one chooses from, the drafters that read the target's prompt, beside those that are `known`."""

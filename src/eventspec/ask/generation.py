@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from eventspec.engine.answer import Outcome
 from eventspec.engine.decoding import Asking, Decoding, Encode
 from eventspec.engine.display import Emit, ignore
 from eventspec.engine.generate import run
-from eventspec.engine.method import Answered, Asked, Method
+from eventspec.engine.method import AnswerTimes, Method, QuestionInfo
 from eventspec.lanes.workers import Workers
 from eventspec.recordings import Recording
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of
@@ -57,36 +57,36 @@ def seen_in(recording: Recording, window: Window | None) -> Recording:
 
 def media_of(recording: Recording) -> Media:
     """What a recording holds, read-only."""
-    events = None if recording.events is None else recording.events.read_only()
-    return Media(events, None if recording.video is None else recording.video.read_only())
+    return Media(**{sense: stream.read_only() for sense, stream in recording.streams.items()})
+
+
+MISSING = {
+    ("target", "frames"): "{} has no RGB frames: method {} needs them for the target; add them with --video FILE beside "
+    "--events, or let an EventGPT checkpoint answer from events alone (--target FOLDER)",
+    ("target", "events"): "{} has no events: the target is an event model and sees nothing else; add them with --events FILE "
+    "beside --video, make some with `eventspec events simulate`, or choose another --target",
+    ("drafter", "events"): "{} has no events: method {} needs them for the drafter; use --method eagle, which reads frames "
+    "only, or add them with --events FILE beside --video",
+    ("drafter", "frames"): "{} has no RGB frames: method {} needs them for the drafter; add them with --video FILE beside "
+    "--events",
+}
+"""What is said of a recording that lacks a sense which a method needs: {recording} and {method}."""
 
 
 def check_media(
-    recording: str,
-    media: Media,
     name: str,
-    method: Method,
-    events_may_lack: bool = False,
-    frames_may_lack: bool = False,
+    media: Media,
+    method: str,
+    how: Method,
+    may_be_empty: Collection[str] = (),
+    coming: Collection[str] = (),
 ) -> None:
-    """BadInput when the recording of that name lacks what the method of that name needs. `events_may_lack` is for the
-    blank-events control only, `frames_may_lack` for recordings that grow."""
-    if method.target_needs == "frames" and not frames_may_lack and (media.video is None or len(media.video.frames) == 0):
-        raise BadInput(
-            f"{recording} has no RGB frames: method {name} needs them for the target; add them with --video FILE beside "
-            "--events, or let an EventGPT checkpoint answer from events alone (--target FOLDER)"
-        )
-    eventless = media.events is None or (len(media.events.t) == 0 and not events_may_lack)
-    if method.target_needs == "events" and eventless:
-        raise BadInput(
-            f"{recording} has no events: the target is an event model and sees nothing else; add them with --events FILE "
-            "beside --video, make some with `eventspec events simulate`, or choose another --target"
-        )
-    if method.drafter_needs == "events" and eventless:
-        raise BadInput(
-            f"{recording} has no events: method {name} needs them for the drafter; use --method eagle, which reads frames "
-            "only, or add them with --events FILE beside --video"
-        )
+    """BadInput when the recording `name` lacks what the method of that name needs. Of senses that `may_be_empty` there may be a
+    stream in which nothing happened; what is `coming` is there later."""
+    for who, sense in (("target", how.target_needs), ("drafter", how.drafter_needs)):
+        if sense is None or sense in coming or len(media.get(sense, ())) or (sense in media and sense in may_be_empty):
+            continue
+        raise BadInput(MISSING[who, sense].format(name, method))
 
 
 def check_question(question: str) -> None:
@@ -121,8 +121,8 @@ class Generation:
         self.pair, self.request, self.name, self.notes = pair, request, name, notes
         self.trace, self.encode = Trace(question=request.question), encode
         asked, step = pair.method(name), pair.method(name).policy.step_seconds
-        most, events = request.sampling.max_new_tokens, request.media.events is not None
-        self._asked, self._choice = Asked(request.question, most, events, read_before, step), asked.choice
+        most, senses = request.sampling.max_new_tokens, frozenset(request.media)
+        self._asked, self._choice = QuestionInfo(request.question, most, senses, read_before, step), asked.choice
         self.chosen = name if self._choice is None else self._choice.choose(self._asked)
         self.method = pair.method(self.chosen)
         self.policy = self.method.current_policy
@@ -212,7 +212,7 @@ class Generation:
         if self._choice is not None and outcome.finish_reason != "cancelled" and "first_committed" in marks:
             first = marks["first_committed"]
             complete = outcome.finish_reason == "stop"
-            took = Answered(first, marks["end"] - first, len(outcome.token_ids), complete)
+            took = AnswerTimes(first, marks["end"] - first, len(outcome.token_ids), complete)
             self._choice.learn(self.chosen, self._asked, took)
 
     def _note(self, rounding: float) -> None:
@@ -233,7 +233,7 @@ def generation(
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
-    events_may_lack: bool = False,
+    may_be_empty: Collection[str] = (),
 ) -> Generation:
     """One question about a window of a recording, or of the one at a path, ready to run; BadInput when it lacks what the method
     needs."""
@@ -242,7 +242,7 @@ def generation(
     recording = opened(recording)
     view = seen_in(recording, window)
     media = media_of(view)
-    check_media(recording.name, media, method, found, events_may_lack)
+    check_media(recording.name, media, method, found, may_be_empty)
     request = Request(media, question, pair.tokens.sampling(sampling or Sampling()))
     return Generation(pair, request, method, notes=(*view.notes, *pair.notes_on(recording)))
 

@@ -151,7 +151,7 @@ class Live:
         asked_for, known = ready.answers.get((question, method), (None, None))
         if known is not None and asked_for == sampling:
             return LiveAnswer(ready.window, known, time.perf_counter() - began, ahead=True)
-        result = ready.context.generation(question, method, sampling, events_may_lack=True).result()
+        result = ready.context.generation(question, method, sampling, may_be_empty=QUIET).result()
         return LiveAnswer(ready.window, result, time.perf_counter() - began)
 
     def _open(self) -> None:
@@ -199,7 +199,7 @@ class Live:
         if self._looks_like_the_last(frame, time_us):
             self._counts.reused += 1
             return
-        alone = Media(None, VideoClip(frame[None], np.array([time_us], np.int64)))
+        alone = Media(frames=VideoClip(frame[None], np.array([time_us], np.int64)))
         self.pair.workers.start("target", partial(self._encoder.encode, alone, Trace(), "target")).result()
         self._counts.encoded += 1
         self._encoded, self._dropped_before = (frame, time_us), self._incoming.dropped_packets
@@ -253,8 +253,7 @@ class Live:
             end = self._seen_us or end  # the window would encode those that came since
         self._cut_us = end  # first: what fails is not tried again before the next hop
         made = self._cut(end)
-        # Without events nothing moved, which is seen too.
-        yield from made.context.preparing(self.method, self.policy.rows, events_may_lack=True)
+        yield from made.context.preparing(self.method, self.policy.rows, may_be_empty=QUIET)
         self._ready = made
         self._counts.windows += 1
         for question, sampling in list(self._standing.items()):
@@ -264,7 +263,7 @@ class Live:
 
     def _answer_behind(self, made: _Window, question: str, sampling: Sampling) -> bool:
         """Answer a standing question; False when somebody asked another one meanwhile, which comes first."""
-        asked = made.context.generation(question, self.method, sampling, events_may_lack=True)
+        asked = made.context.generation(question, self.method, sampling, may_be_empty=QUIET)
         with self._changed:
             if self._asking or self._closed:
                 return self._closed
@@ -295,6 +294,8 @@ class _Window:
     answers: dict[tuple[str, str], tuple[Sampling, Result]] = field(default_factory=dict)
 
 
+QUIET = ("events",)
+"""Senses of which nothing happens while nothing moves, which is seen too."""
 _LOOK = 0.05
 """Seconds after which the thread looks whether its stream is still held."""
 

@@ -134,7 +134,9 @@ def request() -> Request:
     """A question about a black clip without events."""
     frames = np.zeros((8, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
     video = VideoClip(frames, np.arange(8, dtype=np.int64) * 125_000)
-    return Request(Media(EventStream.empty(IMAGE_SIZE, IMAGE_SIZE), video), "Warm up?", Sampling(max_new_tokens=8))
+    return Request(
+        Media(events=EventStream.empty(IMAGE_SIZE, IMAGE_SIZE), frames=video), "Warm up?", Sampling(max_new_tokens=8)
+    )
 
 
 def session_of(target: Target, tail: int, taps: tuple[int, ...] = (), asked: Request | None = None) -> TargetSession:

@@ -61,10 +61,10 @@ class Cascade:
 
 def last_frame(media: Media) -> Media:
     """What there is of the last frame alone."""
-    if media.video is None or not len(media.video.frames):
+    if media.frames is None or not len(media.frames.frames):
         return media
-    last = np.array([len(media.video.frames) - 1])
-    return Media(None, VideoClip(media.video.frames[last], media.video.times_us[last]))
+    last = np.array([len(media.frames.frames) - 1])
+    return Media(frames=VideoClip(media.frames.frames[last], media.frames.times_us[last]))
 
 
 class CascadeDraft(DraftSession):

@@ -88,8 +88,9 @@ class Decoding:
 
     @property
     def forwards(self) -> int:
-        """Forwards of the target beside those of rounds: over the prompt's first rows, and to settle near ties."""
-        return self._parts + (0 if self._plainly is None else self._plainly.forwards)
+        """Forwards of the target beside those of rounds, once it has ended: over the prompt's first rows, and to settle near
+        ties."""
+        return self._parts
 
     def due(self) -> Due:
         """What it waits for just now; drafters go on as far as that takes no waiting."""
@@ -160,9 +161,13 @@ class Decoding:
         self.drafting.end()
         self.display.end()
         self.trace.near_ties = self.answer.near_ties
-        if self._plainly is not None and self._plainly.failure:
-            why = self._plainly.failure
-            self.trace.note(f"near ties could not be settled ({why}): another numerical path may decide them otherwise")
+        if self._plainly is not None:
+            self._parts += self._plainly.forwards
+            if why := self._plainly.failure:
+                self.trace.note(f"near ties could not be settled ({why}): another numerical path may decide them otherwise")
+        # Who holds this object holds no cache: the next question may have it.
+        self._session = self._plainly = None
+        self.answer.numerics = Numerics(self._limits.rounding)
 
     def outcome(self) -> Outcome:
         """The answer, once it has ended; raises what ended it otherwise."""

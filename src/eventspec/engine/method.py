@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from eventspec.core import Round, Target
+from eventspec.core import Modality, Round, Target
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
 
-Modality = Literal["frames", "events"]
-
 
 @dataclass(frozen=True)
-class Asked:
-    """What is known of a question before it is answered: how many tokens its answer may have at `most`, whether the recording
-    has `events`, and whether it was `read_before` for another question. `step_seconds`: what a plain step is thought to take;
-    0: nobody knows."""
+class QuestionInfo:
+    """What is known of a question before it is answered: how many tokens its answer may have at `most`, which `senses` the
+    recording has, and whether it was `read_before` for another question. `step_seconds`: what a plain step is thought to take;
+    0: that is not known."""
 
     question: str
     most: int
-    events: bool
+    senses: frozenset[str]
     read_before: bool
     step_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerTimes:
     """How long an answer took: to its first committed token, and from there to its end."""
 
     first_seconds: float
@@ -42,11 +40,12 @@ class Choose(Protocol):
     """Picks one of `methods` for each question, and learns from what its answer took."""
 
     methods: Sequence[str]
-    needs_events: frozenset[str]
-    """Those that are not for a recording without events."""
 
-    def choose(self, asked: Asked) -> str: ...
-    def learn(self, name: str, asked: Asked, answered: Answered) -> None: ...
+    def suited(self, senses: Collection[str]) -> list[str]:
+        """Those of `methods` that are for a recording with these senses."""
+
+    def choose(self, asked: QuestionInfo) -> str: ...
+    def learn(self, name: str, asked: QuestionInfo, took: AnswerTimes) -> None: ...
     def reset(self) -> Choose:
         """The same before it learnt anything."""
 

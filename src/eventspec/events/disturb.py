@@ -13,7 +13,7 @@ from eventspec.events.stream import EventStream
 
 def blank(stream: EventStream) -> EventStream:
     """No events on the same sensor: what a drafter answers from the question alone."""
-    return EventStream.empty(stream.width, stream.height)
+    return stream.empty_copy()
 
 
 def noise(stream: EventStream, rate_hz: float, rng: np.random.Generator, window: Window | None = None) -> EventStream:

@@ -56,6 +56,10 @@ class EventStream:
     def __repr__(self) -> str:
         return f"EventStream({len(self)} events, {self.width}x{self.height}, span={self.span})"
 
+    def empty_copy(self) -> EventStream:
+        """The same sensor, without events."""
+        return EventStream.empty(self.width, self.height)
+
     def read_only(self) -> EventStream:
         """The same events, which nobody can write to through this stream."""
         columns = read_only(self.x), read_only(self.y), read_only(self.t), read_only(self.p)

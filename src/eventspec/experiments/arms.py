@@ -11,7 +11,7 @@ import numpy as np
 from eventspec.ask import Generation, generation
 from eventspec.ask.context import ANY_QUESTION
 from eventspec.core import BadInput, Sampling
-from eventspec.engine.method import Answered, Asked
+from eventspec.engine.method import AnswerTimes, QuestionInfo
 from eventspec.events.disturb import blank, scattered
 from eventspec.experiments.figures import Row
 from eventspec.pairs import Pair
@@ -74,7 +74,7 @@ class Recordings:
 def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
     """A question ready to run in one arm."""
     recording = recordings.get(question.recording, arm.events)
-    return generation(arm.pair, recording, question.question, arm.method, None, sampling, events_may_lack=True)
+    return generation(arm.pair, recording, question.question, arm.method, None, sampling, may_be_empty=("events",))
 
 
 def ready(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
@@ -83,11 +83,11 @@ def ready(arm: Arm, recordings: Recordings, question: Question, sampling: Sampli
         return ask(arm, recordings, question, sampling)
     context = arm.pair.open(recordings.get(question.recording, arm.events))
     if arm.context == "live":
-        context.prepare(arm.method, events_may_lack=True)
+        context.prepare(arm.method, may_be_empty=("events",))
     else:
         other = next(text for text in OTHER_QUESTIONS if text != question.question)
-        context.generation(other, arm.method, sampling, events_may_lack=True).result()
-    return context.generation(question.question, arm.method, sampling, events_may_lack=True)
+        context.generation(other, arm.method, sampling, may_be_empty=("events",)).result()
+    return context.generation(question.question, arm.method, sampling, may_be_empty=("events",))
 
 
 def never(question: Question, arm: Arm) -> Row | None:
@@ -134,10 +134,10 @@ def _recall(arm: Arm, recordings: Recordings, question: Question, sampling: Samp
     choice, times = arm.pair.method(arm.method).choice, row["timing_ms"]
     if choice is None or times["first_committed"] is None or times["decode"] is None:
         return
-    events = recordings.real(question.recording).events is not None
-    asked = Asked(question.question, sampling.max_new_tokens, events, arm.context != CONTEXTS[0])
+    senses = frozenset(recordings.real(question.recording).streams)
+    asked = QuestionInfo(question.question, sampling.max_new_tokens, senses, arm.context != CONTEXTS[0])
     seconds = times["first_committed"] / 1e3, times["decode"] / 1e3
-    choice.learn(row["chosen"], asked, Answered(*seconds, len(row["token_ids"]), row["finish_reason"] == "stop"))
+    choice.learn(row["chosen"], asked, AnswerTimes(*seconds, len(row["token_ids"]), row["finish_reason"] == "stop"))
 
 
 def _timed(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Row:

@@ -95,7 +95,7 @@ def compare_answers(
             if over():
                 break
             asking = generation(
-                arm.pair, asked.recording, asked.question, arm.method, None, asked.sampling, events_may_lack=True
+                arm.pair, asked.recording, asked.question, arm.method, None, asked.sampling, may_be_empty=("events",)
             )
             found = asking.result()
             _add(tallies[arm.name], found.token_ids, found.trace, plain.token_ids, asked.name)

@@ -230,9 +230,9 @@ class HfTarget(Target):
 
     def encode(self, media: Media, trace: Trace) -> HfContext:
         """As `core.Target.encode`; the frames are encoded with the first question about them, as the model does it."""
-        if media.video is None or len(media.video.frames) == 0:
+        if media.frames is None or len(media.frames.frames) == 0:
             raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
-        return HfContext(self, media.video.frames[uniform_indices(len(media.video.frames), self.frames)])
+        return HfContext(self, media.frames.frames[uniform_indices(len(media.frames.frames), self.frames)])
 
 
 @dataclass

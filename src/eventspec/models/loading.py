@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from eventspec.core import BadInput, Target
-from eventspec.engine.method import Modality
+from eventspec.core import BadInput, Modality, Target
 from eventspec.models.prompt import PromptEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.text import TokenSpace

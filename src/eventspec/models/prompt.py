@@ -87,10 +87,10 @@ class FrameEncoder:
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         """As `PromptEncoder.encode`."""
-        if media.video is None or len(media.video.frames) == 0:
+        if media.frames is None or len(media.frames.frames) == 0:
             return self.language.embed.weight[:0]  # they may come later
         began = trace.now()
-        visual = self._rows(media.video.frames[uniform_indices(len(media.video.frames), self.frames)])
+        visual = self._rows(media.frames.frames[uniform_indices(len(media.frames.frames), self.frames)])
         arrived(visual)
         trace.span("vision", lane, began)
         for note in self.kept.notes if self.kept is not None else ():

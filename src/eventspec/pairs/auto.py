@@ -7,7 +7,7 @@ import math
 import time
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
-from eventspec.engine.method import Answered, Asked
+from eventspec.engine.method import AnswerTimes, QuestionInfo
 from eventspec.files import write_text
 from eventspec.process_lock import ProcessLock
 
@@ -135,8 +135,8 @@ class Chooser:
     """
 
     methods: Sequence[str]
-    needs_events: frozenset[str] = frozenset()
-    """Those that are not for a recording without events."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """By method, the sense without which a recording is not for it."""
     prior: TextPrior | None = None
     """Says how long answers to a question usually are, until they are known."""
     steady: frozenset[str] = frozenset()
@@ -159,10 +159,14 @@ class Chooser:
     _written: float = 0.0
     _lock: ProcessLock = field(default_factory=ProcessLock)
 
-    def choose(self, asked: Asked) -> str:
+    def suited(self, senses: Collection[str]) -> list[str]:
+        """As `Choose.suited`."""
+        return [name for name in self.methods if self.needs.get(name) in (None, *senses)]
+
+    def choose(self, asked: QuestionInfo) -> str:
         """The method for a question."""
         tokens = min(float(asked.most), self.expected(asked.question))
-        open_to = [name for name in self.methods if asked.events or name not in self.needs_events]
+        open_to = self.suited(asked.senses)
         with self._lock:
             begins = self._begins
             # What no first answer is known of comes in the order of what later ones took.
@@ -180,11 +184,11 @@ class Chooser:
             tried = {name: own.get(name, StandingRecord()) for name in open_to if name in own or name == found}
             return min(tried, key=lambda name: tried[name].hoped(tokens, name in self.steady))
 
-    def _preferred(self, asked: Asked, tokens: float) -> str:
+    def _preferred(self, asked: QuestionInfo, tokens: float) -> str:
         again = asked.read_before and tokens > BRIEF
         return next((name for name in self.methods if again and name in self.rereading), self.preferred)
 
-    def _hoped(self, name: str, tokens: float, asked: Asked, begins: bool) -> float:
+    def _hoped(self, name: str, tokens: float, asked: QuestionInfo, begins: bool) -> float:
         """As `Record.hoped`, of a method where a question stands.
 
         Of a `steady` one that was not tried here, half is known: what follows its first token takes what it took in the other
@@ -208,25 +212,25 @@ class Chooser:
         known = None if self.prior is None else self.prior.mean_length(question)
         return self.usual if known is None else known
 
-    def learn(self, name: str, asked: Asked, answered: Answered) -> None:
+    def learn(self, name: str, asked: QuestionInfo, took: AnswerTimes) -> None:
         """What an answer by a method took; where its length was not what was expected, also for those it was taken for: a
         method that was tried there would else stay unknown."""
         expected = min(float(asked.most), self.expected(asked.question))
         with self._lock:
-            if answered.complete:
-                before = self.lengths.pop(asked.question, float(answered.tokens))
-                self.lengths[asked.question] = before + (answered.tokens - before) / 4
-                self.usual += (answered.tokens - self.usual) / 4
+            if took.complete:
+                before = self.lengths.pop(asked.question, float(took.tokens))
+                self.lengths[asked.question] = before + (took.tokens - before) / 4
+                self.usual += (took.tokens - self.usual) / 4
                 while len(self.lengths) > KNOWN_QUESTIONS:
                     self.lengths.popitem(last=False)
             begins, cold = self._begins, name in self.cold
             self.cold.discard(name)
             if cold and not begins:
                 return
-            for state in dict.fromkeys(_state(asked, tokens, begins) for tokens in (answered.tokens, expected)):
-                _remember(self.seen.setdefault(state, {}), Record, name, answered)
+            for state in dict.fromkeys(_state(asked, tokens, begins) for tokens in (took.tokens, expected)):
+                _remember(self.seen.setdefault(state, {}), Record, name, took)
             if asked.read_before and not begins:
-                _remember(self.by_question.setdefault(asked.question, {}), StandingRecord, name, answered)
+                _remember(self.by_question.setdefault(asked.question, {}), StandingRecord, name, took)
                 self.by_question.move_to_end(asked.question)
                 while len(self.by_question) > STANDING_QUESTIONS:
                     self.by_question.popitem(last=False)
@@ -245,7 +249,7 @@ class Chooser:
 
     def reset(self) -> Chooser:
         """The same before it learnt anything, which nobody keeps."""
-        return Chooser(self.methods, self.needs_events, self.prior, self.steady, self.rereading, self.preferred)
+        return Chooser(self.methods, self.needs, self.prior, self.steady, self.rereading, self.preferred)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:
         """Another one with what a file remembers, if it can be read, and that keeps it there. Not `warm`: in this process no
@@ -258,14 +262,14 @@ class Chooser:
         return found
 
 
-def _remember(seen: dict[str, Kind], kind: type[Kind], name: str, answered: Answered) -> None:
+def _remember(seen: dict[str, Kind], kind: type[Kind], name: str, took: AnswerTimes) -> None:
     """One more answer by a method; what is known of the others fades."""
     for other, own in seen.items():
         own.faded *= 1.0 if other == name else FADING
-    seen.setdefault(name, kind()).add(answered.first_seconds, answered.decode_seconds, max(1, answered.tokens))
+    seen.setdefault(name, kind()).add(took.first_seconds, took.decode_seconds, max(1, took.tokens))
 
 
-def _state(asked: Asked, tokens: float, begins: bool = False) -> str:
+def _state(asked: QuestionInfo, tokens: float, begins: bool = False) -> str:
     """What is learnt apart, of answers of so many tokens; `begins`: of the first answer of a process."""
     known = ", brief" if tokens <= BRIEF else ""
     return (f"read before{known}" if asked.read_before else "new") + (", first" if begins else "")

@@ -293,9 +293,9 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
     if len(names) < 2:
         return None
     heads = [name for name in HEAD_METHODS if name in methods][:1] if both else []
-    eventful = frozenset({EVENT_METHOD, HYBRID}) & set(names)
+    needs = dict.fromkeys({EVENT_METHOD, HYBRID} & set(names), "events")
     preferred = HYBRID if both else ""
-    chooser = Chooser([*names, *heads], eventful, parts.prior, frozenset({BASELINE}), frozenset(heads), preferred)
+    chooser = Chooser([*names, *heads], needs, parts.prior, frozenset({BASELINE}), frozenset(heads), preferred)
     return replace(autoregressive(parts), choice=chooser)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventspec.core import BadInput, Target
+from eventspec.core import BadInput, Modality, Target
 from eventspec.drafters import Mixture, TextPrior
 from eventspec.engine import DraftPolicy
-from eventspec.engine.method import Modality
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from eventspec.core import BadInput, Window
+from eventspec.core import BadInput, Stream, Window
 from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised, ros_bag
 from eventspec.events.formats.family import settled_size
 from eventspec.events.stream import EventStream, Monotonic
@@ -127,9 +127,15 @@ class Recording:
         return cls(name, stream, clip, meeting_notes(stream, clip, name))
 
     @property
+    def streams(self) -> dict[str, Stream]:
+        """What was recorded, by the name of the sense."""
+        parts = {"events": self.events, "frames": self.video}
+        return {sense: stream for sense, stream in parts.items() if stream is not None}
+
+    @property
     def span(self) -> Window:
         """The smallest window that holds every event and every frame; BadInput when there is neither."""
-        spans = [part.span for part in (self.events, self.video) if part is not None and part.span is not None]
+        spans = [part.span for part in self.streams.values() if part.span is not None]
         if not spans:
             raise BadInput(f"{self.name}: the recording has neither events nor frames")
         return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))

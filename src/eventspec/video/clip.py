@@ -64,6 +64,10 @@ class VideoClip:
         first, last = np.searchsorted(self.times_us, [window.start_us, window.end_us], side="left")
         return VideoClip(self.frames[first:last], self.times_us[first:last])
 
+    def empty_copy(self) -> VideoClip:
+        """The same camera, without frames."""
+        return VideoClip(self.frames[:0], self.times_us[:0])
+
     def read_only(self) -> VideoClip:
         """The same frames, which nobody can write to through this clip."""
         frames = read_only(self.frames) if isinstance(self.frames, np.ndarray) else self.frames
