@@ -7,21 +7,28 @@ import torch
 import eventspec as es
 
 
-class Bigram:
-    lossless, chunked, room = True, False, 1000
+class Bigram(es.Target, es.Context):  # of a recording it sees nothing, so it is its own context
+    lossless = True
 
     def __init__(self, table: torch.Tensor) -> None:
-        self.table, self.last = table, 0
+        self.table = table
         self.limits = es.Limits(vocabulary=len(table), layers=0, trees=True, rounding=0.0)
 
     def encode(self, media: es.Media, trace: es.Trace) -> Bigram:
         return self
 
-    def open(self, question: str, sampling: es.Sampling, tail: int, trace: es.Trace, taps: tuple[int, ...] = ()) -> Bigram:
-        return self.again()
+    def open(self, question: str, sampling: es.Sampling, tail: int, trace: es.Trace, taps: tuple[int, ...] = ()) -> Answer:
+        return Answer(self.table)
 
-    def again(self) -> Bigram:  # near ties are settled by reading the answer anew
-        return Bigram(self.table)
+
+class Answer:
+    chunked, room = False, 1000
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self.table, self.last = table, 0
+
+    def fresh_copy(self) -> Answer:  # near ties are settled by reading the answer again
+        return Answer(self.table)
 
     def score(self, proposal: es.Proposal) -> es.Scores:  # logits behind the last token, and behind every node
         return es.Scores(self.table[[self.last, *proposal.tokens.tolist()]])

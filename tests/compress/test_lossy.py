@@ -56,7 +56,7 @@ def test_a_compression_that_cannot_be_is_refused(spec: str) -> None:
 
 def test_a_foreign_target_is_not_reduced() -> None:
     pair = load_pair("nano", "one")
-    foreign: Any = SimpleNamespace(lossless=True, limits=None, encode=print)
+    foreign: Any = SimpleNamespace(lossless=True, limits=None, encode=print, score=print)
     with pytest.raises(BadInput, match="a target of our own"):
         pair.with_target(foreign).with_compression("pool:3")
     inner = pair.target

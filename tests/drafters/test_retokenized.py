@@ -15,19 +15,21 @@ from hypothesis import strategies as st
 from eventspec.core import (
     BadInput,
     Budget,
+    Context,
     DraftSession,
     Limits,
     Media,
     Proposal,
     Request,
     Scores,
+    Target,
     TargetSession,
     Trace,
     Verdict,
 )
 from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.retokenized import MAPPINGS, shared_ids
-from eventspec.engine import DraftPolicy, run
+from eventspec.engine import Asking, Decoding, DraftPolicy, run
 from eventspec.engine.drafts import Drafts
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
@@ -258,7 +260,9 @@ def test_the_answer_is_the_targets_own(
 
     def answer(drafts: Drafts) -> tuple[list[int], Trace]:
         trace = Trace()
-        return run(target, drafts, request, policy, Workers("one"), trace, StopDetector((2,))).token_ids, trace
+        workers = Workers("one")
+        asked = Asking(target, request, StopDetector((2,)), drafts, policy)
+        return run(Decoding(asked, workers, trace), workers).token_ids, trace
 
     alone, _ = answer(Drafts())
     half = ours.vocabulary.spell(alone[:15]).decode("utf-8", "ignore")
@@ -275,18 +279,24 @@ def test_a_right_draft_in_another_vocabulary_is_accepted(mapping: str, spaces: t
     theirs, ours = spaces
     script = [*ours.vocabulary.respell(TEXT.encode()), ours.eos_id]
 
-    class Forced:
-        lossless, room = True, 160
+    class Forced(Target, Context):
+        lossless = True
         limits = Limits(ours.vocabulary.size, 0, True, 0.0)
-
-        def __init__(self) -> None:
-            self.at = 0
 
         def encode(self, *parts: Any) -> Forced:
             return self
 
-        again = open = encode
-        chunked = False
+        def open(self, *parts: Any) -> Any:
+            return Saying()
+
+    class Saying:
+        room, chunked = 160, False
+
+        def __init__(self) -> None:
+            self.at = 0
+
+        def fresh_copy(self) -> Saying:
+            return Saying()
 
         def score(self, proposal: Proposal) -> Scores:
             depth = [-1]
@@ -302,8 +312,8 @@ def test_a_right_draft_in_another_vocabulary_is_accepted(mapping: str, spaces: t
 
     trace = Trace()
     drafter = Retokenized(Recites(theirs), theirs, ours, mapping)
-    found = run(
-        Forced(), Drafts.by(drafter), Request(Media(), ""), DraftPolicy(), Workers("one"), trace, StopDetector((ours.eos_id,))
-    )
+    workers = Workers("one")
+    asked = Asking(Forced(), Request(Media(), ""), StopDetector((ours.eos_id,)), Drafts.by(drafter))
+    found = run(Decoding(asked, workers, trace), workers)
     assert found.token_ids == script
     assert trace.tau > (len(script) - 1 if mapping == "retokenize" else 1.4), trace.tau

@@ -194,7 +194,7 @@ def mixed(world: Any, oracle: Any, hostile: Any, count: int, seed: int) -> list[
     """Requests of all kinds with drafters of all kinds."""
     rng, found = np.random.default_rng(seed), list[tuple[Any, Drafts]]()
     for number in range(count):
-        drawn = dict(temperature=1.0, seed=number) if number % 3 == 0 else {}
+        drawn = {"temperature": 1.0, "seed": number} if number % 3 == 0 else {}
         request = world.request(max_new_tokens=int(rng.integers(1, 30)), **drawn)
         truth = world.answer(request, beyond=8)
         drafter = oracle(truth, hostile(truth, rng) if number % 2 else None, concurrent=number % 4 < 2)
@@ -304,7 +304,7 @@ def test_what_shared_a_forward_is_not_plain_decoding_and_is_settled(tiny: Any, m
     plain = world.request(max_new_tokens=20)
     truth = world.answer(plain)
     # A bias that leaves the two best tokens half a noise apart, at every one of some positions in turn.
-    changed = 0
+    changed = again = 0
     for place in range(1, 9):
         session = world.target.encode(plain.media, Trace()).open(plain.question, plain.sampling, 1, Trace())
         row = session.score(Proposal.chain(truth[:place])).logits[-1]
@@ -321,9 +321,10 @@ def test_what_shared_a_forward_is_not_plain_decoding_and_is_settled(tiny: Any, m
                 scheduler.step()
             if settle:
                 assert [one.outcome().token_ids for one in made] == [wanted] * 3
-                assert scheduler.forwards > 20, "what was read again is counted"
+                again += scheduler.forwards - 20
             changed += not settle and made[0].outcome().token_ids != wanted
     assert changed > 0, "without settling the noise shows"
+    assert again > 0, "what is read again is counted"
 
 
 def test_the_target_has_fewer_cores_while_any_drafter_works_beside_it(tiny: Any, oracle: Any, making: Any) -> None:

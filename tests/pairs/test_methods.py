@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from eventspec.ask import generate
-from eventspec.core import BadCheckpoint, BadInput, Drafter, Proposal
+from eventspec.core import BadCheckpoint, BadInput, Drafter, Proposal, Target
 from eventspec.drafters import Mixture
 from eventspec.pairs import METHODS, Pair, PairFile, load_folders, load_pair
 from eventspec.pairs.pair_file import DATA, folder_of
@@ -113,7 +113,7 @@ def test_names_are_open(pair: Pair, recording: Recording) -> None:
 def test_a_target_of_ones_own_answers_in_every_lossless_method(pair: Pair, recording: Recording) -> None:
     inner, encoded = pair.target, list[object]()
 
-    class Watching:
+    class Watching(Target):
         lossless, limits = True, inner.limits
 
         def encode(self, media: Any, trace: Any) -> Any:
@@ -176,7 +176,7 @@ def test_what_is_no_drafter_target_or_setting_is_refused_where_it_is_given(pair:
     with pytest.raises(BadInput, match="the drafter is a object without name, needs_target, taps, concurrent, open"):
         pair.with_drafter("mine", nothing)
     drafter: Any = Mine([])
-    with pytest.raises(BadInput, match="the target is a Mine without lossless, limits, encode: see"):
+    with pytest.raises(BadInput, match="the target is a Mine without lossless, limits, encode, score: inherit from"):
         pair.with_target(drafter)
     with pytest.raises(BadInput, match="unknown policy field 'max_node'"):
         pair.with_drafter("mine", Mine([]), max_node=3)

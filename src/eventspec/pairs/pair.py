@@ -332,4 +332,5 @@ def _check_part(given: object, protocol: type) -> None:
     wanted = [*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))]
     if lacking := [name for name in wanted if inspect.getattr_static(given, name, None) is None and not hasattr(given, name)]:
         kind = protocol.__name__
-        raise BadInput(f"the {kind.lower()} is a {type(given).__name__} without {', '.join(lacking)}: see eventspec.{kind}")
+        problem = f"the {kind.lower()} is a {type(given).__name__} without {', '.join(lacking)}"
+        raise BadInput(f"{problem}: inherit from eventspec.{kind}")
