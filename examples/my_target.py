@@ -7,30 +7,27 @@ import torch
 import eventspec as es
 
 
-class Bigram(es.Target, es.Context):  # of a recording it sees nothing, so it is its own context
+class Bigram(es.Target, es.Context):  # it sees nothing of a recording, so it is its own context
     lossless = True
 
     def __init__(self, table: torch.Tensor) -> None:
-        self.table = table
-        self.limits = es.Limits(vocabulary=len(table), layers=0, trees=True, rounding=0.0)
+        self.table, self.limits = table, es.Limits(len(table), layers=0, trees=True, rounding=0.0)
 
     def encode(self, media: es.Media, trace: es.Trace) -> Bigram:
         return self
 
-    def open(self, question: str, sampling: es.Sampling, tail: int, trace: es.Trace, taps: tuple[int, ...] = ()) -> Answer:
+    def open(self, *asked: object) -> Answer:  # question, sampling, tail, trace, taps
         return Answer(self.table)
 
 
 class Answer:
-    chunked, room = False, 1000
+    chunked, room, last = False, 1000, 0
 
     def __init__(self, table: torch.Tensor) -> None:
-        self.table, self.last = table, 0
+        self.table = table
+        self.fresh_copy = lambda: Answer(table)  # near ties are settled by reading the answer again
 
-    def fresh_copy(self) -> Answer:  # near ties are settled by reading the answer again
-        return Answer(self.table)
-
-    def score(self, proposal: es.Proposal) -> es.Scores:  # logits behind the last token, and behind every node
+    def score(self, proposal: es.Proposal) -> es.Scores:  # logits after the last token, and after every node
         return es.Scores(self.table[[self.last, *proposal.tokens.tolist()]])
 
     def commit(self, verdict: es.Verdict) -> None:
