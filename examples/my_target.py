@@ -1,37 +1,33 @@
 """A target of your own: here a bigram model that has read one answer. Any drafter may draft for it; the answer is its own."""
 
-from __future__ import annotations
-
 import torch
 
 import eventspec as es
-
-
-class Bigram(es.Target, es.Context):  # it sees nothing of a recording, so it is its own context
-    lossless = True
-
-    def __init__(self, table: torch.Tensor) -> None:
-        self.table, self.limits = table, es.Limits(len(table), layers=0, trees=True, rounding=0.0)
-
-    def encode(self, media: es.Media, trace: es.Trace) -> Bigram:
-        return self
-
-    def open(self, *asked: object) -> Answer:  # question, sampling, tail, trace, taps
-        return Answer(self.table)
 
 
 class Answer:
     chunked, room, last = False, 1000, 0
 
     def __init__(self, table: torch.Tensor) -> None:
-        self.table = table
-        self.fresh_copy = lambda: Answer(table)  # near ties are settled by reading the answer again
+        self.table, self.fresh_copy = table, lambda: Answer(table)  # near ties are settled by reading the answer again
 
     def score(self, proposal: es.Proposal) -> es.Scores:  # logits after the last token, and after every node
         return es.Scores(self.table[[self.last, *proposal.tokens.tolist()]])
 
     def commit(self, verdict: es.Verdict) -> None:
         self.last = int(verdict.tokens[-1])
+
+
+class Bigram(es.Target, es.Context):  # it sees nothing of a recording, so it is its own context
+    def __init__(self, table: torch.Tensor) -> None:
+        self.lossless, self.table = True, table
+        self.limits = es.Limits(len(table), layers=0, trees=True, rounding=0.0)
+
+    def encode(self, media: es.Media, trace: es.Trace) -> es.Context:
+        return self
+
+    def open(self, *asked: object) -> Answer:  # question, sampling, tail, trace, taps
+        return Answer(self.table)
 
 
 pair, recording = es.load_pair("embedded"), "example:street"
