@@ -1,8 +1,8 @@
 """One drafter during one request: its lane, its deadline, what waiting for it may cost. All its failures end here.
 
-A drafter is anybody's code. Whatever it raises is caught, BaseException included; whatever it hands over is copied and checked
-before the target sees it; what hangs is left behind. Each of these costs the request its drafts, never its answer, and the
-trace says what happened. Nothing here waits: `waits` says for how long the scheduler may.
+A drafter may be any code. What it raises is caught, BaseException included; what it hands over is copied and checked before
+the target sees it; what hangs is left. It costs the request its drafts, never its answer, and the trace says what happened.
+Nothing here waits: `waits` says for how long the scheduler may.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from eventspec.tree import check, exact_text
 class DraftWorker:
     """`drafter` on its own lane, or inline where the lanes do not overlap.
 
-    Waiting is paid from a credit that grows with what was accepted, so a drafter that is slow and wrong costs no more than the
-    policy's patience; one wait takes half of it at most, so that a drafter may be late once. A late draft is left: the target
-    goes on, and the drafter catches up with what was committed. One that hung often is left alone (`lanes.breaker`).
+    Waiting is paid from a credit that grows with what was accepted, so a slow and wrong drafter costs no more than the policy's
+    patience; one wait takes half of it at most. A late draft is left: the drafter catches up with what was committed. One that
+    hung often is left alone (`lanes.breaker`).
     """
 
     def __init__(
@@ -40,9 +40,8 @@ class DraftWorker:
         self._queued: Budget | None = None  # of a draft that begins when the one before it has ended
         self._lane: Lane = "target"  # where the latest draft was begun, and when
         self._began = 0.0
-        # Of what is pending: it is for the next round; it is made before the target goes on; it is not waited for again.
-        self._wanted = self._first = self._late = False
-        self._later = False  # the first round is over
+        # What is pending is for the next round; is made before the target goes on; is not waited for again.
+        self._wanted = self._first = self._late = self._later = False  # the last: the first round is over
         self._since: float | None = None  # from when on it waits
         self._credit = policy.wait  # seconds for which it may still wait
         self.deadline, self._answered = executor.breaker.deadline(drafter, policy.deadline), False
@@ -70,7 +69,7 @@ class DraftWorker:
 
     @property
     def coming(self) -> bool:
-        """Whether it is drafting just now, beside the target."""
+        """Whether it drafts beside the target just now."""
         return self.overlaps and self._pending is not None and not self._pending.done()
 
     def should_stop(self) -> bool:
@@ -113,7 +112,6 @@ class DraftWorker:
             self.alive = False
             self.trace.note(f"drafter {self.name} took longer than its drafts save; the target goes on alone")
             return
-        self.enough = False
         self._begin(self._queued)
         self._queued, self._wanted = None, True
 
@@ -121,7 +119,6 @@ class DraftWorker:
         """Let the drafter deepen its tree while the target verifies; what it foresaw rightly is there at once."""
         wanted = self.policy.look_ahead and self.policy.max_nodes > 0 and left > 2
         if wanted and self.overlaps and self.alive and self._pending is None and self.session is not None:
-            self.enough = False
             self._begin(self.policy.meanwhile(self.should_stop, left))
 
     def comes_first(self) -> float:
@@ -129,8 +126,7 @@ class DraftWorker:
         go on. One that is past its deadline is given up."""
         if self._pending is None or not self._first or self._pending.done():
             return 0.0
-        left = self._began + self.deadline - self.trace.now()
-        if left <= 0:
+        if (left := self._began + self.deadline - self.trace.now()) <= 0:
             self._pending = None
             self.executor.breaker.hung(self.drafter)
             self.executor.abandon("drafter")
@@ -142,12 +138,11 @@ class DraftWorker:
         self.go_on()
         if self._pending is None or self._pending.done() or self._late or not (self._wanted or self._queued):
             return 0.0
-        now = self.trace.now()
-        self._since = now if self._since is None else self._since
+        self._since = self.trace.now() if self._since is None else self._since
         if self._first:
             return self.comes_first()
         patient = self.awaited or not self._later
-        return max(0.0, self._since + self._credit / 2 - now) if patient else 0.0
+        return max(0.0, self._since + self._credit / 2 - self.trace.now()) if patient else 0.0
 
     def collect(self) -> Proposal:
         """The draft that was begun for this round, if it is there; else the drafter catches up later."""
@@ -160,22 +155,22 @@ class DraftWorker:
             return Proposal.empty()
         if not self._late and self.awaited:
             waits = self.concurrent and self.executor.serving("drafter") not in (None, self.drafter)
-            behind = " behind another drafter that is still at work on its lane" if waits else ""
-            self.trace.note(f"drafter {self.name} was late{behind}; the target did not wait")
+            after = " behind another drafter that is still at work on its lane" if waits else ""
+            self.trace.note(f"drafter {self.name} was late{after}; the target did not wait")
         self._late = True
         return Proposal.empty()
 
     def end(self) -> None:
         """The request is over: what is drafted ahead ends with the step it is in."""
         self.enough = True
-        # What it still does may be hanging just now.
-        done = (self._pending is None or self._pending.done()) and self.executor.serving("drafter") is not self.drafter
-        if self.concurrent and self.alive and self._answered and done:
+        idle = (self._pending is None or self._pending.done()) and self.executor.serving("drafter") is not self.drafter
+        if self.concurrent and self.alive and self._answered and idle:  # what it still does may be hanging
             self.executor.breaker.came_back(self.drafter)  # a whole request long: one good call does not excuse the next
 
     def _begin(self, budget: Budget, on_lane: bool = False) -> None:
         """Start a draft beside the target, or have it made first."""
         self._pay()
+        self.enough = False
         self._late, self._lane = False, "drafter" if self.concurrent or on_lane else "target"
         self._began, self._first = self.trace.now(), self._lane == "drafter" and not self.overlaps and not on_lane
         if self._lane == "target":

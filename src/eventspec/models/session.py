@@ -13,7 +13,6 @@ from torch import Tensor
 
 from eventspec.core import (
     BadInput,
-    Context,
     Limits,
     Media,
     Proposal,
@@ -78,7 +77,7 @@ def keeping(target: Target, limit: int, folder: Path | None = None) -> Target:
     return LanguageTarget(target.encoder.keeping(kept), target.lossless)
 
 
-class LanguageContext(Context):
+class LanguageContext:
     """As `core.Context`: a recording's visual rows, and the prefix of the prompts about it."""
 
     def __init__(self, encoder: PromptEncoder, visual: Tensor) -> None:
