@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from eventspec.core import BadInput, Drafter
 from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.language_model import Lookahead
 from eventspec.drafters.retokenized import MAPPINGS
-from eventspec.engine.method import Method
 from eventspec.models.embedded import EOS, drafter_encoder
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.nn.linear import in_reduced_precision
-from eventspec.pairs.methods import cross_modal
 from eventspec.pairs.parts import EVENT_METHOD, Parts
 from eventspec.pairs.specs import DrafterSpec
 from eventspec.text import TokenSpace, Vocabulary, first_difference
@@ -22,9 +21,8 @@ from eventspec.text import TokenSpace, Vocabulary, first_difference
 VOCABULARY_MAPPINGS = ("auto", "same", *MAPPINGS)
 
 
-def event_method(parts: Parts, name: str, spec: DrafterSpec, how: LoadOptions | None = None) -> Method:
-    """Method cross-modal with another event drafter, for the target of pair `name`: one of `Parts.drafters`, or a checkpoint
-    folder.
+def with_event_drafter(parts: Parts, name: str, spec: DrafterSpec, how: LoadOptions | None = None) -> Parts:
+    """The parts of pair `name` with another event drafter: one of `Parts.drafters`, or a checkpoint folder.
 
     Its mapping: see `in_target_ids`. Raises BadInput and BadCheckpoint, one line each.
     """
@@ -42,7 +40,7 @@ def event_method(parts: Parts, name: str, spec: DrafterSpec, how: LoadOptions | 
     if drafting.modality != "events":
         raise BadInput(f"{which} sees {drafting.modality}: the drafter of method {EVENT_METHOD} must see events")
     made, note = in_target_ids(parts.tokens, drafting, spec.mapping, (which, f"pair {name}"))
-    return cross_modal(parts, made, note)
+    return replace(parts, event_drafter=made, event_note=note)
 
 
 def embedded_drafter(folder: Path, vocabulary: Vocabulary) -> VisionLanguage:

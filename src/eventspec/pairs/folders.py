@@ -10,12 +10,11 @@ import torch
 from eventspec.core import BadInput
 from eventspec.costs import learning, remembering, store_of
 from eventspec.engine import DraftPolicy
-from eventspec.engine.method import Method
 from eventspec.lanes.workers import Workers
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS, in_target_ids
-from eventspec.pairs.methods import AUTO, CHOICES, built, check_method, cross_modal
+from eventspec.pairs.methods import AUTO, CHOICES, build_methods, check_method
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.parts import EVENT_METHOD, Parts
 
@@ -43,13 +42,13 @@ def load_folders(
     workers = Workers.placed(device_plan, how.device, how.device)
     loaded = load_folder(target, how)
     parts = Parts(loaded.target, loaded.tokens, loaded.modality, _policy(loaded, how), loaded.notes + _precision(loaded, how))
-    made: dict[str, Method] = {}
     if method == EVENT_METHOD and drafter is None:
         raise BadInput(f"method {method} needs a drafter: give --drafter FOLDER, or --method autoregressive")
     if method in CHOICES["drafter"] and drafter is not None:
         drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False, quantized=None))
-        made[EVENT_METHOD] = cross_modal(parts, *in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}")))
-    pair = Pair(target.resolve().name, parts, built(parts, made), workers, checkpoint=target)
+        made, note = in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}"))
+        parts = replace(parts, event_drafter=made, event_note=note)
+    pair = Pair(target.resolve().name, parts, build_methods(parts), workers, checkpoint=target)
     # The policies' costs are guesses.
     return remembering(learning(pair), store_of(pair, drafter, how), warm=False)
 

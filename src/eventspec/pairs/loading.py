@@ -17,7 +17,7 @@ from eventspec.models.video_llava import load_video_llava
 from eventspec.nn.linear import in_reduced_precision
 from eventspec.pairs.adapters import Adapters
 from eventspec.pairs.folders import load_folders
-from eventspec.pairs.methods import built, cross_modal
+from eventspec.pairs.methods import build_methods
 from eventspec.pairs.packers import Packers
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.pair_file import PairFile, bundled, folder_of, two_meanings
@@ -69,6 +69,7 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
                 f"{file.folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: "
                 "they do not belong together"
             )
+    drafting = drafter_encoder(in_reduced_precision(drafter), vocabulary.encode)
     parts = Parts(
         LanguageTarget(target_encoder(target, vocabulary.encode)),
         TokenSpace(vocabulary, EOS),
@@ -79,10 +80,9 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
         packers=Packers(target, vocabulary.encode, file.places("packers")),
         adapters=Adapters(drafter, target, vocabulary.encode, file.places("adapters")),
         mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
+        event_drafter=LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of).natively(),
     )
-    drafting = drafter_encoder(in_reduced_precision(drafter), vocabulary.encode)
-    events = LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of).natively()
-    methods = built(parts, {EVENT_METHOD: cross_modal(parts, events)})
+    methods = build_methods(parts)
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())
     trained_on = file.trained_on or (SOURCE if shipped else "")  # the weights that ship are older than the entry
     return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"), trained_on)

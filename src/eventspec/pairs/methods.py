@@ -98,8 +98,13 @@ def prior(parts: Parts) -> Method | None:
     return replace(made, policy=replace(parts.policy, worth=0.3))
 
 
-def cross_modal(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
-    """An event drafter."""
+def cross_modal(parts: Parts) -> Method | None:
+    """The event drafter, where there is one."""
+    return None if parts.event_drafter is None else drafted_by_events(parts, parts.event_drafter, parts.event_note)
+
+
+def drafted_by_events(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
+    """A drafter drafts that sees events."""
     return replace(drafted_by(parts, drafter, note), drafter_needs="events")
 
 
@@ -224,7 +229,7 @@ def event_eagle(parts: Parts, name: str | None = None) -> Method | None:
     lookahead = None if parts.prior is None else parts.prior.sure_of
     encoder, ends = drafter_encoder(adapters.drafter, encode), parts.tokens.eos_id
     drafter = LanguageDrafter(EVENT_EAGLE, encoder, ends, None, lookahead, adapters.scored(which))
-    return cross_modal(parts, drafter, None if name is None else f"drafted through adapter {name}")
+    return drafted_by_events(parts, drafter, None if name is None else f"drafted through adapter {name}")
 
 
 def drafting_by(parts: Parts, adapter: str) -> str:
@@ -302,10 +307,11 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
 @dataclass(frozen=True)
 class Shipped:
     """What a name means: in words, and what builds it of a target's parts and the methods above it in `METHODS` (None where
-    they are not enough)."""
+    they are not enough). `composed`: of those methods too, so that it is another one when one of them is."""
 
     about: str
     build: Callable[[Parts, Mapping[str, Method]], Method | None]
+    composed: bool = False
 
 
 def _by(build: Callable[[Parts], Method | None]) -> Callable[[Parts, Mapping[str, Method]], Method | None]:
@@ -317,7 +323,7 @@ METHODS = {
     "autoregressive": Shipped("the baseline: the target alone", _by(autoregressive)),
     "cross-modal": Shipped(
         "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
-        _by(lambda parts: None),  # its drafter is none of the target's parts: a loader makes it
+        _by(cross_modal),
     ),
     "eagle": Shipped(
         "an EAGLE head on the target's own features drafts a tree in every round", _by(partial(named_head, name="eagle"))
@@ -329,10 +335,13 @@ METHODS = {
         "events draft ahead, a head behind the prefill, prior, n-grams and what was drafted before: one tree by calibrated "
         "probabilities",
         hybrid,
+        composed=True,
     ),
-    "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True)),
+    "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True), composed=True),
     "cascade": Shipped(
-        "the event VLM's drafts, looked through by the target on a single frame before the target sees them", cascade
+        "the event VLM's drafts, looked through by the target on a single frame before the target sees them",
+        cascade,
+        composed=True,
     ),
     "aligned": Shipped(
         "the target's own language model on event features that an adapter maps to its visual rows drafts the head start",
@@ -348,7 +357,9 @@ METHODS = {
     "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
     "ngram": Shipped("control: prompt lookup", _by(ngram)),
     "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
-    "auto": Shipped("chooses for each question, by what they took here: hybrid, hybrid-blind, the baseline, or a head", auto),
+    "auto": Shipped(
+        "chooses for each question, by what they took here: hybrid, hybrid-blind, the baseline, or a head", auto, composed=True
+    ),
 }
 """What ships; a pair may offer others."""
 
@@ -360,20 +371,20 @@ def check_method(name: str) -> str:
     return name
 
 
-def built(parts: Parts, made: Mapping[str, Method] | None = None) -> dict[str, Method]:
-    """Every method that the parts are enough for, and those that are `made` already, in the usual order."""
-    made, methods = made or {}, dict[str, Method]()
+def build_methods(parts: Parts) -> dict[str, Method]:
+    """Every method that the parts are enough for, in the usual order."""
+    methods = dict[str, Method]()
     for name, shipped in METHODS.items():
-        if (method := made.get(name) or shipped.build(parts, methods)) is not None:
+        if (method := shipped.build(parts, methods)) is not None:
             methods[name] = method
-    return {**methods, **made}
+    return methods
 
 
-def remade(parts: Parts, before: Mapping[str, Method], made: Mapping[str, Method]) -> dict[str, Method]:
-    """The methods of `before` with others `made` in their place, and those that are made of others anew. What a method was
-    measured to cost stays until it is measured anew."""
-    for name in (CASCADE, HYBRID, BLIND, AUTO):
-        if (method := METHODS[name].build(parts, {**before, **made})) is not None:
+def rebuild_methods(parts: Parts, before: Mapping[str, Method], made: Mapping[str, Method]) -> dict[str, Method]:
+    """The methods of `before` with others `made` in their place, and those that are composed of others built again. What a
+    method was measured to cost stays until it is measured again."""
+    for name, shipped in METHODS.items():
+        if shipped.composed and (method := shipped.build(parts, {**before, **made})) is not None:
             made = {**made, name: method}
     costing = {
         name: replace(m, policy=m.policy.costing_as(before[name].policy), learnt=before[name].learnt and LearntCosts())

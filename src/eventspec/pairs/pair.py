@@ -22,7 +22,7 @@ from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping
-from eventspec.pairs.event_drafters import event_method
+from eventspec.pairs.event_drafters import with_event_drafter
 from eventspec.pairs.methods import (
     BASELINE,
     EVENT_EAGLE,
@@ -34,10 +34,11 @@ from eventspec.pairs.methods import (
     USUAL_RISK,
     aligned,
     compressed,
+    cross_modal,
     drafted_by,
     drafting_by,
     event_eagle,
-    remade,
+    rebuild_methods,
     skip_encode,
     skipping,
 )
@@ -144,9 +145,11 @@ class Pair:
         return replace(self, methods={n: _choosing_anew(m, only or made.keys()) for n, m in made.items()})
 
     def with_event_drafter(self, which: str, mapping: str = "auto", how: LoadOptions | None = None) -> Pair:
-        """With another event drafter for methods cross-modal and hybrid, see `event_drafters.event_method`."""
-        made = event_method(self.parts, self.name, DrafterSpec(which, mapping), how)
-        return replace(self, methods=remade(self.parts, self.methods, {EVENT_METHOD: made}))
+        """With another event drafter for methods cross-modal and hybrid, see `event_drafters.with_event_drafter`."""
+        parts = with_event_drafter(self.parts, self.name, DrafterSpec(which, mapping), how)
+        made = cross_modal(parts)
+        assert made is not None, "the parts have such a drafter"
+        return replace(self, parts=parts, methods=rebuild_methods(parts, self.methods, {EVENT_METHOD: made}))
 
     def with_head(self, head: str) -> Pair:
         """With another head, HEAD[:TREE], for the methods that draft on the target's features: a name from the pair's
@@ -155,7 +158,7 @@ class Pair:
         spec = HeadSpec.parse(head, self.parts.heads)
         parts = replace(self.parts, head_chosen=True)
         made = {name: head_method(parts, name, spec) for name in HEAD_METHODS}
-        return replace(self, parts=parts, methods=remade(parts, self.methods, made))
+        return replace(self, parts=parts, methods=rebuild_methods(parts, self.methods, made))
 
     def with_adapter(self, adapter: str, method: str | None = None) -> Pair:
         """With another adapter, a name from the pair's `[adapters]` or the folder of one: to rows for method aligned, and for
@@ -166,15 +169,15 @@ class Pair:
         by = drafting_by(parts, adapter)
         if method == HYBRID:
             pair, parts = self.with_adapter(adapter), replace(parts, sees_events=by)
-            return replace(pair, parts=parts, methods=remade(parts, pair.methods, {}))
+            return replace(pair, parts=parts, methods=rebuild_methods(parts, pair.methods, {}))
         if method is not None and method not in ((by,) if by == EVENT_EAGLE else (by, SKIP)):
             raise BadInput(f"adapter {adapter} is for method {by}: name another one for method {method}")
         if by == EVENT_EAGLE:
             made = event_eagle(parts, adapter)
-            return self if made is None else replace(self, methods=remade(parts, self.methods, {by: made}))
+            return self if made is None else replace(self, methods=rebuild_methods(parts, self.methods, {by: made}))
         found, adapters = aligned(parts, adapter), parts.adapters
         assert found is not None and adapters is not None  # `drafting_by` looked
-        own = replace(self, methods=remade(parts, rest, {by: found}))
+        own = replace(self, methods=rebuild_methods(parts, rest, {by: found}))
         try:
             calibrated = adapters.calibrated(adapter)
         except BadCheckpoint:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventspec.core import BadInput, Modality, Target
+from eventspec.core import BadInput, Drafter, Modality, Target
 from eventspec.drafters import Mixture, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.models.hf_session import HfTarget
@@ -42,6 +42,10 @@ class Parts:
     adapters: Adapters | None = None
     mixture: Mixture = field(default_factory=Mixture)
     """How the drafts of several become one tree."""
+    event_drafter: Drafter | None = None
+    """Drafts in method cross-modal, from events, in the target's ids."""
+    event_note: str | None = None
+    """What the trace says of it."""
     sees_events: str = EVENT_METHOD
     """The method whose drafter sees events in method hybrid."""
 
