@@ -1,10 +1,13 @@
-"""One definition of each figure: ratios of sums, their bootstrap intervals, shares. They know no models."""
+"""One definition of each statistic: ratios of sums, shares, correlations, and their intervals. They know no models."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
+
+from eventspec.core import BadInput
 
 FEWEST = 5
 """Groups that an interval takes. With four, one draw in 64 takes a single group four times, so that the ends of a 95 % interval
@@ -35,3 +38,38 @@ def ratio_interval(
 def mean(values: Sequence[float]) -> float | None:
     """The mean, None when there is nothing."""
     return float(np.mean(values)) if len(values) else None
+
+
+def wilson(count: int, of: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share, as if what is counted were independent."""
+    interval = scipy().binomtest(count, of).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def never_seen(trials: int) -> float:
+    """The lower end of the one-sided 95 % interval of a share that was 1 in all trials."""
+    return float(scipy().binomtest(trials, trials, alternative="greater").proportion_ci(0.95, "exact").low)
+
+
+def rank_correlation(groups: Sequence[Sequence[tuple[float, float]]], draws: int = 2000) -> list[float | None]:
+    """Spearman's correlation of pairs, and its 95 % bootstrap interval, resampling whole groups: [value, low, high]; no
+    interval for fewer than `FEWEST` groups."""
+    spearmanr, own = scipy().spearmanr, [np.array(group) for group in groups]
+
+    def correlation(pairs: list[np.ndarray[Any, Any]]) -> float:
+        return float(spearmanr(*np.concatenate(pairs).T).statistic)
+
+    if len(own) < FEWEST:
+        return [correlation(own), None, None]
+    drawn = np.random.default_rng(0).integers(len(own), size=(draws, len(own)))
+    values = [correlation([own[place] for place in draw]) for draw in drawn]
+    return [correlation(own), *(float(end) for end in np.nanpercentile(values, [2.5, 97.5]))]
+
+
+def scipy() -> Any:
+    """The module `scipy.stats`. BadInput where it is not installed."""
+    try:
+        from scipy import stats
+    except ImportError:
+        raise BadInput("these statistics need scipy: pip install 'eventspec[bench]'") from None
+    return stats
