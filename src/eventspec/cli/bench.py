@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eventspec.cli.bars import Tell, tracked
-from eventspec.cli.bench_report import report
+from eventspec.cli.bench_run import gpu, report, run
 from eventspec.cli.events import Order, Sensor
 from eventspec.cli.generate import Device, Dtype, Risk, Target
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
+from eventspec.cli.picture import picture
 
 if TYPE_CHECKING:
     from eventspec.events import Monotonic
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from eventspec.recordings import Recording
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
-bench.command()(report)
 
 Events = Annotated[
     list[str] | None,
@@ -97,7 +97,7 @@ def compare(
 
     from eventspec.core import Sampling
     from eventspec.experiments.compare import Comparison, Interrupted, check_arms, others_of
-    from eventspec.experiments.compare import compare as run
+    from eventspec.experiments.compare import compare as measure
     from eventspec.pairs import check_method
     from eventspec.recordings.qa import read_questions
 
@@ -119,7 +119,7 @@ def compare(
     asking = Comparison(ready, asked, methods, sampling, kinds, contexts, others, opening, about=about)
     try:
         with tracked() as show:
-            found = run(asking, out, partial(_compared, show), resume)
+            found = measure(asking, out, partial(_compared, show), resume)
     except Interrupted as cut:
         stopped = f"stopped: {out} keeps {cut.rows} of {cut.wanted} rows, --resume goes on with it"
         _tell(cut.summary, out, plot, as_json, stopped)
@@ -216,3 +216,9 @@ def _tell(found: dict[str, Any] | None, out: Path, plot: Path | None, as_json: b
         typer.echo(beside if plot is None else f"{beside}; picture: {plot}")
     if stopped is not None:
         typer.echo(stopped, err=True)
+
+
+bench.command()(run)
+bench.command()(report)
+bench.command()(gpu)
+bench.command()(picture)
