@@ -52,18 +52,18 @@ def never_seen(trials: int) -> float:
 
 
 def rank_correlation(groups: Sequence[Sequence[tuple[float, float]]], draws: int = 2000) -> list[float | None]:
-    """Spearman's correlation of pairs, and its 95 % bootstrap interval, resampling whole groups: [value, low, high]; no
-    interval for fewer than `FEWEST` groups."""
-    spearmanr, own = scipy().spearmanr, [np.array(group) for group in groups]
-
-    def correlation(pairs: list[np.ndarray[Any, Any]]) -> float:
-        return float(spearmanr(*np.concatenate(pairs).T).statistic)
-
-    if len(own) < FEWEST:
-        return [correlation(own), None, None]
-    drawn = np.random.default_rng(0).integers(len(own), size=(draws, len(own)))
-    values = [correlation([own[place] for place in draw]) for draw in drawn]
-    return [correlation(own), *(float(end) for end in np.nanpercentile(values, [2.5, 97.5]))]
+    """Spearman's correlation of pairs, and its 95 % bootstrap interval, resampling whole groups of equal size: [value, low,
+    high]; no interval for fewer than `FEWEST` groups."""
+    pairs = np.array(groups, float)  # [groups, pairs, 2]
+    value = float(scipy().spearmanr(*pairs.reshape(-1, 2).T).statistic)
+    if len(pairs) < FEWEST:
+        return [value, None, None]
+    drawn = pairs[np.random.default_rng(0).integers(len(pairs), size=(draws, len(pairs)))].reshape(draws, -1, 2)
+    ranks = scipy().rankdata(drawn, axis=1)
+    ranks -= ranks.mean(1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # a draw of one value alone has no correlation
+        found = ranks.prod(2).sum(1) / np.sqrt((ranks**2).sum(1).prod(1))
+    return [value, *(float(end) for end in np.nanpercentile(found, [2.5, 97.5]))]
 
 
 def scipy() -> Any:

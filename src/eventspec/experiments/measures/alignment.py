@@ -46,7 +46,7 @@ Array = np.ndarray[Any, Any]
 
 def table(setup: Setup) -> Iterator[Part]:
     """Every adapter with its own events and with another clip's, the methods and all controls, interleaved."""
-    with Street(setup.size(100, 2), setup.size(200, 2), SEED).asked(setup) as (asked, path):
+    with Street(setup.size(100, 2), setup.size(200, 2), SEED).asked(setup, "alignment") as (asked, path):
         pair = load_pair(setup.pair, "two", fit=False)
         pair = pair if setup.quick else warm_up(pair)
         adapters, prior = pair.parts.adapters, pair.parts.prior
@@ -156,13 +156,14 @@ def risk(setup: Setup) -> Iterator[Part]:
     """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and its controls tell right from
     wrong. The control takes the prior's own answers, by thresholds from the same calibration recordings."""
     sets, scenes = setup.size((3, 100), (1, 2))
+    risks = setup.size(RISKS, RISKS[-1:])  # smaller ones take more calibration recordings
     with load_pair(setup.pair, "one", fit=False) as pair, torch.inference_mode():
         target = pair.method(SKIP).target
         assert isinstance(target, SubstitutedTarget)
         known = sorted(set(target.calibrated.recordings.tolist()))
-        blind = list(_looked_at(pair, None, "calibration", 0, known[: setup.size(len(known), 2)]))
+        blind = list(_looked_at(pair, None, "calibration", 0, known[: setup.size(len(known), 5)]))
         scores, bad = np.exp([row.blind for row in blind]), np.array([not row.blind_right for row in blind])
-        limits = {risk: threshold(scores, bad, [row.scene for row in blind], risk) for risk in RISKS}
+        limits = {risk: threshold(scores, bad, [row.scene for row in blind], risk) for risk in risks}
         splits = []
         for split in range(sets):
             rows = list(_looked_at(pair, target, "test", SEED + 1000 * split, range(scenes)))

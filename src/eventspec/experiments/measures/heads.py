@@ -51,12 +51,12 @@ SEED = 9300
 Arms = Callable[[Pair], list[Arm]]
 
 
-def _asked(setup: Setup, arms: Arms, methods: Sequence[str], words: int = 0) -> tuple[Found, dict[str, list[Row]]]:
+def _asked(setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: int = 0) -> tuple[Found, dict[str, list[Row]]]:
     """Questions whose right answers have at least so many words, in all arms, interleaved: the summary, and rows by arm. What
     each drafter would say where the blind prior is wrong is looked up where controls are among the methods."""
     sizes = {"scenes": setup.size(100 if len(methods) > 1 else 40, 2), "seed": SEED}
     street = Street(sizes["scenes"], setup.size(200 if len(methods) > 1 else 100, 2), SEED, words)
-    with one_thread(), street.asked(setup) as (questions, rows):
+    with one_thread(), street.asked(setup, name) as (questions, rows):
         pair = _fitted(setup, load_pair(setup.pair, "one", fit=False), {})
         asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
         told, found = compared(asked, rows, setup)
@@ -88,7 +88,7 @@ def table(setup: Setup) -> Iterator[Part]:
         made |= {f"{name}:whole": _fitted(setup, _read_whole(made[name]), known, ["eagle"]) for name in read}
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
-    told, rows = _asked(setup, arms, (BASE, "prior", "ngram"))
+    told, rows = _asked(setup, "heads", arms, (BASE, "prior", "ngram"))
     for name, figures in told["methods"].items():
         base, own = ([row for row in rows[arm] if row["usage"]["completion_tokens"] >= LONG] for arm in (BASE, name))
         figures["decode_speedup_long"] = ratio_of_sums(_decoding(base), _decoding(own)) if len(base) == len(own) else None
@@ -139,7 +139,7 @@ def _read_whole(pair: Pair) -> Pair:
 def identity(setup: Setup) -> Iterator[Part]:
     """Answers of every head with every tree it can draft, against the baseline's, token by token; no time is taken."""
     pair, counted = load_pair(setup.pair, "one", fit=False), dict[str, dict[str, int]]()
-    with one_thread(), Street(setup.size(100, 1), setup.size(200, 1), SEED).asked(setup) as (questions, _):
+    with one_thread(), Street(setup.size(100, 1), setup.size(200, 1), SEED).asked(setup, "identity") as (questions, _):
         arms = [replace(arm, name=arm.name.removeprefix("eagle, ")) for arm in heads_of(pair) if arm.method == "eagle"]
         arms = setup.size(arms, arms[:2])
         for number, q in enumerate(questions, 1):
@@ -179,7 +179,7 @@ def trees(setup: Setup) -> Iterator[Part]:
                 found.append(Arm(f"{head}, {nodes} nodes, {kind}", "eagle", pair.with_method("eagle", method)))
         return found
 
-    told, rows = _asked(setup, arms, (BASE,))
+    told, rows = _asked(setup, "trees", arms, (BASE,))
     told["methods"] = {name: {k: own[k] for k in ("identical", "tau", "tau_ci95")} for name, own in told["methods"].items()}
     told["against_chain"] = {
         name: _fewer_rounds(rows[f"{name.rpartition(', ')[0]}, chain"], rows[name]) for name in told["methods"] if name != BASE
@@ -205,7 +205,7 @@ def bound(setup: Setup) -> Iterator[Part]:
         made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in setup.size(BOUND, BOUND[:1])}
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
-    told, rows = _asked(setup, arms, (BASE,), words=25)
+    told, rows = _asked(setup, "bound", arms, (BASE,), words=25)
     with one_thread():
         curve = _verify_curve(load_pair(setup.pair, "one", fit=False), setup.size(12, 1))
     long = {name: [r for r in own if r["usage"]["completion_tokens"] >= setup.size(LONG, 2)] for name, own in rows.items()}
@@ -268,7 +268,7 @@ def scaling(setup: Setup) -> Iterator[Part]:
     def arms(pair: Pair) -> list[Arm]:
         return [Arm(path.name, "eagle", pair.with_head(str(path))) for path in setup.folders]
 
-    told, rows = _asked(setup, arms, (BASE,))
+    told, rows = _asked(setup, "scaling", arms, (BASE,))
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     told["methods"] = {name: {key: own[key] for key in kept} for name, own in told["methods"].items()}
     ages = pairwise(path.name for path in map(Path, setup.folders))

@@ -50,9 +50,9 @@ def shared(setup: Setup) -> Iterator[Part]:
 
 
 def _measured(setup: Setup, job: Job) -> Iterator[Part]:
-    with Street(setup.size(100, 2), setup.size(200, 2), 8800).asked(setup) as (questions, rows):
+    with Street(setup.size(100, 2), setup.size(200, 2), 8800).asked(setup, f"main-job-{job.device_plan}") as (questions, rows):
         pair = load_pair(setup.pair, job.device_plan, fit=False)
         pair, methods = (pair, QUICK) if setup.quick else (warm_up(pair), job.methods)
         others = [] if setup.quick else others_of(pair, job.choices)
         asked = Comparison(pair, questions, methods, events=job.events, others=others)
-        yield (), compared(asked, rows.with_name(f"{job.device_plan}.jsonl"), setup)[0]
+        yield (), compared(asked, rows, setup)[0]

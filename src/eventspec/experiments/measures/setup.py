@@ -63,14 +63,14 @@ class Street:
     words: int = 0
 
     @contextmanager
-    def asked(self, setup: Setup) -> Iterator[tuple[list[Question], Path]]:
-        """The questions, and the file for rows beside their recordings."""
+    def asked(self, setup: Setup, name: str) -> Iterator[tuple[list[Question], Path]]:
+        """The questions, and the file for an experiment's rows beside their recordings."""
         with nullcontext(str(setup.work)) if setup.work else tempfile.TemporaryDirectory() as folder:
             street = Path(folder, f"street-{self.seed}-{self.scenes}")
             if not (street / "qa.jsonl").exists():
                 write_scenes(street, self.scenes, "test", self.seed)
             questions = [q for q in read_questions(street / "qa.jsonl", None) if len(q.answer.split()) >= self.words]
-            yield questions[: self.limit], Path(folder, "rows.jsonl")
+            yield questions[: self.limit], Path(folder, f"{name}.jsonl")
 
 
 def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[str, list[Row]]]:
