@@ -19,7 +19,8 @@ Folder = Annotated[
     typer.Option(parser=given_path, help="Of a training or a checkpoint, for those that read some. Repeatable."),
 ]
 Work = Annotated[
-    Path | None, typer.Option(parser=given_path, help="Keep scenes and rows here: the same line goes on with them.")
+    Path | None,
+    typer.Option(parser=given_path, help="Scenes and rows stay here; else rows are kept until all are measured."),
 ]
 Out = Annotated[Path | None, typer.Option(parser=given_path, help="The results file; what else it holds stays.")]
 Quick = Annotated[bool, typer.Option("--quick", help="The smallest sizes, which show that it runs.")]
@@ -41,6 +42,7 @@ def run(
         from eventspec.experiments.measures import EXPERIMENTS, check
         from eventspec.experiments.measures import run as measure
         from eventspec.experiments.measures.setup import Setup
+        from eventspec.experiments.reports import checkout
 
     if not name:
         lines = [f"{known:16}{it.says}{f'; --folder: {it.folders}' if it.folders else ''}" for known, it in EXPERIMENTS.items()]
@@ -51,10 +53,17 @@ def run(
     if out is not None and len({EXPERIMENTS[one].results for one in name}) > 1:
         raise BadInput("these experiments have results files of their own: run one with --out, or leave it out")
     places = {one: _place(EXPERIMENTS[one].results, out, quick) for one in name}
-    with tracked() as show:
-        for one, place in places.items():
-            found = measure(one, Setup(pair, quick, folders, work, progress=_shown(show, one)), place, fresh)
-            typer.echo(json.dumps(found) if place is None else f"{one}: {place}")
+    scratch = work or (None if quick else out.with_suffix(".work") if out else checkout(Path.cwd()) / "runs/bench")
+    try:
+        with tracked() as show:
+            for one, place in places.items():
+                setup = Setup(pair, quick, folders, scratch, keep=work is not None, progress=_shown(show, one))
+                found = measure(one, setup, place, fresh)
+                typer.echo(json.dumps(found) if place is None else f"{one}: {place}")
+    except KeyboardInterrupt:
+        if scratch is not None:
+            typer.echo(f"what was measured is kept in {scratch} and the results: the same line goes on with it", err=True)
+        raise
 
 
 def _place(results: str, out: Path | None, quick: bool) -> Path | None:

@@ -14,12 +14,12 @@ from eventspec.core import BadInput, Sampling
 from eventspec.engine.method import Answered, Asked
 from eventspec.events.disturb import blank, scattered
 from eventspec.experiments.figures import Row
+from eventspec.experiments.names import CONTEXTS
 from eventspec.pairs import Pair
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
 Opening = Callable[[Path], Recording]
-CONTEXTS = ("cold", "warm", "live")
 OTHER_QUESTIONS = (ANY_QUESTION, "Describe the scene.")
 """The question before the one that is timed, in a warm context: the first that is another."""
 

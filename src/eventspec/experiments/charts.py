@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventspec.experiments.figures import BASE
+from eventspec.experiments.names import BASE
 from eventspec.experiments.verdict import Figures, grouped, remarks, verdict
 from eventspec.files import write_whole
 

@@ -16,8 +16,9 @@ import torch
 
 from eventspec.core import BadInput, Sampling
 from eventspec.experiments.afterwards import first_difference, vision_acceptance
-from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, interleaved
-from eventspec.experiments.figures import BASE, Row, summary
+from eventspec.experiments.arms import Arm, Opening, Recordings, interleaved
+from eventspec.experiments.figures import Row, summary
+from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, with_events
 from eventspec.experiments.rows import RowFile, beside, check_place
 from eventspec.machine import processor
 from eventspec.models.fingerprint import fingerprint
@@ -30,9 +31,6 @@ from eventspec.pairs.specs import DrafterSpec
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
-EVENTS = ("real", "blank", "shuffled", "scattered")
-SEES_EVENTS = ("cross-modal", "aligned", "event-eagle", "skip-encode", "cascade", "hybrid", "auto")
-ALL_CORES = f"{BASE}, all cores"
 Progress = Callable[[int, int], None]
 
 
@@ -67,7 +65,7 @@ def arms_of(
         pair.method(method)
         arms.append(Arm(method, method, pair, events[0]))
         if method in SEES_EVENTS:
-            arms += [Arm(f"{method}, {kind} events", method, pair, kind) for kind in events[1:]]
+            arms += [Arm(with_events(method, kind), method, pair, kind) for kind in events[1:]]
     if BASE in methods and pair.workers.placement == "two":
         arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
     return in_contexts(arms, contexts)

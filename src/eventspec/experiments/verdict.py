@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eventspec.engine.workers import described_placement
-from eventspec.experiments.figures import BASE
+from eventspec.experiments.names import BASE
 from eventspec.experiments.statistics import FEWEST
 
 Figures = Mapping[str, Any]

@@ -19,8 +19,9 @@ from eventspec.ask.generation import media_of
 from eventspec.drafters import TextPrior
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
-from eventspec.experiments.figures import BASE, Row
+from eventspec.experiments.figures import Row
 from eventspec.experiments.measures.setup import Found, Part, Setup, Street, compared
+from eventspec.experiments.names import BASE, BLIND, with_events
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import HYBRID, SKIP, drafting_by
@@ -28,9 +29,9 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 
-METHODS = (BASE, "prior", "ngram", "cross-modal", "aligned", "event-eagle", "hybrid")
+METHODS = (BASE, *BLIND, "cross-modal", "aligned", "event-eagle", "hybrid")
 KINDS = ("real", "shuffled", "blank", "scattered")
-CONTROLLED = {"real": "", "shuffled": ", shuffled events"}
+CONTROLLED = ("real", "shuffled")
 """Events of adapters that are not the usual ones."""
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 PREDICTORS = {"all features": FEATURES, "text alone": ("length", "blind")}
@@ -68,7 +69,7 @@ def _arms(pair: Pair) -> list[Arm]:
     for name in adapters.folders:
         own, method = pair.with_adapter(name), drafting_by(pair.parts, name)
         if name not in usual:
-            arms += [Arm(f"{method}, {name}{of}", method, own, kind) for kind, of in CONTROLLED.items()]
+            arms += [Arm(with_events(f"{method}, {name}", kind), method, own, kind) for kind in CONTROLLED]
         else:
             arms.append(Arm(f"{HYBRID}, {name}", HYBRID, pair.with_adapter(name, HYBRID)))
     return arms + [Arm(f"{SKIP}, risk {risk:g}", SKIP, pair.with_risk(risk)) for risk in RISKS]
@@ -95,7 +96,7 @@ def _ahead(rows: Mapping[str, Mapping[str, Row]], prior: TextPrior) -> Found:
 
     found = dict[str, Found]()
     for name, counts in taken.items():
-        controls = [f"{name}, {kind} events" for kind in KINDS[1:]]
+        controls = [with_events(name, kind) for kind in KINDS[1:]]
         others = [other for other in (*controls, "prior") if other in taken and other != name]
         found[name] = {"share": share([counts[at] for at in among])}
         # The same answers, so the same tokens: the difference is a ratio of sums too.
@@ -155,7 +156,7 @@ def _looked_at(pair: Pair, target: SubstitutedTarget | None, split: str, seed: i
 def risk(setup: Setup) -> Iterator[Part]:
     """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and its controls tell right from
     wrong. The control takes the prior's own answers, by thresholds from the same calibration recordings."""
-    sets, scenes = setup.size((3, 100), (1, 2))
+    sets, scenes = setup.size((3, 100), (1, 6))
     risks = setup.size(RISKS, RISKS[-1:])  # smaller ones take more calibration recordings
     with load_pair(setup.pair, "one", fit=False) as pair, torch.inference_mode():
         target = pair.method(SKIP).target

@@ -24,9 +24,10 @@ from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
-from eventspec.experiments.figures import BASE, Row
+from eventspec.experiments.figures import Row
 from eventspec.experiments.identity import Asked, Tally, compare_answers, heads_of
 from eventspec.experiments.measures.setup import Found, Part, Setup, Street, compared, one_thread
+from eventspec.experiments.names import BASE, BLIND
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
 from eventspec.nn.decode import block, compiled
@@ -88,7 +89,7 @@ def table(setup: Setup) -> Iterator[Part]:
         made |= {f"{name}:whole": _fitted(setup, _read_whole(made[name]), known, ["eagle"]) for name in read}
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
-    told, rows = _asked(setup, "heads", arms, (BASE, "prior", "ngram"))
+    told, rows = _asked(setup, "heads", arms, (BASE, *BLIND))
     for name, figures in told["methods"].items():
         base, own = ([row for row in rows[arm] if row["usage"]["completion_tokens"] >= LONG] for arm in (BASE, name))
         figures["decode_speedup_long"] = ratio_of_sums(_decoding(base), _decoding(own)) if len(base) == len(own) else None

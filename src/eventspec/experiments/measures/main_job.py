@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from eventspec.experiments.compare import Comparison, others_of
 from eventspec.experiments.measures.setup import Part, Setup, Street, compared
+from eventspec.experiments.names import BASE, BLIND
 from eventspec.pairs import load_pair, warm_up
 
 
@@ -22,7 +23,7 @@ class Job:
 
 APART = Job(
     "two",
-    ("autoregressive", "auto", "cross-modal", "hybrid", "eagle", "specvlm", "prior", "ngram"),
+    (BASE, "auto", "cross-modal", "hybrid", "eagle", "specvlm", *BLIND),
     ("real", "shuffled", "blank"),
     {
         "drafter": ("fine:retokenize", "fine:intersect"),
@@ -32,11 +33,11 @@ APART = Job(
 )
 SHARED = Job(
     "auto",
-    ("autoregressive", "auto", "cross-modal", "hybrid", "hybrid-blind", "eagle", "prior"),
+    (BASE, "auto", "cross-modal", "hybrid", "hybrid-blind", "eagle", "prior"),
     ("real", "shuffled"),
     {},
 )
-QUICK = ("autoregressive", "cross-modal", "prior")
+QUICK = (BASE, "cross-modal", "prior")
 
 
 def apart(setup: Setup) -> Iterator[Part]:

@@ -95,5 +95,5 @@ def _summary(rows: list[dict[str, int]]) -> Found:
         told[f"{part}_share"] = sum(parts[part]) / sum(parts["asked"])
         whole = parts[part] == parts["asked"]
         found = ratio_interval(parts[part], parts["asked"], range(len(rows)))
-        told[f"{part}_ci95"] = [never_seen(len(rows)), 1.0] if whole else found
+        told[f"{part}_ci95"] = [never_seen(len(rows)), 1.0] if whole else found or [None, None]
     return told

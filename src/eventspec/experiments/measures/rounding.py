@@ -16,8 +16,8 @@ from eventspec.ask.generation import media_of
 from eventspec.core import Proposal, Sampling, Trace
 from eventspec.engine.numerics import MARGIN
 from eventspec.experiments.compare import environment
-from eventspec.experiments.identity import BASE
 from eventspec.experiments.measures.setup import QUESTIONS, Part, Setup, held_out, one_thread, path_to, say
+from eventspec.experiments.names import BASE
 from eventspec.models.session import LanguageSession
 from eventspec.pairs import Pair, load_pair
 

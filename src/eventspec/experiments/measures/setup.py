@@ -15,7 +15,7 @@ import torch
 from eventspec.core import Proposal, TargetSession, Verdict
 from eventspec.experiments.compare import Comparison, compare
 from eventspec.experiments.figures import Row
-from eventspec.experiments.rows import RowFile
+from eventspec.experiments.rows import RowFile, beside
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.clip import make_clip, split_seed
@@ -31,13 +31,14 @@ Size = TypeVar("Size")
 @dataclass(frozen=True)
 class Setup:
     """What a measurement is given. `quick`: the smallest sizes, which show that it runs. `folders`: of trainings or
-    checkpoints, for those that read some. `work`: where scenes and rows are kept, to go on with. `known`: what the results
-    file holds."""
+    checkpoints, for those that read some. `work`: where scenes and rows are kept, to go on with where a run
+    was stopped; rows of a finished one go, unless `keep`. `known`: what the results file holds."""
 
     pair: str = "embedded"
     quick: bool = False
     folders: tuple[Path, ...] = ()
     work: Path | None = None
+    keep: bool = False
     known: Found = field(default_factory=dict)
     progress: Callable[[float], None] = lambda share: None
 
@@ -74,7 +75,7 @@ class Street:
 
 
 def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[str, list[Row]]]:
-    """The summary of a comparison, whose rows are gone on with where there are some, and all rows by arm."""
+    """The summary of a comparison, which goes on with the rows that are there, and all rows by arm."""
 
     def progress(done: int, total: int) -> None:
         setup.progress(done / total)
@@ -82,6 +83,8 @@ def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[s
     told, found = compare(asked, rows, progress, resume=rows.exists()), dict[str, list[Row]]()
     for (arm, _), row in RowFile(rows, resume=True).rows.items():
         found.setdefault(arm, []).append(row)
+    for path in () if setup.keep else (rows, beside(rows)):
+        path.unlink(missing_ok=True)
     return told, found
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from eventspec.experiments.charts import curves
+from eventspec.experiments.names import BASE, BLIND, is_control, with_events
 from eventspec.experiments.reports import Block, Found, Results, adapting
 from eventspec.experiments.reports.adapting import JUDGED, OWN_TEXTS, Series, ends, mean_of
 from eventspec.experiments.statistics import wilson
 from eventspec.experiments.tables import shown, spread, table, table_of
 
 CONTROLS = {"shuffled": "another clip's events", "blank": "blank events", "scattered": "the same moments, random pixels"}
-OF_OTHERS = tuple(f"{kind} events" for kind in CONTROLS)
 ADAPTED = ("aligned", "event-eagle")
 
 
 def named(told: Found, name: str) -> str:
     """What an arm is called on the page: with the adapter that its method takes by itself."""
     method, _, rest = name.partition(", ")
-    usual = told["adapters"].get(method)
-    return f"`{method}, {usual}{', ' + rest if rest else ''}`" if usual and rest in ("", *OF_OTHERS) else f"`{name}`"
+    usual, own = told["adapters"].get(method), not rest or rest.removesuffix(" events") in CONTROLS
+    return f"`{method}, {usual}{', ' + rest if rest else ''}`" if usual and own else f"`{name}`"
 
 
 def speedup(told: Found, name: str) -> str:
@@ -36,7 +36,7 @@ def drafts(results: Results) -> str:
     text = (
         f"n = {told['n']} held-out questions about {told['recordings']} scenes, {where['processor']}, load "
         f"{where['load'][0]}, one core a model, one interleaved run; 95 % intervals over recordings. The ceiling is "
-        f"{methods['autoregressive']['ceiling']:.2f}x. Names after a comma are adapters. Column `head start`: of the answer "
+        f"{methods[BASE]['ceiling']:.2f}x. Names after a comma are adapters. Column `head start`: of the answer "
         f"tokens that the blind prior's first choice gets wrong ({told['ahead']['tokens']}), the share that was drafted before "
         "the target had read its prompt and accepted. The adapter whose answers are soonest is that of "
         f"{named(told, best)}: {methods[best]['speedup']:.2f}x, beside {methods['cross-modal']['speedup']:.2f}x of "
@@ -61,8 +61,8 @@ def events(results: Results) -> str:
     told, rows = results["alignment"]["table"], []
     for name, found in told["ahead"]["arms"].items():
         more = found["more"]
-        if any(other.endswith(" events") for other in more):
-            controls = [*(f"{name}, {kind} events" for kind in CONTROLS), "prior"]
+        if any(map(is_control, more.keys() - BLIND)):
+            controls = [*(with_events(name, kind) for kind in CONTROLS), "prior"]
             cells = [spread(more.get(other, [None] * 3), "+.1%") for other in controls]
             rows.append([named(told, name), spread(found["share"], ".1%"), *cells])
     heads = ["arm", "own events", *(f"more than {control}" for control in CONTROLS.values()), "more than the prior"]

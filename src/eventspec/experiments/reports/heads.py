@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from eventspec.experiments.charts import Bar, bars, curves
+from eventspec.experiments.names import BASE, is_control
 from eventspec.experiments.reports import Block, Found, Results
 from eventspec.experiments.tables import shown, spread, table, table_of
 
 WHAT = {
-    "autoregressive": "baseline",
+    BASE: "baseline",
     "prior": "control: a text prior, blind",
     "ngram": "control: prompt lookup",
     "eagle": "EagleVLM (2509.11815): one layer, added input norm, all visual rows",
@@ -67,7 +68,7 @@ def compared(results: Results) -> str:
         },
     )
     text = (
-        f"{run(told)}. No lossless method can answer these more than {methods['autoregressive']['ceiling']:.2f} times as fast "
+        f"{run(told)}. No lossless method can answer these more than {methods[BASE]['ceiling']:.2f} times as fast "
         f"as the baseline. {blind['vision_share']:.0%} of the answer tokens ({blind['vision_tokens']}) are ones that the blind "
         "prior gets wrong."
     )
@@ -102,7 +103,7 @@ def trained(results: Results) -> str:
 def identity(results: Results) -> str:
     """Whether every head with every kind of tree gave the target's answers."""
     told = results["heads"]["identity"]
-    ways = {name: found for name, found in told["methods"].items() if name != "autoregressive"}
+    ways = {name: found for name, found in told["methods"].items() if name != BASE}
     same = [name for name, found in ways.items() if found["identical"] == told["n"] and not found["failed"]]
     least = min(found["drafted"] for found in ways.values())
     text = f"{len(same)} of {len(ways)} heads and kinds of tree gave all {told['n']} answers of the target, token"
@@ -183,7 +184,7 @@ def scaling(results: Results) -> str:
     rows = [
         [name, figure(found, "tau"), f"{found['decode_speedup']:.2f}", found["identical"]]
         for name, found in told["methods"].items()
-        if name != "autoregressive"
+        if name != BASE
     ]
     return f"{text}\n\n{table(['checkpoint', 'tau', 'decode only', 'identical'], rows)}"
 
@@ -193,9 +194,9 @@ def charts(results: Results) -> dict[str, str]:
     told = results["heads"]
     measured, ages = told["table"]["methods"], told["scaling"]["methods"]
     decoding = [
-        Bar(name, found["decode_speedup"], tuple(found["decode_speedup_ci95"]), colour=int(name in ("prior", "ngram")))
+        Bar(name, found["decode_speedup"], tuple(found["decode_speedup_ci95"]), colour=int(is_control(name)))
         for name, found in measured.items()
-        if name != "autoregressive"
+        if name != BASE
     ]
     series: dict[str, list[tuple[float, float]]] = {}
     for name, found in told["trees"]["methods"].items():
@@ -204,11 +205,7 @@ def charts(results: Results) -> dict[str, str]:
             series.setdefault(f"{head}, {kind}", []).append((float(nodes.split()[0]), found["tau"]))
     limits = {name: row for name, row in told["bound"]["bound"].items() if isinstance(row, dict)}
     reached = [Bar(name, row["decode_speedup"], mark=row["allowed"]) for name, row in limits.items()]
-    aged = [
-        Bar(name.replace("_", " "), found["tau"], tuple(found["tau_ci95"]))
-        for name, found in ages.items()
-        if name != "autoregressive"
-    ]
+    aged = [Bar(name.replace("_", " "), found["tau"], tuple(found["tau_ci95"])) for name, found in ages.items() if name != BASE]
     return {
         "heads": bars("Decode-only speedup of every head, with 95 % intervals", decoding, "x", {"plain decoding": 1.0}),
         "trees": curves("tau by nodes and kind of tree", series, "nodes of the tree", "tau"),

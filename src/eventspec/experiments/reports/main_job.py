@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 from eventspec.experiments.charts import Bar, bars
-from eventspec.experiments.figures import CONTROLS
+from eventspec.experiments.names import ALL_CORES, BASE, BLIND, is_control
 from eventspec.experiments.plan import outlook
 from eventspec.experiments.profiles import PROFILES, methods_of
 from eventspec.experiments.reports import Block, Found, Results
@@ -15,8 +15,8 @@ from eventspec.experiments.tables import shown, spread, table, table_of
 LEAST = 2_000_000
 """Tokens that have to be compared with the weights that ship; until then earlier runs are counted."""
 ROWS = {
-    "autoregressive": "`autoregressive`: the target alone",
-    "autoregressive, all cores": "the same with all cores for itself",
+    BASE: "`autoregressive`: the target alone",
+    ALL_CORES: "the same with all cores for itself",
     "auto": "`auto`, the default: chooses",
     "hybrid": "`hybrid`: drafts from every source",
     "cross-modal": "`cross-modal`: drafts from the event camera",
@@ -27,7 +27,7 @@ ROWS = {
 LENGTHS = (10, 40, 100)
 SHARES = (0.806, 0.6, 0.4, 0.25, 0.15)
 """Prefill shares of the table: the first is the one that the early notes of this research promised 4-5x for."""
-MAIN = ("hybrid", "cross-modal", "cross-modal, shuffled events", "eagle", "prior", "auto", "autoregressive, all cores")
+MAIN = ("hybrid", "cross-modal", "cross-modal, shuffled events", "eagle", "prior", "auto", ALL_CORES)
 """Arms that stand beside each other for every machine."""
 PLACEMENTS = {"two": "a core a model", "auto": "cores shared out"}
 
@@ -38,7 +38,7 @@ def readme(results: Results) -> str:
     methods, together, where = found["methods"], shared["methods"], found["environment"]
     for run in (found, shared):
         assert all(run["methods"][name]["identical"] == run["n"] for name in ROWS if name in run["methods"])
-    own, base, prior, hybrid = (methods[name] for name in ("cross-modal", "autoregressive", "prior", "hybrid"))
+    own, base, prior, hybrid = (methods[name] for name in ("cross-modal", BASE, "prior", "hybrid"))
     rows = table_of(
         ROWS,
         {
@@ -50,7 +50,7 @@ def readme(results: Results) -> str:
             "tau": lambda name: f"{methods[name]['tau']:.2f}",
         },
     )
-    plain, chosen = (together[name] for name in ("autoregressive", "auto"))
+    plain, chosen = (together[name] for name in (BASE, "auto"))
     early, first = own["first_provisional_ms"], base["first_committed_ms"]
     kept, by_prior, by_others = (one["provisional_kept"] for one in (own, prior, methods["cross-modal, shuffled events"]))
     gains = (
@@ -118,7 +118,7 @@ def headline(results: Results) -> str:
     found, shared = results["main-job"], results["shared-cores"]["methods"]
     methods, where = found["methods"], found["environment"]
     own, prior, heads, mixed = (methods[name] for name in ("cross-modal", "prior", "eagle", "hybrid"))
-    cores, chosen = methods["autoregressive, all cores"], shared["auto"]
+    cores, chosen = methods[ALL_CORES], shared["auto"]
     return (
         f"Measured on the bundled pair ({found['n']} held-out questions about {found['recordings']} synthetic scenes, "
         f"{where['processor']}, {where['cores']} cores, fp32, every placement in one interleaved run): `auto`, the default, "
@@ -130,7 +130,7 @@ def headline(results: Results) -> str:
         f"{prior['speedup']:.2f}x, `eagle` {heads['speedup']:.2f}x, `hybrid`, which drafts from all, {mixed['speedup']:.2f}x, "
         f"and plain decoding on both cores {cores['speedup']:.2f}x. The first provisional token of `cross-modal` comes after "
         f"{own['first_provisional_ms']:.0f} ms, and plain decoding commits its first after "
-        f"{methods['autoregressive']['first_committed_ms']:.0f} ms; of all its provisional tokens "
+        f"{methods[BASE]['first_committed_ms']:.0f} ms; of all its provisional tokens "
         f"{own['provisional_kept']:.0%} are kept, of the prior's {prior['provisional_kept']:.0%}. "
         f"{own['identical']} of {found['n']} answers are the target's own, token by token."
     )
@@ -139,7 +139,7 @@ def headline(results: Results) -> str:
 def comparison(results: Results) -> str:
     """Every arm of the main comparison."""
     found = results["main-job"]
-    base, prior = found["methods"]["autoregressive"], found["methods"]["prior"]
+    base, prior = found["methods"][BASE], found["methods"]["prior"]
     facts = (
         f"n = {found['n']} questions about {found['recordings']} recordings. {prior['vision_share']:.0%} of the answer tokens "
         f"({prior['vision_tokens']}) are ones that the blind prior gets wrong. The target answers "
@@ -163,7 +163,7 @@ def machines(results: Results) -> str:
     runs = [*now, *earlier]
     places = [f"{run['environment']['processor']}, {PLACEMENTS[run['environment']['device_plan']]}" for run in runs]
     places[len(now) :] = [f"{place}, earlier weights" for place in places[len(now) :]]
-    base = [run["methods"]["autoregressive"] for run in runs]
+    base = [run["methods"][BASE] for run in runs]
     rows: list[list[object]] = [
         ["questions", *(run["n"] for run in runs)],
         ["load at the end", *(run["environment"]["load"][0] for run in runs)],
@@ -191,7 +191,7 @@ def against(results: Results) -> str:
         [name, control, spread(ratio), f"{found['slower_share']:.0%}"]
         for name, found in results["main-job"]["methods"].items()
         for control, ratio in found.get("against", {}).items()
-        if control in CONTROLS[:2] or control.startswith(f"{name}, ")
+        if control in BLIND or control.startswith(f"{name}, ")
     ]
     return table(["method", "control", "times as fast (95 %)", "slower than plain decoding"], rows)
 
@@ -224,9 +224,9 @@ def charts(results: Results) -> dict[str, str]:
     """Speedups of the lossless arms, with intervals and the ceiling."""
     found = results["main-job"]["methods"]
     rows = [
-        Bar(name, one["speedup"], tuple(one["speedup_ci95"]), colour=int(name in CONTROLS[:2] or name.endswith(" events")))
+        Bar(name, one["speedup"], tuple(one["speedup_ci95"]), colour=int(is_control(name)))
         for name, one in found.items()
-        if name != "autoregressive" and not name.startswith("compressed-target")
+        if name != BASE and not name.startswith("compressed-target")
     ]
     lines = {"plain decoding": 1.0, "ceiling": found["cross-modal"]["ceiling"]}
     return {"main-job": bars("Speedup of whole answers, with 95 % intervals", rows, "x", lines)}
@@ -282,7 +282,7 @@ def reuse(results: Results) -> str:
         rows.append([below, shown(own["encoded_share"]), *shares])
     heads = ["`reuse_below`", "frames encoded", "answers that stay (95 %)", "control: as many frames, evenly chosen"]
     asked = f"{found['questions']} questions about {found['scenes']} scenes of the synthetic street, 8 frames a second."
-    better = [below for below, own in found["below"].items() if own["same_ci95"][0] > own["evenly_share"]]
+    better = [below for below, own in found["below"].items() if (own["same_ci95"][0] or 0.0) > own["evenly_share"]]
     where = f"better than the control at {', '.join(better)}" if better else "nowhere better than the control"
     told = f"The control shares as many frames of each scene, evenly chosen. Choosing them by events is {where}."
     return "\n\n".join([asked, table(heads, rows), told])
