@@ -18,6 +18,7 @@ from eventspec.experiments.measures.gpu import Pairing, measure
 from eventspec.experiments.measures.reuse import encoded_by_events, sharing
 from eventspec.experiments.measures.setup import Part, Setup, Street, held_out, path_to
 from eventspec.experiments.reports import alignment, heads, main_job, numerics
+from eventspec.experiments.tables import figure
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
@@ -149,8 +150,8 @@ def test_comparisons_are_measured_and_reported(folder: Path) -> None:
     results = results_of(folder, "main-job", "reuse", "heads", "trees", "bound")
     assert main_job.all_arms(results["main-job"]["methods"]).count("\n| cross-modal") == 3
     assert "| 2.0 |" in main_job.reuse(results)
-    assert heads.figure(results["heads"]["table"]["methods"]["eagle"], "tau")
-    assert "eagle | 8 | chain" in heads.trees(results) and "| eagle |" in heads.bound(results)
+    assert figure(results["heads"]["table"]["methods"]["eagle:whole"], "tau")
+    assert "eagle | 8 | chain" in heads.trees(results) and "\n| eagle |" in heads.bound(results)
 
 
 @pytest.mark.long

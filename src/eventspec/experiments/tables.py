@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from eventspec.core import BadInput
 
@@ -30,6 +30,11 @@ def spread(found: Sequence[float | None], form: str = ".2f") -> str:
     if value is None:
         return "-"
     return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+def figure(found: Mapping[str, Any], name: str, form: str = ".2f", interval: str = "") -> str:
+    """One of an arm's figures and its interval, which has the name `interval`, usually NAME_ci95, and may be missing."""
+    return spread([found[name], *(found[interval or f"{name}_ci95"] or (None, None))], form)
 
 
 def shown(value: float | None, form: str = ".0%", unit: str = "") -> str:

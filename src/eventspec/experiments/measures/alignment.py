@@ -156,7 +156,7 @@ def _looked_at(pair: Pair, target: SubstitutedTarget | None, split: str, seed: i
 def risk(setup: Setup) -> Iterator[Part]:
     """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and its controls tell right from
     wrong. The control takes the prior's own answers, by thresholds from the same calibration recordings."""
-    sets, scenes = setup.size((3, 100), (1, 6))
+    sets, scenes = setup.size((3, 100), (1, 12))
     risks = setup.size(RISKS, RISKS[-1:])  # smaller ones take more calibration recordings
     with load_pair(setup.pair, "one", fit=False) as pair, torch.inference_mode():
         target = pair.method(SKIP).target

@@ -72,17 +72,14 @@ def _fitted(setup: Setup, pair: Pair, known: Costs, methods: Sequence[str] | Non
     return replace(pair, methods={name: replace(method, learnt=None) for name, method in pair.methods.items()})
 
 
-def _own_heads(setup: Setup, pair: Pair) -> list[str]:
-    names = [name for name in pair.parts.heads if name not in SMALL]
-    return names[:1] if setup.quick else names
-
-
 def table(setup: Setup) -> Iterator[Part]:
     """Every head, with controls and other trees, and read as published."""
 
     def arms(pair: Pair) -> list[Arm]:
-        names = [*_own_heads(setup, pair), *setup.size([f"eagle:{tree}" for tree in ("static", "published", "chain")], [])]
-        names += [f"{name}{way}" for name in SMALL if name in pair.parts.heads and not setup.quick for way in ("", ":pruned")]
+        names = [name for name in pair.parts.heads if name not in SMALL]
+        names += [f"eagle:{tree}" for tree in ("static", "published", "chain")]
+        names += [f"{name}{way}" for name in SMALL if name in pair.parts.heads for way in ("", ":pruned")]
+        names = setup.size(names, ["eagle"])
         known: Costs = {}
         made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in names}
         read = [name for name in READ if name in made]

@@ -9,7 +9,7 @@ from eventspec.experiments.names import BASE, BLIND, is_control, with_events
 from eventspec.experiments.reports import Block, Found, Results, adapting
 from eventspec.experiments.reports.adapting import JUDGED, OWN_TEXTS, Series, ends, mean_of
 from eventspec.experiments.statistics import wilson
-from eventspec.experiments.tables import shown, spread, table, table_of
+from eventspec.experiments.tables import figure, shown, spread, table, table_of
 
 CONTROLS = {"shuffled": "another clip's events", "blank": "blank events", "scattered": "the same moments, random pixels"}
 ADAPTED = ("aligned", "event-eagle")
@@ -20,11 +20,6 @@ def named(told: Found, name: str) -> str:
     method, _, rest = name.partition(", ")
     usual, own = told["adapters"].get(method), not rest or rest.removesuffix(" events") in CONTROLS
     return f"`{method}, {usual}{', ' + rest if rest else ''}`" if usual and own else f"`{name}`"
-
-
-def speedup(told: Found, name: str) -> str:
-    own = told["methods"][name]
-    return spread([own["speedup"], *own["speedup_ci95"]])
 
 
 def drafts(results: Results) -> str:
@@ -46,7 +41,7 @@ def drafts(results: Results) -> str:
         [name for name in methods if not name.startswith("skip-encode")],
         {
             "arm": lambda name: named(told, name),
-            "speedup": lambda name: speedup(told, name),
+            "speedup": lambda name: figure(methods[name], "speedup"),
             "tau": lambda name: f"{methods[name]['tau']:.2f}",
             "head start": lambda name: spread(taken[name]["share"], ".0%"),
             "first guess, ms": lambda name: shown(methods[name]["first_provisional_ms"], ".0f"),
@@ -109,7 +104,7 @@ def speeds(results: Results) -> str:
     """What skipping gains at each risk, and what it loses."""
     told = results["alignment"]["table"]
     rows = [
-        [f"`{name}`", speedup(told, name), f"{one['skipped']:.0%}", f"{one['wrong']:.1%}"]
+        [f"`{name}`", figure(told["methods"][name], "speedup"), f"{one['skipped']:.0%}", f"{one['wrong']:.1%}"]
         for name, one in told["skipped"].items()
     ]
     return table(["arm", "speedup", "answered from events", "not the target's"], rows)

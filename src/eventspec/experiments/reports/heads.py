@@ -5,7 +5,7 @@ from __future__ import annotations
 from eventspec.experiments.charts import Bar, bars, curves
 from eventspec.experiments.names import BASE, is_control
 from eventspec.experiments.reports import Block, Found, Results
-from eventspec.experiments.tables import shown, spread, table, table_of
+from eventspec.experiments.tables import figure, shown, table, table_of
 
 WHAT = {
     BASE: "baseline",
@@ -31,11 +31,6 @@ WHAT = {
 WHOLE = ":whole"
 """Ends the name of a head that reads its prompt as the published code does."""
 LEVELS = (1, 2, 4, 8, 16)
-
-
-def figure(found: Found, name: str) -> str:
-    """One of a method's figures and its interval."""
-    return spread([found[name], *(found[f"{name}_ci95"] or (None, None))])
 
 
 def run(told: Found) -> str:
@@ -119,7 +114,7 @@ def trees(results: Results) -> str:
     for name, found in told["methods"].items():
         if (against := told["against_chain"].get(name)) is not None:
             head, nodes, kind = name.split(", ")
-            times = spread([against["fewer_rounds"], *against["ci95"]], ".3f")
+            times = figure(against, "fewer_rounds", ".3f", "ci95")
             rows.append([head, nodes.split()[0], kind, figure(found, "tau"), times, found["identical"]])
     text = (
         f"{run(told)}. Trees of equal size, whatever they cost. `static` is the best fixed tree for how often a head's choices "
@@ -172,10 +167,8 @@ def _reached_in_run(row: Found) -> float:
 def scaling(results: Results) -> str:
     """One head at several ages."""
     told = results["heads"]["scaling"]
-    steps = [
-        f"{step['from']} to {step['to']}: {spread([step['fewer_rounds'], *step['ci95']], '.3f')}"
-        for step in told["against_the_one_before"]
-    ]
+    before = told["against_the_one_before"]
+    steps = [f"{step['from']} to {step['to']}: {figure(step, 'fewer_rounds', '.3f', 'ci95')}" for step in before]
     text = (
         f"{run(told)}. HiViS's head at several ages: in percent of half an hour alone on one core, from what the pair had "
         "before (hivis-0); and as it ships (hivis-gpu), five minutes on an H100 from EAGLE's weights. Rounds before / after: "

@@ -10,7 +10,7 @@ from eventspec.experiments.names import ALL_CORES, BASE, BLIND, is_control
 from eventspec.experiments.plan import outlook
 from eventspec.experiments.profiles import PROFILES, methods_of
 from eventspec.experiments.reports import Block, Found, Results
-from eventspec.experiments.tables import shown, spread, table, table_of
+from eventspec.experiments.tables import figure, shown, spread, table, table_of
 
 LEAST = 2_000_000
 """Tokens that have to be compared with the weights that ship; until then earlier runs are counted."""
@@ -43,8 +43,8 @@ def readme(results: Results) -> str:
         ROWS,
         {
             "method": lambda name: ROWS[name],
-            "speedup (95 %), cores shared out": lambda name: speedup(together[name]) if name in together else "-",
-            "speedup, one core a model": lambda name: speedup(methods[name]),
+            "speedup (95 %), cores shared out": lambda name: figure(together[name], "speedup") if name in together else "-",
+            "speedup, one core a model": lambda name: figure(methods[name], "speedup"),
             "first guess": lambda name: shown(methods[name]["first_provisional_ms"], ".0f", " ms"),
             "first token": lambda name: f"{methods[name]['first_committed_ms']:.0f} ms",
             "tau": lambda name: f"{methods[name]['tau']:.2f}",
@@ -88,15 +88,11 @@ def times(own: Found, control: str) -> str:
     return f"{ratio:.2f}x ({low:.2f} to {high:.2f})"
 
 
-def speedup(found: Found) -> str:
-    return spread([found["speedup"], *found["speedup_ci95"]])
-
-
 def all_arms(methods: Found, whole: bool = False) -> str:
     """A row for every arm; `whole`: with the time of a whole answer."""
     columns = {
         "method": lambda name: name,
-        "speedup (95 %)": lambda name: speedup(methods[name]),
+        "speedup (95 %)": lambda name: figure(methods[name], "speedup"),
         "tau": lambda name: f"{methods[name]['tau']:.2f}",
         "accepted of drafted levels": lambda name: shown(methods[name]["acceptance"]),
         # The prior is wrong there by definition.
@@ -171,7 +167,7 @@ def machines(results: Results) -> str:
         ["ceiling", *(f"{one['ceiling']:.2f}" for one in base)],
     ]
     for name in MAIN:
-        rows.append([name, *(speedup(run["methods"][name]) if name in run["methods"] else "-" for run in runs)])
+        rows.append([name, *(figure(run["methods"][name], "speedup") if name in run["methods"] else "-" for run in runs)])
     for control in ("prior", "hybrid, shuffled events", "hybrid, blank events"):
         against = [run["methods"]["hybrid"]["against"].get(control) for run in runs]
         rows.append([f"hybrid over {control}", *("-" if one is None else spread(one, ".3f") for one in against)])
@@ -278,7 +274,7 @@ def reuse(results: Results) -> str:
     found = results["reuse"]
     rows = []
     for below, own in found["below"].items():
-        shares = [spread([own[f"{part}_share"], *own[f"{part}_ci95"]], ".0%") for part in ("same", "evenly")]
+        shares = [figure(own, f"{part}_share", ".0%", f"{part}_ci95") for part in ("same", "evenly")]
         rows.append([below, shown(own["encoded_share"]), *shares])
     heads = ["`reuse_below`", "frames encoded", "answers that stay (95 %)", "control: as many frames, evenly chosen"]
     asked = f"{found['questions']} questions about {found['scenes']} scenes of the synthetic street, 8 frames a second."
