@@ -139,8 +139,8 @@ class Comparison:
 
 
 def compare(asked: Comparison, out: Path, progress: Progress = quiet, resume: bool = False) -> dict[str, Any]:
-    """Run every question in every arm, in an order drawn anew for each, and write every row as soon as it is measured; returns
-    the summary. `resume`: only what `out` lacks is measured. `progress` is called with the steps that are done, and all.
+    """Run every question in every arm, in a random order for each, and write every row as soon as it is measured; returns the
+    summary. `resume`: only what `out` lacks is measured. `progress` is called with the steps that are done, and all.
 
     `first_difference` of a row is null until all are measured. BadInput where `out` holds rows that were measured otherwise, or
     that are not to be gone on with. A KeyboardInterrupt becomes `Interrupted`, with what there is.
@@ -150,8 +150,8 @@ def compare(asked: Comparison, out: Path, progress: Progress = quiet, resume: bo
         running.measure(progress)
         running.look(progress)
     except KeyboardInterrupt:
-        told = running.summary() if running.table else None
-        raise Interrupted(told, len(running.rows), len(running.arms) * len(asked.questions)) from None
+        summed = running.summary() if running.table else None
+        raise Interrupted(summed, len(running.rows), len(running.arms) * len(asked.questions)) from None
     finally:
         running.close()
     running.rows.rewrite(row for found in running.table for row in found.values())

@@ -19,7 +19,7 @@ RULE = (0.2, 0.4)
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Milliseconds of a target's stages and of its event drafter's; None for what nobody measured."""
+    """Milliseconds of a target's stages and of its event drafter's; None for what was not measured."""
 
     vision: float | None
     """None: part of the prefill."""

@@ -61,10 +61,10 @@ def run(name: str, setup: Setup, out: Path | None, fresh: bool = False) -> Found
     """Measure, and keep every part in the results file `out` as soon as it is there; all parts as in the file. `fresh`: what is
     known is measured again. BadInput for a file of something else."""
     setup, found = replace(setup, known={} if fresh or out is None else known(out)), Found()
-    for place, told in EXPERIMENTS[name].measure(setup):
-        found = with_part(found, place, told)
+    for place, part in EXPERIMENTS[name].measure(setup):
+        found = with_part(found, place, part)
         if out is not None:  # another run may have written its own part in the meantime
-            write_text(out, json.dumps(with_part(known(out), place, told), indent=1) + "\n")
+            write_text(out, json.dumps(with_part(known(out), place, part), indent=1) + "\n")
     return found
 
 
@@ -79,9 +79,9 @@ def known(path: Path) -> Found:
     return found
 
 
-def with_part(found: Found, place: tuple[str, ...], told: Found) -> Found:
+def with_part(found: Found, place: tuple[str, ...], part: Found) -> Found:
     """Results with a part at its place."""
     if not place:
-        return told
+        return part
     below = found.get(place[0], {})
-    return {**found, place[0]: with_part(below if isinstance(below, dict) else {}, place[1:], told)}
+    return {**found, place[0]: with_part(below if isinstance(below, dict) else {}, place[1:], part)}

@@ -54,11 +54,11 @@ def table(setup: Setup) -> Iterator[Part]:
         assert adapters is not None and prior is not None
         methods = [name for name in METHODS if name in pair.methods]
         kinds, arms = setup.size((KINDS, _arms(pair)), (KINDS[:2], _arms(pair)[:2]))
-        told, rows = compared(Comparison(pair, asked, methods, events=kinds, others=arms, look=False), path, setup)
+        part, rows = compared(Comparison(pair, asked, methods, events=kinds, others=arms, look=False), path, setup)
         by_question = {name: {row["question_id"]: row for row in own} for name, own in rows.items()}
         names = {"aligned": adapters.usual("rows"), "event-eagle": adapters.usual("features")}
         found = {"ahead": _ahead(by_question, prior), "skipped": _skipped(by_question)}
-        yield ("table",), {**told, "adapters": names, **found}
+        yield ("table",), {**part, "adapters": names, **found}
 
 
 def _arms(pair: Pair) -> list[Arm]:
@@ -154,8 +154,8 @@ def _looked_at(pair: Pair, target: SubstitutedTarget | None, split: str, seed: i
 
 
 def risk(setup: Setup) -> Iterator[Part]:
-    """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and its controls tell right from
-    wrong. The control takes the prior's own answers, by thresholds from the same calibration recordings."""
+    """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and its controls separate right
+    from wrong. The control takes the prior's own answers, by thresholds from the same calibration recordings."""
     sets, scenes = setup.size((3, 100), (1, 12))
     risks = setup.size(RISKS, RISKS[-1:])  # smaller ones take more calibration recordings
     with load_pair(setup.pair, "one", fit=False) as pair, torch.inference_mode():
@@ -180,9 +180,9 @@ def _judged(rows: list[Looked], target: SubstitutedTarget, limits: dict[float, f
     sure = np.full(len(rows), -1.0)  # what is not to be judged is never taken
     sure[[row.features is not None for row in rows]] = target.calibrated.predictor.probabilities(features)
     good, blind, guessed = (np.array(v) for v in zip(*((r.right, np.exp(r.blind), r.blind_right) for r in rows), strict=True))
-    told = {f"risk {risk:g}": _taken(sure, good, target.calibrated.threshold(risk)) for risk in RISKS}
-    told |= {f"threshold {limit:g}": _taken(sure, good, limit) for limit in FIXED}
-    told |= {f"prior, risk {risk:g}": _taken(blind, guessed, limit) for risk, limit in limits.items()}
+    part = {f"risk {risk:g}": _taken(sure, good, target.calibrated.threshold(risk)) for risk in RISKS}
+    part |= {f"threshold {limit:g}": _taken(sure, good, limit) for limit in FIXED}
+    part |= {f"prior, risk {risk:g}": _taken(blind, guessed, limit) for risk, limit in limits.items()}
     kinds = np.array([row.kind for row in kept])
     areas = {"predictor": _area(sure[sure >= 0], right, kinds)}
     for name, columns in PREDICTORS.items():
@@ -192,7 +192,7 @@ def _judged(rows: list[Looked], target: SubstitutedTarget, limits: dict[float, f
     shares = {"right": float(good.mean()), "prior_right": float(guessed.mean()), "scenes": len({row.scene for row in rows})}
     curves = {"predictor": _swept(sure, good), "prior": _swept(blind, guessed)}
     known = {"reliability": reliability(sure[sure >= 0], right), "curves": curves}
-    return {"n": len(rows), **shares, "at": told, "auc": areas, **known}
+    return {"n": len(rows), **shares, "at": part, "auc": areas, **known}
 
 
 def _crossfit(features: Array, right: Array, scenes: Sequence[int]) -> Array:

@@ -60,8 +60,8 @@ def _asked(setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: i
     with one_thread(), street.asked(setup, name) as (questions, rows):
         pair = _fitted(setup, load_pair(setup.pair, "one", fit=False), {})
         asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
-        told, found = compared(asked, rows, setup)
-        return {**sizes, **told}, found
+        part, found = compared(asked, rows, setup)
+        return {**sizes, **part}, found
 
 
 def _fitted(setup: Setup, pair: Pair, known: Costs, methods: Sequence[str] | None = None) -> Pair:
@@ -86,14 +86,14 @@ def table(setup: Setup) -> Iterator[Part]:
         made |= {f"{name}:whole": _fitted(setup, _read_whole(made[name]), known, ["eagle"]) for name in read}
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
-    told, rows = _asked(setup, "heads", arms, (BASE, *BLIND))
-    for name, figures in told["methods"].items():
+    part, rows = _asked(setup, "heads", arms, (BASE, *BLIND))
+    for name, figures in part["methods"].items():
         base, own = ([row for row in rows[arm] if row["usage"]["completion_tokens"] >= LONG] for arm in (BASE, name))
         figures["decode_speedup_long"] = ratio_of_sums(_decoding(base), _decoding(own)) if len(base) == len(own) else None
         figures["long"] = len(own)
     if "trained" in (before := setup.known_at(["table"])):
-        told["trained"] = before["trained"]  # how long each head was trained is noted by hand
-    yield ("table",), told
+        part["trained"] = before["trained"]  # how long each head was trained is noted by hand
+    yield ("table",), part
 
 
 def _decoding(rows: Sequence[Row]) -> list[float]:
@@ -177,13 +177,13 @@ def trees(setup: Setup) -> Iterator[Part]:
                 found.append(Arm(f"{head}, {nodes} nodes, {kind}", "eagle", pair.with_method("eagle", method)))
         return found
 
-    told, rows = _asked(setup, "trees", arms, (BASE,))
-    told["methods"] = {name: {k: own[k] for k in ("identical", "tau", "tau_ci95")} for name, own in told["methods"].items()}
-    told["against_chain"] = {
-        name: _fewer_rounds(rows[f"{name.rpartition(', ')[0]}, chain"], rows[name]) for name in told["methods"] if name != BASE
+    part, rows = _asked(setup, "trees", arms, (BASE,))
+    part["methods"] = {name: {k: own[k] for k in ("identical", "tau", "tau_ci95")} for name, own in part["methods"].items()}
+    part["against_chain"] = {
+        name: _fewer_rounds(rows[f"{name.rpartition(', ')[0]}, chain"], rows[name]) for name in part["methods"] if name != BASE
     }
-    told["ranks"] = {head: _trained(load_pair(setup.pair, "one", fit=False), head).rates}
-    yield ("trees",), told
+    part["ranks"] = {head: _trained(load_pair(setup.pair, "one", fit=False), head).rates}
+    yield ("trees",), part
 
 
 def _fewer_rounds(others: list[Row], own: list[Row]) -> Found:
@@ -203,7 +203,7 @@ def bound(setup: Setup) -> Iterator[Part]:
         made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in setup.size(BOUND, BOUND[:1])}
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
-    told, rows = _asked(setup, "bound", arms, (BASE,), words=25)
+    part, rows = _asked(setup, "bound", arms, (BASE,), words=25)
     with one_thread():
         curve = _verify_curve(load_pair(setup.pair, "one", fit=False), setup.size(12, 1))
     long = {name: [r for r in own if r["usage"]["completion_tokens"] >= setup.size(LONG, 2)] for name, own in rows.items()}
@@ -213,7 +213,7 @@ def bound(setup: Setup) -> Iterator[Part]:
     yield (
         ("bound",),
         {
-            **told,
+            **part,
             "bound": {"n": len(base), "step_ms": step, "curve": [curve.one, curve.counts, curve.seconds], **found},
         },
     )
@@ -266,9 +266,9 @@ def scaling(setup: Setup) -> Iterator[Part]:
     def arms(pair: Pair) -> list[Arm]:
         return [Arm(path.name, "eagle", pair.with_head(str(path))) for path in setup.folders]
 
-    told, rows = _asked(setup, "scaling", arms, (BASE,))
+    part, rows = _asked(setup, "scaling", arms, (BASE,))
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
-    told["methods"] = {name: {key: own[key] for key in kept} for name, own in told["methods"].items()}
+    part["methods"] = {name: {key: own[key] for key in kept} for name, own in part["methods"].items()}
     ages = pairwise(path.name for path in map(Path, setup.folders))
-    told["against_the_one_before"] = [{"from": a, "to": b, **_fewer_rounds(rows[a], rows[b])} for a, b in ages]
-    yield ("scaling",), told
+    part["against_the_one_before"] = [{"from": a, "to": b, **_fewer_rounds(rows[a], rows[b])} for a, b in ages]
+    yield ("scaling",), part

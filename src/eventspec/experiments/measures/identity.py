@@ -34,7 +34,7 @@ def measure(setup: Setup) -> Iterator[Part]:
 def _of_kind(setup: Setup, pair: Pair, kind: str) -> Iterator[Part]:
     ties, where = kind.startswith("ties"), environment(pair)
     place = (where["processor"], kind)
-    told = before = setup.known_at(place)
+    part = before = setup.known_at(place)
     length = 64 if ties else setup.size(400, 8)
     about = {"seed": SEED, "weights": pair.fingerprint(), "length": length}
     if other := [f"{name} {before.get(name)}" for name, value in about.items() if before and before.get(name) != value]:
@@ -46,14 +46,14 @@ def _of_kind(setup: Setup, pair: Pair, kind: str) -> Iterator[Part]:
     arms = methods_of(pair)[:2] if setup.quick else [*methods_of(pair), *heads_of(pair)]
     began, what, enough = time.monotonic(), *(("answers", setup.size(460, 1)) if ties else ("tokens", setup.size(1_000_000, 1)))
     for number, question in _asked(pair, kind, length, before.get("questions", 0)):
-        if told.get(what, 0) >= enough:
+        if part.get(what, 0) >= enough:
             return
         for _ in compare_answers(pair, arms, [question], tallies=tallies):
             pass
         minutes = round(before.get("minutes", 0.0) + (time.monotonic() - began) / 60, 1)
-        told = {"arms": len(arms), "questions": number + 1, **_summed(tallies), "rounding": pair.target.limits.rounding}
-        told |= {"minutes": minutes, **about, "environment": where}
-        yield place, {**told, "by_arm": {name: tally.as_json() for name, tally in tallies.items()}}
+        part = {"arms": len(arms), "questions": number + 1, **_summed(tallies), "rounding": pair.target.limits.rounding}
+        part |= {"minutes": minutes, **about, "environment": where}
+        yield place, {**part, "by_arm": {name: tally.as_json() for name, tally in tallies.items()}}
 
 
 def _asked(pair: Pair, kind: str, length: int, first: int) -> Iterator[tuple[int, Asked]]:

@@ -40,16 +40,16 @@ def measure(setup: Setup) -> Iterator[Part]:
     pair, shapes = load_pair(setup.pair, "one", fit=False), setup.size(SHAPES, SHAPES[:1])
     tokens = np.random.default_rng(0).integers(100, 500, 16).tolist()
     with one_thread(), torch.inference_mode():
-        told: Found = {"products": {f"{outputs} x {inputs}": other_bits(outputs, inputs) for inputs, outputs in shapes}}
-        told["same_bits"] = {}
+        part: Found = {"products": {f"{outputs} x {inputs}": other_bits(outputs, inputs) for inputs, outputs in shapes}}
+        part["same_bits"] = {}
         for number, (name, setting) in enumerate(SETTINGS.items(), 1):
             with setting():
-                told["same_bits"][name] = same_bits(lambda: session_of(pair.target, 1), tokens)
+                part["same_bits"][name] = same_bits(lambda: session_of(pair.target, 1), tokens)
             setup.progress(number / 4)
         repeats = setup.size(80, 2)
-        told["steps"] = steps(session_of(pair.target, 1), tokens, repeats)
+        part["steps"] = steps(session_of(pair.target, 1), tokens, repeats)
     layers, where = pair.parts.language_target.language.config.num_hidden_layers, environment(pair)
-    yield (where["processor"],), {**told, "n": repeats, "layers": layers, "environment": where}
+    yield (where["processor"],), {**part, "n": repeats, "layers": layers, "environment": where}
 
 
 def other_bits(outputs: int, inputs: int) -> dict[str, list[int]]:

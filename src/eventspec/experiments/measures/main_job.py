@@ -46,7 +46,7 @@ def apart(setup: Setup) -> Iterator[Part]:
 
 
 def shared(setup: Setup) -> Iterator[Part]:
-    """All cores for whoever works, as by default."""
+    """All cores shared out, as by default."""
     return _measured(setup, SHARED)
 
 

@@ -40,8 +40,8 @@ def measure(setup: Setup) -> Iterator[Part]:
             for limit in below:
                 rows[limit].append(scene.row(limit))
             setup.progress((index + 1) / scenes)
-        told = {str(limit): _summary(found) for limit, found in rows.items()}
-        yield (), {"scenes": scenes, "questions": scenes * ASKED, "seed": 0, "environment": environment(pair), "below": told}
+        part = {str(limit): _summary(found) for limit, found in rows.items()}
+        yield (), {"scenes": scenes, "questions": scenes * ASKED, "seed": 0, "environment": environment(pair), "below": part}
 
 
 def encoded_by_events(recording: Recording, below: float) -> list[int]:
@@ -89,11 +89,10 @@ class _Scene:
 def _summary(rows: list[dict[str, int]]) -> Found:
     """Shares over all scenes, with 95 % bootstrap intervals over scenes; where nothing changed, from the exact bound on scenes
     in which something does."""
-    parts = {part: [row[part] for row in rows] for part in rows[0]}
-    told: Found = {"encoded_share": sum(parts["encoded"]) / sum(parts["frames"])}
-    for part in ("same", "evenly"):
-        told[f"{part}_share"] = sum(parts[part]) / sum(parts["asked"])
-        whole = parts[part] == parts["asked"]
-        found = ratio_interval(parts[part], parts["asked"], range(len(rows)))
-        told[f"{part}_ci95"] = [never_seen(len(rows)), 1.0] if whole else found or [None, None]
-    return told
+    sums = {name: [row[name] for row in rows] for name in rows[0]}
+    found: Found = {"encoded_share": sum(sums["encoded"]) / sum(sums["frames"])}
+    for name in ("same", "evenly"):
+        found[f"{name}_share"] = sum(sums[name]) / sum(sums["asked"])
+        interval = ratio_interval(sums[name], sums["asked"], range(len(rows))) or [None, None]
+        found[f"{name}_ci95"] = [never_seen(len(rows)), 1.0] if sums[name] == sums["asked"] else interval
+    return found

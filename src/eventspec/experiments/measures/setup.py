@@ -80,12 +80,12 @@ def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[s
     def progress(done: int, total: int) -> None:
         setup.progress(done / total)
 
-    told, found = compare(asked, rows, progress, resume=rows.exists()), dict[str, list[Row]]()
+    part, found = compare(asked, rows, progress, resume=rows.exists()), dict[str, list[Row]]()
     for (arm, _), row in RowFile(rows, resume=True).rows.items():
         found.setdefault(arm, []).append(row)
     for path in () if setup.keep else (rows, beside(rows)):
         path.unlink(missing_ok=True)
-    return told, found
+    return part, found
 
 
 def held_out(seed: int, index: int) -> Recording:

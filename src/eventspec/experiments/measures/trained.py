@@ -25,7 +25,7 @@ from eventspec.train.frozen import FrozenTarget
 
 
 def training(setup: Setup) -> Iterator[Part]:
-    """What the calibration of trainings said, phase by phase; trainings of one kind are told as one."""
+    """What the calibration of trainings said, phase by phase; trainings of one kind are joined."""
     found = dict[tuple[str, bool], Found]()
     for run in setup.folders:
         about, lines = read_json(run / "run.json"), _lines(run / "calibration.jsonl")
@@ -34,8 +34,8 @@ def training(setup: Setup) -> Iterator[Part]:
         own: Found = {name: about[name] for name in ("output", "free_running")} | {"phases": lines}
         own["parameters"] = {name: known[name]["parameters"] for name in lines[-1]["adapters"]}
         own["curves"] = [{phase: _curve(run / f"{phase}.jsonl") for phase in about["phases"]}]
-        if (told := run / "free-running.json").exists():
-            own["free"] = read_json(told)
+        if (free := run / "free-running.json").exists():
+            own["free"] = read_json(free)
         first = found.setdefault((about["output"], about["free_running"]), own)
         if first is not own:
             _join(first, own)

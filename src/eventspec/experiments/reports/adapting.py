@@ -100,8 +100,8 @@ def losses(results: Results) -> str:
 
 def low_rank(results: Results) -> str:
     """An event drafter before it learned from the target, with low-rank updates, and distilled whole."""
-    told = results["alignment"]["low-rank"]
-    runs = sorted(told["runs"], key=lambda run: int(run["rank"]))
+    part = results["alignment"]["low-rank"]
+    runs = sorted(part["runs"], key=lambda run: int(run["rank"]))
     text = (
         "`eventspec train lora`: an event drafter before it learned from this target (it began as an earlier pair's drafter "
         "and was trained on right answers for seven minutes), with low-rank updates (LoRA) of its language model, "
@@ -109,7 +109,7 @@ def low_rank(results: Results) -> str:
         f"whole in the two and a half hours of `train embedded`; {runs[0]['calibration']['n_answers']:.0f} answers about "
         "held-out clips."
     )
-    whole = told["whole"]
+    whole = part["whole"]
     known = [("trained on right answers", "-", runs[0]["before"])]
     known += [(f"low-rank updates, rank {run['rank']}", f"{run['parameters'] / 1000:.0f}", run["calibration"]) for run in runs]
     known.append(("distilled whole", f"{whole['parameters'] / 1000:.0f}", whole["calibration"]))

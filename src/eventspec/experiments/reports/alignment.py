@@ -15,37 +15,37 @@ CONTROLS = {"shuffled": "another clip's events", "blank": "blank events", "scatt
 ADAPTED = ("aligned", "event-eagle")
 
 
-def named(told: Found, name: str) -> str:
+def named(part: Found, name: str) -> str:
     """What an arm is called on the page: with the adapter that its method takes by itself."""
     method, _, rest = name.partition(", ")
-    usual, own = told["adapters"].get(method), not rest or rest.removesuffix(" events") in CONTROLS
+    usual, own = part["adapters"].get(method), not rest or rest.removesuffix(" events") in CONTROLS
     return f"`{method}, {usual}{', ' + rest if rest else ''}`" if usual and own else f"`{name}`"
 
 
 def drafts(results: Results) -> str:
     """Every lossless arm beside its rivals and controls."""
-    told = results["alignment"]["table"]
-    where, methods, taken = told["environment"], told["methods"], told["ahead"]["arms"]
+    part = results["alignment"]["table"]
+    where, methods, taken = part["environment"], part["methods"], part["ahead"]["arms"]
     adapted = [name for name in methods if name.startswith(ADAPTED) and not name.endswith((" events", ", constant"))]
     best = max(adapted, key=lambda name: float(methods[name]["speedup"]))
     text = (
-        f"n = {told['n']} held-out questions about {told['recordings']} scenes, {where['processor']}, load "
+        f"n = {part['n']} held-out questions about {part['recordings']} scenes, {where['processor']}, load "
         f"{where['load'][0]}, one core a model, one interleaved run; 95 % intervals over recordings. The ceiling is "
         f"{methods[BASE]['ceiling']:.2f}x. Names after a comma are adapters. Column `head start`: of the answer "
-        f"tokens that the blind prior's first choice gets wrong ({told['ahead']['tokens']}), the share that was drafted before "
+        f"tokens that the blind prior's first choice gets wrong ({part['ahead']['tokens']}), the share that was drafted before "
         "the target had read its prompt and accepted. The adapter whose answers are soonest is that of "
-        f"{named(told, best)}: {methods[best]['speedup']:.2f}x, beside {methods['cross-modal']['speedup']:.2f}x of "
+        f"{named(part, best)}: {methods[best]['speedup']:.2f}x, beside {methods['cross-modal']['speedup']:.2f}x of "
         f"`cross-modal` and {methods['prior']['speedup']:.2f}x of the prior."
     )
     rows = table_of(
         [name for name in methods if not name.startswith("skip-encode")],
         {
-            "arm": lambda name: named(told, name),
+            "arm": lambda name: named(part, name),
             "speedup": lambda name: figure(methods[name], "speedup"),
             "tau": lambda name: f"{methods[name]['tau']:.2f}",
             "head start": lambda name: spread(taken[name]["share"], ".0%"),
             "first guess, ms": lambda name: shown(methods[name]["first_provisional_ms"], ".0f"),
-            "identical": lambda name: f"{methods[name]['identical']} of {told['n']}",
+            "identical": lambda name: f"{methods[name]['identical']} of {part['n']}",
         },
     )
     return f"{text}\n\n{rows}"
@@ -53,25 +53,25 @@ def drafts(results: Results) -> str:
 
 def events(results: Results) -> str:
     """Own events beside a control's, for every arm that was run with both."""
-    told, rows = results["alignment"]["table"], []
-    for name, found in told["ahead"]["arms"].items():
+    part, rows = results["alignment"]["table"], []
+    for name, found in part["ahead"]["arms"].items():
         more = found["more"]
         if any(map(is_control, more.keys() - BLIND)):
             controls = [*(with_events(name, kind) for kind in CONTROLS), "prior"]
             cells = [spread(more.get(other, [None] * 3), "+.1%") for other in controls]
-            rows.append([named(told, name), spread(found["share"], ".1%"), *cells])
+            rows.append([named(part, name), spread(found["share"], ".1%"), *cells])
     heads = ["arm", "own events", *(f"more than {control}" for control in CONTROLS.values()), "more than the prior"]
     return table(heads, rows)
 
 
 def risk(results: Results) -> str:
     """What `skip-encode` promises, and on what it was judged."""
-    told = results["alignment"]["risk"]
-    splits = told["splits"]
+    part = results["alignment"]["risk"]
+    splits = part["splits"]
     right, blind = (", ".join(f"{split[what]:.0%}" for split in splits) for what in ("right", "prior_right"))
     return (
         "LOSSY: `skip-encode --risk R`. Over calibrations and recordings like those of the calibration, on average at most "
-        f"a share R of all answers is not the target's (conformal risk control, {told['calibrated_on']} recordings); of "
+        f"a share R of all answers is not the target's (conformal risk control, {part['calibrated_on']} recordings); of "
         f"other recordings nothing is promised. {len(splits)} disjoint sets of scenes, "
         f"{', '.join(str(split['n']) for split in splits)} questions; from events alone {right} of the answers are the "
         f"target's, the prior's own {blind}. The intervals count answers as if they were independent, which those about one "
@@ -92,26 +92,26 @@ def limits(results: Results) -> str:
 
 def timed(results: Results) -> str:
     """What a lossy answer is timed beside."""
-    told = results["alignment"]["table"]
+    part = results["alignment"]["table"]
     return (
-        f"Timed beside the drafts above, n = {told['n']}: a lossy answer beside the target's own, "
-        f"{told['methods']['prior']['speedup']:.2f}x of the lossless prior and {told['methods']['hybrid']['speedup']:.2f}x "
+        f"Timed beside the drafts above, n = {part['n']}: a lossy answer beside the target's own, "
+        f"{part['methods']['prior']['speedup']:.2f}x of the lossless prior and {part['methods']['hybrid']['speedup']:.2f}x "
         "of `hybrid`."
     )
 
 
 def speeds(results: Results) -> str:
     """What skipping gains at each risk, and what it loses."""
-    told = results["alignment"]["table"]
+    part = results["alignment"]["table"]
     rows = [
-        [f"`{name}`", figure(told["methods"][name], "speedup"), f"{one['skipped']:.0%}", f"{one['wrong']:.1%}"]
-        for name, one in told["skipped"].items()
+        [f"`{name}`", figure(part["methods"][name], "speedup"), f"{one['skipped']:.0%}", f"{one['wrong']:.1%}"]
+        for name, one in part["skipped"].items()
     ]
     return table(["arm", "speedup", "answered from events", "not the target's"], rows)
 
 
 def areas(results: Results) -> str:
-    """How well right answers are told from wrong ones, and by what."""
+    """How well right answers are separated from wrong ones, and by what."""
     splits = results["alignment"]["risk"]["splits"]
     rows = [
         [name, *(f"{pooled:.2f}, {within:.2f}" for pooled, within in (split["auc"][name] for split in splits))]
@@ -181,28 +181,28 @@ def held(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
-def by_share(told: Found) -> Series:
+def by_share(part: Found) -> Series:
     """Answers that stay the target's by the share that is answered from events, over all splits."""
     series: Series = {}
     for name, title in (("predictor", "predictor"), ("prior", "the prior's answers")):
-        skipped, wrong = np.array([point for split in told["splits"] for point in split["curves"][name]]).T
+        skipped, wrong = np.array([point for split in part["splits"] for point in split["curves"][name]]).T
         order = np.argsort(skipped, kind="stable")
         places = np.linspace(0, skipped.max(), 11)
         series[title] = [(float(at), float(1 - np.interp(at, skipped[order], wrong[order]))) for at in places]
     return series
 
 
-def by_speed(told: Found) -> Series:
+def by_speed(part: Found) -> Series:
     """Answers that are the target's by speed: plain decoding, then the risks that were timed, and what is lossless beside."""
-    found = [(round(told["methods"][name]["speedup"], 2), 1 - one["wrong"]) for name, one in told["skipped"].items()]
-    hybrid = (round(told["methods"]["hybrid"]["speedup"], 2), 1.0)
+    found = [(round(part["methods"][name]["speedup"], 2), 1 - one["wrong"]) for name, one in part["skipped"].items()]
+    hybrid = (round(part["methods"]["hybrid"]["speedup"], 2), 1.0)
     return {"skip-encode, by risk": [(1.0, 1.0), *found], "hybrid, lossless": [hybrid]}
 
 
 def charts(results: Results) -> dict[str, str]:
     """Drawings of risk and of training."""
-    told = results["alignment"]
-    shares, quality = by_share(told["risk"]), by_speed(told["table"])
+    part = results["alignment"]
+    shares, quality = by_share(part["risk"]), by_speed(part["table"])
     return {
         "alignment-risk": curves("Answers that stay the target's", shares, "share answered from events", "share"),
         "alignment-quality": curves("Quality and speed", quality, "times as fast as the target alone", "share the same"),

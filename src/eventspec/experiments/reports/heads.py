@@ -33,9 +33,9 @@ WHOLE = ":whole"
 LEVELS = (1, 2, 4, 8, 16)
 
 
-def run(told: Found) -> str:
-    where = told["environment"]
-    return f"n = {told['n']} questions, {told['recordings']} recordings, {where['processor']}, load {where['load'][0]}"
+def run(part: Found) -> str:
+    where = part["environment"]
+    return f"n = {part['n']} questions, {part['recordings']} recordings, {where['processor']}, load {where['load'][0]}"
 
 
 def what(name: str) -> str:
@@ -47,8 +47,8 @@ def what(name: str) -> str:
 
 def compared(results: Results) -> str:
     """Every head with its controls, and what compressing the visual rows saves of reading the prompt."""
-    told = results["heads"]["table"]
-    methods, blind = told["methods"], told["methods"]["prior"]
+    part = results["heads"]["table"]
+    methods, blind = part["methods"], part["methods"]["prior"]
     rows = table_of(
         methods.items(),
         {
@@ -59,11 +59,11 @@ def compared(results: Results) -> str:
             "whole answer": lambda row: figure(row[1], "speedup"),
             "reads the prompt, ms": lambda row: shown(row[1]["drafter_prefill_ms"], ".1f"),
             "right where the prior is wrong": lambda row: shown(None if row[0] == "prior" else row[1]["acceptance_vision"]),
-            "identical": lambda row: f"{row[1]['identical']} of {told['n']}",
+            "identical": lambda row: f"{row[1]['identical']} of {part['n']}",
         },
     )
     text = (
-        f"{run(told)}. No lossless method can answer these more than {methods[BASE]['ceiling']:.2f} times as fast "
+        f"{run(part)}. No lossless method can answer these more than {methods[BASE]['ceiling']:.2f} times as fast "
         f"as the baseline. {blind['vision_share']:.0%} of the answer tokens ({blind['vision_tokens']}) are ones that the blind "
         "prior gets wrong."
     )
@@ -97,27 +97,27 @@ def trained(results: Results) -> str:
 
 def identity(results: Results) -> str:
     """Whether every head with every kind of tree gave the target's answers."""
-    told = results["heads"]["identity"]
-    ways = {name: found for name, found in told["methods"].items() if name != BASE}
-    same = [name for name, found in ways.items() if found["identical"] == told["n"] and not found["failed"]]
+    part = results["heads"]["identity"]
+    ways = {name: found for name, found in part["methods"].items() if name != BASE}
+    same = [name for name, found in ways.items() if found["identical"] == part["n"] and not found["failed"]]
     least = min(found["drafted"] for found in ways.values())
-    text = f"{len(same)} of {len(ways)} heads and kinds of tree gave all {told['n']} answers of the target, token"
+    text = f"{len(same)} of {len(ways)} heads and kinds of tree gave all {part['n']} answers of the target, token"
     others = [f"{name}: {found['identical']}" for name, found in ways.items() if name not in same]
-    often = "each of them" if least == told["n"] else f"at least {least} of them"
+    often = "each of them" if least == part["n"] else f"at least {least} of them"
     return f"{text} by token. All drafted in {often}, none failed: {', '.join(ways)}. {' '.join(others)}".strip()
 
 
 def trees(results: Results) -> str:
     """Kinds of trees with as many nodes, beside a chain."""
-    told = results["heads"]["trees"]
+    part = results["heads"]["trees"]
     rows = []
-    for name, found in told["methods"].items():
-        if (against := told["against_chain"].get(name)) is not None:
+    for name, found in part["methods"].items():
+        if (against := part["against_chain"].get(name)) is not None:
             head, nodes, kind = name.split(", ")
             times = figure(against, "fewer_rounds", ".3f", "ci95")
             rows.append([head, nodes.split()[0], kind, figure(found, "tau"), times, found["identical"]])
     text = (
-        f"{run(told)}. Trees of equal size, whatever they cost. `static` is the best fixed tree for how often a head's choices "
+        f"{run(part)}. Trees of equal size, whatever they cost. `static` is the best fixed tree for how often a head's choices "
         "are right; `published` is EAGLE-1's own of 25 nodes."
     )
     return f"{text}\n\n{table(['head', 'nodes', 'tree', 'tau', 'rounds of a chain / own', 'identical'], rows)}"
@@ -134,10 +134,10 @@ def ranks(results: Results) -> str:
 
 def bound(results: Results) -> str:
     """How near decoding comes to what tau allows."""
-    told = results["heads"]["bound"]
-    found = told["bound"]
+    part = results["heads"]["bound"]
+    found = part["bound"]
     text = (
-        f"{run(told)}, of them {found['n']} with answers of 40 tokens and more, which are counted. Allowed is tau / (V(k) + "
+        f"{run(part)}, of them {found['n']} with answers of 40 tokens and more, which are counted. Allowed is tau / (V(k) + "
         "c / t): t is a step of the baseline and c what drafting takes per round, both from the run; V(k) is what verifying k "
         "rows takes, in steps, from a curve measured apart (trees, in turns with drafts) and in the run itself. The rest is "
         f"reading the prompt, and work outside forwards. A step of the baseline: {found['step_ms']:.2f} ms."
@@ -166,17 +166,17 @@ def _reached_in_run(row: Found) -> float:
 
 def scaling(results: Results) -> str:
     """One head at several ages."""
-    told = results["heads"]["scaling"]
-    before = told["against_the_one_before"]
+    part = results["heads"]["scaling"]
+    before = part["against_the_one_before"]
     steps = [f"{step['from']} to {step['to']}: {figure(step, 'fewer_rounds', '.3f', 'ci95')}" for step in before]
     text = (
-        f"{run(told)}. HiViS's head at several ages: in percent of half an hour alone on one core, from what the pair had "
+        f"{run(part)}. HiViS's head at several ages: in percent of half an hour alone on one core, from what the pair had "
         "before (hivis-0); and as it ships (hivis-gpu), five minutes on an H100 from EAGLE's weights. Rounds before / after: "
         f"{'; '.join(steps)}."
     )
     rows = [
         [name, figure(found, "tau"), f"{found['decode_speedup']:.2f}", found["identical"]]
-        for name, found in told["methods"].items()
+        for name, found in part["methods"].items()
         if name != BASE
     ]
     return f"{text}\n\n{table(['checkpoint', 'tau', 'decode only', 'identical'], rows)}"
@@ -184,19 +184,19 @@ def scaling(results: Results) -> str:
 
 def charts(results: Results) -> dict[str, str]:
     """A drawing for each page."""
-    told = results["heads"]
-    measured, ages = told["table"]["methods"], told["scaling"]["methods"]
+    part = results["heads"]
+    measured, ages = part["table"]["methods"], part["scaling"]["methods"]
     decoding = [
         Bar(name, found["decode_speedup"], tuple(found["decode_speedup_ci95"]), colour=int(is_control(name)))
         for name, found in measured.items()
         if name != BASE
     ]
     series: dict[str, list[tuple[float, float]]] = {}
-    for name, found in told["trees"]["methods"].items():
+    for name, found in part["trees"]["methods"].items():
         if name.startswith("eagle"):
             head, nodes, kind = name.split(", ")
             series.setdefault(f"{head}, {kind}", []).append((float(nodes.split()[0]), found["tau"]))
-    limits = {name: row for name, row in told["bound"]["bound"].items() if isinstance(row, dict)}
+    limits = {name: row for name, row in part["bound"]["bound"].items() if isinstance(row, dict)}
     reached = [Bar(name, row["decode_speedup"], mark=row["allowed"]) for name, row in limits.items()]
     aged = [Bar(name.replace("_", " "), found["tau"], tuple(found["tau_ci95"])) for name, found in ages.items() if name != BASE]
     return {

@@ -280,8 +280,8 @@ def reuse(results: Results) -> str:
     asked = f"{found['questions']} questions about {found['scenes']} scenes of the synthetic street, 8 frames a second."
     better = [below for below, own in found["below"].items() if (own["same_ci95"][0] or 0.0) > own["evenly_share"]]
     where = f"better than the control at {', '.join(better)}" if better else "nowhere better than the control"
-    told = f"The control shares as many frames of each scene, evenly chosen. Choosing them by events is {where}."
-    return "\n\n".join([asked, table(heads, rows), told])
+    part = f"The control shares as many frames of each scene, evenly chosen. Choosing them by events is {where}."
+    return "\n\n".join([asked, table(heads, rows), part])
 
 
 PAGES: dict[str, dict[str, Block]] = {

@@ -58,7 +58,7 @@ def invariance(results: Results) -> str:
 CELLS: dict[str, Callable[[Any], str]] = {
     "steps": lambda step: f"{step:.2f}",
     "same_bits": lambda shares: f"{shares['chain']:.0%}, {shares['tree']:.0%}",
-    "products": lambda told: "; ".join(f"{name} {', '.join(map(str, counts)) or 'none'}" for name, counts in told.items()),
+    "products": lambda part: "; ".join(f"{name} {', '.join(map(str, counts)) or 'none'}" for name, counts in part.items()),
 }
 
 
