@@ -93,6 +93,6 @@ def _summary(rows: list[dict[str, int]]) -> Found:
     found: Found = {"encoded_share": sum(sums["encoded"]) / sum(sums["frames"])}
     for name in ("same", "evenly"):
         found[f"{name}_share"] = sum(sums[name]) / sum(sums["asked"])
-        interval = ratio_interval(sums[name], sums["asked"], range(len(rows))) or [None, None]
-        found[f"{name}_ci95"] = [never_seen(len(rows)), 1.0] if sums[name] == sums["asked"] else interval
+        interval = ratio_interval(sums[name], sums["asked"], range(len(rows)))
+        found[f"{name}_ci95"] = [never_seen(len(rows)), 1.0] if sums[name] == sums["asked"] else interval or [None, None]
     return found

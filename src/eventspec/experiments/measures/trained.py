@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from eventspec.core import BadInput
 from eventspec.experiments.measures.alignment import CURVE
 from eventspec.experiments.measures.setup import Found, Part, Setup
 from eventspec.models.configuration import read_json
@@ -29,8 +30,8 @@ def training(setup: Setup) -> Iterator[Part]:
     found = dict[tuple[str, bool], Found]()
     for run in setup.folders:
         about, lines = read_json(run / "run.json"), _lines(run / "calibration.jsonl")
-        path = next(path for path in (run / "pair" / FIGURES, run / FIGURES) if path.exists())
-        known = read_json(path)["calibration"]
+        path = run / "pair" / FIGURES
+        known = read_json(path if path.exists() else run / FIGURES)["calibration"]
         own: Found = {name: about[name] for name in ("output", "free_running")} | {"phases": lines}
         own["parameters"] = {name: known[name]["parameters"] for name in lines[-1]["adapters"]}
         own["curves"] = [{phase: _curve(run / f"{phase}.jsonl") for phase in about["phases"]}]
@@ -54,14 +55,14 @@ def losses(setup: Setup) -> Iterator[Part]:
 
 def nulls(setup: Setup) -> Iterator[Part]:
     """Gaps of trained adapters to what is wanted of another recording at the same places."""
-    pair = _Models(setup.pair)
-    clips, wanted = answered(pair.folder, setup.folders[0], "calibration", PRESETS["cpu"].held_out, lambda *_: None, 1)
+    pair, preset = _Models(setup.pair), PRESETS[setup.size("cpu", "smoke")]
+    clips, wanted = answered(pair.folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
     folders = PairFile.read(pair.folder).adapters
     adapters = {name: load_adapter(pair.folder / where, pair.drafter, pair.target) for name, where in folders.items()}
     found = Found()
     for output, made in (("rows", RowTraining), ("features", FeatureTraining)):
         own = {name: adapter for name, adapter in adapters.items() if adapter.config.output == output}
-        judged = made(pair.frozen, pair.drafter, own, clips, wanted, PRESETS["cpu"].packed)
+        judged = made(pair.frozen, pair.drafter, own, clips, wanted, preset.packed)
         gaps, another = judged.gaps(clips, even(wanted)), judged.gaps(clips, even(wanted), apart=1)
         found |= {name: {"own": gaps[name], "another": another[name]} for name in gaps}
     yield ("nulls",), found
@@ -69,11 +70,8 @@ def nulls(setup: Setup) -> Iterator[Part]:
 
 def low_rank(setup: Setup) -> Iterator[Part]:
     """What low-rank updates of an event drafter learned, and what a pair's own drafter says of the same clips."""
-    runs, pair, preset = (
-        [read_json(run / "pair" / lora.FOLDER / lora.FIGURES) for run in setup.folders],
-        _Models(setup.pair),
-        lora.PRESETS["cpu"],
-    )
+    runs = [read_json(run / "pair" / lora.FOLDER / lora.FIGURES) for run in setup.folders]
+    pair, preset = _Models(setup.pair), lora.PRESETS[setup.size("cpu", "smoke")]
     clips, wanted = answered(pair.folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
     size = sum(parameter.numel() for parameter in pair.drafter.parameters())
     judged = lora.LowRankTraining(pair.frozen, pair.drafter, 1, clips, wanted, preset.packed)
@@ -102,6 +100,9 @@ def _join(first: Found, other: Found) -> None:
 
 
 def _lines(path: Path) -> list[Found]:
+    """BadInput where there are none."""
+    if not path.exists():
+        raise BadInput(f"{path} is missing: --folder names what `eventspec train` wrote")
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
