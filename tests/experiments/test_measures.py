@@ -21,7 +21,6 @@ from eventspec.experiments.reports import alignment, heads, main_job, numerics
 from eventspec.experiments.tables import figure
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
-from eventspec.train import adapters
 
 QUICK = Setup("nano", quick=True)
 
@@ -117,16 +116,6 @@ def test_trainings_of_one_kind_are_told_as_one(tmp_path: Path) -> None:
         "adapters": {**lost["cosine"][0]["adapters"]},
         "gaps": {"cosine": 0.5, "l2": 0.5},
     }
-
-
-@pytest.mark.long
-def test_a_training_is_read_as_it_was_left(tmp_path: Path) -> None:
-    pair = adapters.train("nano", "smoke", ["linear"], tmp_path, lambda *words: None)
-    setup = Setup(str(pair), quick=True, folders=(tmp_path,))
-    (noted,) = run("training", setup, None)["training"]["runs"]
-    assert list(noted["parameters"]) == ["linear"] and noted["output"] == "rows"
-    gaps = run("gaps-null", setup, None)["nulls"]["linear"]
-    assert gaps["own"].keys() == gaps["another"].keys() > {"cosine", "l2"}
 
 
 def test_a_folder_that_is_no_training_is_one_line(tmp_path: Path) -> None:
