@@ -31,8 +31,9 @@ HEADS = (
 )
 
 
-def test_damaged_files_of_every_format_are_read_or_refused() -> None:
-    words = [sys.executable, fuzz_formats.__file__, "--cases", "600", "--seed", "5"]
+@pytest.mark.parametrize(("cases", "seed"), [(600, 5), pytest.param(6000, 6, marks=pytest.mark.long)])
+def test_damaged_files_of_every_format_are_read_or_refused(cases: int, seed: int) -> None:
+    words = [sys.executable, fuzz_formats.__file__, "--cases", f"{cases}", "--seed", f"{seed}"]
     words += ["--recordings", str(SHARED / "recordings")] if SHARED.exists() else []
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)

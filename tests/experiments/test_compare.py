@@ -15,7 +15,7 @@ from eventspec.core import BadInput, Sampling
 from eventspec.engine.drafts import Drafts
 from eventspec.experiments import arms
 from eventspec.experiments.arms import Recordings
-from eventspec.experiments.compare import Interrupted, arms_of, compare
+from eventspec.experiments.compare import Comparison, Interrupted, arms_of, compare
 from eventspec.experiments.figures import Row, summary
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.models.loading import LoadOptions
@@ -113,7 +113,7 @@ def test_compare_writes_a_row_for_every_question_and_way(temperature: float, tmp
     names.append("autoregressive, all cores")
     out = tmp_path / "rows.jsonl"
     sampling = Sampling(max_new_tokens=24, temperature=temperature)
-    found = compare(pair, asked, methods, sampling, ["real", "shuffled", "blank"], out)
+    found = compare(Comparison(pair, asked, methods, sampling, ["real", "shuffled", "blank"]), out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(r["question_id"], r["method"]) for r in rows] == [(q.id, w) for q in asked for w in names]
     for arm in names:
@@ -130,6 +130,10 @@ METHODS = ["autoregressive", "compressed-target", "auto"]
 BRIEF = Sampling(max_new_tokens=8)
 
 
+def unlooked(pair: Pair) -> Comparison:
+    return Comparison(pair, ASKED, METHODS, BRIEF, look=False)
+
+
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
@@ -143,7 +147,7 @@ def nano() -> Pair:
 def whole(nano: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rows of a comparison that nobody stopped."""
     out = tmp_path_factory.mktemp("whole") / "rows.jsonl"
-    compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False)
+    compare(unlooked(nano), out)
     return out
 
 
@@ -156,7 +160,7 @@ def test_a_row_is_on_the_disk_as_soon_as_it_is_measured(nano: Pair, tmp_path: Pa
         return measured(*about)
 
     monkeypatch.setattr(arms, "_timed", counting)
-    compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False)
+    compare(unlooked(nano), out)
     assert counted == list(range(6))
 
 
@@ -164,7 +168,7 @@ def test_a_row_is_on_the_disk_as_soon_as_it_is_measured(nano: Pair, tmp_path: Pa
 def test_what_was_cut_off_is_gone_on_with(kept: int, nano: Pair, whole: Path, tmp_path: Path) -> None:
     out, all_rows = tmp_path / "rows.jsonl", lines(whole)
     out.write_text("\n".join([*all_rows[:kept], [*all_rows, all_rows[0]][kept][:40]]))
-    found = compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False, resume=True)
+    found = compare(unlooked(nano), out, resume=True)
     assert lines(out)[:kept] == all_rows[:kept], "as they were"
     samples = [
         [(row["method"], row["question_id"], row["token_ids"]) for row in map(json.loads, lines(p))] for p in (out, whole)
@@ -182,7 +186,7 @@ def test_what_auto_learnt_is_not_forgotten(nano: Pair, whole: Path, tmp_path: Pa
     monkeypatch.setattr(Chooser, "learn", lambda self, name, asked, answered: taught.append(name))
     out = tmp_path / "rows.jsonl"
     out.write_bytes(whole.read_bytes())
-    compare(nano, ASKED, METHODS, BRIEF, ["real"], out, look=False, resume=True)
+    compare(unlooked(nano), out, resume=True)
     assert taught == [row["chosen"] for row in map(json.loads, lines(whole)) if row["method"] == "auto"]
 
 
@@ -193,12 +197,12 @@ def test_an_interrupt_keeps_what_there_is_and_tells_it(nano: Pair, tmp_path: Pat
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as told:
-        compare(nano, ASKED, METHODS, BRIEF, ["real"], out, interrupted, look=False)
+        compare(unlooked(nano), out, interrupted)
     assert (told.value.rows, told.value.wanted) == (3, 6)
     assert told.value.summary is not None and told.value.summary["n"] == 1
     assert len(lines(out)) == 3
     with pytest.raises(BadInput, match="holds rows already: go on with them by --resume"):
-        compare(nano, ASKED, METHODS, BRIEF, ["real"], out)
+        compare(Comparison(nano, ASKED, METHODS, BRIEF), out)
     assert len(lines(out)) == 3
 
 
@@ -218,15 +222,14 @@ def test_rows_of_another_comparison_are_not_gone_on_with(
 ) -> None:
     out = tmp_path / "rows.jsonl"
     out.write_bytes(whole.read_bytes())
-    given = {"pair": nano, "questions": ASKED, "methods": METHODS, "sampling": BRIEF, "events": ["real"]}
     with pytest.raises(BadInput, match=says):
-        compare(**{**given, **other}, out=out, resume=True)
+        compare(replace(Comparison(nano, ASKED, METHODS, BRIEF), **other), out, resume=True)
     assert out.read_bytes() == whole.read_bytes()
 
 
 def test_rows_of_another_pair_and_files_that_hold_no_rows(nano: Pair, whole: Path, tmp_path: Path) -> None:
     out, first = tmp_path / "rows.jsonl", lines(whole)[0]
-    asked = (ASKED, METHODS, BRIEF, ["real"], out)
+    asked = Comparison(nano, ASKED, METHODS, BRIEF)
     for text, says in (
         (first.replace('"weights": "', '"weights": "0'), "was measured with weights 0"),
         (json.dumps({**json.loads(first), "settings": None}), "does not say how its rows were measured"),
@@ -235,7 +238,7 @@ def test_rows_of_another_pair_and_files_that_hold_no_rows(nano: Pair, whole: Pat
     ):
         out.write_text(text + "\n")
         with pytest.raises(BadInput, match=says):
-            compare(nano, *asked, resume=True)
+            compare(asked, out, resume=True)
         assert out.read_text() == text + "\n"
 
 
@@ -243,11 +246,11 @@ def test_looks_are_kept_beside_the_rows_and_not_repeated(nano: Pair, tmp_path: P
     out = tmp_path / "rows.jsonl"
     gone = {"question_id": "9", "method": "cross-modal", "vision": None, "note": "of rows that are gone"}
     (tmp_path / "rows.vision.jsonl").write_text(json.dumps(gone) + "\n")
-    asked = (nano, ASKED, ["autoregressive", "cross-modal"], BRIEF, ["real"], out)
-    found = compare(*asked)["methods"]["cross-modal"]
+    asked = Comparison(nano, ASKED, ["autoregressive", "cross-modal"], BRIEF)
+    found = compare(asked, out)["methods"]["cross-modal"]
     assert len(lines(tmp_path / "rows.vision.jsonl")) == 2 and found["vision_tokens"] > 0
     monkeypatch.setattr("eventspec.experiments.compare.vision_acceptance", lambda *about: None)
-    again = compare(*asked, resume=True)["methods"]["cross-modal"]
+    again = compare(asked, out, resume=True)["methods"]["cross-modal"]
     assert again == found
 
 
@@ -258,7 +261,7 @@ def test_what_several_drafters_name_first_is_what_their_merge_keeps(nano: Pair, 
     both = Drafts.by(blind, seeing, merge=lambda proposals, budget: proposals[-1])
     pair = nano.with_method("both", replace(nano.method("cross-modal"), drafts=both))
     methods = ["autoregressive", "cross-modal", "both", "prior"]
-    found = compare(pair, ASKED, methods, BRIEF, ["real"], tmp_path / "rows.jsonl")["methods"]
+    found = compare(Comparison(pair, ASKED, methods, BRIEF), tmp_path / "rows.jsonl")["methods"]
     seen = {name: found[name]["acceptance_vision"] for name in methods[1:]}
     assert seen["both"] == seen["cross-modal"] > seen["prior"] == 0
 
@@ -267,7 +270,8 @@ def test_low_precision_is_compared_by_the_targets_own_gap(folders: Folders, tmp_
     how = LoadOptions(dtype=torch.bfloat16, frames=2)
     pair = load_folders(folders.video_llava, folders.eventgpt, how=how, device_plan="one")
     asked = [Question(f"{i}", CLIPS / "davis346_traffic_1s", "is the car on the way" + " then" * i, "?") for i in range(3)]
-    found = compare(pair, asked, ["autoregressive", "cross-modal"], Sampling(max_new_tokens=16), ["real"], tmp_path / "rows")
+    asking = Comparison(pair, asked, ["autoregressive", "cross-modal"], Sampling(max_new_tokens=16))
+    found = compare(asking, tmp_path / "rows")
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
     assert all("the target runs in bfloat16: identity is claimed in fp32 only" in r["notes"] for r in rows)
     apart = [r["first_difference"] for r in rows if r["first_difference"] is not None]
@@ -340,7 +344,7 @@ def test_a_lossy_answer_is_told_in_every_context(contexts: list[str], tmp_path: 
     texts = ("Describe the scene.", "What did you see?")
     questions = [Question(str(number), CLIPS / "street_scene", text, "-") for number, text in enumerate(texts)]
     methods, sampling = ["autoregressive", "prior", "compressed-target", "auto"], Sampling(max_new_tokens=24)
-    found = compare(pair, questions, methods, sampling, ["real"], out, look=False, contexts=contexts)["methods"]
+    found = compare(Comparison(pair, questions, methods, sampling, contexts=contexts, look=False), out)["methods"]
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["context"] for row in rows} == set(contexts)
     last = contexts[-1]

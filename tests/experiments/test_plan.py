@@ -9,7 +9,8 @@ import pytest
 
 from eventspec.core import BadInput
 from eventspec.experiments.figures import Row
-from eventspec.experiments.plan import BASE, StageTimes, chain_ahead, outlook, plain, rule_of_thumb
+from eventspec.experiments.names import BASE
+from eventspec.experiments.plan import StageTimes, chain_ahead, outlook, plain, rule_of_thumb
 from eventspec.experiments.profiles import BEST_CASE, PROFILES, RECORDED, methods_of, profile
 from eventspec.experiments.stages import held_out_error, measure, profile_of, stages_of, street_questions
 from eventspec.pairs import load_pair

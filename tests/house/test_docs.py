@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 FENCE = re.compile(r"(?:^<!-- run: (?P<how>[^>]*?) -->\n)?^```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
-REPORTS = ("docs_figures.py", "heads_report.py", "numerics_report.py", "alignment_report.py")
 
 
 @dataclass(frozen=True)
@@ -196,12 +193,9 @@ def test_a_broken_link_is_found() -> None:
     ]
 
 
-@pytest.mark.parametrize("script", REPORTS)
-def test_the_figures_of_the_pages_are_what_the_results_say(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / script, "--check"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{done.stderr}: run python benchmarks/{script}"
+def test_the_figures_of_readme_and_docs_are_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert cli.run(["bench", "report", "--check"]) == 0, "run eventspec bench report"
 
 
 def test_the_architecture_is_read_in_one_sitting() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eventspec.cli.bars import Tell, tracked
+from eventspec.cli.bench_run import gpu, report, run
 from eventspec.cli.events import Order, Sensor
 from eventspec.cli.generate import Device, Dtype, Risk, Target
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
+from eventspec.cli.picture import picture
 
 if TYPE_CHECKING:
     from eventspec.events import Monotonic
-    from eventspec.experiments.arms import Arm
     from eventspec.pairs import Pair
     from eventspec.recordings import Recording
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
-
 
 Events = Annotated[
     list[str] | None,
@@ -96,8 +96,8 @@ def compare(
     _check_places(questions, out, plot, resume)  # before the imports, which take seconds
 
     from eventspec.core import Sampling
-    from eventspec.experiments.compare import Interrupted, check_arms
-    from eventspec.experiments.compare import compare as run
+    from eventspec.experiments.compare import Comparison, Interrupted, check_arms, others_of
+    from eventspec.experiments.compare import compare as measure
     from eventspec.pairs import check_method
     from eventspec.recordings.qa import read_questions
 
@@ -114,12 +114,12 @@ def compare(
         ready, drafter, models = _folders(target, drafter or [], methods, device_plan, dtype, device)
         about |= models
     ready = ready if risk is None else ready.with_risk(risk)
-    more = {"drafter": drafter, "head": head, "compress": compress, "adapter": adapter}
-    others = _others(ready, kinds[0], more, fit=target is None)
-    measured = partial(run, ready, asked, methods, sampling, kinds, out, opening=opening, others=others, contexts=contexts)
+    choices = {"drafter": drafter or (), "head": head or (), "compress": compress or (), "adapter": adapter or ()}
+    others = others_of(ready, choices, kinds[0], fit=target is None)
+    asking = Comparison(ready, asked, methods, sampling, kinds, contexts, others, opening, about=about)
     try:
         with tracked() as show:
-            found = measured(progress=partial(_compared, show), resume=resume, about=about)
+            found = measure(asking, out, partial(_compared, show), resume)
     except Interrupted as cut:
         stopped = f"stopped: {out} keeps {cut.rows} of {cut.wanted} rows, --resume goes on with it"
         _tell(cut.summary, out, plot, as_json, stopped)
@@ -197,25 +197,6 @@ def _folders(
     return loaded, drafters[1:], {**about, "vocabulary": mapping, "device": device}
 
 
-def _others(pair: Pair, events: str, more: Mapping[str, list[str] | None], fit: bool) -> list[Arm]:
-    """Arms beyond the methods: other event drafters, heads, compressions and adapters of the same target. fit: heads draft as
-    is worth it on this machine."""
-    from eventspec.experiments.arms import Arm
-    from eventspec.pairs import warm_up
-    from eventspec.pairs.methods import LOSSY, drafting_by
-    from eventspec.pairs.parts import EVENT_METHOD
-    from eventspec.pairs.specs import DrafterSpec
-
-    drafters, heads, compressions, adapters = (more[choice] or [] for choice in ("drafter", "head", "compress", "adapter"))
-    specs = [(name, DrafterSpec.parse(name, pair.parts.drafters)) for name in drafters]
-    made = [(EVENT_METHOD, name, pair.with_event_drafter(spec.drafter, spec.mapping)) for name, spec in specs]
-    headed = [(name, pair.with_head(name)) for name in heads]
-    made += [("eagle", name, warm_up(other, ("eagle",)) if fit else other) for name, other in headed]
-    made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
-    made += [(drafting_by(pair.parts, name), name, pair.with_adapter(name)) for name in adapters]
-    return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]
-
-
 def _tell(found: dict[str, Any] | None, out: Path, plot: Path | None, as_json: bool, stopped: str | None = None) -> None:
     """The summary for people or programs, and its picture; of a comparison that was `stopped` as far as it came."""
     from rich.console import Console
@@ -223,7 +204,7 @@ def _tell(found: dict[str, Any] | None, out: Path, plot: Path | None, as_json: b
     from eventspec.cli.comparison import lines
 
     if found is not None and plot is not None:
-        from eventspec.experiments.chart import draw
+        from eventspec.experiments.charts import draw
 
         plot.parent.mkdir(parents=True, exist_ok=True)
         draw(found, plot)
@@ -235,3 +216,9 @@ def _tell(found: dict[str, Any] | None, out: Path, plot: Path | None, as_json: b
         typer.echo(beside if plot is None else f"{beside}; picture: {plot}")
     if stopped is not None:
         typer.echo(stopped, err=True)
+
+
+bench.command()(run)
+bench.command()(report)
+bench.command()(gpu)
+bench.command()(picture)

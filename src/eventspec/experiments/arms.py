@@ -14,12 +14,12 @@ from eventspec.core import BadInput, Sampling
 from eventspec.engine.method import AnswerTimes, QuestionInfo
 from eventspec.events.disturb import blank, scattered
 from eventspec.experiments.figures import Row
+from eventspec.experiments.names import CONTEXTS
 from eventspec.pairs import Pair
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
 Opening = Callable[[Path], Recording]
-CONTEXTS = ("cold", "warm", "live")
 OTHER_QUESTIONS = (ANY_QUESTION, "Describe the scene.")
 """The question before the one that is timed, in a warm context: the first that is another."""
 
@@ -40,7 +40,7 @@ class Arm:
 class Recordings:
     """Opened recordings by path, and what a control makes of their events."""
 
-    def __init__(self, questions: list[Question], opening: Opening = Recording.open) -> None:
+    def __init__(self, questions: Sequence[Question], opening: Opening = Recording.open) -> None:
         self.paths = list(dict.fromkeys(q.recording for q in questions))
         self._opening = opening
         self._opened: dict[Path, Recording] = {}
@@ -78,7 +78,7 @@ def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling
 
 
 def ready(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
-    """The same behind the work that the arm's context stands for, which is done by then."""
+    """The same after the work that the arm's context stands for, which is done by then."""
     if arm.context == "cold":
         return ask(arm, recordings, question, sampling)
     context = arm.pair.open(recordings.get(question.recording, arm.events))
@@ -96,7 +96,7 @@ def never(question: Question, arm: Arm) -> Row | None:
 
 
 def ignore(row: Row) -> None:
-    """Nobody keeps the row."""
+    """The row is not kept."""
 
 
 def interleaved(
@@ -107,7 +107,7 @@ def interleaved(
     known: Callable[[Question, Arm], Row | None] = never,
     keep: Callable[[Row], None] = ignore,
 ) -> Iterator[tuple[Question, dict[str, Row]]]:
-    """Every question in every arm, in an order drawn anew for each: rows by arm, behind every question.
+    """Every question in every arm, in an order drawn for each: rows by arm, after every question.
 
     The first question is asked once before, in all arms, and thrown away: caches, threads and kernels of every path are warm.
     `known` gives what an earlier run measured, which is not measured again; `keep` is handed every other row at once.

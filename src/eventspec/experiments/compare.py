@@ -8,33 +8,37 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from eventspec.core import BadInput, Sampling
 from eventspec.experiments.afterwards import first_difference, vision_acceptance
-from eventspec.experiments.arms import CONTEXTS, Arm, Opening, Recordings, interleaved
-from eventspec.experiments.figures import BASE, Row, summary
+from eventspec.experiments.arms import Arm, Opening, Recordings, interleaved
+from eventspec.experiments.figures import Row, summary
+from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, with_events
 from eventspec.experiments.rows import RowFile, beside, check_place
 from eventspec.machine import processor
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.session import LanguageTarget
-from eventspec.pairs import Pair
-from eventspec.pairs.parts import ends_of
+from eventspec.pairs import Pair, warm_up
+from eventspec.pairs.methods import LOSSY, drafting_by
+from eventspec.pairs.parts import EVENT_METHOD, ends_of
+from eventspec.pairs.specs import DrafterSpec
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
-EVENTS = ("real", "blank", "shuffled", "scattered")
-SEES_EVENTS = ("cross-modal", "aligned", "event-eagle", "skip-encode", "cascade", "hybrid", "auto")
-ALL_CORES = f"{BASE}, all cores"
+Progress = Callable[[int, int], None]
 
 
-def check_arms(methods: list[str], events: list[str], contexts: Sequence[str]) -> None:
+def quiet(done: int, total: int) -> None:
+    """Progress that is not shown."""
+
+
+def check_arms(methods: Sequence[str], events: Sequence[str], contexts: Sequence[str]) -> None:
     """BadInput for contexts and kinds of events that do not exist, or that no method sees."""
     for context in contexts:
         if context not in CONTEXTS:
@@ -50,7 +54,9 @@ def check_arms(methods: list[str], events: list[str], contexts: Sequence[str]) -
         raise BadInput(f"{problem}: add the method {' or '.join(SEES_EVENTS)}, or leave --events out")
 
 
-def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequence[str] = CONTEXTS[:1]) -> list[Arm]:
+def arms_of(
+    pair: Pair, methods: Sequence[str], events: Sequence[str] = EVENTS[:1], contexts: Sequence[str] = CONTEXTS[:1]
+) -> list[Arm]:
     """Every method with the first kind of events; those that see events with the other kinds too; the baseline on all cores;
     each in every context. A method that chooses learns in each arm apart. BadInput for what does not exist."""
     check_arms(methods, events, contexts)
@@ -59,10 +65,23 @@ def arms_of(pair: Pair, methods: list[str], events: list[str], contexts: Sequenc
         pair.method(method)
         arms.append(Arm(method, method, pair, events[0]))
         if method in SEES_EVENTS:
-            arms += [Arm(f"{method}, {kind} events", method, pair, kind) for kind in events[1:]]
+            arms += [Arm(with_events(method, kind), method, pair, kind) for kind in events[1:]]
     if BASE in methods and pair.workers.placement == "two":
         arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
     return in_contexts(arms, contexts)
+
+
+def others_of(pair: Pair, choices: Mapping[str, Sequence[str]], events: str = EVENTS[0], fit: bool = True) -> list[Arm]:
+    """Arms beyond the methods, with other parts of the same target: `choices` has names of event drafters (`drafter`), heads
+    (`head`), compressions (`compress`) and adapters (`adapter`). `fit`: heads draft as is worth it on this machine."""
+    drafters, heads, compressions, adapters = (choices.get(name, ()) for name in ("drafter", "head", "compress", "adapter"))
+    specs = [(name, DrafterSpec.parse(name, pair.parts.drafters)) for name in drafters]
+    made = [(EVENT_METHOD, name, pair.with_event_drafter(spec.drafter, spec.mapping)) for name, spec in specs]
+    headed = [(name, pair.with_head(name)) for name in heads]
+    made += [("eagle", name, warm_up(other, ("eagle",)) if fit else other) for name, other in headed]
+    made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
+    made += [(drafting_by(pair.parts, name), name, pair.with_adapter(name)) for name in adapters]
+    return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]
 
 
 def in_contexts(arms: Sequence[Arm], contexts: Sequence[str]) -> list[Arm]:
@@ -75,14 +94,6 @@ def in_contexts(arms: Sequence[Arm], contexts: Sequence[str]) -> list[Arm]:
     ]
 
 
-def _names(arms: Sequence[Arm]) -> list[str]:
-    """Of all arms; BadInput where two have the same."""
-    names = [arm.name for arm in arms]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
-    return names
-
-
 def base_of(found: dict[str, Row]) -> Row | None:
     """The baseline's row of a question, of a cold context where there is one; None where the baseline was not run."""
     rows = [row for row in found.values() if row["drafter"] == BASE]
@@ -90,91 +101,128 @@ def base_of(found: dict[str, Row]) -> Row | None:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody stopped a comparison, `rows` of `wanted` are on the disk; `summary` is that of the questions which every arm has
+    """A comparison was stopped with `rows` of `wanted` on the disk; `summary` is that of the questions which every arm has
     answered, None without any."""
 
     def __init__(self, summary: dict[str, Any] | None, rows: int, wanted: int) -> None:
-        super().__init__(f"interrupted behind {rows} of {wanted} rows")
+        super().__init__(f"interrupted after {rows} of {wanted} rows")
         self.summary, self.rows, self.wanted = summary, rows, wanted
 
 
-def compare(
-    pair: Pair,
-    questions: list[Question],
-    methods: list[str],
-    sampling: Sampling,
-    events: list[str],
-    out: Path,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-    opening: Opening = Recording.open,
-    others: Sequence[Arm] = (),
-    look: bool = True,
-    contexts: Sequence[str] = CONTEXTS[:1],
-    resume: bool = False,
-    about: Mapping[str, Any] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Run every question in every arm, in an order drawn anew for each, and write every row as soon as it is measured; returns
-    the summary. `others` are further arms, such as the same target with other drafters. `look`: whether to find out afterwards
-    what each drafter would say where the blind prior is wrong, which takes longer than the answers; it is kept beside `out` as
-    NAME.vision.jsonl. `resume`: only what `out` lacks is measured. `about`: what else the rows depend on, by name.
+@dataclass(frozen=True)
+class Comparison:
+    """Which questions are asked, and in which arms: every method of a pair with every kind of events in every context, and
+    `others`, further arms such as the same target with other drafters."""
+
+    pair: Pair
+    questions: Sequence[Question]
+    methods: Sequence[str]
+    sampling: Sampling = field(default_factory=Sampling)
+    events: Sequence[str] = EVENTS[:1]
+    contexts: Sequence[str] = CONTEXTS[:1]
+    others: Sequence[Arm] = ()
+    opening: Opening = Recording.open
+    look: bool = True
+    """Whether to find out afterwards what each drafter would say where the blind prior is wrong, which takes longer than the
+    answers; it is kept beside the rows as NAME.vision.jsonl."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What else the rows depend on, by name."""
+
+    def arms(self) -> list[Arm]:
+        """All of them. BadInput for methods, events and contexts that do not exist, and for two arms with one name."""
+        own = arms_of(self.pair, self.methods, self.events, self.contexts)
+        arms = [*own, *in_contexts(self.others, self.contexts)]
+        names = [arm.name for arm in arms]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise BadInput(f"'{min(twice)}' is there twice: every arm to answer needs a name of its own")
+        return arms
+
+
+def compare(asked: Comparison, out: Path, progress: Progress = quiet, resume: bool = False) -> dict[str, Any]:
+    """Run every question in every arm, in a random order for each, and write every row as soon as it is measured; returns the
+    summary. `resume`: only what `out` lacks is measured. `progress` is called with the steps that are done, and all.
 
     `first_difference` of a row is null until all are measured. BadInput where `out` holds rows that were measured otherwise, or
-    that nobody wants to go on with. A KeyboardInterrupt becomes `Interrupted`, with what there is.
+    that are not to be gone on with. A KeyboardInterrupt becomes `Interrupted`, with what there is.
     """
-    arms = [*arms_of(pair, methods, events, contexts), *in_contexts(others, contexts)]
-    names, recordings = _names(arms), Recordings(questions, opening)
-    check_place(out, resume)
-    rows, settings = RowFile(out, resume), settings_of(pair, sampling, about)
-    rows.check({arm.name: {"events": arm.events, "context": arm.context} for arm in arms}, questions, settings)
-    looks = RowFile(beside(out), resume=True)
-    _must_have_frames(pair, recordings)
-    table, steps = list[dict[str, Row]](), len(questions) * (1 + look)
-
-    def keep(row: Row) -> None:
-        if not len(rows):
-            looks.discard()  # of rows that are gone
-        row.update(first_difference=None, settings=settings)
-        rows.add(row)
-
-    def summed() -> dict[str, Any]:
-        return summary(_with_looks(table, looks), names, {**environment(pair, events), **about})
-
+    running = _Running(asked, out, resume)
     try:
-        for _, found in interleaved(arms, recordings, questions, sampling, lambda q, arm: rows.get(arm.name, q.id), keep):
-            table.append(found)
-            progress(len(table), steps)
-        for number, (question, found) in enumerate(zip(questions, table, strict=True), 1):
-            for arm in arms:
-                _look(arm, recordings, question, sampling, found, looks if look else None)
-            progress(len(questions) + number, max(steps, len(questions) + number))
+        running.measure(progress)
+        running.look(progress)
     except KeyboardInterrupt:
-        raise Interrupted(summed() if table else None, len(rows), len(arms) * len(questions)) from None
+        summed = running.summary() if running.table else None
+        raise Interrupted(summed, len(running.rows), len(running.arms) * len(asked.questions)) from None
     finally:
-        rows.close()
-        looks.close()
-        for arm in arms:
-            if arm.pair.workers is not pair.workers:
+        running.close()
+    running.rows.rewrite(row for found in running.table for row in found.values())
+    return running.summary()
+
+
+class _Running:
+    """A comparison under way: its arms, the rows on the disk, and `table`, the rows by arm of every question that all arms have
+    answered."""
+
+    def __init__(self, asked: Comparison, out: Path, resume: bool) -> None:
+        self.asked, self.arms, self.table = asked, asked.arms(), list[dict[str, Row]]()
+        self.recordings = Recordings(asked.questions, asked.opening)
+        check_place(out, resume)
+        self.rows, self.settings = RowFile(out, resume), settings_of(asked.pair, asked.sampling, asked.about)
+        about = {arm.name: {"events": arm.events, "context": arm.context} for arm in self.arms}
+        self.rows.check(about, asked.questions, self.settings)
+        self.looks = RowFile(beside(out), resume=True)
+        _must_have_frames(asked.pair, self.recordings)
+
+    def measure(self, progress: Progress) -> None:
+        """Time every question in every arm."""
+        questions = self.asked.questions
+        rows = interleaved(self.arms, self.recordings, questions, self.asked.sampling, self._known, self._keep)
+        for number, (_, found) in enumerate(rows, 1):
+            self.table.append(found)
+            progress(number, len(questions) * (1 + self.asked.look))
+
+    def _known(self, question: Question, arm: Arm) -> Row | None:
+        return self.rows.get(arm.name, question.id)
+
+    def _keep(self, row: Row) -> None:
+        if not len(self.rows):
+            self.looks.discard()  # of rows that are gone
+        row.update(first_difference=None, settings=self.settings)
+        self.rows.add(row)
+
+    def look(self, progress: Progress) -> None:
+        """Where every answer leaves the baseline's, into its row; what its drafter would say where the blind prior is wrong,
+        into a file of its own."""
+        questions, sampling = self.asked.questions, self.asked.sampling
+        for number, (question, found) in enumerate(zip(questions, self.table, strict=True), len(questions) + 1):
+            for arm in self.arms:
+                row = found[arm.name]
+                row["first_difference"] = first_difference(arm, self.recordings, question, sampling, base_of(found), row)
+                if self.asked.look and self.looks.get(arm.name, question.id) is None:
+                    self._look_blind(arm, question, row)
+            if self.asked.look:
+                progress(number, 2 * len(questions))
+
+    def _look_blind(self, arm: Arm, question: Question, row: Row) -> None:
+        note = None
+        try:
+            vision = vision_acceptance(arm, self.recordings, question, self.asked.sampling, row["token_ids"])
+        except Exception as error:  # a drafter that fails: the note says so, and everything else stays
+            vision, note = None, f"{arm.name} failed: {type(error).__name__}"
+        if vision is not None or note is not None:
+            self.looks.add({"question_id": question.id, "method": arm.name, "vision": vision, "note": note})
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of every arm so far."""
+        where = {**environment(self.asked.pair, self.asked.events), **self.asked.about}
+        return summary(_with_looks(self.table, self.looks), [arm.name for arm in self.arms], where)
+
+    def close(self) -> None:
+        """Close the files, and the workers of arms that have their own."""
+        self.rows.close()
+        self.looks.close()
+        for arm in self.arms:
+            if arm.pair.workers is not self.asked.pair.workers:
                 arm.pair.workers.close()
-    rows.rewrite(row for found in table for row in found.values())
-    return summed()
-
-
-def _look(
-    arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, found: dict[str, Row], looks: RowFile | None
-) -> None:
-    """What is found out about an arm's answer afterwards: where it leaves the baseline's, into its row, and into `looks` what
-    its drafter would say where the blind prior is wrong."""
-    row = found[arm.name]
-    row["first_difference"] = first_difference(arm, recordings, question, sampling, base_of(found), row)
-    if looks is None or looks.get(arm.name, question.id) is not None:
-        return
-    note = None
-    try:
-        vision = vision_acceptance(arm, recordings, question, sampling, row["token_ids"])
-    except Exception as error:  # a drafter that fails: its looks say so, and everything else stays
-        vision, note = None, f"{arm.name} failed: {type(error).__name__}"
-    if vision is not None or note is not None:
-        looks.add({"question_id": question.id, "method": arm.name, "vision": vision, "note": note})
 
 
 def _with_looks(table: list[dict[str, Row]], looks: RowFile) -> list[Row]:
@@ -211,12 +259,12 @@ def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
         raise BadInput(f"{problem}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
 
 
-def environment(pair: Pair, events: list[str]) -> dict[str, Any]:
+def environment(pair: Pair, events: Sequence[str] = EVENTS[:1]) -> dict[str, Any]:
     """What the figures depend on."""
     return {
         "pair": pair.name,
         "pair_sha256": pair.fingerprint(adapters=False),
-        "events": events,
+        "events": list(events),
         "device_plan": pair.workers.placement,
         "python": platform.python_version(),
         "torch": torch.__version__,

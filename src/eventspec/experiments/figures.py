@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from eventspec.experiments.names import BASE, CONTROLS
 from eventspec.experiments.statistics import mean, ratio_interval, ratio_of_sums
 
-BASE = "autoregressive"
-CONTROLS = ("prior", "ngram", "hybrid-blind")
 SHORT_WORDS = 20
 """A question is short when its right answer has at most so many words."""
 TIE_GAP = 1e-4

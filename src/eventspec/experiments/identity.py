@@ -1,6 +1,6 @@
 """Is every method's answer the target's own? Many answers of every arm beside plain decoding, token by token.
 
-Used by `eventspec doctor --self-test` (a minute, on the user's machine) and `benchmarks/identity.py` (millions of tokens).
+Used by `eventspec doctor --self-test` (a minute, on the user's machine) and `bench run identity` (millions of tokens).
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _image_values(images: list[Any], seen: Tensor, pixels: event_prompt.EventPix
 def _event_values(
     model: EventGpt, seen: Tensor, ids: tuple[list[int], list[int]], golden: Arrays, trained: int
 ) -> tuple[Values, bool]:
-    """Everything that a golden file may hold; `generated_ids` there begins with a BOS that nobody generated."""
+    """Everything that a golden file may hold; `generated_ids` there begins with a BOS that was not generated."""
     before, after = ids
     hidden = torch.cat([model.tower(image[None].to(model.projector.linear_1.weight)) for image in seen])
     projected = model.projector(hidden)
@@ -148,7 +148,7 @@ def _event_values(
     values["generated_ids"] = np.array([golden["generated_ids"][0], *answer])
     values.update(_scores(model.language, prompt, wanted, trained))
     if answer != wanted:
-        del values["generated_ids"]  # told by greedy_identical; differences of ids mean nothing
+        del values["generated_ids"]  # greedy_identical says whether they agree; differences of ids mean nothing
     return values, answer == wanted
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eventspec.errors import BadInput
-from eventspec.experiments.figures import BASE
+from eventspec.experiments.names import BASE
 
 RULE = (0.2, 0.4)
 """Prefill shares of the rule of thumb: above the second cross-modal drafting wins, below the first same-modality drafting."""
@@ -19,7 +19,7 @@ RULE = (0.2, 0.4)
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Milliseconds of a target's stages and of its event drafter's; None for what nobody measured."""
+    """Milliseconds of a target's stages and of its event drafter's; None for what was not measured."""
 
     vision: float | None
     """None: part of the prefill."""

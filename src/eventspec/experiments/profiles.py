@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from eventspec.errors import BadInput
-from eventspec.experiments.figures import BASE
+from eventspec.experiments.names import BASE
 from eventspec.experiments.plan import MethodProfile, StageTimes, chain_ahead, plain
 
 _PERCENT = (9.1, 22.4, 2.3, 8.2, 6.9, 16.6, 10.3, 8.7, 5.4, 2.8, 1.7, 1.1, 4.4)

@@ -15,7 +15,8 @@ from eventspec.costs.fit import request, session_of
 from eventspec.costs.forwards import measure_level, measure_verify
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
-from eventspec.experiments.figures import BASE, Row
+from eventspec.experiments.figures import Row
+from eventspec.experiments.names import BASE
 from eventspec.experiments.plan import MethodProfile, StageTimes, outlook
 from eventspec.experiments.statistics import ratio_of_sums
 from eventspec.pairs import Pair

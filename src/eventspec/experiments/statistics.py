@@ -1,10 +1,13 @@
-"""One definition of each figure: ratios of sums, their bootstrap intervals, shares. They know no models."""
+"""One definition of each statistic: ratios of sums, shares, correlations, and their intervals. They know no models."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
+
+from eventspec.core import BadInput
 
 FEWEST = 5
 """Groups that an interval takes. With four, one draw in 64 takes a single group four times, so that the ends of a 95 % interval
@@ -35,3 +38,38 @@ def ratio_interval(
 def mean(values: Sequence[float]) -> float | None:
     """The mean, None when there is nothing."""
     return float(np.mean(values)) if len(values) else None
+
+
+def wilson(count: int, of: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share, as if what is counted were independent."""
+    interval = scipy().binomtest(count, of).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def never_seen(trials: int) -> float:
+    """The lower end of the one-sided 95 % interval of a share that was 1 in all trials."""
+    return float(scipy().binomtest(trials, trials, alternative="greater").proportion_ci(0.95, "exact").low)
+
+
+def rank_correlation(groups: Sequence[Sequence[tuple[float, float]]], draws: int = 2000) -> list[float | None]:
+    """Spearman's correlation of pairs, and its 95 % bootstrap interval, resampling whole groups of equal size: [value, low,
+    high]; no interval for fewer than `FEWEST` groups."""
+    pairs = np.array(groups, float)  # [groups, pairs, 2]
+    value = float(scipy().spearmanr(*pairs.reshape(-1, 2).T).statistic)
+    if len(pairs) < FEWEST:
+        return [value, None, None]
+    drawn = pairs[np.random.default_rng(0).integers(len(pairs), size=(draws, len(pairs)))].reshape(draws, -1, 2)
+    ranks = scipy().rankdata(drawn, axis=1)
+    ranks -= ranks.mean(1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # a draw of one value alone has no correlation
+        found = ranks.prod(2).sum(1) / np.sqrt((ranks**2).sum(1).prod(1))
+    return [value, *(float(end) for end in np.nanpercentile(found, [2.5, 97.5]))]
+
+
+def scipy() -> Any:
+    """The module `scipy.stats`. BadInput where it is not installed."""
+    try:
+        from scipy import stats
+    except ImportError:
+        raise BadInput("these statistics need scipy: pip install 'eventspec[bench]'") from None
+    return stats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eventspec.experiments.figures import BASE
+from eventspec.experiments.names import BASE
 from eventspec.experiments.statistics import FEWEST
 from eventspec.lanes.workers import described_placement
 

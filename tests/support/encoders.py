@@ -1,4 +1,4 @@
-"""Tiny encoders of every event format, for tests and benchmarks: columns x, y, t, p [E] in order of time to a file's bytes."""
+"""Tiny encoders of every event format, for tests: columns x, y, t, p [E] in order of time to a file's bytes."""
 
 from __future__ import annotations
 

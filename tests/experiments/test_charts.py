@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventspec.core import BadInput
-from eventspec.experiments.chart import draw
+from eventspec.experiments.charts import draw
 
 OWN: dict[str, Any] = {
     "lossless": True,

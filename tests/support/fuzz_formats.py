@@ -1,6 +1,6 @@
 """Feeds damaged event files to the readers: every case must be read or refused in one line, quickly and in little memory.
 
-python benchmarks/fuzz_formats.py --cases 20000 [--recordings FOLDER] [--seed 1] [--only h5]
+python tests/support/fuzz_formats.py --cases 20000 [--recordings FOLDER] [--seed 1] [--only h5]
 
 Prints one JSON object; the exit code is 1 when there was a fault.
 

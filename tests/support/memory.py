@@ -1,4 +1,4 @@
-"""The peak memory of a process, for the benchmarks that state one (Linux)."""
+"""The peak memory of a process, for the tests that bound one (Linux)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,173 @@
+"""README's moving picture: what both cameras saw, the answer as it grew, and when each model worked.
+
+An SVG that moves by CSS alone, light and dark; for readers who ask for less motion it shows its last moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eventspec.cli.bars import waiting
+from eventspec.cli.paths import given_path
+from eventspec.cli.show import grown, joined, record
+
+if TYPE_CHECKING:
+    from eventspec.core import Trace
+    from eventspec.pairs import Pair
+    from eventspec.recordings import Recording
+
+QUESTION = "Describe the scene."
+LASTS, REST = 9.0, 3.0
+"""Seconds that the slowed-down answers take, and that the last moment stays."""
+LEFT, WIDE, LINE = 250, 560, 62
+"""Where the strips begin, how wide they are, and characters in a line of text."""
+COLOURS = {"vision": "#4c78a8", "prefill": "#9ecae9", "draft": "#f58518", "verify": "#54a24b", "decode": "#b8b8b8"}
+STYLE = """
+text { font: 14px system-ui, sans-serif; fill: #1c1f24 } .soft { fill: #5a6270; font-size: 12px } .bold { font-weight: 600 }
+.guess { fill: #9a5b00; text-decoration: underline } .paper { fill: #ffffff } .box { fill: #f3f4f6; stroke: #c9ced6 }
+.now { stroke: #d62728; stroke-width: 1.5 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e8eaed } .soft { fill: #a9b1bd } .guess { fill: #ffd479 } .paper { fill: #14171b }
+  .box { fill: #1f242b; stroke: #434b57 }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One method: its heading, (seconds, committed text, provisional text) as its reader saw them, and what its models did."""
+
+    heading: str
+    growth: list[tuple[float, str, str]]
+    trace: Trace
+
+
+def picture(
+    out: Annotated[Path, typer.Option(parser=given_path, help="The SVG file.")] = Path("docs/figures/answer.svg"),
+    pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
+    example: Annotated[str, typer.Option("--recording", help="A recording with events and frames.")] = "example:street",
+) -> None:
+    """Draw README's moving picture from one run of plain decoding and one of cross-modal on this machine."""
+    with waiting("answering"):
+        from eventspec.files import check_writable, write_text
+        from eventspec.pairs import load_pair, warm_up
+        from eventspec.recordings import Recording
+
+        check_writable(out)
+        models, recording = warm_up(load_pair(pair, "two", fit=False)), Recording.open(example)
+        titles = {"autoregressive": "the video model alone", "cross-modal": "with a draft from the event camera"}
+        strips = [answered(models, recording, method, title) for method, title in titles.items()]
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, drawn(strips, recording))
+
+
+def answered(pair: Pair, recording: Recording, method: str, title: str) -> Strip:
+    """The second run of a method: the first one warms it up."""
+    from eventspec.ask import generation
+
+    generation(pair, recording, QUESTION, method).result()
+    asking = generation(pair, recording, QUESTION, method)
+    growth = grown(joined(record(asking)), pair.vocabulary.decode)
+    return Strip(f"{title}: {1e3 * asking.trace.marks['end']:.0f} ms", growth, asking.trace)
+
+
+def drawn(strips: list[Strip], recording: Recording) -> str:
+    """The whole SVG."""
+    from eventspec.events.pictures import pictures
+
+    longest = max(found.trace.marks["end"] for found in strips)
+    slower, scale = LASTS / longest, (WIDE - 70) / (1e3 * longest)
+    made = [_strip(number, found, scale, slower) for number, found in enumerate(strips)]
+    across = f"{100 * LASTS / (LASTS + REST):.2f}%, 100% {{ transform: translateX({1e3 * longest * scale:.1f}px) }}"
+    moving = f"@keyframes now {{ {across} }} .now {{ animation: now {LASTS + REST:.2f}s linear infinite }}"
+    still = "@media (prefers-reduced-motion: reduce) { * { animation: none !important } }"
+    assert recording.video is not None and recording.events is not None
+    frame = recording.video.frames[[len(recording.video.times_us) // 2]][0]
+    events = pictures(recording.events, n=5).images[2]
+    seen = _embedded(frame, 34, "video camera") + _embedded(events, 284, "event camera")
+    legend = "".join(
+        f'<rect x="{LEFT + 92 * n}" y="392" width="12" height="12" fill="{colour}"/>'
+        + _text(LEFT + 17 + 92 * n, 403, name, "soft")
+        for n, (name, colour) in enumerate(COLOURS.items())
+    )
+    notes = f"One run, {slower:.0f} times slower than it happened. Both answers are the same, token by token."
+    notes = _text(LEFT, 432, notes, "soft")
+    notes += _text(LEFT, 450, "Underlined: drafted, not verified yet; it may change.", "soft")
+    about = "the answer of the video model alone and with drafts from the event camera, growing"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 830 530" role="img" aria-label="{about}">'
+        f"<style>{STYLE}{''.join(style for _, style in made)}{moving} {still}</style>"
+        f'<rect width="830" height="530" class="paper"/>{_text(10, 22, QUESTION, "bold")}'
+        f'<line x1="{LEFT}" x2="{LEFT}" y1="136" y2="370" class="now"/>{seen}{"".join(part for part, _ in made)}'
+        f"{legend}{notes}</svg>\n"
+    )
+
+
+def _text(x: int, y: int, words: str, kind: str) -> str:
+    return f'<text x="{x}" y="{y}" class="{kind}">{html.escape(words)}</text>'
+
+
+def _embedded(image: Any, y: int, says: str) -> str:
+    """A picture uint8 [H, W, 3] in the left column, and what it shows."""
+    from PIL import Image
+
+    held = io.BytesIO()
+    Image.fromarray(image).quantize(64).save(held, "PNG", optimize=True)
+    data = base64.b64encode(held.getvalue()).decode()
+    place = f'x="10" y="{y}" width="220" height="220" image-rendering="pixelated"'
+    return f'<image {place} href="data:image/png;base64,{data}"/>{_text(10, y + 236, says, "soft")}'
+
+
+def _strip(number: int, found: Strip, scale: float, slower: float) -> tuple[str, str]:
+    """The picture and the style of one method."""
+    top, style = 34 + 170 * number, ""
+    parts = [_text(LEFT, top + 14, found.heading, "bold")]
+    parts.append(f'<rect x="{LEFT}" y="{top + 22}" width="{WIDE}" height="82" rx="4" class="box"/>')
+    ends = [slower * at for at, *_ in found.growth[1:]]
+    for step, ((at, sure, guess), end) in enumerate(zip(found.growth, [*ends, None], strict=True)):
+        style += _shown_between(f"s{number}_{step}", slower * at, end)
+        parts.append(f'<g class="s{number}_{step}">{_lines(sure, guess, LEFT + 10, top + 42)}</g>')
+    for row, lane in enumerate(("target", "drafter")):
+        spans = [span for span in found.trace.spans if span.lane == lane]
+        if spans:
+            end, height = LEFT + WIDE, top + 100 + 18 * (row + 1)
+            parts.append(f'<text x="{end}" y="{height}" class="soft" text-anchor="end">{lane}</text>')
+        for span in spans:
+            x, width = LEFT + 1e3 * span.start * scale, max(0.5, 1e3 * (span.end - span.start) * scale)
+            place = f'x="{x:.1f}" y="{top + 108 + 18 * row}" width="{width:.1f}" height="13"'
+            parts.append(f'<rect {place} fill="{COLOURS.get(span.stage, "#f2b880")}"/>')
+    return "".join(parts), style
+
+
+def _shown_between(name: str, begin: float, end: float | None) -> str:
+    """Keyframes of what is seen from `begin` to `end` seconds (None: to the last) of the loop."""
+    whole = LASTS + REST
+    start, stop = 100 * begin / whole, 100.0 if end is None else 100 * end / whole
+    frames = {0.0: begin <= 0, start: True, stop: end is None}
+    steps = " ".join(f"{at:.3f}% {{ visibility: {'visible' if on else 'hidden'} }}" for at, on in frames.items())
+    last = "visible" if end is None else "hidden"
+    return (
+        f"@keyframes {name} {{ {steps} 100% {{ visibility: {last} }} }} "
+        f".{name} {{ visibility: {last}; animation: {name} {whole:.2f}s step-end infinite }}\n"
+    )
+
+
+def _lines(sure: str, guess: str, x: int, y: int) -> str:
+    """Lines of an answer, the part that may still change marked."""
+    guess, sure = (guess, sure.lstrip()) if sure.strip() else (guess.lstrip(), "")
+    place, made = 0, []
+    for number, line in enumerate(textwrap.wrap(sure + guess, LINE) or [""]):
+        at = (sure + guess).index(line, place)
+        place = at + len(line)
+        split = min(max(len(sure) - at, 0), len(line))
+        own, rest = html.escape(line[:split]), html.escape(line[split:])
+        made.append(f'<text x="{x}" y="{y + 19 * number}" xml:space="preserve">{own}<tspan class="guess">{rest}</tspan></text>')
+    return "".join(made)

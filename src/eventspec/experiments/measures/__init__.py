@@ -1,0 +1,87 @@
+"""Which experiments there are, and how one is run: every part of its results is on the disk as soon as it is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eventspec.errors import BadInput, check_known
+from eventspec.experiments.measures import alignment, heads, identity, invariance, main_job, reuse, rounding, trained
+from eventspec.experiments.measures.setup import Found, Part, Setup
+from eventspec.files import write_text
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What it measures, the name of its results file, and which folders it takes, if any."""
+
+    says: str
+    results: str
+    measure: Callable[[Setup], Iterator[Part]]
+    folders: str = ""
+
+
+EXPERIMENTS = {
+    "main-job": Experiment("every method and control, a core a model", "main-job", main_job.apart),
+    "shared-cores": Experiment("methods and controls, cores shared out", "shared-cores", main_job.shared),
+    "identity": Experiment("answers of every arm beside plain decoding, token by token", "identity", identity.measure),
+    "rounding": Experiment("how far rows in company move from rows alone", "rounding", rounding.measure),
+    "invariance": Experiment("what batch-invariant rows would cost", "invariance", invariance.measure),
+    "reuse": Experiment("answers that change when frames share features", "reuse", reuse.measure),
+    "heads": Experiment("every head with its controls", "heads", heads.table),
+    "heads-identity": Experiment("answers of every head and kind of tree", "heads", heads.identity),
+    "trees": Experiment("kinds of trees with as many nodes", "heads", heads.trees),
+    "bound": Experiment("decoding beside what tau allows", "heads", heads.bound),
+    "scaling": Experiment("one head at several ages", "heads", heads.scaling, "checkpoints of a head, ascending"),
+    "alignment": Experiment("every adapter with its controls", "alignment", alignment.table),
+    "risk": Experiment("answers from events alone, by risk", "alignment", alignment.risk),
+    "training": Experiment("what trainings of adapters noted", "alignment", trained.training, "of `train adapter`"),
+    "losses": Experiment("one adapter by each loss alone", "alignment", trained.losses, "of `train adapter --loss`"),
+    "gaps-null": Experiment("gaps to another recording's features", "alignment", trained.nulls, "one of `train adapter`"),
+    "low-rank": Experiment("low-rank updates of an event drafter", "alignment", trained.low_rank, "of `train lora`"),
+}
+
+
+def check(names: list[str], folders: tuple[Path, ...]) -> None:
+    """BadInput for names that do not exist, and where folders are missing or not wanted."""
+    check_known("experiment", names, EXPERIMENTS)
+    for name in names:
+        wanted = EXPERIMENTS[name].folders
+        if wanted and not folders:
+            raise BadInput(f"{name} reads folders ({wanted}): give each with --folder")
+        if folders and not wanted:
+            raise BadInput(f"{name} reads no folders: leave --folder out")
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        raise BadInput(f"{missing[0]} is no folder: --folder names one of a training")
+
+
+def run(name: str, setup: Setup, out: Path | None, fresh: bool = False) -> Found:
+    """Measure, and keep every part in the results file `out` as soon as it is there; all parts as in the file. `fresh`: what is
+    known is measured again. BadInput for a file of something else."""
+    setup, found = replace(setup, known={} if fresh or out is None else known(out)), Found()
+    for place, part in EXPERIMENTS[name].measure(setup):
+        found = with_part(found, place, part)
+        if out is not None:  # another run may have written its own part in the meantime
+            write_text(out, json.dumps(with_part(known(out), place, part), indent=1) + "\n")
+    return found
+
+
+def known(path: Path) -> Found:
+    """What a results file holds by now. BadInput for one of something else."""
+    try:
+        found = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path} cannot be read ({error}): name another file") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} holds no results: name another file")
+    return found
+
+
+def with_part(found: Found, place: tuple[str, ...], part: Found) -> Found:
+    """Results with a part at its place."""
+    if not place:
+        return part
+    below = found.get(place[0], {})
+    return {**found, place[0]: with_part(below if isinstance(below, dict) else {}, place[1:], part)}

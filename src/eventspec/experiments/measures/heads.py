@@ -1,0 +1,274 @@
+"""Heads on the target's features, compared: all of them with controls, trees with as many nodes, what drafting could at best
+give, and checkpoints of a training. All go into heads.json, each at its own key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from eventspec.core import Sampling
+from eventspec.costs.fit import Opening, behind_prompt, session_of
+from eventspec.costs.forwards import VerifyCurve, measure_rounds, measure_verify
+from eventspec.drafters import FeatureDrafter, load_head
+from eventspec.drafters.heads.checkpoint import TrainedHead
+from eventspec.drafters.heads.trees import LEVELS, STATIC, TREES, best_paths
+from eventspec.engine import DraftPolicy
+from eventspec.engine.drafts import Drafts
+from eventspec.engine.method import Method
+from eventspec.experiments.arms import Arm
+from eventspec.experiments.compare import Comparison, environment
+from eventspec.experiments.figures import Row
+from eventspec.experiments.identity import Asked, Tally, compare_answers, heads_of
+from eventspec.experiments.measures.setup import Found, Part, Setup, Street, compared, one_thread
+from eventspec.experiments.names import BASE, BLIND
+from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
+from eventspec.nn import KVCache
+from eventspec.nn.decode import block, compiled
+from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
+from eventspec.nn.linear import usable_for
+from eventspec.nn.runner import packed_layer
+from eventspec.pairs import Pair, load_pair, warm_up
+from eventspec.pairs.methods import head_folder
+from eventspec.recordings import Recording
+
+SMALL = ("massv",)
+"""Heads that are small models of their own: they grow no fixed trees."""
+NODES = (8, 16, 24, 59)
+"""Drafts in a tree; EAGLE-2's has 59 and the root."""
+LONG = 40
+"""Tokens of a long answer."""
+READ = ("eagle", "specvlm", "frugal")
+"""Heads whose reading of the prompt is compared with the published way to read it."""
+BOUND = ("eagle", "specvlm", "frugal", "eagle3")
+SEED = 9300
+Arms = Callable[[Pair], list[Arm]]
+
+
+def _asked(setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: int = 0) -> tuple[Found, dict[str, list[Row]]]:
+    """Questions whose right answers have at least so many words, in all arms, interleaved: the summary, and rows by arm. What
+    each drafter would say where the blind prior is wrong is looked up where controls are among the methods."""
+    sizes = {"scenes": setup.size(100 if len(methods) > 1 else 40, 2), "seed": SEED}
+    street = Street(sizes["scenes"], setup.size(200 if len(methods) > 1 else 100, 2), SEED, words)
+    with one_thread(), street.asked(setup, name) as (questions, rows):
+        pair = _fitted(setup, load_pair(setup.pair, "one", fit=False), {})
+        asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
+        part, found = compared(asked, rows, setup)
+        return {**sizes, **part}, found
+
+
+def _fitted(setup: Setup, pair: Pair, known: Opening, methods: Sequence[str] | None = None) -> Pair:
+    """A pair with the budgets that its drafts are worth on this machine, which learns nothing: what each would learn of its own
+    rounds differs by chance."""
+    if not setup.quick:
+        pair = warm_up(pair, known=known) if methods is None else warm_up(pair, tuple(methods), known)
+    return replace(pair, methods={name: replace(method, learnt=None) for name, method in pair.methods.items()})
+
+
+def table(setup: Setup) -> Iterator[Part]:
+    """Every head, with controls and other trees, and read as published."""
+
+    def arms(pair: Pair) -> list[Arm]:
+        names = [name for name in pair.parts.heads if name not in SMALL]
+        names += [f"eagle:{tree}" for tree in ("static", "published", "chain")]
+        names += [f"{name}{way}" for name in SMALL if name in pair.parts.heads for way in ("", ":pruned")]
+        names = setup.size(names, ["eagle"])
+        known: Opening = {}
+        made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in names}
+        read = [name for name in READ if name in made]
+        made |= {f"{name}:whole": _fitted(setup, _read_whole(made[name]), known, ["eagle"]) for name in read}
+        return [Arm(name, "eagle", arm) for name, arm in made.items()]
+
+    part, rows = _asked(setup, "heads", arms, (BASE, *BLIND))
+    for name, figures in part["methods"].items():
+        base, own = ([row for row in rows[arm] if row["usage"]["completion_tokens"] >= LONG] for arm in (BASE, name))
+        figures["decode_speedup_long"] = ratio_of_sums(_decoding(base), _decoding(own)) if len(base) == len(own) else None
+        figures["long"] = len(own)
+    if "trained" in (before := setup.known_at(["table"])):
+        part["trained"] = before["trained"]  # how long each head was trained is noted by hand
+    yield ("table",), part
+
+
+def _decoding(rows: Sequence[Row]) -> list[float]:
+    return [row["timing_ms"]["decode"] for row in rows]
+
+
+class WholeLayer(DraftKernel):
+    """Reads a prompt as the published code does: every row goes through the whole layer."""
+
+    def __init__(self, kernel: DraftKernel) -> None:
+        self.__dict__.update(kernel.__dict__)
+        layer = kernel.weights.layers[0]
+        self.use_packed = usable_for(layer.qkv)
+        self.all_packed = packed_layer(layer) if self.use_packed else layer
+        self.block = compiled(block)
+
+    def read(self, normed: torch.Tensor, x: torch.Tensor, rope: Any, cache: KVCache) -> torch.Tensor:
+        """As `DraftKernel.read`."""
+        if cache.length:
+            return super().read(normed, x, rope, cache)
+        stored = (cache.keys[0], cache.values[0], 0)
+        found: torch.Tensor = self.block(
+            normed, x, len(x), *rope, *stored, None, len(x), self.all_packed, self.use_packed, self.heads, self.eps
+        )
+        return found[-1:]
+
+
+def _drafter(pair: Pair) -> FeatureDrafter:
+    drafter = pair.drafter("eagle")
+    assert isinstance(drafter, FeatureDrafter)
+    return drafter
+
+
+def _read_whole(pair: Pair) -> Pair:
+    """The pair, its head reading prompts so; its policy stays."""
+    drafter = copy(_drafter(pair))
+    drafter.kernel = WholeLayer(drafter.kernel)
+    return pair.with_method("eagle", replace(pair.method("eagle"), drafts=Drafts.by(drafter)))
+
+
+def identity(setup: Setup) -> Iterator[Part]:
+    """Answers of every head with every tree it can draft, against the baseline's, token by token; no time is taken."""
+    pair, counted = load_pair(setup.pair, "one", fit=False), dict[str, dict[str, int]]()
+    with one_thread(), Street(setup.size(100, 1), setup.size(200, 1), SEED).asked(setup, "identity") as (questions, _):
+        arms = [replace(arm, name=arm.name.removeprefix("eagle, ")) for arm in heads_of(pair) if arm.method == "eagle"]
+        arms = setup.size(arms, arms[:2])
+        for number, q in enumerate(questions, 1):
+            tallies: dict[str, Tally] = {}
+            asked = Asked(q.id, Recording.open(q.recording), q.question, Sampling())
+            for _ in compare_answers(pair, arms, [asked], tallies=tallies):
+                pass
+            for arm in arms:
+                tally, own = tallies[arm.name], counted.setdefault(arm.name, {"identical": 0, "failed": 0, "drafted": 0})
+                own["identical"] += not tally.different
+                own["failed"] += tally.failed  # a drafter that gave up would be identical too
+                own["drafted"] += tally.drafted > 0
+            setup.progress(number / len(questions))
+    about = {"n": len(questions), "recordings": len({q.recording for q in questions}), "environment": environment(pair)}
+    yield ("identity",), {**about, "methods": counted}
+
+
+def _trained(pair: Pair, head: str) -> TrainedHead:
+    return load_head(head_folder(pair.parts, head), pair.parts.language_target.language)
+
+
+def trees(setup: Setup) -> Iterator[Part]:
+    """Every kind of tree with as many nodes and no floor: what the shape is worth, whatever it costs."""
+    head = "eagle"
+
+    def arms(pair: Pair) -> list[Arm]:
+        rates, drafter, found = _trained(pair, head).rates, _drafter(pair.with_head(head)), []
+        for nodes in setup.size(NODES, NODES[:1]):
+            policy = DraftPolicy(max_nodes=nodes, node_cost=0.0, level_cost=0.0)
+            levels = max(LEVELS, nodes)  # a chain of as many nodes has to be as deep
+            grown = {"dynamic": TreeConfig(levels=levels), "static": fixed_tree(best_paths(rates, nodes, levels))}
+            grown["chain"] = TreeConfig(1, levels)
+            if nodes <= len(STATIC):
+                grown["published"] = TREES["published"]
+            for kind, growth in grown.items():
+                method = Method(pair.target, Drafts.by(drafter.with_tree(growth)), policy)
+                found.append(Arm(f"{head}, {nodes} nodes, {kind}", "eagle", pair.with_method("eagle", method)))
+        return found
+
+    part, rows = _asked(setup, "trees", arms, (BASE,))
+    part["methods"] = {name: {k: own[k] for k in ("identical", "tau", "tau_ci95")} for name, own in part["methods"].items()}
+    part["against_chain"] = {
+        name: _fewer_rounds(rows[f"{name.rpartition(', ')[0]}, chain"], rows[name]) for name in part["methods"] if name != BASE
+    }
+    part["ranks"] = {head: _trained(load_pair(setup.pair, "one", fit=False), head).rates}
+    yield ("trees",), part
+
+
+def _fewer_rounds(others: list[Row], own: list[Row]) -> Found:
+    """How many rounds others take for one of ours, with its interval over recordings."""
+    theirs, ours = ([row["speculation"]["rounds"] for row in rows] for rows in (others, own))
+    interval = ratio_interval(theirs, ours, [row["recording"] for row in own])
+    return {"fewer_rounds": ratio_of_sums(theirs, ours), "ci95": interval}
+
+
+def bound(setup: Setup) -> Iterator[Part]:
+    """What tau and the measured costs allow: tau / (V(k) + c / t), and how much of it is reached on answers of at least `LONG`
+    tokens. V is measured apart, in trees of k rows that take turns with drafts; t is a step of the baseline's, c what drafting
+    takes a round, both in the run."""
+
+    def arms(pair: Pair) -> list[Arm]:
+        known: Opening = {}
+        made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in setup.size(BOUND, BOUND[:1])}
+        return [Arm(name, "eagle", arm) for name, arm in made.items()]
+
+    part, rows = _asked(setup, "bound", arms, (BASE,), words=25)
+    with one_thread():
+        curve = _verify_curve(load_pair(setup.pair, "one", fit=False), setup.size(12, 1))
+    long = {name: [r for r in own if r["usage"]["completion_tokens"] >= setup.size(LONG, 2)] for name, own in rows.items()}
+    base = long.pop(BASE)
+    step = sum(_decoding(base)) / sum(len(row["token_ids"]) - 1 for row in base)
+    found = {name: _bounded(own, base, step, curve) for name, own in long.items() if own}
+    yield (
+        ("bound",),
+        {
+            **part,
+            "bound": {"n": len(base), "step_ms": step, "curve": [curve.one, curve.counts, curve.seconds], **found},
+        },
+    )
+
+
+def _bounded(own: list[Row], base: list[Row], step: float, curve: VerifyCurve) -> Found:
+    """What is allowed and reached of one head's rows; `step` in milliseconds."""
+    rounds = sum(row["speculation"]["rounds"] - 1 for row in own)
+    nodes = sum(row["speculation"]["drafted"] for row in own) / rounds
+    # `rounds_ms` leaves out the round that is the prefill, and with it the first draft and the reading of the prompt.
+    drafts = sum(max(0, row["speculation"]["rounds"] - 2) for row in own)
+    drafting = sum(row["rounds_ms"]["drafting"] for row in own) / max(1, drafts)
+    tau = sum(len(row["token_ids"]) - 1 for row in own) / rounds
+    verify = float(np.interp(nodes + 1, (1, *curve.counts), (curve.one, *curve.seconds))) / curve.one
+    allowed, reached = tau / (verify + drafting / step), ratio_of_sums(_decoding(base), _decoding(own)) or 0.0
+    return {
+        "tau_behind_the_first": tau,
+        "nodes": nodes,
+        "V": verify,
+        "c_over_t": drafting / step,
+        "allowed": allowed,
+        "decode_speedup": reached,
+        "reached": reached / allowed,
+        "prefill_ms": sum(row["timing_ms"]["drafter_prefill"] or 0 for row in own) / len(own),
+        "V_in_run": sum(row["rounds_ms"]["model"] - row["rounds_ms"]["drafting"] for row in own) / rounds / step,
+    }
+
+
+def _verify_curve(pair: Pair, turns: int) -> VerifyCurve:
+    """V(k) after drafts, as `warm_up` measures it, over more lengths. Steps and trees take turns: what they cost drifts
+    together, by more than V is wanted to."""
+    drafter = _drafter(pair)
+
+    def measured() -> VerifyCurve:
+        alone = session_of(pair.target, 1)
+        target, begin = behind_prompt(pair, drafter.with_tree(TreeConfig(2, 24)))
+        draft, found = begin(), list[VerifyCurve]()
+        for _ in range(turns):
+            one = measure_verify(alone, (), repeats=6).one
+            found.append(measure_rounds(target, draft, one, (2, 4, 6, 8, 12, 16, 24, 40), repeats=2)[0])
+        columns = zip(*(turn.seconds for turn in found), strict=True)
+        return VerifyCurve(median(turn.one for turn in found), found[0].counts, tuple(median(column) for column in columns))
+
+    return pair.workers.start("target", measured).result()
+
+
+def scaling(setup: Setup) -> Iterator[Part]:
+    """Heads of one training at several ages, with one policy: fitted to each, the budgets would differ by chance."""
+
+    def arms(pair: Pair) -> list[Arm]:
+        return [Arm(path.name, "eagle", pair.with_head(str(path))) for path in setup.folders]
+
+    part, rows = _asked(setup, "scaling", arms, (BASE,))
+    kept = ("identical", "tau", "tau_ci95", "decode_speedup")
+    part["methods"] = {name: {key: own[key] for key in kept} for name, own in part["methods"].items()}
+    ages = pairwise(path.name for path in map(Path, setup.folders))
+    part["against_the_one_before"] = [{"from": a, "to": b, **_fewer_rounds(rows[a], rows[b])} for a, b in ages]
+    yield ("scaling",), part

@@ -1,0 +1,118 @@
+"""What every measurement is given, and what several of them need: held-out scenes, one thread, paths of draft trees."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from eventspec.core import Proposal, TargetSession, Verdict
+from eventspec.experiments.compare import Comparison, compare
+from eventspec.experiments.figures import Row
+from eventspec.experiments.rows import RowFile, beside
+from eventspec.recordings import Recording
+from eventspec.recordings.qa import Question, read_questions
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.writer import as_recording, write_scenes
+
+QUESTIONS = ("Describe the scene.", "What is ahead?", "How many road users are visible?", "Is anybody crossing the road?")
+Found = dict[str, Any]
+Part = tuple[tuple[str, ...], Found]
+"""Keys of a place in a results file, and what is found there; no key: the whole file."""
+Size = TypeVar("Size")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a measurement is given. `quick`: the smallest sizes, which show that it runs. `folders`: of trainings or
+    checkpoints, for those that read some. `work`: where scenes and rows are kept, to go on with where a run
+    was stopped; rows of a finished one go, unless `keep`. `known`: what the results file holds."""
+
+    pair: str = "embedded"
+    quick: bool = False
+    folders: tuple[Path, ...] = ()
+    work: Path | None = None
+    keep: bool = False
+    known: Found = field(default_factory=dict)
+    progress: Callable[[float], None] = lambda share: None
+
+    def size(self, whole: Size, quick: Size) -> Size:
+        """One of two sizes."""
+        return quick if self.quick else whole
+
+    def known_at(self, place: Sequence[str]) -> Found:
+        """What the results file holds at a place, nothing where there is none."""
+        found: Any = self.known
+        for key in place:
+            found = found.get(key, {}) if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Street:
+    """Rendered scenes that were held out, and questions about them whose right answers have at least so many words."""
+
+    scenes: int
+    limit: int
+    seed: int
+    words: int = 0
+
+    @contextmanager
+    def asked(self, setup: Setup, name: str) -> Iterator[tuple[list[Question], Path]]:
+        """The questions, and the file for an experiment's rows beside their recordings."""
+        with nullcontext(str(setup.work)) if setup.work else tempfile.TemporaryDirectory() as folder:
+            street = Path(folder, f"street-{self.seed}-{self.scenes}")
+            if not (street / "qa.jsonl").exists():
+                write_scenes(street, self.scenes, "test", self.seed)
+            questions = [q for q in read_questions(street / "qa.jsonl", None) if len(q.answer.split()) >= self.words]
+            yield questions[: self.limit], Path(folder, f"{name}.jsonl")
+
+
+def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[str, list[Row]]]:
+    """The summary of a comparison, which goes on with the rows that are there, and all rows by arm."""
+
+    def progress(done: int, total: int) -> None:
+        setup.progress(done / total)
+
+    part, found = compare(asked, rows, progress, resume=rows.exists()), dict[str, list[Row]]()
+    for (arm, _), row in RowFile(rows, resume=True).rows.items():
+        found.setdefault(arm, []).append(row)
+    for path in () if setup.keep else (rows, beside(rows)):
+        path.unlink(missing_ok=True)
+    return part, found
+
+
+def held_out(seed: int, index: int) -> Recording:
+    """A scene of the test split, rendered on the spot."""
+    return as_recording(make_clip(split_seed("test", seed, index)), f"scene {index}")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on a single thread, for as long as the block runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def say(session: TargetSession, tokens: Sequence[int]) -> None:
+    """Commit these tokens, of which the target has just scored all but the last as a chain."""
+    session.commit(Verdict(np.arange(len(tokens) - 1), np.array(tokens, np.int64)))
+
+
+def path_to(draft: Proposal, node: int) -> list[int]:
+    """The tokens on the way to a node, -1 for the root: none."""
+    path: list[int] = []
+    while node >= 0:
+        path.insert(0, int(draft.tokens[node]))
+        node = int(draft.parents[node])
+    return path

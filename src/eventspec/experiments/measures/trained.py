@@ -1,0 +1,113 @@
+"""What trainings of adapters and of low-rank updates noted, read from their folders, for alignment.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from eventspec.core import BadInput
+from eventspec.experiments.measures.alignment import CURVE
+from eventspec.experiments.measures.setup import Found, Part, Setup
+from eventspec.models.configuration import read_json
+from eventspec.models.eventgpt import EventGpt, load_eventgpt
+from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.pairs.adapters import load_adapter
+from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.train import lora
+from eventspec.train.adapters import FIGURES, PRESETS, even
+from eventspec.train.adapting import FeatureTraining, RowTraining
+from eventspec.train.answered import answered
+from eventspec.train.data import Questions
+from eventspec.train.frozen import FrozenTarget
+
+
+def training(setup: Setup) -> Iterator[Part]:
+    """What the calibration of trainings said, phase by phase; trainings of one kind are joined."""
+    found = dict[tuple[str, bool], Found]()
+    for run in setup.folders:
+        about, lines = read_json(run / "run.json"), _lines(run / "calibration.jsonl")
+        path = run / "pair" / FIGURES
+        known = read_json(path if path.exists() else run / FIGURES)["calibration"]
+        own: Found = {name: about[name] for name in ("output", "free_running")} | {"phases": lines}
+        own["parameters"] = {name: known[name]["parameters"] for name in lines[-1]["adapters"]}
+        own["curves"] = [{phase: _curve(run / f"{phase}.jsonl") for phase in about["phases"]}]
+        if (free := run / "free-running.json").exists():
+            own["free"] = read_json(free)
+        first = found.setdefault((about["output"], about["free_running"]), own)
+        if first is not own:
+            _join(first, own)
+    yield ("training",), {"runs": list(found.values())}
+
+
+def losses(setup: Setup) -> Iterator[Part]:
+    """The same adapter, taught by each loss of phase alignment alone and by all, and then by the same cross-entropy."""
+    found = Found()
+    for run in setup.folders:
+        name = " ".join(read_json(run / "run.json").get("losses", ["all"]))
+        lines, parts = _lines(run / "calibration.jsonl"), ("adapters", "gaps")
+        found[name] = [{"phase": line["phase"], **{part: next(iter(line[part].values())) for part in parts}} for line in lines]
+    yield ("losses",), found
+
+
+def nulls(setup: Setup) -> Iterator[Part]:
+    """Gaps of trained adapters to what is wanted of another recording at the same places."""
+    pair, preset = _Models(setup.pair), PRESETS[setup.size("cpu", "smoke")]
+    clips, wanted = answered(pair.folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
+    folders = PairFile.read(pair.folder).adapters
+    adapters = {name: load_adapter(pair.folder / where, pair.drafter, pair.target) for name, where in folders.items()}
+    found = Found()
+    for output, made in (("rows", RowTraining), ("features", FeatureTraining)):
+        own = {name: adapter for name, adapter in adapters.items() if adapter.config.output == output}
+        judged = made(pair.frozen, pair.drafter, own, clips, wanted, preset.packed)
+        gaps, another = judged.gaps(clips, even(wanted)), judged.gaps(clips, even(wanted), apart=1)
+        found |= {name: {"own": gaps[name], "another": another[name]} for name in gaps}
+    yield ("nulls",), found
+
+
+def low_rank(setup: Setup) -> Iterator[Part]:
+    """What low-rank updates of an event drafter learned, and what a pair's own drafter says of the same clips."""
+    runs = [read_json(run / "pair" / lora.FOLDER / lora.FIGURES) for run in setup.folders]
+    pair, preset = _Models(setup.pair), lora.PRESETS[setup.size("cpu", "smoke")]
+    clips, wanted = answered(pair.folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
+    size = sum(parameter.numel() for parameter in pair.drafter.parameters())
+    judged = lora.LowRankTraining(pair.frozen, pair.drafter, 1, clips, wanted, preset.packed)
+    whole = {"calibration": judged.agreement(clips, wanted), "parameters": size}
+    yield ("low-rank",), {"runs": runs, "whole": whole}
+
+
+class _Models:
+    """The models of a pair as trainings take them."""
+
+    def __init__(self, pair: str) -> None:
+        self.folder = folder_of(pair)
+        self.target: VideoLlava = load_video_llava(self.folder / "target")
+        self.drafter: EventGpt = load_eventgpt(self.folder / "drafter")
+        self.frozen = FrozenTarget(self.target, Questions(Tokenizer.from_file(str(self.folder / "tokenizer.json"))))
+
+
+def _join(first: Found, other: Found) -> None:
+    """Add another training of the same kind: further adapters."""
+    for line, more in zip(first["phases"], other["phases"], strict=True):
+        assert line["phase"] == more["phase"]
+        line["adapters"] |= more["adapters"]
+        line["gaps"] |= more["gaps"]
+    first["parameters"] |= other["parameters"]
+    first["curves"] += other["curves"]
+
+
+def _lines(path: Path) -> list[Found]:
+    """BadInput where there are none."""
+    if not path.exists():
+        raise BadInput(f"{path} is missing: --folder names what `eventspec train` wrote")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _curve(path: Path) -> list[Found]:
+    """What a stage noted in training, at `CURVE` places at most."""
+    lines = _lines(path) if path.exists() else []
+    kept = np.unique(np.linspace(0, len(lines) - 1, CURVE).astype(int)) if lines else ()
+    return [lines[place] for place in kept]

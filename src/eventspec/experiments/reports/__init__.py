@@ -1,0 +1,83 @@
+"""Which results stand where: every block and chart of README and docs, made from benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eventspec.core import BadInput
+from eventspec.experiments.tables import with_blocks
+from eventspec.files import write_text
+
+Found = dict[str, Any]
+"""What a results file holds."""
+FOLDER = Path("benchmarks/results")
+
+
+class Results:
+    """The results of a checkout by name; each file is read once."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder, self._read = root / FOLDER, dict[str, Found]()
+
+    def __getitem__(self, name: str) -> Found:
+        """BadInput where the file is missing or holds no results."""
+        if name not in self._read:
+            path = self.folder / f"{name}.json"
+            try:
+                found = json.loads(path.read_text())
+            except FileNotFoundError:
+                raise BadInput(f"{path} is missing: `eventspec bench run` makes it") from None
+            except ValueError as error:
+                raise BadInput(f"{path} holds no results ({error}): measure again, or restore it") from None
+            if not isinstance(found, dict):
+                raise BadInput(f"{path} holds no results: measure again, or restore it")
+            self._read[name] = found
+        return self._read[name]
+
+    def every(self, pattern: str) -> list[tuple[str, Found]]:
+        """(file name, results) of all files below the folder that fit a pattern, in the order of their names."""
+        paths = sorted(self.folder.glob(pattern))
+        return [(path.name, self[path.relative_to(self.folder).with_suffix("").as_posix()]) for path in paths]
+
+
+Block = Callable[[Results], str]
+"""The text of a block, or of a chart."""
+
+
+def checkout(folder: Path) -> Path:
+    """The root of the checkout that a folder lies in. BadInput outside of one."""
+    for root in (folder, *folder.parents):
+        if (root / FOLDER).is_dir() and (root / "mkdocs.yml").is_file():
+            return root
+    raise BadInput(f"{folder} is in no checkout of eventspec: {FOLDER} lies there, and the pages it writes")
+
+
+def written(root: Path) -> dict[Path, str]:
+    """Every file that the report writes, and its text. BadInput for missing results and pages without a place for a block."""
+    from eventspec.experiments.reports import alignment, heads, main_job, numerics
+
+    results, pages = Results(root), dict[str, dict[str, Block]]()
+    for part in (main_job, numerics, heads, alignment):
+        for page, blocks in part.PAGES.items():
+            pages.setdefault(page, {}).update(blocks)
+    files = {page: with_blocks(root / page, {name: made(results) for name, made in own.items()}) for page, own in pages.items()}
+    charts = (part.charts(results) for part in (main_job, heads, alignment))
+    drawn = {f"docs/figures/{name}.svg": drawing for some in charts for name, drawing in some.items()}
+    return {root / name: text for name, text in {**files, **drawn}.items()}
+
+
+def stale(files: Mapping[Path, str]) -> list[Path]:
+    """The files that are not what the results say."""
+    return [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+
+
+def write(files: Mapping[Path, str]) -> list[Path]:
+    """Write what is stale, each file whole; which files that were."""
+    changed = stale(files)
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, files[path])
+    return changed
