@@ -18,7 +18,7 @@ from eventspec.costs.store import with_costs
 from eventspec.lanes.workers import Workers
 from eventspec.machine import cache_folder
 from eventspec.models.loading import LoadOptions
-from eventspec.nn import native
+from eventspec.nn.cpu import native
 from eventspec.pairs import Pair, load_pair
 from eventspec.recordings import Recording
 

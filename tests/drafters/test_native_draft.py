@@ -16,7 +16,7 @@ from eventspec.drafters.language_model import LanguageDraft
 from eventspec.drafters.native_draft import NativeDraft
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.nn.native import library
+from eventspec.nn.cpu.native import library
 from eventspec.tree import check
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiler")

@@ -17,11 +17,11 @@ from torch import Tensor
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead
 from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head
 from eventspec.nn import KVCache, Llama, LlamaConfig
-from eventspec.nn import native as module
+from eventspec.nn.cpu import native as module
+from eventspec.nn.cpu.native import NativeHead, library
 from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
-from eventspec.nn.layer_weights import HeadWeights
 from eventspec.nn.llama import rope_tables
-from eventspec.nn.native import NativeHead, library
+from eventspec.nn.weights import HeadWeights
 
 SIZES = {
     "even": LlamaConfig(100, 64, 96, 1, 4, 4, max_position_embeddings=128),

@@ -110,7 +110,7 @@ def _native() -> bool | None:
     """Whether there is machine code for draft trees and prompts here, which is compiled now if it never was; None where torch
     does not import."""
     try:
-        from eventspec.nn.native import library
+        from eventspec.nn.cpu.native import library
 
         return library() is not None
     except Exception:  # as above

@@ -20,7 +20,7 @@ from eventspec.costs.record import Costs, Measured
 from eventspec.costs.rounds import LearntCosts
 from eventspec.files import write_text
 from eventspec.machine import cache_folder, processor, usable_cores
-from eventspec.nn.native import library
+from eventspec.nn.cpu.native import library
 
 QUICK = 4
 """Repeats of a measurement when a pair is loaded: costs need not be known better than policies can tell apart."""

@@ -26,7 +26,7 @@ from eventspec.drafters.native_draft import NativeDraft, native_model
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, PromptEncoder
 from eventspec.nn import Llama
-from eventspec.nn.native import NativeHead
+from eventspec.nn.cpu.native import NativeHead
 from eventspec.tree import DraftTree
 
 _WIDTH = 4

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, Trace, Verdict
@@ -17,10 +16,10 @@ from eventspec.drafters.model_reading import ModelReading, Written
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt
 from eventspec.nn import Llama
+from eventspec.nn.cpu.native import NativeHead
 from eventspec.nn.draft import TreeConfig
-from eventspec.nn.layer_weights import HeadWeights
-from eventspec.nn.native import NATIVE_ROWS, NativeHead
-from eventspec.nn.runner import layer_weights
+from eventspec.nn.layer import layer_weights
+from eventspec.nn.weights import HeadWeights
 from eventspec.tree import best_chain, best_nodes
 
 if TYPE_CHECKING:
@@ -106,15 +105,6 @@ class NativeDraft(ModelReading, DraftSession):
         """Read and commit tokens behind the cached rows; the last layer's output of the last one, [1, D]."""
         found = self.last_of(self.language.embed(self.ids(tokens)))
         self.cache.keep(len(tokens), [])
-        return found
-
-    def last_of(self, rows: Tensor) -> Tensor:
-        """As `ModelReading.last_of`, in machine code where that is sooner."""
-        if len(rows) > NATIVE_ROWS:
-            return super().last_of(rows)
-        began, start = self.trace.now(), self.cache.length
-        found = self.native.read(rows, None, torch.arange(start, start + len(rows)), self._tables[1:], self.cache)
-        self.trace.forward("drafter", self.trace.now() - began)
         return found
 
     def _grown(self, hidden: Tensor, behind: int, width: int, levels: int, floor: float, mass: float) -> Grown:

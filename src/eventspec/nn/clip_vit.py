@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eventspec.nn.cpu.products import product
 from eventspec.nn.decode import compiled
-from eventspec.nn.layer_weights import VisionWeights
-from eventspec.nn.linear import Linear, product
+from eventspec.nn.linear import Linear
+from eventspec.nn.weights import VisionWeights
 
 
 @dataclass(frozen=True)

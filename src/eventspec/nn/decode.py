@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eventspec.nn.layer_weights import LayerWeights
-from eventspec.nn.linear import filled, product
+from eventspec.nn.cpu.products import filled, product
+from eventspec.nn.weights import LayerWeights, Place, Sizes
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -95,64 +95,29 @@ def attention(
     return made.transpose(0, 1)
 
 
-def placed(
-    found: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    past_keys: Tensor,
-    past_values: Tensor,
-    start: int,
-    heads: int,
-) -> Tensor:
-    """Of queries, keys and values side by side, `found` [T, (heads + 2 kv_heads) * head_dim], keys and values go behind `start`
-    cached rows; the rotated queries, and the keys behind them, are returned: [T, heads + kv_heads, head_dim]."""
-    rows, kv_heads, head_dim = found.size(0), past_keys.size(0), past_keys.size(2)
-    end = start + rows
+def placed(found: Tensor, place: Place, layer: int, heads: int) -> Tensor:
+    """Of queries, keys and values side by side, `found` [T, (heads + 2 kv_heads) * head_dim], keys and values go to their place
+    in a layer's cache; the rotated queries are returned: [heads, T, head_dim]."""
+    keys, values = place.keys[layer], place.values[layer]
+    rows, kv_heads, head_dim = found.size(0), keys.size(0), keys.size(2)
+    end = place.start + rows
     rotated_and_values = found.view(rows, heads + 2 * kv_heads, head_dim)
-    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], cos, sin)
-    past_keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
-    past_values[:, start:end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
-    return rotated
+    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], place.cos, place.sin)
+    keys[:, place.start : end] = rotated[:, heads:].transpose(0, 1)
+    values[:, place.start : end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
+    return rotated[:, :heads].transpose(0, 1)
 
 
-def attend(
-    found: Tensor,
-    rows: int,
-    cos: Tensor,
-    sin: Tensor,
-    past_keys: Tensor,
-    past_values: Tensor,
-    start: int,
-    mask: Optional[Tensor],  # noqa: UP045
-    causal: int,
-    heads: int,
-) -> Tensor:
-    """Attention [P, heads * head_dim] of the first T = `rows` of P new rows behind `start` cached ones, from their queries,
-    keys and values side by side, `found` [P, (heads + 2 kv_heads) * head_dim]; zeros for the others, which fill up a product.
-    Writes rows [start, start + T) of past_keys and past_values."""
-    end = start + rows
-    queries = placed(found[:rows], cos, sin, past_keys, past_values, start, heads)[:, :heads].transpose(0, 1)
-    attended = attention(queries, past_keys[:, :end], past_values[:, :end], mask, causal)
-    attended = attended.transpose(0, 1).reshape(rows, heads * past_keys.size(2))
+def attend(found: Tensor, rows: int, place: Place, layer: int, heads: int) -> Tensor:
+    """Attention [P, heads * head_dim] of the first T = `rows` of P new rows, from their queries, keys and values side by side,
+    `found` [P, (heads + 2 kv_heads) * head_dim]; zeros for the others, which fill up a product. Writes their place in the
+    layer's cache."""
+    end = place.start + rows
+    queries = placed(found[:rows], place, layer, heads)
+    keys, values = place.keys[layer], place.values[layer]
+    attended = attention(queries, keys[:, :end], values[:, :end], place.mask, place.causal)
+    attended = attended.transpose(0, 1).reshape(rows, heads * keys.size(2))
     return attended if rows == found.size(0) else F.pad(attended, [0, 0, 0, found.size(0) - rows])
-
-
-def before_attention(
-    x: Tensor,
-    rows: int,
-    cos: Tensor,
-    sin: Tensor,
-    past_keys: Tensor,
-    past_values: Tensor,
-    start: int,
-    layer: LayerWeights,
-    packed: bool,
-    heads: int,
-    eps: float,
-) -> Tensor:
-    """As `placed`, of the first T = `rows` of x [P, D]."""
-    found = product(rms_norm(x, layer.input_norm, eps), layer.qkv, packed)
-    return placed(found[:rows], cos, sin, past_keys, past_values, start, heads)
 
 
 def queries_of(
@@ -161,193 +126,129 @@ def queries_of(
     sin: Tensor,
     layer: LayerWeights,
     query_weight: Optional[Tensor],  # noqa: UP045
-    heads: int,
-    eps: float,
+    sizes: Sizes,
 ) -> Tensor:
     """The rotated queries float [T, heads, head_dim] of rows x float [T, D], at cos and sin [T, 1, head_dim]. query_weight: the
     rows of layer.qkv for them, [heads * head_dim, D] in oneDNN's layout."""
     head_dim = cos.size(-1)
-    weight = layer.qkv[: heads * head_dim] if query_weight is None else query_weight
-    found = product(rms_norm(x, layer.input_norm, eps), weight, query_weight is not None)
-    return apply_rope(found.view(x.size(0), heads, head_dim), cos, sin)
+    weight = layer.qkv[: sizes.heads * head_dim] if query_weight is None else query_weight
+    found = product(rms_norm(x, layer.input_norm, sizes.eps), weight, query_weight is not None)
+    return apply_rope(found.view(x.size(0), sizes.heads, head_dim), cos, sin)
 
 
-def finish(x: Tensor, attended: Tensor, layer: LayerWeights, packed: bool, eps: float) -> Tensor:
-    """Output projection and feed-forward block behind the attention: [T, D]."""
-    x = x + product(attended, layer.out, packed)
-    inner = product(rms_norm(x, layer.post_norm, eps), layer.gate_up, packed)
+def finish(x: Tensor, attended: Tensor, layer: LayerWeights, sizes: Sizes) -> Tensor:
+    """Output projection and feed-forward block after the attention: [T, D]."""
+    x = x + product(attended, layer.out, sizes.packed)
+    inner = product(rms_norm(x, layer.post_norm, sizes.eps), layer.gate_up, sizes.packed)
     width = inner.size(1) // 2
-    return x + product(F.silu(inner[:, :width]) * inner[:, width:], layer.down, packed)
+    return x + product(F.silu(inner[:, :width]) * inner[:, width:], layer.down, sizes.packed)
 
 
-def block(
-    normed: Tensor,
-    x: Tensor,
-    rows: int,
-    cos: Tensor,
-    sin: Tensor,
-    past_keys: Tensor,
-    past_values: Tensor,
-    start: int,
-    mask: Optional[Tensor],  # noqa: UP045
-    causal: int,
-    layer: LayerWeights,
-    packed: bool,
-    heads: int,
-    eps: float,
-) -> Tensor:
-    """One decoder layer behind `start` cached rows: attention reads `normed` [P, I], its result joins x [P, D]; then the
-    feed-forward block. Only the first T = `rows` of the P rows count, as in `attend`. Writes rows [start, start + T) of
-    past_keys and past_values. `packed`: the layer's matrices are."""
-    found = product(normed, layer.qkv, packed)
-    attended = attend(found, rows, cos, sin, past_keys, past_values, start, mask, causal, heads)
-    return finish(x, attended, layer, packed, eps)
+def block(normed: Tensor, x: Tensor, rows: int, place: Place, number: int, layer: LayerWeights, sizes: Sizes) -> Tensor:
+    """One decoder layer, the one with this number in the cache: attention reads `normed` [P, I], its result joins x [P, D];
+    then the feed-forward block. Only the first T = `rows` of the P rows count, as in `attend`."""
+    found = product(normed, layer.qkv, sizes.packed)
+    return finish(x, attend(found, rows, place, number, sizes.heads), layer, sizes)
 
 
 def last_rows(
     normed: Tensor,
     x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    start: int,
-    mask: Optional[Tensor],  # noqa: UP045
+    place: Place,
+    number: int,
     layer: LayerWeights,
-    packed: bool,
+    sizes: Sizes,
     remembered: Optional[Tensor],  # noqa: UP045
-    heads: int,
-    eps: float,
 ) -> Tensor:
     """What the layer makes of the last W of T new rows [W, D]: of those before them, only keys and values are ever looked at.
 
-    normed [T, I] is what the attention reads, x [W, D] the last rows' residual; mask float [W, start + T] is added (None: one
-    row, or a chain, as in `attention`). `packed`: the layer's matrices are; remembered: its rows for keys and values, in
-    oneDNN's layout. Writes rows [start, start + T) of keys and values."""
+    normed [T, I] is what the attention reads, x [W, D] the last rows' residual; place.mask float [W, start + T] is added (None:
+    one row, or a chain, as in `attention`). remembered: the layer's rows for keys and values, in oneDNN's layout.
+    """
     wanted = x.size(0)
     before = normed.size(0) - wanted
+    start, last = place.start, place.start + before
     if before > 0:
+        keys, values = place.keys[number], place.values[number]
         kv_heads, head_dim = keys.size(0), keys.size(2)
-        weight = layer.qkv[heads * head_dim :] if remembered is None else remembered
+        weight = layer.qkv[sizes.heads * head_dim :] if remembered is None else remembered
         found = product(normed[:before], weight, remembered is not None).view(before, 2 * kv_heads, head_dim)
-        keys[:, start : start + before] = apply_rope(found[:, :kv_heads], cos[:before], sin[:before]).transpose(0, 1)
-        values[:, start : start + before] = found[:, kv_heads:].transpose(0, 1)
+        rotated = apply_rope(found[:, :kv_heads], place.cos[:before], place.sin[:before])
+        keys[:, start:last] = rotated.transpose(0, 1)
+        values[:, start:last] = found[:, kv_heads:].transpose(0, 1)
     if wanted == 0:
         return x
-    own, rope = filled(normed[before:], packed), (cos[before:], sin[before:])
-    stored, last = (keys, values), start + before
-    made = block(own, filled(x, packed), wanted, *rope, *stored, last, mask, 0, layer, packed, heads, eps)
-    return made[:wanted]
+    own = Place(place.cos[before:], place.sin[before:], place.keys, place.values, last, place.mask, 0)
+    packed = sizes.packed
+    return block(filled(normed[before:], packed), filled(x, packed), wanted, own, number, layer, sizes)[:wanted]
 
 
-def seen_by_last(
-    wanted: int,
-    rows: int,
-    start: int,
-    mask: Optional[Tensor],  # noqa: UP045
-    causal: int,
-    like: Tensor,
-) -> Optional[Tensor]:  # noqa: UP045
+def seen_by_last(wanted: int, rows: int, place: Place, like: Tensor) -> Optional[Tensor]:  # noqa: UP045
     """The mask [wanted, start + rows] of the last of so many new rows, from what `attention` has for all of them."""
-    behind = 0 if mask is None else mask.size(0)
-    if mask is not None and wanted <= behind:
-        return mask[behind - wanted :]
-    if wanted == 1 or causal == 0:
+    mask = place.mask
+    after = 0 if mask is None else mask.size(0)
+    if mask is not None and wanted <= after:
+        return mask[after - wanted :]
+    if wanted == 1 or place.causal == 0:
         return None
-    many = start + rows
+    many = place.start + rows
     found = like.new_full([wanted, many], -math.inf).triu_(many - wanted + 1)
     if mask is not None:
-        found[wanted - behind :] = mask
+        found[wanted - after :] = mask
     return found
 
 
 def decode(
     x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    keys: list[Tensor],
-    values: list[Tensor],
-    start: int,
-    mask: Optional[Tensor],  # noqa: UP045
-    causal: int,
+    place: Place,
     layers: list[LayerWeights],
-    packed: bool,
-    heads: int,
-    eps: float,
+    sizes: Sizes,
     taps: list[int],
     wanted: int,
     remembered: Optional[Tensor],  # noqa: UP045
 ) -> tuple[Tensor, list[Tensor]]:
-    """x float [T, D] through all layers behind `start` cached rows; writes rows [start, start + T) of keys and values.
+    """x float [T, D] through all layers, whose keys and values go to their place.
 
-    cos, sin float [T, 1, head_dim]; mask and causal as in `attention`. Returns the last layer's output for the last `wanted`
-    rows, and the outputs of the layers `taps` (0 = x) for all of them. Of the other rows the last layer keeps keys and values
-    only (`remembered`, as in `last_rows`): 544 rows of which one is wanted take 53 ms instead of 59 (8 layers, Zen 4).
+    Returns the last layer's output for the last `wanted` rows, and the outputs of the layers `taps` (0 = x) for all of them. Of
+    the other rows the last layer keeps keys and values only (`remembered`, as in `last_rows`): 544 rows of which one is wanted
+    take 53 ms instead of 59 (8 layers, Zen 4).
     """
     rows = x.size(0)
     tapped: list[Tensor] = []
     if 0 in taps:
         tapped.append(x)
-    x = filled(x, packed)
+    x = filled(x, sizes.packed)
     for number, layer in enumerate(layers):
-        normed = rms_norm(x, layer.input_norm, eps)
-        stored, last = (keys[number], values[number]), number + 1 == len(layers)
-        if last and wanted < rows:
-            seen = seen_by_last(wanted, rows, start, mask, causal, x)
-            own = x[rows - wanted : rows]
-            x = last_rows(normed[:rows], own, cos, sin, *stored, start, seen, layer, packed, remembered, heads, eps)
-            return x, tapped
-        x = block(normed, x, rows, cos, sin, *stored, start, mask, causal, layer, packed, heads, eps)
+        normed = rms_norm(x, layer.input_norm, sizes.eps)
+        if number + 1 == len(layers) and wanted < rows:
+            seen = seen_by_last(wanted, rows, place, x)
+            last = Place(place.cos, place.sin, place.keys, place.values, place.start, seen, 0)
+            return last_rows(normed[:rows], x[rows - wanted : rows], last, number, layer, sizes, remembered), tapped
+        x = block(normed, x, rows, place, number, layer, sizes)
         if number + 1 in taps:
             tapped.append(x[:rows])
     return x[:rows], tapped
 
 
 def decode_together(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    counts: list[int],
-    keys: list[list[Tensor]],
-    values: list[list[Tensor]],
-    starts: list[int],
-    masks: list[Optional[Tensor]],  # noqa: UP045
-    causal: list[int],
-    layers: list[LayerWeights],
-    packed: bool,
-    heads: int,
-    eps: float,
-    taps: list[int],
+    x: Tensor, counts: list[int], places: list[Place], layers: list[LayerWeights], sizes: Sizes, taps: list[int]
 ) -> tuple[Tensor, list[Tensor]]:
-    """As `decode`, of several sequences whose new rows, counts[b] each, stand behind each other in x [sum of counts, D]: one
-    product for all of them, attention for each in its own cache. No sequence is padded."""
+    """As `decode`, of several sequences whose new rows, counts[b] each, follow one another in x [sum of counts, D]: one product
+    for all of them, attention for each in its own cache. No sequence is padded."""
     rows = x.size(0)
     tapped: list[Tensor] = []
     if 0 in taps:
         tapped.append(x)
-    x = filled(x, packed)
+    x = filled(x, sizes.packed)
     for number, layer in enumerate(layers):
-        normed = rms_norm(x, layer.input_norm, eps)
-        found = product(normed, layer.qkv, packed)
+        found = product(rms_norm(x, layer.input_norm, sizes.eps), layer.qkv, sizes.packed)
         attended: list[Tensor] = []
         begin = 0
         for one in range(len(counts)):
             end = begin + counts[one]
-            seen = attend(
-                found[begin:end],
-                counts[one],
-                cos[begin:end],
-                sin[begin:end],
-                keys[one][number],
-                values[one][number],
-                starts[one],
-                masks[one],
-                causal[one],
-                heads,
-            )
-            attended.append(seen)
+            attended.append(attend(found[begin:end], counts[one], places[one], number, sizes.heads))
             begin = end
-        x = finish(x, filled(torch.cat(attended), packed), layer, packed, eps)
+        x = finish(x, filled(torch.cat(attended), sizes.packed), layer, sizes)
         if number + 1 in taps:
             tapped.append(x[:rows])
     return x[:rows], tapped

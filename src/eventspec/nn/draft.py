@@ -8,46 +8,35 @@ forward. One function serves all kinds of heads; what a head has and what not, i
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, List, Optional  # noqa: UP035
+from typing import Any, List  # noqa: UP035
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from eventspec.nn.cache import KVCache
+from eventspec.nn.cpu.decoder import packed_layer
+from eventspec.nn.cpu.native import NativeHead
+from eventspec.nn.cpu.products import FEW_ROWS, packed_weight, usable_for
 from eventspec.nn.crossed import crossed_pass, crossed_read
 from eventspec.nn.decode import attend, compiled, last_rows, rms_norm
-from eventspec.nn.layer_weights import CrossWeights, HeadWeights, LayerWeights
-from eventspec.nn.linear import FEW_ROWS, packed_weight, usable_for
-from eventspec.nn.native import NativeHead
-from eventspec.nn.runner import packed_layer
+from eventspec.nn.tree_config import TreeConfig as TreeConfig
+from eventspec.nn.tree_config import fixed_tree as fixed_tree
+from eventspec.nn.weights import CrossWeights, HeadWeights, LayerWeights, Place, Sizes, TreeGrowth
 
 
-def layer_pass(
-    embeds: Tensor,
-    hidden: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    stored: list[Tensor],
-    start: int,
-    mask: Optional[Tensor],  # noqa: UP045
-    weights: HeadWeights,
-) -> Tensor:
-    """Pairs (embeds [T, D] of the next token, hidden [T, D] of this one) through the layer, behind `start` cached ones.
+def layer_pass(embeds: Tensor, hidden: Tensor, place: Place, weights: HeadWeights) -> Tensor:
+    """Pairs (embeds [T, D] of the next token, hidden [T, D] of this one) through the layer: [T, D].
 
-    Returns [T, D]. mask float [T, start + T] is added; None: there is one row, and it sees
-    all of them. Writes rows [start, start + T) of
-    the `stored` keys and values. The weights are not packed for oneDNN: a second layout of them in the processor's caches
-    costs what it saves (4, 6 and 10 rows behind a verification on a Zen core: packed 1.01, 1.05 and 1.00 times the time, n =
-    80 each).
+    place.mask float [T, start + T] is added; None: there is one row, and it sees all of them. The weights are not packed for
+    oneDNN: a second layout of them in the processor's caches costs what it saves (4, 6 and 10 rows after a verification on a
+    Zen core: packed 1.01, 1.05 and 1.00 times the time, n = 80 each).
     """
     layer, eps = weights.layers[0], weights.eps
     cross, reduction, hidden_norm = weights.cross, weights.reduction, weights.hidden_norm
     if cross is not None:
-        return crossed_pass(embeds, hidden, cos, sin, stored, start, mask, weights.layers, cross, weights.heads, eps)
+        return crossed_pass(embeds, hidden, place, weights.layers, cross, Sizes(weights.heads, eps, False))
     if reduction is not None:
         x = F.linear(torch.cat((embeds, hidden), 1), reduction)
         bias = weights.bias
@@ -60,8 +49,7 @@ def layer_pass(
         x = seen if weights.norm_residual else hidden
         normed = torch.cat((rms_norm(embeds, layer.input_norm, eps), seen), 1)
     found = F.linear(normed, layer.qkv)
-    attended = attend(found, x.size(0), cos, sin, stored[0], stored[1], start, mask, 0, weights.heads)
-    x = x + F.linear(attended, layer.out)
+    x = x + F.linear(attend(found, x.size(0), place, 0, weights.heads), layer.out)
     inner = F.linear(rms_norm(x, layer.post_norm, eps), layer.gate_up)
     half = inner.size(1) // 2
     return x + F.linear(F.silu(inner[:, :half]) * inner[:, half:], layer.down)
@@ -78,20 +66,20 @@ def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tenso
     return logs, tokens
 
 
-def frontier(reach: Tensor, tokens: Tensor, width: int, floor: float, mass: float, end: int) -> Tensor:
+def frontier(reach: Tensor, tokens: Tensor, growth: TreeGrowth) -> Tensor:
     """Which of a level's nodes are expanded, most probable path first; none when the level ends the tree.
 
     The order is stable: of equal paths the one that was recorded first, so that a tree is the same on every machine.
     """
-    ranked, best = reach.masked_fill(tokens == end, -1e30).sort(descending=True, stable=True)
-    shares: List[float] = ranked[:width].exp().tolist()  # noqa: UP006 - one wait for the device, and TorchScript's spelling
+    ranked, best = reach.masked_fill(tokens == growth.end, -1e30).sort(descending=True, stable=True)
+    shares: List[float] = ranked[: growth.width].exp().tolist()  # noqa: UP006 - one wait for the device, TorchScript's spelling
     many, together = 0, 0.0
     for share in shares:
-        if share < floor or share == 0.0:
+        if share < growth.floor or share == 0.0:
             break
         many += 1
         together += share
-    return best[: many if together >= mass else 0]
+    return best[: many if together >= growth.mass else 0]
 
 
 def ancestry(mask: Tensor, above: Tensor, start: int, behind: int, room: int) -> Tensor:
@@ -108,18 +96,7 @@ def ancestry(mask: Tensor, above: Tensor, start: int, behind: int, room: int) ->
 
 
 def grow(
-    hidden: Tensor,
-    width: int,
-    levels: int,
-    floor: float,
-    mass: float,
-    end: int,
-    position: int,
-    shape: list[Tensor],
-    tables: list[Tensor],
-    stored: list[Tensor],
-    start: int,
-    weights: HeadWeights,
+    hidden: Tensor, growth: TreeGrowth, tables: list[Tensor], cached: Place, weights: HeadWeights
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A draft tree below the root whose predicted feature is `hidden` [1, D] (EAGLE-2, section 4).
 
@@ -127,12 +104,13 @@ def grow(
     the most probable paths are the next frontier; a level ends the tree when its frontier lies below `floor` or has less than
     `mass` together. Otherwise `shape` is a fixed tree: for every level the recorded children (indices into frontier x width),
     then which of those are the next frontier; it is drawn to its end. Else nothing follows the token `end`. `position` is the
-    root's. tables: embedding, cos, sin; stored: the cache's keys and values. Returns tokens, parents (-1 = root) and logs of
-    path probabilities, [M] each.
+    root's. tables: embedding, cos, sin of every position; cached: keys and values after `start` committed rows. Returns tokens,
+    parents (-1 = root) and logs of path probabilities, [M] each.
     """
+    width, levels, shape, start = growth.width, growth.levels, growth.shape, cached.start
     made: list[list[Tensor]] = [[], [], []]
     nodes = torch.full([1], -1, dtype=torch.int64, device=hidden.device)  # of the frontier
-    path, mask, behind, recorded = torch.zeros(1, 1, device=hidden.device), hidden.new_empty(0), start, 0
+    path, mask, after, recorded = torch.zeros(1, 1, device=hidden.device), hidden.new_empty(0), start, 0
     room = width * levels if len(shape) == 0 else sum([len(inner) for inner in shape[1::2]])
     for level in range(levels):
         logs, tokens = next_tokens(hidden, width, weights)
@@ -146,62 +124,29 @@ def grow(
         made[2].append(reach)
         if level + 1 == levels:
             break
-        best = shape[2 * level + 1] if len(shape) > 0 else frontier(reach, tokens, width, floor, mass, end)
+        best = shape[2 * level + 1] if len(shape) > 0 else frontier(reach, tokens, growth)
         if best.size(0) == 0:
             break
         above = (shape[2 * level][best] if len(shape) > 0 else best).div(logs.size(1), rounding_mode="floor")
         # Below a chain one row sees everything: no mask, which would cost as much as the rest of the bookkeeping.
-        alone = best.size(0) == 1 and behind - start == level
+        alone = best.size(0) == 1 and after - start == level
         if not alone:
-            mask = ancestry(mask, above, start, behind, room)
-        after = behind + best.size(0)
+            mask = ancestry(mask, above, start, after, room)
+        end = after + best.size(0)
         given = tables[0].index_select(0, tokens.index_select(0, best))
         below = hidden if alone else hidden.index_select(0, above)
-        cos, sin = tables[1].narrow(0, position + 1 + level, 1), tables[2].narrow(0, position + 1 + level, 1)
-        seen = None if alone else mask[:, :after]
-        hidden = layer_pass(given, below, cos, sin, stored, behind, seen, weights)
+        at = growth.position + 1 + level
+        seen = None if alone else mask[:, :end]
+        place = Place(tables[1].narrow(0, at, 1), tables[2].narrow(0, at, 1), cached.keys, cached.values, after, seen, 0)
+        hidden = layer_pass(given, below, place, weights)
         nodes, path = best + recorded, reach.index_select(0, best)[:, None]
-        behind, recorded = after, recorded + tokens.size(0)
+        after, recorded = end, recorded + tokens.size(0)
     return torch.cat(made[0]), torch.cat(made[1]), torch.cat(made[2])
 
 
 _last_rows = functools.cache(lambda: compiled(last_rows))
 _grow = functools.cache(lambda: compiled(grow))
 _crossed_read = functools.cache(lambda: compiled(crossed_read))
-
-
-@dataclass(frozen=True)
-class TreeConfig:
-    """How a tree grows: `width` children of every node are looked at and as many nodes of a level are expanded, down to
-    `levels`. `shape` is a fixed tree instead (see `grow`)."""
-
-    width: int = 10
-    levels: int = 8
-    shape: tuple[Tensor, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """Rows of a cache that the tree may need."""
-        return sum(map(len, self.shape[1::2])) if self.shape else self.width * self.levels
-
-    def on(self, device: torch.device) -> TreeConfig:
-        """The same on another device."""
-        return replace(self, shape=tuple(part.to(device) for part in self.shape))
-
-
-def fixed_tree(paths: Sequence[Sequence[int]]) -> TreeConfig:
-    """The growth of a tree given by its paths, as ranks of children (EAGLE-1's notation); a path's beginning is a path too."""
-    known = sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path))
-    width, shape = max(rank for path in known for rank in path) + 1, list[Tensor]()
-    expanded: list[tuple[int, ...]] = [()]
-    for level in range(1, len(known[-1]) + 1):
-        here = [path for path in known if len(path) == level]
-        inner = [
-            place for place, path in enumerate(here) if any(other[:level] == path for other in known if len(other) > level)
-        ]
-        shape += [torch.tensor([expanded.index(path[:-1]) * width + path[-1] for path in here]), torch.tensor(inner).long()]
-        expanded = [here[place] for place in inner]
-    return TreeConfig(width, len(shape) // 2, tuple(shape))
 
 
 class DraftKernel:
@@ -237,18 +182,17 @@ class DraftKernel:
 
     def natively(self) -> DraftKernel:
         """The same, growing its trees in machine code where that can be. A draft may be wrong, so matrices are in eight bits
-        there, also where it reads what was committed, up to `NATIVE_ROWS`; more rows are read with the weights as they are."""
+        there; what was committed is read with the weights as they are."""
         twin = copy(self)
         twin.native = NativeHead.of(self.weights)
         return twin
 
     def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
-        """Joined pairs behind the cached ones, causal; what the layer makes of the last one [1, D]: normed [T, I] is what the
+        """Joined pairs after the cached ones, causal; what the layer makes of the last one [1, D]: normed [T, I] is what the
         attention reads, x [T, D] the residual, `rope` are cos and sin of their positions. Not committed."""
-        stored = (cache.keys[0], cache.values[0], cache.length)
         packed = self.packed if len(normed) > FEW_ROWS else None
-        how = (None, self.weights.layers[0], False, packed, self.heads, self.eps)
-        found: Tensor = _last_rows()(normed, x[-1:], *rope, *stored, *how)
+        place, sizes = Place(*rope, cache.keys, cache.values, cache.length, None, 0), Sizes(self.heads, self.eps, False)
+        found: Tensor = _last_rows()(normed, x[-1:], place, 0, self.weights.layers[0], sizes, packed)
         return found
 
     def grow(
@@ -265,8 +209,9 @@ class DraftKernel:
         """As the function `grow`, behind the committed rows of `cache`; nothing is committed."""
         if self.native is not None:
             return self.native.grow(hidden, growth, floor, mass, end, position, tables, cache)
-        how = (growth.width, growth.levels, floor, mass, end, position, list(growth.shape))
-        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, *how, tables, stored_in(cache), cache.length, self.weights)
+        how = TreeGrowth(growth.width, growth.levels, floor, mass, end, position, list(growth.shape))
+        cached = Place(tables[1][:0], tables[2][:0], cache.keys, cache.values, cache.length, None, 0)
+        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, how, tables, cached, self.weights)
         return found
 
 
@@ -296,11 +241,6 @@ class CrossedKernel(DraftKernel):
             mask = x.new_zeros(rows, start + rows).masked_fill_(masked, -torch.inf)
         packed = self.reading is not None and rows > FEW_ROWS
         layers, cross = self.reading if self.reading is not None and packed else (self.weights.layers, self.weights.cross)
-        how = (stored_in(cache), start, mask, layers, cross, packed, self.heads, self.eps)
-        found: Tensor = _crossed_read()(normed, x, *rope, *how)
+        place = Place(*rope, cache.keys, cache.values, start, mask, rows if mask is None and rows > 1 else 0)
+        found: Tensor = _crossed_read()(normed, x, place, layers, cross, Sizes(self.heads, self.eps, packed))
         return found
-
-
-def stored_in(cache: KVCache) -> list[Tensor]:
-    """Keys and values of every layer in turn."""
-    return [part for pair in zip(cache.keys, cache.values, strict=True) for part in pair]

@@ -25,10 +25,10 @@ from eventspec.models.checkpoint import without_memory
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.decode import apply_rope
 from eventspec.nn.draft import CrossedKernel
-from eventspec.nn.layer_weights import CrossWeights, HeadWeights
+from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import unpacked
 from eventspec.nn.llama import LanguageEnds, Layer, packed_attention, rms_norm
-from eventspec.nn.runner import layer_weights
+from eventspec.nn.weights import CrossWeights, HeadWeights
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from eventspec.models.checkpoint import without_memory
 from eventspec.models.configuration import Fields
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
-from eventspec.nn.layer_weights import HeadWeights
+from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import Linear, unpacked
 from eventspec.nn.llama import LanguageEnds, Layer
-from eventspec.nn.runner import layer_weights
+from eventspec.nn.weights import HeadWeights
 
 
 @dataclass(frozen=True)

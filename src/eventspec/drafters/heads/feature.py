@@ -21,7 +21,6 @@ from eventspec.nn import KVCache
 from eventspec.nn.cache import LentCache, Loan
 from eventspec.nn.draft import DraftKernel, TreeConfig
 from eventspec.nn.llama import LanguageEnds, Layer, rope_tables
-from eventspec.nn.native import NATIVE_ROWS
 from eventspec.tree import best_chain, best_nodes
 
 
@@ -112,11 +111,8 @@ class FeatureDrafter:
 
     def read(self, inputs: HeadInputs, cache: KVCache) -> Tensor:
         """Read pairs behind the cached ones; the predicted feature behind the last one, [1, D]. Not committed."""
-        features, native = self.head.features(inputs.tapped), self.kernel.native
-        if native is not None and inputs.embedding_only is None and len(inputs.embeds) <= NATIVE_ROWS:
-            return native.read(inputs.embeds, features, inputs.positions, list(self.tables), cache)
         cos, sin = self.tables
-        fused = self.head.fuse_inputs(inputs.embeds, features, inputs.embedding_only)
+        fused = self.head.fuse_inputs(inputs.embeds, self.head.features(inputs.tapped), inputs.embedding_only)
         return self.kernel.read(*fused, (cos[inputs.positions], sin[inputs.positions]), cache)
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:

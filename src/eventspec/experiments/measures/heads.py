@@ -31,10 +31,11 @@ from eventspec.experiments.measures.setup import Found, Part, Setup, Street, com
 from eventspec.experiments.names import BASE, BLIND
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
+from eventspec.nn.cpu.decoder import packed_layer
+from eventspec.nn.cpu.products import usable_for
 from eventspec.nn.decode import block, compiled
 from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
-from eventspec.nn.linear import usable_for
-from eventspec.nn.runner import packed_layer
+from eventspec.nn.weights import Place, Sizes
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import head_folder
 from eventspec.recordings import Recording
@@ -114,10 +115,10 @@ class WholeLayer(DraftKernel):
         """As `DraftKernel.read`."""
         if cache.length:
             return super().read(normed, x, rope, cache)
-        stored = (cache.keys[0], cache.values[0], 0)
-        found: torch.Tensor = self.block(
-            normed, x, len(x), *rope, *stored, None, len(x), self.all_packed, self.use_packed, self.heads, self.eps
-        )
+        cos, sin = rope
+        place = Place(cos, sin, cache.keys, cache.values, 0, None, len(x))
+        sizes = Sizes(self.heads, self.eps, self.use_packed)
+        found: torch.Tensor = self.block(normed, x, len(x), place, 0, self.all_packed, sizes)
         return found[-1:]
 
 

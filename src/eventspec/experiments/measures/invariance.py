@@ -26,8 +26,8 @@ from eventspec.core import Proposal, TargetSession
 from eventspec.costs.fit import session_of
 from eventspec.experiments.compare import environment
 from eventspec.experiments.measures.setup import Found, Part, Setup, one_thread, path_to, say
+from eventspec.nn.cpu.products import packed_weight
 from eventspec.nn.decode import attention, compiled, decode
-from eventspec.nn.linear import packed_weight
 from eventspec.pairs import load_pair
 
 SHAPES = ((192, 576), (192, 192), (192, 896), (448, 192), (4096, 4096))

@@ -1,7 +1,6 @@
-"""Draft trees, what is read before them, and the attention of long prompts, by functions in C that are compiled once on the
-machine at hand (`draft_tree.c`, `read_rows.c` and `attention.c` say why).
+"""Draft trees grown by a function in C that is compiled once on the machine at hand (`draft_tree.c` says why).
 
-Without a compiler, or with a model that they do not suit, TorchScript and torch do the same, but for rounding.
+Without a compiler, or with a model that it does not suit, TorchScript does the same, but for rounding.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,21 +26,16 @@ from eventspec.errors import BadInput
 from eventspec.files import write_whole
 from eventspec.machine import cache_folder, instructions
 from eventspec.nn.cache import KVCache
-from eventspec.nn.layer_weights import HeadWeights
-from eventspec.nn.linear import Once
+from eventspec.nn.cpu.products import probe_once
+from eventspec.nn.tree_config import TreeConfig
+from eventspec.nn.weights import HeadWeights
 
-if TYPE_CHECKING:
-    from eventspec.nn.draft import TreeConfig
-
-_NAMES = ("draft_tree.c", "read_rows.c", "attention.c", "layers.h", "vectors.h")
+_NAMES = ("draft_tree.c", "layers.h", "vectors.h")
 SOURCES = tuple(Path(__file__).with_name(name) for name in _NAMES)
 # Not -ffast-math: what is linked with it makes the thread that loads it flush small numbers to zero, in the target too.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 MOST_WEIGHTS = 1 << 25
 """Weights of a head, at most. A guess: far more than a core's caches hold are better read by all cores, which torch does."""
-NATIVE_ROWS = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 128
-"""Rows up to which `NativeHead.read` is faster than torch. Without AVX-512 torch has none of oneDNN's layouts: 96 rows of three
-layers of width 192 take it 5.0 ms, and machine code 3.3 (Zen 3)."""
 _Address = ctypes.c_void_p
 _Number = ctypes.c_int64
 
@@ -79,15 +73,7 @@ class _Growth(ctypes.Structure):
     )
 
 
-class _Reading(ctypes.Structure):
-    _fields_ = (
-        ("rows", _Number),
-        *((name, _Address) for name in ("positions", "cos", "sin", "given", "features")),
-        ("committed", _Cache),
-    )
-
-
-@Once
+@probe_once
 def library() -> ctypes.CDLL | None:
     """The compiled functions; None where there is no compiler, or what it makes does not run. A second, once a machine."""
     try:
@@ -118,10 +104,6 @@ def _loaded(place: Path) -> ctypes.CDLL | None:
     with suppress(OSError, AttributeError, ValueError):
         found = ctypes.CDLL(str(place))
         found.grow.argtypes, found.grow.restype = [_Address] * 6, _Number
-        found.read_rows.argtypes, found.read_rows.restype = [_Address] * 3, _Number
-        sizes = [_Number] * 4
-        found.attend_many.argtypes = [_Address, _Number, _Address, _Address, *sizes, _Address, *sizes[:3], _Address]
-        found.attend_many.restype = _Number
         _Number.in_dll(found, "block_size")
         return found
     return None
@@ -239,36 +221,6 @@ class NativeHead:
         tokens, parents = (torch.from_numpy(row[:count]) for row in made[0])
         return tokens, parents, torch.from_numpy(made[1][:count])
 
-    def read(self, given: Tensor, features: Tensor | None, positions: Tensor, tables: list[Tensor], cache: KVCache) -> Tensor:
-        """Rows behind the committed ones of `cache`, causal: embeddings of tokens [T, D], beside each the feature [T, D] above
-        it (None: of a language model, which has none), positions int64 [T]; tables: cos and sin of every position. Returns
-        what the layers make of the last row [1, D]; the rows are not committed."""
-        functions, kept = library(), list[Any]()
-        assert functions is not None, "or there was no such head"
-        rows, committed = len(given), self._committed(cache)
-        if rows < 1 or cache.length + rows > cache.capacity:
-            raise ValueError(f"{rows} rows behind {cache.length} do not fit a cache of {cache.capacity}")
-        if len(positions) != rows or int(positions.min()) < 0 or int(positions.max()) >= min(map(len, tables)):
-            raise ValueError(f"there is no position {int(positions.max())}, or not one for each of {rows} rows")
-        if positions.dtype != torch.int64 or any(table[0].numel() != self.weights.head_dim for table in tables):
-            raise ValueError(f"positions are not int64, or their tables are not {self.weights.head_dim} wide")
-        if (features is None) == self.reads_features:
-            raise ValueError("features are for heads that read them, and for no other model")
-        if any(part is not None and part.shape != (rows, self.weights.width) for part in (given, features)):
-            raise ValueError(f"rows are not [{rows}, {self.weights.width}]")
-        places = _fp32([*tables, given], kept)
-        beside = None if features is None else _fp32([features], kept)[0]
-        found = torch.empty(1, self.weights.width)
-        asked = _Reading(rows, _address(positions, kept), *places, beside, committed)
-        if functions.read_rows(ctypes.byref(self.weights), ctypes.byref(asked), found.data_ptr()) < 0:
-            raise MemoryError("no memory for what is read")
-        return found
-
-    @property
-    def reads_features(self) -> bool:
-        """Whether it reads a feature beside every token."""
-        return bool(self.weights.reduction.values or self.weights.hidden_norm)
-
     def _committed(self, cache: KVCache) -> _Cache:
         """A cache as the functions read it."""
         if len(cache.keys) != self.weights.depth:
@@ -280,24 +232,6 @@ class NativeHead:
         assert kept[0].data_ptr() == cache.keys[0].data_ptr(), "a cache is never copied"
         apart = (cache.keys[-1].data_ptr() - keys) // (4 * max(1, len(cache.keys) - 1))
         return _Cache(cache.length, cache.capacity, keys, values, apart)
-
-
-def attend_many(
-    queries: Tensor, keys: Tensor, values: Tensor, start: int, causal: int, mask: Tensor | None, heads: int, spare: int
-) -> Tensor:
-    """As `nn.decode.attention`, of rows behind `start` cached ones: fp32 on a CPU, on this thread alone. queries
-    [T, at least heads, head_dim] lie behind each other, keys and values [K, capacity, head_dim] as in a cache; mask
-    [T - causal, start + T]. Returns [T + spare, heads * head_dim], in the spare rows zeros."""
-    functions, kept = library(), list[Any]()
-    assert functions is not None, "or it would not have been chosen"
-    queries, (rows, side, head_dim) = queries.contiguous(), queries.shape
-    found = queries.new_empty(rows + spare, heads * head_dim)
-    found[rows:] = 0
-    place = (queries.data_ptr(), side * head_dim, keys.data_ptr(), values.data_ptr(), keys.shape[1], rows, start, causal)
-    sizes = (heads, keys.shape[0], head_dim)
-    if functions.attend_many(*place, _address(mask, kept), *sizes, found.data_ptr()) < 0:
-        raise MemoryError("no memory for a prompt's attention")
-    return found
 
 
 def _fp32(tensors: Sequence[Tensor], kept: list[Any]) -> list[int]:

@@ -16,6 +16,27 @@ class LayerWeights(NamedTuple):
     down: Tensor
 
 
+class Place(NamedTuple):
+    """Where T new rows of one sequence go: `start` cached rows lie before them. cos, sin float [T, 1, head_dim] of their
+    positions; keys and values of every layer [kv_heads, capacity, head_dim]; mask and causal as in `decode.attention`."""
+
+    cos: Tensor
+    sin: Tensor
+    keys: List[Tensor]  # noqa: UP006
+    values: List[Tensor]  # noqa: UP006
+    start: int
+    mask: Optional[Tensor]  # noqa: UP045
+    causal: int
+
+
+class Sizes(NamedTuple):
+    """Of layers: query heads, the norm's epsilon, and whether their matrices are `packed` in oneDNN's layout."""
+
+    heads: int
+    eps: float
+    packed: bool
+
+
 class VisionWeights(NamedTuple):
     """One block of a vision tower: norms and biases [D], matrices [O, I]; or the same with matrices in oneDNN's layout."""
 
@@ -44,6 +65,18 @@ class CrossWeights(NamedTuple):
     queries: Tensor
     features: Tensor
     remembered: Tensor
+
+
+class TreeGrowth(NamedTuple):
+    """How a tree grows: the `width` likeliest children of a node, down to `levels`; see `draft.grow` for the others."""
+
+    width: int
+    levels: int
+    floor: float
+    mass: float
+    end: int
+    position: int
+    shape: List[Tensor]  # noqa: UP006
 
 
 class HeadWeights(NamedTuple):
