@@ -50,7 +50,7 @@ class Pairing:
     def check(self) -> None:
         """BadInput for a device that is not there, an unknown number format, and counts below 1."""
         if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise BadInput(f"there is no {self.device} here: run this on a GPU, or give --device cpu --layers 2")
+            raise BadInput(f"there is no {self.device} here: run this on a GPU, or give --device cpu --quick")
         if self.dtype not in DTYPES:
             raise BadInput(f"--dtype {self.dtype} is unknown: choose {', '.join(DTYPES)}")
         if min(self.layers, self.repeats) < 1:
