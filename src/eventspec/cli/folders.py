@@ -69,7 +69,7 @@ def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
         except BadCheckpoint:
             return None  # `describe` knows better what it lacks
     made, checkpoint, target = inspect_head(folder)
-    about = {**made.head.about(), "target": target, "hidden_size": made.head.config.language.hidden_size}
+    about = {**made.about(), "target": target, "hidden_size": made.head.config.language.hidden_size}
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 

@@ -159,7 +159,7 @@ def _check_layout(trained: TrainedHead, layout: str) -> None:
     """BadInput for a head that is our own: in either layout it would be taken for EAGLE's, and draft nonsense."""
     from eventspec.core import BadInput
 
-    if trained.head.published:
+    if trained.published:
         return
     whose = "no SafeAILab code" if layout == "safeailab" else "no code of speculators"
-    raise BadInput(f"{whose} loads a head of {trained.head.about()['head']}: it is for eventspec alone, copy its folder")
+    raise BadInput(f"{whose} loads a head of {trained.about()['head']}: it is for eventspec alone, copy its folder")

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from eventspec.core import BadInput
 from eventspec.drafters import TrainedHead, load_head, save_head
-from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes
-from eventspec.drafters.heads.head import Rates
+from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes, family_of
+from eventspec.drafters.heads.trees import Rates
 from eventspec.files import write_text
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import VideoLlava, load_video_llava
@@ -113,7 +113,7 @@ def new_heads(names: Iterable[str], sizes: TargetSizes, earlier: Mapping[str, He
     heads = {name: recipe.make(sizes) for name, recipe in checked(names).items()}
     for name, head in heads.items():
         initialise(head)
-        head.begin()
+        family_of(head).training.begin(head)
         if name in earlier:
             take_over(head, earlier[name], RECIPES[name].fresh)
     return heads
