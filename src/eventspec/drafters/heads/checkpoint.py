@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.drafters.heads.eagle3 import recognises
+from eventspec.drafters.heads.eagle3 import FILES as EAGLE3
 from eventspec.drafters.heads.families import FAMILIES, family_of
 from eventspec.drafters.heads.files import Files
 from eventspec.drafters.heads.folder import LAYER, HeadFolder
@@ -30,7 +30,7 @@ from eventspec.drafters.heads.trees import Rates, read_rates
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.models.checkpoint import Checkpoint
+from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.fingerprint import fingerprint
 from eventspec.nn.llama import LanguageEnds
 
@@ -42,15 +42,6 @@ class TrainedHead:
 
     head: Head
     rates: Rates = ()
-
-    @property
-    def published(self) -> bool:
-        """Whether the code of others reads its folder."""
-        return family_of(self.head).files.published
-
-    def about(self) -> dict[str, Any]:
-        """What `models check` says of it."""
-        return family_of(self.head).files.about(self.head)
 
 
 def load_head(path: Path, target: LanguageEnds) -> TrainedHead:
@@ -93,7 +84,7 @@ def files_of(folder: HeadFolder) -> Files[Any]:
     """What `eventspec.kind` says, or the tensors; BadField for what it cannot be, or for fields that another family has."""
     every = [family.files for family in FAMILIES]
     own, kinds = folder.own, {files.kind: files for files in every if files.kind is not None}
-    kind, eagle3 = own.get("kind"), recognises(folder)
+    kind, eagle3 = own.get("kind"), EAGLE3.recognises(folder)
     fields.require(own, "kind", kind is None or (isinstance(kind, str) and kind in kinds), f"one of {', '.join(kinds)}")
     fields.require(own, "kind", kind is None or not eagle3, "none: lm_head.weight is there, as in EAGLE-3's heads alone")
     found = kinds[kind] if kind else next(one for one in every if one.kind is None and one.recognises(folder))
@@ -144,7 +135,9 @@ def _checked(folder: HeadFolder) -> TrainedHead:
     """The head on the meta device; BadCheckpoint unless config and tensors are its, and fit the target."""
     try:
         files = files_of(folder)
-        head = files.read(folder)
+        make = files.read(folder)
+        with without_memory():
+            head = make()
         named = folder.target.vocab_size if head.vocab_ids is None else len(head.vocab_ids)
         rates = read_rates(folder.own, named)
     except fields.BadField as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +17,12 @@ from torch import Tensor, nn
 
 from eventspec.core import BadInput
 from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
-from eventspec.drafters.heads.feature import FeatureDrafter, feature_drafter
+from eventspec.drafters.heads.feature import feature_drafter
 from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import Drafting, Head
+from eventspec.drafters.heads.head import Head
 from eventspec.drafters.heads.training import Recipe, Training
 from eventspec.drafters.heads.unrolled import ahead, shifted, without
 from eventspec.drafters.heads.views import PromptView
-from eventspec.models.checkpoint import without_memory
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.decode import apply_rope
 from eventspec.nn.draft import CrossedKernel
@@ -80,6 +79,7 @@ class DreamHead(Head):
     """Embeddings through the first layer, features by the crossing, then the last layer and its norm."""
 
     family = "dream"
+    drafter = feature_drafter
 
     def __init__(self, config: DreamConfig) -> None:
         super().__init__()
@@ -109,16 +109,6 @@ class DreamHead(Head):
         norms = (crossing.query_norm.detach(), crossing.key_norm.detach(), crossing.gates.detach().tanh(), self.norm.detach())
         cross = CrossWeights(*norms, matrix[:width], matrix[width:], layers[2].qkv[width:])
         return CrossedKernel(HeadWeights(layers, unpacked(target.head), heads, self.last.eps, cross=cross))
-
-    def drafter(self, name: str, drafting: Drafting) -> FeatureDrafter:
-        """As `Head.drafter`."""
-        return feature_drafter(self, name, drafting)
-
-
-def _read(folder: HeadFolder) -> DreamHead:
-    sizes = folder.layer_sizes()
-    with without_memory():
-        return DreamHead(DreamConfig(sizes))
 
 
 def layers_read(head: DreamHead, layers: int) -> set[int]:
@@ -215,4 +205,4 @@ RECIPE = Recipe(
     own_targets_only=True,
 )
 TRAINING = Training[DreamHead]({"dream": RECIPE}, rollout, layers_read)
-FILES = Files[DreamHead]("DREAM", _read, kind="dream")
+FILES = Files[DreamHead]("DREAM", lambda folder: partial(DreamHead, DreamConfig(folder.layer_sizes())), kind="dream")

@@ -8,18 +8,18 @@ A feature is the vector that the target's head reads: the last layer's output af
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from eventspec.drafters.heads.feature import FeatureDrafter, feature_drafter
+from eventspec.drafters.heads.feature import feature_drafter
 from eventspec.drafters.heads.files import Files
 from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Drafting, Head
+from eventspec.drafters.heads.head import Head
 from eventspec.drafters.heads.training import Recipe, Training, unrolled
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
-from eventspec.models.checkpoint import without_memory
 from eventspec.models.configuration import Fields
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
@@ -42,6 +42,8 @@ class EagleConfig:
 class EagleHead(Head):
     """Reduction of (embedding, feature) to one width, then one decoder layer; families that are EAGLE's head with another view
     of the prompt are told apart by `family`."""
+
+    drafter = feature_drafter
 
     def __init__(self, config: EagleConfig, view: PromptView | None = None, family: str = "eagle") -> None:
         super().__init__()
@@ -76,13 +78,8 @@ class EagleHead(Head):
         parts = ([layer_weights(layer)], unpacked(target.head), layer.heads, layer.eps)
         return DraftKernel(HeadWeights(*parts, unpacked(self.fc), None if bias is None else bias.detach()))
 
-    def drafter(self, name: str, drafting: Drafting) -> FeatureDrafter:
-        """As `Head.drafter`."""
-        return feature_drafter(self, name, drafting)
 
-
-def sources(head: EagleHead, layer: str) -> weights.Sources:
-    """As `Files.sources`."""
+def _sources(head: EagleHead, layer: str) -> weights.Sources:
     names = {**weights.layer_sources(head.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
     if not head.config.input_norm:
         del names["layer.input_norm"]
@@ -91,14 +88,12 @@ def sources(head: EagleHead, layer: str) -> weights.Sources:
     return names
 
 
-def fields(head: EagleHead) -> tuple[Fields, Fields]:
-    """As `Files.fields`."""
+def _fields(head: EagleHead) -> tuple[Fields, Fields]:
     # True is what SafeAILab's code takes for granted; vLLM would make attention biases of it.
     return {} if head.config.bias else {"bias": False}, {}
 
 
-def filled(head: EagleHead) -> None:
-    """As `Files.filled`."""
+def _filled(head: EagleHead) -> None:
     if not head.config.input_norm:
         head.layer.input_norm = nn.Parameter(torch.empty(0, dtype=head.fc.weight.dtype), requires_grad=False)
 
@@ -109,12 +104,6 @@ def eagle_config(folder: HeadFolder) -> EagleConfig:
     folder.agrees("draft_vocab_size", None, "there is no lm_head.weight")
     folder.agrees("bias", bias, f"fc.bias is {'there' if bias else 'not there'}")
     return EagleConfig(sizes, f"{LAYER}input_layernorm.weight" in folder.checkpoint.at, bias)
-
-
-def _read(folder: HeadFolder) -> EagleHead:
-    config = eagle_config(folder)
-    with without_memory():
-        return EagleHead(config)
 
 
 TRAINING = Training[EagleHead](
@@ -128,11 +117,11 @@ TRAINING = Training[EagleHead](
 )
 FILES = Files[EagleHead](
     "EAGLE",
-    _read,
+    lambda folder: partial(EagleHead, eagle_config(folder)),
     recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" not in folder.own,
-    sources=sources,
-    fields=fields,
-    filled=filled,
+    sources=_sources,
+    fields=_fields,
+    filled=_filled,
 )
 
 
@@ -151,13 +140,7 @@ def msd_head(config: EagleConfig) -> EagleHead:
     return EagleHead(config, VisualAlone(), "msd")
 
 
-def _read_msd(folder: HeadFolder) -> EagleHead:
-    config = eagle_config(folder)
-    with without_memory():
-        return msd_head(config)
-
-
 MSD_TRAINING = replace(
     TRAINING, recipes={"msd": Recipe(lambda sizes: msd_head(EagleConfig(sizes.layer)), unroll=3, begins_with="eagle")}
 )
-MSD_FILES = replace(FILES, title="MSD", kind="msd", read=_read_msd)
+MSD_FILES = replace(FILES, title="MSD", kind="msd", read=lambda folder: partial(msd_head, eagle_config(folder)))

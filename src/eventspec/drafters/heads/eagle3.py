@@ -3,22 +3,23 @@ next token's embedding, and a head of its own over the tokens that answers reall
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads import speculators
-from eventspec.drafters.heads.feature import FeatureDrafter, feature_drafter
+from eventspec.drafters.heads.feature import feature_drafter
 from eventspec.drafters.heads.files import Files
 from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import Drafting, Head
+from eventspec.drafters.heads.head import Head
 from eventspec.drafters.heads.training import Recipe, TargetSizes, Training, unrolled
 from eventspec.drafters.heads.views import PromptView
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.models.checkpoint import without_memory
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer_weights import HeadWeights
@@ -48,18 +49,18 @@ def usual_taps(layers: int) -> tuple[int, ...]:
 def new_head(sizes: TargetSizes) -> Eagle3Head:
     """With a vocabulary of the tokens that answers really use."""
     used = sorted({*sizes.used})
-    head = Eagle3Head(Eagle3Config(sizes.layer, usual_taps(sizes.language.num_hidden_layers), len(used)))
-    head.vocab_ids.copy_(torch.tensor(used))
-    return head
+    config = Eagle3Config(sizes.layer, usual_taps(sizes.language.num_hidden_layers), len(used))
+    return Eagle3Head(config, torch.tensor(used))
 
 
 class Eagle3Head(Head):
     """Fusion of the tapped layers, one decoder layer over [embedding, feature], norm and head."""
 
     family = "eagle3"
+    drafter = feature_drafter
     vocab_ids: Tensor
 
-    def __init__(self, config: Eagle3Config) -> None:
+    def __init__(self, config: Eagle3Config, vocab_ids: Tensor | None = None) -> None:
         super().__init__()
         self.config: Eagle3Config = config
         width = config.language.hidden_size
@@ -70,7 +71,7 @@ class Eagle3Head(Head):
         self.norm = nn.Parameter(torch.ones(width))
         self.head = Linear(width, config.draft_vocab, bias=False)
         # d2t of the published layout is this minus the row's number.
-        self.register_buffer("vocab_ids", torch.arange(config.draft_vocab))
+        self.register_buffer("vocab_ids", torch.arange(config.draft_vocab) if vocab_ids is None else vocab_ids)
         self.view = PromptView()
 
     def features(self, tapped: Tensor) -> Tensor:
@@ -105,10 +106,6 @@ class Eagle3Head(Head):
         )
         return DraftKernel(weights)
 
-    def drafter(self, name: str, drafting: Drafting) -> FeatureDrafter:
-        """As `Head.drafter`."""
-        return feature_drafter(self, name, drafting)
-
 
 def _sources(head: Eagle3Head, layer: str) -> weights.Sources:
     names = {**weights.layer_sources(head.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
@@ -139,12 +136,7 @@ def _tables(head: Eagle3Head) -> dict[str, Tensor]:
     return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
 
 
-def recognises(folder: HeadFolder) -> bool:
-    """As `Files.recognises`."""
-    return "lm_head.weight" in folder.checkpoint.at
-
-
-def _read(folder: HeadFolder) -> Eagle3Head:
+def _read(folder: HeadFolder) -> Callable[[], Eagle3Head]:
     sizes, data = folder.layer_sizes(), folder.data
     rows = folder.rows("lm_head.weight", 2, (1, folder.target.vocab_size))
     folder.agrees("draft_vocab_size", rows, "the rows of lm_head.weight")
@@ -152,11 +144,7 @@ def _read(folder: HeadFolder) -> Eagle3Head:
         folder.agrees(name, False, "our EAGLE-3 head has no such norm")
     normed = data.get("norm_before_residual", False)
     fields.require(data, "norm_before_residual", isinstance(normed, bool), "true or false")
-    taps, ids = _taps(folder), _vocab_ids(folder, rows)
-    with without_memory():
-        head = Eagle3Head(Eagle3Config(sizes, taps, rows, normed))
-    head.vocab_ids = ids
-    return head
+    return partial(Eagle3Head, Eagle3Config(sizes, _taps(folder), rows, normed), _vocab_ids(folder, rows))
 
 
 def _taps(folder: HeadFolder) -> tuple[int, ...]:
@@ -193,7 +181,7 @@ TRAINING = Training[Eagle3Head]({"eagle3": Recipe(new_head, unroll=4, words=1.0,
 FILES = Files[Eagle3Head](
     "EAGLE-3",
     _read,
-    recognises=recognises,
+    recognises=lambda folder: "lm_head.weight" in folder.checkpoint.at,
     layer_name="midlayer.",
     sources=_sources,
     fields=_fields,

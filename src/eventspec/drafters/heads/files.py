@@ -17,20 +17,15 @@ from eventspec.models.configuration import Fields
 H = TypeVar("H", bound=Head)
 
 
-def same_names(head: Head, layer: str) -> weights.Sources:
-    """Sources of tensors that a folder holds under our own names."""
-    return {name: [(name, 0)] for name, _ in head.named_parameters()}
-
-
 @dataclass(frozen=True)
 class Files(Generic[H]):
     """How folders of a family are told, read and written."""
 
     title: str
     """As its paper writes it."""
-    read: Callable[[HeadFolder], H]
-    """The head that config and tensors describe, on the meta device; BadField or BadCheckpoint where one contradicts the other
-    or the target."""
+    read: Callable[[HeadFolder], Callable[[], H]]
+    """What makes the head that config and tensors describe, to be called on the meta device; BadField or BadCheckpoint where
+    one contradicts the other or the target."""
     kind: str | None = None
     """`eventspec.kind` of config.json, for a head that no other code loads; None: the tensors tell."""
     recognises: Callable[[HeadFolder], bool] = lambda folder: False
@@ -41,8 +36,10 @@ class Files(Generic[H]):
     """What SafeAILab's layout calls its decoder layer."""
     target_width: Callable[[HeadFolder], int] = lambda folder: folder.target.hidden_size
     """The width of the target that a folder's head is for, read without the target: by default the head's own."""
-    sources: Callable[[H, str], weights.Sources] = same_names
-    """Tensors' names in a folder whose layout calls the decoder layer by the second argument."""
+    sources: Callable[[H, str], weights.Sources] = lambda head, layer: {
+        name: [(name, 0)] for name, _ in head.named_parameters()
+    }
+    """Tensors' names in a folder whose layout calls the decoder layer `layer`; by default our own names."""
     fields: Callable[[H], tuple[Fields, Fields]] = lambda head: ({}, {})
     """What SafeAILab's config.json says besides the sizes: at its top, and in its part `eventspec` besides the kind; BadInput
     for a head that SafeAILab's code would run otherwise."""

@@ -4,6 +4,7 @@ visual rows to a small language model, trained on the target's answers. It reads
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from weakref import WeakKeyDictionary
 
@@ -26,11 +27,9 @@ from eventspec.core import (
 )
 from eventspec.drafters.heads.batch import Rollout, TargetBatch
 from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.folder import HeadFolder
 from eventspec.drafters.heads.head import Drafting, Head
 from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
 from eventspec.drafters.language_model import LanguageDraft, Lookahead, no_lookahead
-from eventspec.models.checkpoint import without_memory
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, TextIds, splice
 from eventspec.nn import Llama, LlamaConfig
@@ -104,19 +103,19 @@ def rollout(head: SmallVlm, target: LanguageEnds, batch: TargetBatch, count: int
     return Rollout(repeat(head.language.normed(hidden[:, batch.prefix :].roll(-1, 1)), count), batch.loss_mask)
 
 
-def _read(folder: HeadFolder) -> SmallVlm:
-    config = SmallConfig(folder.sizes(), folder.target.hidden_size)
-    with without_memory():
-        return SmallVlm(config)
-
-
 def _filled(head: SmallVlm) -> None:
     if head.config.language.tie_word_embeddings:
         head.language.head.weight = head.language.embed.weight
 
 
 TRAINING = Training[SmallVlm]({"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)}, rollout)
-FILES = Files[SmallVlm]("MASSV", _read, kind="massv", target_width=lambda folder: folder.width("up.weight"), filled=_filled)
+FILES = Files[SmallVlm](
+    "MASSV",
+    lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
+    kind="massv",
+    target_width=lambda folder: folder.width("up.weight"),
+    filled=_filled,
+)
 
 
 @dataclass(frozen=True)

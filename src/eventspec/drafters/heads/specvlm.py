@@ -3,6 +3,9 @@ question; and HiViS (2509.23928), which is the same with no visual row left."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +18,6 @@ from eventspec.core import BadCheckpoint
 from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
-from eventspec.drafters.heads.files import Files
 from eventspec.drafters.heads.folder import HeadFolder
 from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
 from eventspec.drafters.heads.unrolled import steps
@@ -86,11 +88,12 @@ def rollout(head: EagleHead, target: LanguageEnds, batch: TargetBatch, count: in
     return Rollout(steps(head, view, rope, count), view.loss_mask, {} if cost is None else {"cost": lambda: cost})
 
 
-def _read(folder: HeadFolder) -> EagleHead:
+def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
     config = eagle_config(folder)
     try:
         with without_memory():
-            return specvlm_head(config, Elastic.from_json(config.language.hidden_size, folder.own["compressor"]))
+            compressor = Elastic.from_json(config.language.hidden_size, folder.own["compressor"])
+        return partial(specvlm_head, config, compressor)
     except BadCheckpoint as error:
         raise BadCheckpoint(f"{folder.path / 'config.json'}: eventspec.compressor: {error}") from None
 
@@ -98,11 +101,11 @@ def _read(folder: HeadFolder) -> EagleHead:
 def _sources(head: EagleHead, layer: str) -> weights.Sources:
     names = [name for name, _ in compressor_of(head).named_parameters()]
     stored = {f"view.{COMPRESSOR}{name}": COMPRESSOR + name.replace("branches.", "ways.", 1) for name in names}
-    return {**eagle.sources(head, layer), **{ours: [(theirs, 0)] for ours, theirs in stored.items()}}
+    return {**eagle.FILES.sources(head, layer), **{ours: [(theirs, 0)] for ours, theirs in stored.items()}}
 
 
 def _fields(head: EagleHead) -> tuple[Fields, Fields]:
-    return eagle.fields(head)[0], {"compressor": compressor_of(head).as_json()}
+    return eagle.FILES.fields(head)[0], {"compressor": compressor_of(head).as_json()}
 
 
 def _details(head: EagleHead) -> dict[str, Any]:
@@ -119,14 +122,14 @@ TRAINING = Training[EagleHead](
     },
     rollout,
 )
-FILES = Files[EagleHead](
-    "SpecVLM",
-    _read,
+FILES = replace(
+    eagle.FILES,
+    title="SpecVLM",
+    read=_read,
     recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" in folder.own,
     own_fields=("compressor",),
     sources=_sources,
     fields=_fields,
-    filled=eagle.filled,
     details=_details,
 )
 

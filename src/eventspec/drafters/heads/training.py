@@ -55,11 +55,6 @@ def unrolled(head: Unrolled, target: LanguageEnds, batch: TargetBatch, count: in
     return Rollout(steps(head, view, rope, count), view.loss_mask)
 
 
-def taps_read(head: Head, layers: int) -> set[int]:
-    """Of a target of so many layers those whose outputs a head reads, besides the last one's."""
-    return {tap for tap in head.taps if tap >= 0}
-
-
 @dataclass(frozen=True)
 class Training(Generic[H]):
     """How heads of a family are trained: `recipes` by the name of the head; `rollout`(head, target, batch, count) is what the
@@ -68,5 +63,5 @@ class Training(Generic[H]):
 
     recipes: Mapping[str, Recipe]
     rollout: Callable[[H, LanguageEnds, TargetBatch, int], Rollout]
-    layers_read: Callable[[H, int], set[int]] = taps_read
+    layers_read: Callable[[H, int], set[int]] = lambda head, layers: {tap for tap in head.taps if tap >= 0}
     begin: Callable[[H], None] = lambda head: None

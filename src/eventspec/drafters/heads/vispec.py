@@ -3,7 +3,9 @@ behind them. The rest is EAGLE's head."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,6 @@ from eventspec.drafters.heads.folder import HeadFolder
 from eventspec.drafters.heads.training import Recipe, Training, unrolled
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
-from eventspec.models.checkpoint import without_memory
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.first_values import first_values
 from eventspec.nn.linear import Linear
@@ -110,14 +111,12 @@ def _begin(head: EagleHead) -> None:
     head.view.begin()
 
 
-def _read(folder: HeadFolder) -> EagleHead:
-    config, vectors = eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1
-    with without_memory():
-        return vispec_head(config, vectors)
+def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
+    return partial(vispec_head, eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1)
 
 
 def _sources(head: EagleHead, layer: str) -> weights.Sources:
-    names = {**eagle.sources(head, layer), **weights.linear_sources("view.global_proj", "img_fc")}
+    names = {**eagle.FILES.sources(head, layer), **weights.linear_sources("view.global_proj", "img_fc")}
     for ours, theirs in (("queries", "q"), ("keys.weight", "k_proj.weight"), ("values.weight", "v_proj.weight")):
         names[f"view.adaptor.{ours}"] = [(f"imadpt.{theirs}", 0)]
     return {**names, "view.adaptor.out.weight": [("imadpt.o_proj.weight", 0)]}
