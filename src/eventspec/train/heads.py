@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -134,14 +134,13 @@ def learn(
     training = HeadTraining(source, heads, checked(heads), processes.rank).to(source.target.embed.weight.device)
     judge = Calibration(training, *judged, out / "calibration.jsonl")
     run_stage(
-        stage,
+        replace(stage, snapshots=SNAPSHOTS),
         training,
         batches,
         training.losses,
         out,
         judge.telling(report),
         clipped=list(training.heads.values()),
-        snapshots=SNAPSHOTS,
         processes=processes,
     )
     if not processes.first:
