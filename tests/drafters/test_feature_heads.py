@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -63,9 +63,7 @@ def target(seed: int = 0) -> LanguageTarget:
 
 
 def eagle(norm: bool = True, bias: bool = True, seed: int = 1) -> EagleHead:
-    made = randomised(EagleHead(EagleConfig(ONE, norm, bias)), seed)
-    assert isinstance(made, EagleHead)
-    return made
+    return cast(EagleHead, randomised(EagleHead(EagleConfig(ONE, norm, bias)), seed))
 
 
 def eagle3(normed: bool = False, seed: int = 1) -> Eagle3Head:
