@@ -12,7 +12,7 @@ import torch
 from eventspec.ask import generate
 from eventspec.core import BadInput, Window
 from eventspec.drafters import FeatureDrafter
-from eventspec.drafters.heads.head import HeadInputs
+from eventspec.drafters.heads.views import HeadInputs
 from eventspec.models.prefix import Prefix, Reading
 from eventspec.nn.cache import KVCache, Loan
 from eventspec.pairs import Pair, load_pair

@@ -7,24 +7,25 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
 
-from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED
+from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic
 from eventspec.core import Budget, Media, Proposal, Request, Sampling, Trace, Verdict
 from eventspec.costs.fit import session_of
+from eventspec.drafters.heads import family_of
 from eventspec.drafters.heads.batch import TargetBatch
 from eventspec.drafters.heads.dream import DreamConfig, DreamHead
-from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, MsdHead
+from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, msd_head
 from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
-from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead
+from eventspec.drafters.heads.specvlm import specvlm_head
 from eventspec.drafters.heads.trees import static_tree
-from eventspec.drafters.heads.vispec import VispecHead
+from eventspec.drafters.heads.vispec import vispec_head
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
@@ -62,9 +63,7 @@ def target(seed: int = 0) -> LanguageTarget:
 
 
 def eagle(norm: bool = True, bias: bool = True, seed: int = 1) -> EagleHead:
-    made = randomised(EagleHead(EagleConfig(ONE, norm, bias)), seed)
-    assert isinstance(made, EagleHead)
-    return made
+    return cast(EagleHead, randomised(EagleHead(EagleConfig(ONE, norm, bias)), seed))
 
 
 def eagle3(normed: bool = False, seed: int = 1) -> Eagle3Head:
@@ -75,15 +74,15 @@ def eagle3(normed: bool = False, seed: int = 1) -> Eagle3Head:
     return made
 
 
-def specvlm(mode: str) -> SpecvlmHead:
+def specvlm(mode: str) -> EagleHead:
     """EAGLE's head behind a compressor; `mode` may be one branch of FRUGAL's."""
-    config = SpecvlmConfig(ONE, mode="select" if mode in BRANCHES else mode, options=MODES[mode], frame=3)  # type: ignore[arg-type]
-    made = SpecvlmHead(config)
+    compressor = Elastic(16, "select" if mode in BRANCHES else mode, MODES[mode], 3)  # type: ignore[arg-type]
+    made = specvlm_head(EagleConfig(ONE), compressor)
     made.load_state_dict({**made.state_dict(), **eagle().state_dict()})
     made.double().requires_grad_(False).eval()
-    randomised(made.compressor, 5, 0.3)
+    randomised(compressor, 5, 0.3)
     if mode in BRANCHES:  # else the gate takes one of them for every question here, whatever is wrong with the others
-        gate = made.compressor.gate
+        gate = compressor.gate
         assert gate is not None
         gate.weight.zero_()
         gate.bias.copy_(torch.eye(len(MODES[mode]))[BRANCHES.index(mode)] * 10)
@@ -97,8 +96,8 @@ HEADS: dict[str, Callable[[], Any]] = {
     "eaglevlm": lambda: eagle(bias=False),
     "eagle3": eagle3,
     "eagle3 normed": lambda: eagle3(normed=True),
-    "msd": lambda: randomised(MsdHead(EagleConfig(ONE)), 1),
-    "vispec": lambda: randomised(VispecHead(EagleConfig(ONE), 3), 1, 0.4),
+    "msd": lambda: randomised(msd_head(EagleConfig(ONE)), 1),
+    "vispec": lambda: randomised(vispec_head(EagleConfig(ONE), 3), 1, 0.4),
     "dream": lambda: randomised(DreamHead(DreamConfig(ONE)), 1),
 }
 COMPRESSED: dict[str, Callable[[], Any]] = {mode: partial(specvlm, mode) for mode in MODES}
@@ -275,7 +274,7 @@ def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int])
     ids, learned = torch.full((1, length), -1), labels > 0
     batch = TargetBatch(text, ids, following, taps, logits, places, mask, offsets, labels, begin, prefix, learned)
     found = []
-    for level, out in enumerate(head.rollout(language, batch, len(chain)).outs):
+    for level, out in enumerate(family_of(head).training.rollout(head, language, batch, len(chain)).outs):
         row = len(rows) - prefix + len(first) - 2 + level
         own = head.scores(out[0, row], language).log_softmax(-1)
         whole_row = torch.full((40,), -math.inf, dtype=torch.float64)

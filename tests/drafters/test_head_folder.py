@@ -17,11 +17,11 @@ from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic
 from eventspec.core import BadCheckpoint
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, load_head, save_head
 from eventspec.drafters.heads.dream import DreamConfig, DreamHead
-from eventspec.drafters.heads.eagle import MsdHead
+from eventspec.drafters.heads.eagle import msd_head
 from eventspec.drafters.heads.eagle3 import usual_taps
 from eventspec.drafters.heads.massv import SmallConfig, SmallVlm
-from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead
-from eventspec.drafters.heads.vispec import VispecHead
+from eventspec.drafters.heads.specvlm import specvlm_head
+from eventspec.drafters.heads.vispec import vispec_head
 from eventspec.models.fingerprint import fingerprint
 from eventspec.nn import Llama, LlamaConfig
 
@@ -54,7 +54,7 @@ def eagle3(taps: tuple[int, ...] = usual_taps(6)) -> Eagle3Head:
 
 
 def specvlm(mode: Mode, options: tuple[Option, ...], frame: int = 0, bias: bool = True) -> TrainedHead:
-    return TrainedHead(halved(SpecvlmHead(SpecvlmConfig(ONE, bias=bias, mode=mode, options=options, frame=frame))))
+    return TrainedHead(halved(specvlm_head(EagleConfig(ONE, bias=bias), Elastic(16, mode, options, frame))))
 
 
 KINDS: dict[str, Callable[[], TrainedHead]] = {
@@ -68,8 +68,8 @@ KINDS: dict[str, Callable[[], TrainedHead]] = {
     "weighted": lambda: specvlm("weighted", WEIGHTED),
     "concat": lambda: specvlm("concat", CONCAT, bias=False),
     "ranks": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), rates=((0.75, 0.125, 0.0625), (0.5, 0.25, 0.0))),
-    "msd": lambda: TrainedHead(halved(MsdHead(EagleConfig(ONE)))),
-    "vispec": lambda: TrainedHead(halved(VispecHead(EagleConfig(ONE), 3))),
+    "msd": lambda: TrainedHead(halved(msd_head(EagleConfig(ONE)))),
+    "vispec": lambda: TrainedHead(halved(vispec_head(EagleConfig(ONE), 3))),
     "dream": lambda: TrainedHead(halved(DreamHead(DreamConfig(ONE)))),
     "massv": lambda: TrainedHead(halved(SmallVlm(SmallConfig(SMALL, 16)))),
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.drafters.heads.head import HeadInputs
+from eventspec.drafters.heads.views import HeadInputs
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 7, 40])

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from eventspec.drafters.heads.head import Rates
-from eventspec.drafters.heads.trees import best_paths, static_tree
+from eventspec.drafters.heads.trees import Rates, best_paths, static_tree
 
 
 def expected(paths: list[tuple[int, ...]], rates: Rates) -> float:

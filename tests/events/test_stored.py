@@ -77,14 +77,14 @@ def test_a_recordings_window_reads_its_own_part_only(
     recording = Recording.open(encoders.write(tmp_path / "e", name, EVENTS))
     assert recording.span.start_us >= 0  # a RAW file is walked once for this
     read: list[int] = []
-    checked = EventStream.checked.__func__  # type: ignore[attr-defined]
+    checked = EventStream.checked_block.__func__  # type: ignore[attr-defined]
 
     def counting(cls: type, x: object, *columns: object, **options: object) -> EventStream:
         stream: EventStream = checked(cls, x, *columns, **options)
         read.append(len(stream))
         return stream
 
-    monkeypatch.setattr(EventStream, "checked", classmethod(counting))
+    monkeypatch.setattr(EventStream, "checked_block", classmethod(counting))
     part = recording.slice(Window(3000, 3300)).events
     assert part is not None and not isinstance(part, StoredStream)
     assert 0 < len(part) <= sum(read) <= len(part) + 3 * 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,13 @@ def test_every_folder_of_modules_is_a_package(modules: dict[str, str]) -> None:
     folders = {Path(name).parent for name in modules if name.startswith("src/eventspec/")}
     missing = sorted(str(folder) for folder in folders if str(folder / "__init__.py") not in modules)
     assert not missing, f"without __init__.py: {missing}"
+
+
+def test_heads_are_told_apart_in_their_own_room_alone(modules: dict[str, str]) -> None:
+    asked = re.compile(r"isinstance\([^)]*(?:Head|SmallVlm)\b")
+    room = "src/eventspec/drafters/heads/"
+    outside = {name: text for name, text in modules.items() if name.startswith("src/") and not name.startswith(room)}
+    assert not [name for name, text in outside.items() if asked.search(text)]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from eventspec.nn import Llama, LlamaConfig, linear
+from eventspec.nn.cpu import products as layouts
 
 TinyLlama = Callable[..., Llama]
 
@@ -21,9 +22,10 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True, params=["rows", "columns", "packed"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every layout of weights, whichever this machine would use."""
-    if request.param == "packed" and not linear.onednn_works():
+    if request.param == "packed" and not layouts.onednn_works():
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(linear, "layout", lambda: request.param)
+    for module in (linear, layouts):
+        monkeypatch.setattr(module, "layout", lambda: request.param)
     return str(request.param)
 
 

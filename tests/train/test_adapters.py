@@ -253,6 +253,6 @@ def test_unknown_kinds_and_phases_are_refused() -> None:
 
 @pytest.mark.long
 def test_a_small_run_gives_a_pair_with_an_adapter(tmp_path: Path) -> None:
-    folder = recipe.train("nano", "smoke", ["linear", "attention"], tmp_path, lambda *words: None)
+    folder = recipe.train("nano", "smoke", recipe.Wanted(["linear", "attention"]), tmp_path, lambda *words: None)
     assert (folder / "adapters/linear/model.safetensors").stat().st_size < 1_000_000
     assert "aligned" in load_pair(folder, "one", fit=False).methods

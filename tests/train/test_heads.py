@@ -15,8 +15,8 @@ import torch
 from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic, Option
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
 from eventspec.drafters.heads import RECIPES, TargetSizes
-from eventspec.drafters.heads.batch import TargetBatch
-from eventspec.drafters.heads.specvlm import SpecvlmConfig, SpecvlmHead, every_branch
+from eventspec.drafters.heads.batch import TargetBatch, View
+from eventspec.drafters.heads.specvlm import compressor_of, every_branch, specvlm_head
 from eventspec.drafters.heads.unrolled import steps
 from eventspec.models.embedded import SIZES
 from eventspec.models.session import LanguageTarget
@@ -70,7 +70,9 @@ def test_unrolled_steps_are_what_a_drafter_sees(kind: str) -> None:
     embeds, hidden = (torch.randn(1, prefix + rows, 16, generator=generator, dtype=torch.float64) for _ in range(2))
     cos, sin = (table.double()[None] for table in rope_tables(ONE, prefix + rows))
     mask = torch.full((rows, prefix + rows), -math.inf, dtype=torch.float64).triu(prefix + 1)[None, None]
-    outs = list(steps(head, embeds, hidden, (cos, sin), prefix, mask, 3))
+    head.features = lambda tapped: tapped  # they are given as they are
+    view = View(embeds, hidden, torch.arange(prefix + rows)[None], mask, prefix, torch.ones(1, rows, dtype=torch.bool))
+    outs = list(steps(head, view, (cos, sin), 3))
     for start in range(rows - 3):
         expected = slow(head, embeds[0], hidden[0], prefix + start, 3)
         for step, wanted in enumerate(expected):
@@ -120,19 +122,20 @@ def test_only_words_behind_the_first_of_an_answer_are_learned() -> None:
 def test_gates_and_branches_get_gradients(kind: Any) -> None:
     options = SELECT if kind == "select" else WEIGHTED
     torch.manual_seed(0)
-    head = SpecvlmHead(SpecvlmConfig(ONE, mode=kind, options=options))
+    head = specvlm_head(EagleConfig(ONE), Elastic(16, kind, options))
     for name, parameter in head.named_parameters():
-        if not name.startswith("compressor."):
+        if not name.startswith("view."):
             torch.nn.init.normal_(parameter, 0.0, 0.3)
     target = VideoLlava(SIZES["nano"].target)
     target.language.head = torch.nn.Linear(16, 40, bias=False)  # type: ignore[assignment]
     target.language.cos, target.language.sin = rope_tables(ONE, 64)
     losses = head_losses(head, RECIPES["specvlm"], target.language, seen())
     (losses["words"] + losses["feature"]).backward()
-    assert head.compressor.gate is not None
-    gate = head.compressor.gate.weight.grad
+    compressor = compressor_of(head)
+    assert compressor.gate is not None
+    gate = compressor.gate.weight.grad
     assert gate is not None and float(gate.abs().sum()) > 0
-    branches = [p.grad for name, p in head.compressor.named_parameters() if name.startswith("branches.")]
+    branches = [p.grad for name, p in compressor.named_parameters() if name.startswith("branches.")]
     assert branches
     assert all(grad is not None and torch.isfinite(grad).all() for grad in branches)
 
@@ -179,7 +182,7 @@ def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
     view, _ = every_branch(found, head.taps, elastic)
     cos, sin = (table for table in rope_tables(ONE, 64))
     rope = cos[view.positions], sin[view.positions]
-    out = next(steps(head, view.embeds, view.tapped, rope, view.prefix, view.mask, 1))
+    out = next(steps(head, view, rope, 1))
     plain = found.view(head.taps)
     for recording, (begin, end, question) in ((0, (0, 7, 2)), (0, (7, 11, 1)), (1, (0, 5, 1))):
         kept = found.prefix
@@ -202,7 +205,7 @@ def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
 
 def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """tau counts drafts in a row from every token of an answer; here the head is asked for what it is told."""
-    from eventspec.drafters.heads import feature as module
+    from eventspec.drafters.heads import training as module
 
     found = seen()
     language = VideoLlava(SIZES["nano"].target).language
@@ -218,7 +221,7 @@ def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: py
     answer = found.logits.roll(-1, 1)
     for said, gained in ((answer, None), (-answer, 0.0)):
         monkeypatch.setattr(EagleHead, "scores", lambda self, hidden, target, said=said: said)
-        monkeypatch.setattr(module, "steps", lambda *words, said=said: iter([torch.zeros(2, said.shape[1], 16)] * words[6]))
+        monkeypatch.setattr(module, "steps", lambda *words, said=said: iter([torch.zeros(2, said.shape[1], 16)] * words[3]))
         tau = training.acceptance([0, 1], batch=2)["it"]
         # Chains that begin at the rows of an answer with n learned rows gain n, n - 1, ..., 1.
         runs = [4, 2, 3, 3]

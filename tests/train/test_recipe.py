@@ -130,7 +130,8 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_state(tmp_path: 
         return {"fit": model.weight.sum() * (float("nan") if next(calls) > 2 else 1.0)}
 
     with pytest.raises(TrainingFailed, match="step 3"):
-        run_stage(Stage("bad", 60, 1e-3, 1), model, itertools.repeat(None), losses, tmp_path, silent, save_every=0.0)
+        stage = Stage("bad", 60, 1e-3, 1, save_every=0.0)
+        run_stage(stage, model, itertools.repeat(None), losses, tmp_path, silent)
     fresh = nn.Linear(1, 1)
     Checkpoint(tmp_path, "bad").load(fresh, None)
     assert torch.isfinite(fresh.weight).all()

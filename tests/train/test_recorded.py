@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,14 @@ from tokenizers import Tokenizer
 
 from eventspec.ask.generation import media_of
 from eventspec.core import Trace
-from eventspec.drafters.heads import RECIPES, TargetSizes
+from eventspec.drafters.heads import RECIPES, TargetSizes, family_of
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
 from eventspec.train.data import Branch, Questions
-from eventspec.train.distillation import head_losses
+from eventspec.train.distillation import head_losses, layers_read
 from eventspec.train.heads import new_heads
 from eventspec.train.own import apart, shuffled
 from eventspec.train.recorded import Example, RecordedBatches
@@ -77,14 +78,15 @@ def test_examples_side_by_side_are_each_alone(name: str) -> None:
     source = RecordedBatches(target, target.language, examples, pair.parts.text_ids)
     used = tuple(sorted({token for example in examples for token in example.answer}))
     head = new_heads([name], TargetSizes(target.language.config, used, 65))[name].eval()
-    recipe, layers = RECIPES[name], tuple(sorted(head.layers_read(target.language.config.num_hidden_layers)))
+    recipe, layers = RECIPES[name], layers_read([head], target.language.config.num_hidden_layers)
+    rollout = partial(family_of(head).training.rollout, head)
     (together,) = source.batches(np.arange(3), layers, rng)
     alone = [next(source.batches(np.array([number]), layers, rng)) for number in range(3)]
     assert len(together.rows) == 3
     assert int(together.loss_mask.sum()) == sum(int(batch.loss_mask.sum()) for batch in alone)
-    outs = list(head.rollout(target.language, together, 3).outs)
+    outs = list(rollout(target.language, together, 3).outs)
     for number, batch in enumerate(alone):
-        own = head.rollout(target.language, batch, 3)
+        own = rollout(target.language, batch, 3)
         for many, one in zip(outs, own.outs, strict=True):
             learned = own.loss_mask[0]
             assert learned.any()

@@ -56,7 +56,7 @@ def _adapter(folder: Path) -> dict[str, Any]:
 def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
     """What a head is, as far as it can be told without its target; None for what is no head: only heads begin with an `fc`,
     have the layout of speculators, or were written here."""
-    from eventspec.drafters.heads import speculators
+    from eventspec.drafters.heads import family_of, speculators
     from eventspec.drafters.heads.checkpoint import inspect_head
     from eventspec.models.checkpoint import Checkpoint
 
@@ -69,7 +69,11 @@ def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
         except BadCheckpoint:
             return None  # `describe` knows better what it lacks
     made, checkpoint, target = inspect_head(folder)
-    about = {**made.head.about(), "target": target, "hidden_size": made.head.config.language.hidden_size}
+    about = {
+        **family_of(made.head).files.about(made.head),
+        "target": target,
+        "hidden_size": made.head.config.language.hidden_size,
+    }
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 

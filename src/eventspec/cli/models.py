@@ -158,8 +158,10 @@ def _print(lines: list[tuple[str, str]]) -> None:
 def _check_layout(trained: TrainedHead, layout: str) -> None:
     """BadInput for a head that is our own: in either layout it would be taken for EAGLE's, and draft nonsense."""
     from eventspec.core import BadInput
+    from eventspec.drafters.heads import family_of
 
-    if trained.head.published:
+    files = family_of(trained.head).files
+    if files.published:
         return
     whose = "no SafeAILab code" if layout == "safeailab" else "no code of speculators"
-    raise BadInput(f"{whose} loads a head of {trained.head.about()['head']}: it is for eventspec alone, copy its folder")
+    raise BadInput(f"{whose} loads a head of {files.about(trained.head)['head']}: it is for eventspec alone, copy its folder")

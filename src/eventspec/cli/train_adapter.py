@@ -84,9 +84,8 @@ def adapter(
     reexecute_with_allocator(sys.argv[1:])
     stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
     with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
-        folder = recipe.train(
-            pair, preset, kinds, out, report, written, phases, free_running, processes=processes, alike=losses
-        )
+        wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
+        folder = recipe.train(pair, preset, wanted, out, report, processes=processes)
     if not processes.first:
         return
     recorded = json.loads((folder / recipe.FIGURES).read_text())

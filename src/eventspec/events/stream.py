@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
@@ -29,6 +29,27 @@ class Off:
     """How a file that is read in blocks writes OFF, 0 or -1, once its first such event was read: all blocks must agree."""
 
     value: int | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where columns come from, for messages and checks across blocks: the file; of a block of a longer one also the index of
+    its first event in the file, the latest time (us) before it, how the file's values are called (``t[5]`` unless `named`
+    says otherwise), and what OFF was so far."""
+
+    source: str
+    first: int = 0
+    latest: int = 0
+    named: Named | None = None
+    off: Off = field(default_factory=Off)
+
+    def of(self, name: str, index: int) -> str:
+        """How the value of a column is called at one of these events."""
+        index += self.first
+        return self.named(name, index) if self.named is not None else f"{name}[{index}]"
+
+    def __str__(self) -> str:
+        return self.source
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,34 +104,39 @@ class EventStream:
         *,
         source: str = "file",
         monotonic: Monotonic = "raise",
-        first: int = 0,
-        latest: int = 0,
-        named: Named | None = None,
-        off: Off | None = None,
     ) -> EventStream:
         """Columns from outside (any numeric dtype, [E] each) as a stream; arrays of the right dtype are not copied.
 
-        Polarity may be bool, {0, 1} or {-1, 1}. For one block of a longer file, `first` is the index of its first event in
-        the file, `latest` the latest time (us) before it, and `off` what OFF was so far. Raises BadInput, one line with
-        `source`, the field, the first bad index (``t[5]``, unless `named` calls it otherwise) and the remedy, for unequal
-        lengths, NaN, negative or fractional values, events outside the sensor, and (unless `monotonic` says otherwise) a time
-        before its predecessor.
+        Polarity may be bool, {0, 1} or {-1, 1}. Raises BadInput, one line with `source`, the field, the first bad index
+        (``t[5]``) and the remedy, for unequal lengths, NaN, negative or fractional values, events outside the sensor, and
+        (unless `monotonic` says otherwise) a time before its predecessor.
         """
+        return cls.checked_block((x, y, t, p), width, height, Block(source), monotonic)
+
+    @classmethod
+    def checked_block(
+        cls,
+        columns: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
+        width: int,
+        height: int,
+        block: Block,
+        monotonic: Monotonic = "raise",
+    ) -> EventStream:
+        """As `checked`, of columns x, y, t and p that may be one block of a longer file."""
         if monotonic not in get_args(Monotonic):
             raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
-        _check_sensor(width, height, source)
-        place = _Place(source, first, named)
-        columns = {name: _whole(values, name, place) for name, values in (("x", x), ("y", y), ("t", t), ("p", p))}
-        counts = {name: len(values) for name, values in columns.items()}
+        _check_sensor(width, height, block.source)
+        x, y, t, p = (_whole(values, name, block) for name, values in zip("xytp", columns, strict=True))
+        counts = {"x": len(x), "y": len(y), "t": len(t), "p": len(p)}
         if len(set(counts.values())) > 1:
             lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise BadInput(f"{source}: the columns differ in length ({lengths}): every event needs x, y, t and p")
-        times, ordered = _times(columns["t"], place, monotonic, latest)
+            raise BadInput(f"{block}: the columns differ in length ({lengths}): every event needs x, y, t and p")
+        times, ordered = _times(t, block, monotonic)
         return cls(
-            _coordinates(columns["x"], "x", width, "width", place),
-            _coordinates(columns["y"], "y", height, "height", place),
+            _coordinates(x, "x", width, "width", block),
+            _coordinates(y, "y", height, "height", block),
             times,
-            _polarity(columns["p"], place, off or Off()),
+            _polarity(p, block),
             int(width),
             int(height),
             ordered,
@@ -165,30 +191,13 @@ def _check_sensor(width: int, height: int, source: str) -> None:
             raise BadInput(f"{source}: {name} is {side!r}: give the sensor size in whole pixels, 1 to {LARGEST_SIDE}")
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where columns come from: the file, the index of their first event in it, and how its values are called."""
-
-    source: str
-    first: int
-    named: Named | None
-
-    def of(self, name: str, index: int) -> str:
-        """How the value of a column is called at one of these events."""
-        index += self.first
-        return self.named(name, index) if self.named is not None else f"{name}[{index}]"
-
-    def __str__(self) -> str:
-        return self.source
-
-
-def _refuse(place: _Place, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
+def _refuse(place: Block, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
     """Raise for the first event where the bool column `bad` is true."""
     index = int(np.argmax(bad))
     raise BadInput(f"{place}: {place.of(name, index)} is {values[index]}: {remedy}")
 
 
-def _whole(values: ArrayLike, name: str, place: _Place) -> Column:
+def _whole(values: ArrayLike, name: str, place: Block) -> Column:
     """One column [E] as bool or integers; floats pass when every value is a whole number."""
     try:
         column = np.asarray(values)
@@ -209,7 +218,7 @@ def _whole(values: ArrayLike, name: str, place: _Place) -> Column:
     return column.astype(np.int64)
 
 
-def _coordinates(column: Column, name: str, side: int, side_name: str, place: _Place) -> np.ndarray[Any, np.dtype[np.uint16]]:
+def _coordinates(column: Column, name: str, side: int, side_name: str, place: Block) -> np.ndarray[Any, np.dtype[np.uint16]]:
     if len(column) and ((column.dtype.kind != "u" and column.min() < 0) or column.max() >= side):
         bad = (column < 0) | (column >= side)
         remedy = f"outside the sensor ({side_name} {side}); give the right sensor_size or mend the file"
@@ -217,11 +226,9 @@ def _coordinates(column: Column, name: str, side: int, side_name: str, place: _P
     return column.astype(np.uint16, copy=False)
 
 
-def _times(
-    column: Column, place: _Place, monotonic: Monotonic, latest: int
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
-    """Times int64 under the policy, and whether they are non-decreasing now; `latest` is the time before the first."""
-    longest = np.iinfo(np.int64).max
+def _times(column: Column, place: Block, monotonic: Monotonic) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+    """Times int64 under the policy, and whether they are non-decreasing now."""
+    latest, longest = place.latest, np.iinfo(np.int64).max
     if column.dtype == np.uint64 and len(column) and column.max() > longest:
         _refuse(place, "t", column > longest, column, "larger than int64 microseconds can be; the file is damaged")
     times, rising = _int64(column)
@@ -267,7 +274,7 @@ def lags(times: np.ndarray[Any, np.dtype[np.int64]], latest: int = 0) -> tuple[i
     return int(np.count_nonzero(lag)), int(lag.max())
 
 
-def _polarity(column: Column, place: _Place, off: Off) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _polarity(column: Column, place: Block) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """{0, 1}, {-1, 1} or bool as uint8 {0, 1}."""
     if column.dtype == np.bool_:
         return column.view(np.uint8)
@@ -280,6 +287,7 @@ def _polarity(column: Column, place: _Place, off: Off) -> np.ndarray[Any, np.dty
         wanted = "-1 or 1 beside the negative ones" if signed else "0 or 1, or -1 or 1"
         _refuse(place, "p", bad, column, f"polarity must be {wanted}")
     if lowest < 1:
+        off = place.off
         if off.value not in (None, lowest):
             _refuse(
                 place,

@@ -10,7 +10,7 @@ import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -28,12 +28,14 @@ from eventspec.scenes.shade import (
     SUN_X,
     SUN_Y,
     TOP,
+    Eye,
+    Hit,
     shade_ground,
     shade_part,
     sky,
 )
 from eventspec.scenes.shapes import GAMMA, Parts, build_parts, linear
-from eventspec.scenes.trace import identify, trace
+from eventspec.scenes.trace import Raster, identify, trace
 from eventspec.scenes.world import FOCAL_WIDTHS, MID_S, World
 
 X, Y, HX, HY, VX, VY, SWING, RATE, PHASE = _s.X, _s.Y, _s.HX, _s.HY, _s.VX, _s.VY, _s.SWING, _s.RATE, _s.PHASE
@@ -125,12 +127,36 @@ def _face_light(parts: Parts, light: Floats) -> Floats:
 
 
 # ------------------------------------------------------------------------------------------------------ compiled core
+class Tables(NamedTuple):
+    """A stage as compiled functions read it: parts float64 [N, PART], their looks float64 [N, LOOK], face_light float64 [N, 6],
+    light and ground as tuples of numbers."""
+
+    parts: Parts
+    looks: Floats
+    face_light: Floats
+    light: tuple[float, ...]
+    ground: tuple[float, ...]
+
+
+class Lens(NamedTuple):
+    """Pixels of a picture, samples along a side of a pixel, the horizon's row and the focal length in pixels."""
+
+    width: int
+    height: int
+    samples: int
+    horizon: float
+    focal: float
+
+
 @njit(nogil=True, error_model="numpy")
-def _resolve(looks, face_light, light, ground, places, pose, size, horizon, focal, zbuf, surf, seen, still, rgb):  # type: ignore[no-untyped-def]
+def _resolve(tables, lens, places, pose, raster, seen, still, rgb):  # type: ignore[no-untyped-def]
     """Shade a traced picture into rgb float32 [H, W, 3]. When we stand (`still`), a pixel of resting parts that are the same
     as in the last picture (`seen`, like surf) keeps its colour."""
-    width, height, count = size
+    width, height, count, horizon, focal = lens
+    _, looks, face_light, light, ground = tables
+    zbuf, surf = raster.zbuf, raster.surf
     cx, cy, cos, sin = pose[0], pose[1], math.cos(pose[2]), math.sin(pose[2])
+    eye = Eye(cx, cy, cos, sin)
     for px in range(width):
         for py in range(height):
             first = surf[px * count, py * count]
@@ -157,7 +183,7 @@ def _resolve(looks, face_light, light, ground, places, pose, size, horizon, foca
                 if code < 0 and v >= 0.0:
                     r, g, b = sky(light, v)
                 elif code < 0 or looks[index, LOOK_PAINT] == SHADOW:
-                    r, g, b = shade_ground(light, ground, cx, cy, cos, sin, u, v, pixel, 1.0 if code < 0 else SHADE)
+                    r, g, b = shade_ground(light, ground, eye, u, v, pixel, 1.0 if code < 0 else SHADE)
                 else:
                     t = float(zbuf[px * count + sub // n, py * count + sub % n])
                     if n < count:  # the pixel's middle: 1 / depth is linear over a flat face
@@ -168,7 +194,8 @@ def _resolve(looks, face_light, light, ground, places, pose, size, horizon, foca
                     a, q = looks, index
                     part = (a[q, 0], a[q, 1], a[q, 2], a[q, 3], a[q, 4], a[q, 5], a[q, 6], a[q, 7], a[q, 8])
                     s, w, wz = x * hx + y * hy, x * hy - y * hx, t * pixel + 1e-6
-                    r, g, b = shade_part(light, part, face_light[q, face], face, s, w, wz / max(facing, 1e-3), wz, u, v, t)
+                    hit = Hit(face, s, w, wz / max(facing, 1e-3), wz, u, v, t)
+                    r, g, b = shade_part(light, part, face_light[q, face], hit)
                 rs, gs, bs = rs + r * share, gs + g * share, bs + b * share
             rgb[py, px, 0], rgb[py, px, 1], rgb[py, px, 2] = rs, gs, bs
 
@@ -187,21 +214,23 @@ def _compile(sources: int) -> Any:
     of the scene files a new entry, so that an update never runs the old pictures."""
 
     @njit(cache=True, nogil=True, error_model="numpy")
-    def pictures(parts, looks, face_light, light, ground, times, poses, size, focal, horizon, wanted, luma, rgb, ids):  # type: ignore[no-untyped-def]
+    def pictures(tables, lens, times, poses, wanted, luma, rgb, ids):  # type: ignore[no-untyped-def]
         """Every picture's luma; RGB and ids go to row wanted[k, 0] and wanted[k, 1], or nowhere when that is -1."""
-        width, height, count = size
+        width, height, count, horizon, focal = lens
+        parts = tables.parts
         zbuf = np.empty((width * count, height * count), np.float32)
         surf, seen = np.empty(zbuf.shape, np.int32), np.empty(zbuf.shape, np.int32)
         picture, places = np.empty((height, width, 3), np.float32), np.empty((parts.shape[0], 2))
         for k in range(len(times) if sources >= 0 else 0):
             still = k > 0 and np.all(poses[k] == poses[k - 1])
             _move(parts, times[k], places)
-            trace(parts, places, poses[k], horizon * count, focal * count, zbuf, surf)
-            _resolve(looks, face_light, light, ground, places, poses[k], size, horizon, focal, zbuf, surf, seen, still, picture)
+            raster = Raster(zbuf, surf, horizon * count, focal * count)
+            trace(parts, places, poses[k], raster)
+            _resolve(tables, lens, places, poses[k], raster, seen, still, picture)
             if wanted[k, 0] >= 0:
                 rgb[wanted[k, 0]] = picture
             if wanted[k, 1] >= 0:
-                identify(parts, ground, poses[k], horizon * count, focal * count, surf, ids[wanted[k, 1]])
+                identify(parts, tables.ground, poses[k], raster, ids[wanted[k, 1]])
             for y in range(height):
                 for x in range(width):
                     luma[k, y, x] = 0.299 * picture[y, x, 0] + 0.587 * picture[y, x, 1] + 0.114 * picture[y, x, 2]
@@ -225,22 +254,10 @@ def render(world: World, stage: Stage, camera: Camera, times_s: list[float], rgb
     luma = np.empty((len(times_s), height, width), np.float32)
     rgb = np.empty((len(rgb_at), height, width, 3), np.float32)
     ids = np.empty((len(ids_at), height * count, width * count), np.uint8)
-    _pictures(
-        stage.parts,
-        np.ascontiguousarray(stage.parts[:, LOOK]),
-        stage.face_light,
-        tuple(stage.light.tolist()),
-        tuple(stage.ground.tolist()),
-        np.array(times_s, np.float64),
-        poses,
-        (width, height, count),
-        camera.focal_px,
-        HORIZON * height,
-        wanted,
-        luma,
-        rgb,
-        ids,
-    )
+    looks, light, ground = np.ascontiguousarray(stage.parts[:, LOOK]), stage.light.tolist(), stage.ground.tolist()
+    tables = Tables(stage.parts, looks, stage.face_light, tuple(light), tuple(ground))
+    lens = Lens(width, height, count, HORIZON * height, camera.focal_px)
+    _pictures(tables, lens, np.array(times_s, np.float64), poses, wanted, luma, rgb, ids)
     return Shots(luma, rgb, ids)
 
 

@@ -8,6 +8,7 @@ event. Texture is smooth noise below the sensor's contrast threshold.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from numba import njit
 
@@ -55,6 +56,29 @@ GRASS, PAVING, KERB = (0.13, 0.20, 0.07), (0.29, 0.27, 0.245), (0.42, 0.41, 0.39
 STRIP, ASPHALT, ROAD_PAINT = (0.175, 0.165, 0.16), (0.135, 0.135, 0.14), (0.74, 0.74, 0.72)
 GLASS, TAIL, PLATE, DARK = (0.035, 0.042, 0.055), (0.3, 0.02, 0.02), (0.6, 0.6, 0.55), (0.0, 0.0, 0.0)
 WHITE_LAMP, RED_LAMP, SIGN = (0.9, 0.9, 0.8), (0.75, 0.03, 0.02), (0.5, 0.3, 0.03)
+
+
+class Eye(NamedTuple):
+    """Where the camera is, and the cosine and sine of its heading."""
+
+    x: float
+    y: float
+    cos: float
+    sin: float
+
+
+class Hit(NamedTuple):
+    """Where a ray meets a part: the face, the place along and across the part, the pixel's footprint there (sideways and
+    upwards), the ray's slopes u and v, and its depth."""
+
+    face: int
+    s: float
+    w: float
+    ws: float
+    wz: float
+    u: float
+    v: float
+    t: float
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -176,8 +200,9 @@ def road_paint(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def shade_ground(light, ground, x, y, cos, sin, u, v, pixel, dim):  # type: ignore[no-untyped-def]
-    """Linear RGB of the ground seen at slopes u, v from (x, y); `pixel` is the footprint as a slope, dim < 1 is a shadow."""
+def shade_ground(light, ground, eye, u, v, pixel, dim):  # type: ignore[no-untyped-def]
+    """Linear RGB of the ground seen at slopes u, v; `pixel` is the footprint as a slope, dim < 1 is a shadow."""
+    x, y, cos, sin = eye
     t = CAMERA_M / max(-v, 1e-6)
     dx, dy = cos * u - sin, sin * u + cos
     x, y = x + t * dx, y + t * dy
@@ -294,8 +319,9 @@ def vehicle(part, face, s, w, z):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def shade_part(light, part, lit, face, s, w, ws, wz, u, v, t):  # type: ignore[no-untyped-def]
-    """Linear RGB of a hit on one part. `lit` is the day- or skylight on that face; s, w local; ws, wz footprint; t depth."""
+def shade_part(light, part, lit, hit):  # type: ignore[no-untyped-def]
+    """Linear RGB of a hit on one part; `lit` is the day- or skylight on that face."""
+    face, s, w, ws, wz, u, v, t = hit
     paint, z = part[PAINT], CAMERA_M + t * v
     r, g, b = part[RED], part[GREEN], part[BLUE]
     if paint in (LAMP, GLOW):

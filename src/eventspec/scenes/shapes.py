@@ -7,6 +7,7 @@ row needs one heading only. Colours are linear reflectances.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -76,20 +77,23 @@ def build_parts(world: World) -> Parts:
     return np.array(rows, np.float64).reshape(-1, PART)
 
 
-def _row(
-    at: tuple[float, float],
-    z: tuple[float, float],
-    half: tuple[float, float],
-    colour: tuple[float, float, float],
-    owner: int,
-    heading: tuple[float, float] = (0.0, 1.0),
-    paint: int = PLAIN,
-    shape: int = BOX,
-    seed: float = 0.0,
-) -> list[float]:
+@dataclass(frozen=True)
+class Solid:
+    """A part wherever it stands: z range, half length and width, colour, object id, paint and shape."""
+
+    z: tuple[float, float]
+    half: tuple[float, float]
+    colour: tuple[float, float, float]
+    owner: int
+    paint: int = PLAIN
+    shape: int = BOX
+
+
+def _row(at: tuple[float, float], solid: Solid, heading: tuple[float, float] = (0.0, 1.0), seed: float = 0.0) -> list[float]:
     row = [0.0] * PART
-    row[X], row[Y], row[Z0], row[Z1], row[HALF_L], row[HALF_W], row[HX], row[HY] = *at, *z, *half, *heading
-    row[SHAPE], row[PAINT], row[RED], row[GREEN], row[BLUE], row[OWNER], row[SEED] = shape, paint, *colour, owner, seed
+    row[X], row[Y], row[Z0], row[Z1], row[HALF_L], row[HALF_W], row[HX], row[HY] = *at, *solid.z, *solid.half, *heading
+    row[SHAPE], row[PAINT], row[RED], row[GREEN], row[BLUE] = solid.shape, solid.paint, *solid.colour
+    row[OWNER], row[SEED] = solid.owner, seed
     return row
 
 
@@ -109,11 +113,12 @@ def _buildings(rng: np.random.Generator, world: World, rows: list[list[float]]) 
             wall, seed = _WALLS[int(rng.integers(len(_WALLS)))], float(rng.integers(1 << 16))
             if not _blocked(world, y, y + length, 2.2):
                 at = (side * (back + 4.0), y + length / 2)
-                rows.append(_row(at, (0.0, height), (length / 2, 4.0), wall, OWNER_BUILDING, paint=BUILDING, seed=seed))
+                rows.append(_row(at, Solid((0.0, height), (length / 2, 4.0), wall, OWNER_BUILDING, paint=BUILDING), seed=seed))
             y += length + gap
     if rng.random() < 0.6:  # a house closes the street far away
         at, wall = (float(rng.uniform(-6, 6)), 105.0), _WALLS[int(rng.integers(len(_WALLS)))]
-        rows.append(_row(at, (0.0, float(rng.uniform(8, 18))), (4.0, 16.0), wall, OWNER_BUILDING, paint=BUILDING, seed=7.0))
+        house = Solid((0.0, float(rng.uniform(8, 18))), (4.0, 16.0), wall, OWNER_BUILDING, BUILDING)
+        rows.append(_row(at, house, seed=7.0))
 
 
 def _trees(rng: np.random.Generator, world: World, rows: list[list[float]]) -> None:
@@ -124,10 +129,10 @@ def _trees(rng: np.random.Generator, world: World, rows: list[list[float]]) -> N
             trunk, top, wide = float(rng.uniform(1.9, 2.6)), float(rng.uniform(4.2, 6.5)), float(rng.uniform(1.0, 1.7))
             shade = float(rng.uniform(0.8, 1.2))
             if rng.random() < 0.6 and not _blocked(world, y, y, 2.0):
-                rows.append(_row((x, y), (0.0, trunk + 0.6), (0.16, 0.16), linear(92, 70, 50), OWNER_TREE))
+                rows.append(_row((x, y), Solid((0.0, trunk + 0.6), (0.16, 0.16), linear(92, 70, 50), OWNER_TREE)))
                 red, green, blue = linear(62, 118, 48)
                 leaf = (red * shade, green * shade, blue * shade)
-                rows.append(_row((x, y), (trunk, top), (wide, wide), leaf, OWNER_TREE, paint=CROWN, shape=ELLIPSOID))
+                rows.append(_row((x, y), Solid((trunk, top), (wide, wide), leaf, OWNER_TREE, paint=CROWN, shape=ELLIPSOID)))
             y += float(rng.uniform(6.0, 14.0))
 
 
@@ -136,13 +141,13 @@ def _signal(world: World, rows: list[list[float]]) -> None:
     signal = world.signal
     assert signal is not None
     x, y = signal.x, signal.y
-    rows.append(_row((x, y), (0.0, 2.4), (0.07, 0.07), linear(70, 72, 76), OWNER_POLE))
-    rows.append(_row((x, y), (2.4, 3.9), (0.12, 0.36), linear(36, 38, 40), OWNER_POLE))
+    rows.append(_row((x, y), Solid((0.0, 2.4), (0.07, 0.07), linear(70, 72, 76), OWNER_POLE)))
+    rows.append(_row((x, y), Solid((2.4, 3.9), (0.12, 0.36), linear(36, 38, 40), OWNER_POLE)))
     for name, low, owner in (("red", 3.22, OWNER_RED), ("green", 2.55, OWNER_GREEN)):
         lit = signal.colour == name
         colour = ((1.0, 0.06, 0.05) if name == "red" else (0.05, 0.95, 0.42)) if lit else linear(58, 56, 56)
         whose, paint = (owner, LAMP) if lit else (OWNER_POLE, PLAIN)
-        rows.append(_row((x, y - 0.14), (low, low + 0.52), (0.04, 0.27), colour, whose, paint=paint))
+        rows.append(_row((x, y - 0.14), Solid((low, low + 0.52), (0.04, 0.27), colour, whose, paint=paint)))
 
 
 # ---------------------------------------------------------------------------------------------------------- road users
@@ -153,19 +158,9 @@ def _mover(mover: Mover, owner: int, rows: list[list[float]]) -> None:
         row[VX], row[VY] = mover.vx, mover.vy
 
 
-def _part(
-    mover: Mover,
-    along: float,
-    across: float,
-    z: tuple[float, float],
-    half: tuple[float, float],
-    colour: tuple[float, float, float],
-    owner: int,
-    paint: int = PLAIN,
-    shape: int = BOX,
-) -> list[float]:
+def _part(mover: Mover, along: float, across: float, solid: Solid) -> list[float]:
     at = (mover.x + along * mover.hx + across * mover.hy, mover.y + along * mover.hy - across * mover.hx)
-    return _row(at, z, half, colour, owner, (mover.hx, mover.hy), paint, shape, mover.look)
+    return _row(at, solid, (mover.hx, mover.hy), mover.look)
 
 
 def _pick(choices: tuple[tuple[float, float, float], ...], look: float) -> tuple[float, float, float]:
@@ -175,35 +170,34 @@ def _pick(choices: tuple[tuple[float, float, float], ...], look: float) -> tuple
 def _shadow(mover: Mover, rows: list[list[float]], grow: float = 0.15) -> None:
     length, width, _ = SIZES_M[mover.kind]
     half = (length / 2 + grow, width / 2 + grow)
-    rows.append(_part(mover, 0.0, 0.0, (0.0, 0.02), half, (0.0, 0.0, 0.0), NOBODY, SHADOW))
+    rows.append(_part(mover, 0.0, 0.0, Solid((0.0, 0.02), half, (0.0, 0.0, 0.0), NOBODY, SHADOW)))
 
 
 def _wheels(mover: Mover, owner: int, rows: list[list[float]], along: tuple[float, ...], radius: float) -> None:
     across = SIZES_M[mover.kind][1] / 2 - 0.08
-    for position in along:
-        for side in (-across, across):
-            rows.append(_part(mover, position, side, (0.0, 2 * radius), (radius, 0.1), linear(24, 24, 26), owner, PLAIN, DISC))
+    wheel = Solid((0.0, 2 * radius), (radius, 0.1), linear(24, 24, 26), owner, PLAIN, DISC)
+    rows += [_part(mover, position, side, wheel) for position in along for side in (-across, across)]
 
 
 def _car(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     colour = CAR_PAINT[mover.colour or "white"]
     _shadow(mover, rows)
-    rows.append(_part(mover, 0.0, 0.0, (0.22, 0.86), (2.1, 0.88), colour, owner, CAR_BODY))
-    rows.append(_part(mover, -0.25, 0.0, (0.86, 1.45), (1.15, 0.78), colour, owner, CAR_CABIN))
+    rows.append(_part(mover, 0.0, 0.0, Solid((0.22, 0.86), (2.1, 0.88), colour, owner, CAR_BODY)))
+    rows.append(_part(mover, -0.25, 0.0, Solid((0.86, 1.45), (1.15, 0.78), colour, owner, CAR_CABIN)))
     _wheels(mover, owner, rows, (-1.3, 1.3), 0.33)
 
 
 def _truck(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     _shadow(mover, rows)
-    rows.append(_part(mover, -0.85, 0.0, (0.75, 3.2), (2.7, 1.2), _pick(_LOADS, mover.look), owner, TRUCK_LOAD))
-    rows.append(_part(mover, 2.75, 0.0, (0.45, 2.55), (0.8, 1.1), _pick(_CABS, mover.look * 7 % 1), owner, TRUCK_CAB))
-    rows.append(_part(mover, -0.4, 0.0, (0.45, 0.75), (3.0, 0.6), _DARK, owner))
+    rows.append(_part(mover, -0.85, 0.0, Solid((0.75, 3.2), (2.7, 1.2), _pick(_LOADS, mover.look), owner, TRUCK_LOAD)))
+    rows.append(_part(mover, 2.75, 0.0, Solid((0.45, 2.55), (0.8, 1.1), _pick(_CABS, mover.look * 7 % 1), owner, TRUCK_CAB)))
+    rows.append(_part(mover, -0.4, 0.0, Solid((0.45, 0.75), (3.0, 0.6), _DARK, owner)))
     _wheels(mover, owner, rows, (-2.6, -1.5, 2.6), 0.48)
 
 
 def _bus(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     _shadow(mover, rows)
-    rows.append(_part(mover, 0.0, 0.0, (0.32, 3.1), (4.72, 1.22), _pick(_BUSES, mover.look), owner, BUS))
+    rows.append(_part(mover, 0.0, 0.0, Solid((0.32, 3.1), (4.72, 1.22), _pick(_BUSES, mover.look), owner, BUS)))
     _wheels(mover, owner, rows, (-3.0, 3.0), 0.47)
 
 
@@ -213,14 +207,15 @@ def _pedestrian(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     speed = math.hypot(mover.vx, mover.vy)
     _shadow(mover, rows, 0.0)
     for side, phase in ((-1.0, 0.0), (1.0, math.pi)):
-        leg = _part(mover, 0.0, side * 0.13, (0.0, 0.9), (0.15, 0.11), trousers, owner)
-        arm = _part(mover, 0.0, side * 0.28, (0.85, 1.45), (0.1, 0.06), coat, owner)
+        leg = _part(mover, 0.0, side * 0.13, Solid((0.0, 0.9), (0.15, 0.11), trousers, owner))
+        arm = _part(mover, 0.0, side * 0.28, Solid((0.85, 1.45), (0.1, 0.06), coat, owner))
         for limb, reach, offset in ((leg, 0.26, phase), (arm, 0.2, phase + math.pi)):
             if speed > 0:
                 limb[SWING], limb[RATE], limb[PHASE] = reach, 2 * math.pi * (0.55 + 0.4 * speed), offset + 6.28 * mover.look
             rows.append(limb)
-    rows.append(_part(mover, 0.0, 0.0, (0.85, 1.5), (0.21, 0.23), coat, owner))
-    rows.append(_part(mover, 0.0, 0.0, (1.48, 1.9), (0.19, 0.19), _pick(_HEADS, mover.look * 3 % 1), owner, PLAIN, ELLIPSOID))
+    rows.append(_part(mover, 0.0, 0.0, Solid((0.85, 1.5), (0.21, 0.23), coat, owner)))
+    head = Solid((1.48, 1.9), (0.19, 0.19), _pick(_HEADS, mover.look * 3 % 1), owner, PLAIN, ELLIPSOID)
+    rows.append(_part(mover, 0.0, 0.0, head))
 
 
 def _cyclist(mover: Mover, owner: int, rows: list[list[float]]) -> None:
@@ -228,17 +223,17 @@ def _cyclist(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     coat = _pick(_COATS, mover.look)
     _shadow(mover, rows, 0.0)
     for along in (-0.55, 0.55):
-        rows.append(_part(mover, along, 0.0, (0.0, 0.7), (0.35, 0.05), linear(28, 28, 30), owner, PLAIN, RING))
-    rows.append(_part(mover, 0.0, 0.0, (0.55, 0.7), (0.45, 0.04), linear(200, 200, 196), owner))
+        rows.append(_part(mover, along, 0.0, Solid((0.0, 0.7), (0.35, 0.05), linear(28, 28, 30), owner, PLAIN, RING)))
+    rows.append(_part(mover, 0.0, 0.0, Solid((0.55, 0.7), (0.45, 0.04), linear(200, 200, 196), owner)))
     for side, phase in ((-1.0, 0.0), (1.0, math.pi)):
-        leg = _part(mover, 0.0, side * 0.14, (0.3, 0.95), (0.13, 0.1), _pick(_TROUSERS, mover.look * 5 % 1), owner)
+        leg = _part(mover, 0.0, side * 0.14, Solid((0.3, 0.95), (0.13, 0.1), _pick(_TROUSERS, mover.look * 5 % 1), owner))
         leg[SWING], leg[RATE], leg[PHASE] = 0.14, 2 * math.pi * 1.4, phase + 6.28 * mover.look
         rows.append(leg)
-    rows.append(_part(mover, -0.05, 0.0, (0.9, 1.52), (0.27, 0.26), coat, owner))
-    rows.append(_part(mover, 0.38, 0.0, (1.02, 1.18), (0.22, 0.3), coat, owner))
-    rows.append(_part(mover, 0.12, 0.0, (1.49, 1.85), (0.19, 0.18), linear(236, 236, 230), owner, PLAIN, ELLIPSOID))
-    rows.append(_part(mover, 0.62, 0.0, (0.85, 1.0), (0.04, 0.08), (1.0, 1.0, 0.92), owner, GLOW))
-    rows.append(_part(mover, -0.45, 0.0, (0.7, 0.86), (0.04, 0.08), (1.0, 0.04, 0.03), owner, GLOW))
+    rows.append(_part(mover, -0.05, 0.0, Solid((0.9, 1.52), (0.27, 0.26), coat, owner)))
+    rows.append(_part(mover, 0.38, 0.0, Solid((1.02, 1.18), (0.22, 0.3), coat, owner)))
+    rows.append(_part(mover, 0.12, 0.0, Solid((1.49, 1.85), (0.19, 0.18), linear(236, 236, 230), owner, PLAIN, ELLIPSOID)))
+    rows.append(_part(mover, 0.62, 0.0, Solid((0.85, 1.0), (0.04, 0.08), (1.0, 1.0, 0.92), owner, GLOW)))
+    rows.append(_part(mover, -0.45, 0.0, Solid((0.7, 0.86), (0.04, 0.08), (1.0, 0.04, 0.03), owner, GLOW)))
 
 
 assert STRIP_M < KERB_M < PAVING_M

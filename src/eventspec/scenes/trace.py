@@ -7,7 +7,9 @@ column alone: each part is tested once a column, and its faces become vertical s
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
+import numpy as np
 from numba import njit
 
 from eventspec.scenes import shapes as _s
@@ -23,29 +25,39 @@ NOTHING = -1
 """Surface code of ground and sky; a face's code is part * 8 + face."""
 
 
+class Raster(NamedTuple):
+    """A picture in samples: depth float32 (metres) and surface code int32 of what each sees, [columns, rows]; the horizon's row
+    and the focal length."""
+
+    zbuf: np.ndarray[Any, np.dtype[np.float32]]
+    surf: np.ndarray[Any, np.dtype[np.int32]]
+    middle: float
+    scale: float
+
+
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def span(zbuf, surf, column, top, bottom, depth, code):  # type: ignore[no-untyped-def]
+def span(raster, column, top, bottom, depth, code):  # type: ignore[no-untyped-def]
     """A vertical face: constant depth over rows [top, bottom)."""
     for row in range(top, bottom):
-        if depth < zbuf[column, row]:
-            zbuf[column, row] = depth
-            surf[column, row] = code
+        if depth < raster.zbuf[column, row]:
+            raster.zbuf[column, row] = depth
+            raster.surf[column, row] = code
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def flat(zbuf, surf, column, top, bottom, rise, middle, scale, code):  # type: ignore[no-untyped-def]
+def flat(raster, column, top, bottom, rise, code):  # type: ignore[no-untyped-def]
     """A level face `rise` metres above the camera (negative: below it) over rows [top, bottom)."""
     for row in range(top, bottom):
-        depth = rise * scale / (middle - (row + 0.5))
-        if depth < zbuf[column, row]:
-            zbuf[column, row] = depth
-            surf[column, row] = code
+        depth = rise * raster.scale / (raster.middle - (row + 0.5))
+        if depth < raster.zbuf[column, row]:
+            raster.zbuf[column, row] = depth
+            raster.surf[column, row] = code
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def row_of(slope, middle, scale, rows):  # type: ignore[no-untyped-def]
+def row_of(slope, raster):  # type: ignore[no-untyped-def]
     """First sample row whose centre lies below a slope."""
-    return max(0, min(rows, math.ceil(middle - slope * scale - 0.5)))
+    return max(0, min(raster.zbuf.shape[1], math.ceil(raster.middle - slope * raster.scale - 0.5)))
 
 
 @njit(nogil=True, error_model="numpy")
@@ -71,9 +83,9 @@ def columns_of(right, ahead, half_l, half_w, axes, columns, scale):  # type: ign
 
 
 @njit(nogil=True, error_model="numpy")
-def trace_ellipsoid(part, code, right, ahead, first, last, middle, scale, zbuf, surf):  # type: ignore[no-untyped-def]
+def trace_ellipsoid(raster, part, code, right, ahead, first, last):  # type: ignore[no-untyped-def]
     """An upright ellipsoid: in a column's vertical plane it is an ellipse, seen from outside."""
-    columns, rows = zbuf.shape
+    columns, scale = raster.zbuf.shape[0], raster.scale
     rz, zc = 0.5 * (part[Z1] - part[Z0]), 0.5 * (part[Z1] + part[Z0]) - CAMERA_M
     radius = part[HALF_L]
     for column in range(first, last):
@@ -85,9 +97,9 @@ def trace_ellipsoid(part, code, right, ahead, first, last, middle, scale, zbuf, 
             continue
         chord = math.sqrt(square)
         half = rz * chord / radius
-        top = row_of((zc + half) / depth, middle, scale, rows)
-        bottom = row_of((zc - half) / depth, middle, scale, rows)
-        span(zbuf, surf, column, top, bottom, max(NEAR_M, depth - chord / math.sqrt(norm)), code)
+        top = row_of((zc + half) / depth, raster)
+        bottom = row_of((zc - half) / depth, raster)
+        span(raster, column, top, bottom, max(NEAR_M, depth - chord / math.sqrt(norm)), code)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -100,9 +112,9 @@ def slab(half, origin, slope):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def trace_box(part, index, ol, ow, axes, first, last, middle, scale, zbuf, surf):  # type: ignore[no-untyped-def]
+def trace_box(raster, part, index, ol, ow, axes, first, last):  # type: ignore[no-untyped-def]
     """A box, or a wheel: a thin box whose broad sides are round. (ol, ow) is the camera in the part's axes."""
-    columns, rows = zbuf.shape
+    columns, scale = raster.zbuf.shape[0], raster.scale
     al, bl, aw, bw = axes
     half_l, half_w, shape = part[HALF_L], part[HALF_W], part[SHAPE]
     z0, z1 = part[Z0] - CAMERA_M, part[Z1] - CAMERA_M
@@ -127,28 +139,25 @@ def trace_box(part, index, ol, ow, axes, first, last, middle, scale, zbuf, surf)
             low, high = hub - half, hub + half
             if shape == RING:
                 hole = math.sqrt(max(0.0, half_l * half_l * RIM * RIM - s * s))
-        top, bottom = row_of(high / enter, middle, scale, rows), row_of(low / enter, middle, scale, rows)
+        top, bottom = row_of(high / enter, raster), row_of(low / enter, raster)
         code = index * 8 + face
         if hole > 0.0:
-            span(zbuf, surf, column, top, row_of((hub + hole) / enter, middle, scale, rows), enter, code)
-            span(zbuf, surf, column, row_of((hub - hole) / enter, middle, scale, rows), bottom, enter, code)
+            span(raster, column, top, row_of((hub + hole) / enter, raster), enter, code)
+            span(raster, column, row_of((hub - hole) / enter, raster), bottom, enter, code)
             continue
-        span(zbuf, surf, column, top, bottom, enter, code)
+        span(raster, column, top, bottom, enter, code)
         if shape == BOX and high < 0.0:
-            flat(zbuf, surf, column, row_of(high / leave, middle, scale, rows), top, high, middle, scale, index * 8 + TOP)
+            flat(raster, column, row_of(high / leave, raster), top, high, index * 8 + TOP)
         if shape == BOX and low > 0.0:
-            end = row_of(low / leave, middle, scale, rows)
-            flat(zbuf, surf, column, bottom, end, low, middle, scale, index * 8 + BOTTOM)
+            end = row_of(low / leave, raster)
+            flat(raster, column, bottom, end, low, index * 8 + BOTTOM)
 
 
 @njit(nogil=True, error_model="numpy")
-def trace(parts, places, pose, middle, scale, zbuf, surf):  # type: ignore[no-untyped-def]
-    """Fill zbuf float32 (depth, metres) and surf int32, both [columns, rows], for parts that stand at places float64 [N, 2].
-
-    middle and scale: the horizon's row and the focal length, in samples.
-    """
-    zbuf[:] = 1e9
-    surf[:] = NOTHING
+def trace(parts, places, pose, raster):  # type: ignore[no-untyped-def]
+    """Fill a raster's depths and codes for parts that stand at places float64 [N, 2]."""
+    raster.zbuf[:] = 1e9
+    raster.surf[:] = NOTHING
     cos, sin = math.cos(pose[2]), math.sin(pose[2])
     for index in range(parts.shape[0]):
         part = parts[index]
@@ -157,20 +166,21 @@ def trace(parts, places, pose, middle, scale, zbuf, surf):  # type: ignore[no-un
         right, ahead = dx * cos + dy * sin, -dx * sin + dy * cos
         # the part's own axes (l along, w to its right) as ahead (a) and right (b) shares
         axes = (-hx * sin + hy * cos, hx * cos + hy * sin, -hy * sin - hx * cos, hy * cos - hx * sin)
-        first, last = columns_of(right, ahead, part[HALF_L], part[HALF_W], axes, zbuf.shape[0], scale)
+        first, last = columns_of(right, ahead, part[HALF_L], part[HALF_W], axes, raster.zbuf.shape[0], raster.scale)
         if first >= last:
             continue
         if part[SHAPE] == ELLIPSOID:
-            trace_ellipsoid(part, index * 8 + RIGHT, right, ahead, first, last, middle, scale, zbuf, surf)
+            trace_ellipsoid(raster, part, index * 8 + RIGHT, right, ahead, first, last)
             continue
         ol, ow = -(right * axes[1] + ahead * axes[0]), -(right * axes[3] + ahead * axes[2])
-        trace_box(part, index, ol, ow, axes, first, last, middle, scale, zbuf, surf)
+        trace_box(raster, part, index, ol, ow, axes, first, last)
 
 
 @njit(nogil=True, error_model="numpy")
-def identify(parts, ground, pose, middle, scale, surf, ids):  # type: ignore[no-untyped-def]
+def identify(parts, ground, pose, raster, ids):  # type: ignore[no-untyped-def]
     """Object ids uint8 [rows, columns] of a traced picture; the zebra is ground, so it is found by place."""
     cos, sin = math.cos(pose[2]), math.sin(pose[2])
+    surf, middle, scale = raster.surf, raster.middle, raster.scale
     columns, rows = surf.shape
     for column in range(columns):
         u = (column + 0.5 - 0.5 * columns) / scale

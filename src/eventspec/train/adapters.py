@@ -99,51 +99,59 @@ def check_losses(losses: Iterable[str], output: Output, phases: Collection[str])
     return tuple(name for name in LOSSES if name in wanted)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be trained: adapters of some kinds to an output, in these phases (none: the usual ones). free_running: to
+    features, of texts that the two models made on their own (`adapting.FreeRunning`), in phase alignment. losses: which of
+    `adapting.LOSSES` count in that phase, all of them for none."""
+
+    kinds: Sequence[str]
+    output: Output = "rows"
+    phases: Sequence[str] = ()
+    free_running: bool = False
+    losses: Sequence[str] = ()
+
+
 def train(
     pair: str,
     preset_name: str,
-    kinds: list[str],
+    wanted: Wanted,
     out: Path,
     report: Report,
-    output: Output = "rows",
-    phases: Iterable[str] = (),
-    free_running: bool = False,
     workers: int = WORKERS,
     processes: Processes = ALONE,
-    alike: Iterable[str] = (),
 ) -> Path:
-    """Train adapters of some kinds to an output for a pair, and write OUT/pair: the pair with them, the best first. Picks up
-    where a run was interrupted, with any number of processes; the first of them does alone what is not training. free_running:
-    to features, of texts that the two models made on their own (`adapting.FreeRunning`), in phase alignment. alike: which of
-    `adapting.LOSSES` count in that phase, all of them for none."""
-    preset, folder, chosen = PRESETS[preset_name], folder_of(pair), check_phases(phases, free_running)
+    """Train adapters for a pair, and write OUT/pair: the pair with them, the best first. Picks up where a run was interrupted,
+    with any number of processes; the first of them does alone what is not training."""
+    preset, folder, output, free_running = PRESETS[preset_name], folder_of(pair), wanted.output, wanted.free_running
+    chosen = check_phases(wanted.phases, free_running)
     target, drafter = load_video_llava(folder / "target"), load_eventgpt(folder / "drafter")
     with processes.first_ahead():
         between = {"target": fingerprint(target), "drafter": fingerprint(drafter)}
-        what = {"preset": preset_name, "adapters": kinds, "output": output, "phases": list(chosen)}
-        losses = {"losses": list(alike)} if alike else {}
+        what = {"preset": preset_name, "adapters": list(wanted.kinds), "output": output, "phases": list(chosen)}
+        losses = {"losses": list(wanted.losses)} if wanted.losses else {}
         note_run(out, {**between, **what, "free_running": free_running, **losses})
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)
-        held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
+        held_out, own_text = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
     width = target.config.language.hidden_size
-    configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in kinds]
+    configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in wanted.kinds]
     adapters = {name_of(config.kind, output): _begun(config) for config in configs}
     torch.manual_seed(1 + processes.rank)
     for model in (target, drafter):
         model.to(processes.device)
     frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json"))))
     training: AdapterTraining
-    own_text = wanted
+    judged_text = own_text
     if free_running:
         training = FreeRunning(frozen, drafter, adapters, clips, preset.packed)
-        training.answers, wanted = training.pairs(clips, answers), training.pairs(held_out, wanted)
+        training.answers, judged_text = training.pairs(clips, answers), training.pairs(held_out, own_text)
     else:
         made = RowTraining if output == "rows" else FeatureTraining
-        training = made(frozen, drafter, adapters, clips, answers, preset.packed, tuple(alike or LOSSES))
+        training = made(frozen, drafter, adapters, clips, answers, preset.packed, tuple(wanted.losses or LOSSES))
     training.to(processes.device)
     log = out / "calibration.jsonl"
-    learn(training, preset, chosen, (held_out, wanted), log, report, processes)
+    learn(training, preset, chosen, (held_out, judged_text), log, report, processes)
     if not processes.first:
         return out / "pair"
     if isinstance(training, FreeRunning):
@@ -156,7 +164,7 @@ def train(
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":
         best = next(name for name in PairFile.read(whole).adapters if name in adapters)
-        calibrate(whole, [best], held_out, wanted, report)
+        calibrate(whole, [best], held_out, judged_text, report)
     return whole
 
 

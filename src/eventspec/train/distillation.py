@@ -7,7 +7,7 @@ feature and the distribution behind token j + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.drafters.heads import Head, Recipe
+from eventspec.drafters.heads import Head, Recipe, family_of
 from eventspec.drafters.heads.batch import TargetBatch
-from eventspec.drafters.heads.head import Rates
-from eventspec.drafters.heads.trees import LEVELS
+from eventspec.drafters.heads.trees import LEVELS, Rates
 from eventspec.drafters.heads.unrolled import shifted
 from eventspec.nn.llama import LanguageEnds
 from eventspec.train.loop import total
@@ -40,6 +39,11 @@ class BatchSource(Protocol):
         one's, normed, come as -1 anyway); as many batches as suit the target. Not differentiable."""
 
 
+def layers_read(heads: Iterable[Head], count: int) -> tuple[int, ...]:
+    """Of a target of `count` layers those whose outputs the training of some heads reads, besides the last one's."""
+    return tuple(sorted(set().union(*(family_of(head).training.layers_read(head, count) for head in heads))))
+
+
 class HeadTraining(nn.Module):
     """Heads beside a frozen target, and their losses."""
 
@@ -48,8 +52,7 @@ class HeadTraining(nn.Module):
         self.heads = nn.ModuleDict(heads)
         self.source, self.own, self.recipes = source, heads, recipes
         self.seed, self.rng = seed, np.random.default_rng(seed)
-        count = source.target.config.num_hidden_layers
-        self.layers = tuple(sorted(set().union(*(head.layers_read(count) for head in heads.values()))))
+        self.layers = layers_read(heads.values(), source.target.config.num_hidden_layers)
 
     def losses(self, index: object, progress: float) -> dict[str, Tensor]:
         """Of every head on the recordings `index`, each batch of them from one pass of the target. Gradients are there when it
@@ -113,7 +116,7 @@ class HeadTraining(nn.Module):
 def head_losses(head: Head, recipe: Recipe, target: LanguageEnds, batch: TargetBatch) -> dict[str, Tensor]:
     """words: cross-entropy with the target's distribution; feature: smooth L1; `_right`, `_right3`: how often the head's first
     choice is the target's, at the first and at the third step ahead; and what the head's rollout adds."""
-    ids, predicted = head.vocab_ids, head.rollout(target, batch, recipe.unroll)
+    ids, predicted = head.vocab_ids, family_of(head).training.rollout(head, target, batch, recipe.unroll)
     wanted = (batch.logits if ids is None else batch.logits[..., ids]).roll(-1, 1)
     nameable = wanted.amax(-1) >= batch.logits.roll(-1, 1).amax(-1)  # the target's choice is one the head can name
     true = batch.taps[-1][:, batch.prefix :].roll(-1, 1)

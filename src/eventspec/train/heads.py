@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from eventspec.core import BadInput
 from eventspec.drafters import TrainedHead, load_head, save_head
-from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes
-from eventspec.drafters.heads.head import Rates
+from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes, family_of
+from eventspec.drafters.heads.trees import Rates
 from eventspec.files import write_text
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import VideoLlava, load_video_llava
@@ -113,7 +113,7 @@ def new_heads(names: Iterable[str], sizes: TargetSizes, earlier: Mapping[str, He
     heads = {name: recipe.make(sizes) for name, recipe in checked(names).items()}
     for name, head in heads.items():
         initialise(head)
-        head.begin()
+        family_of(head).training.begin(head)
         if name in earlier:
             take_over(head, earlier[name], RECIPES[name].fresh)
     return heads
@@ -134,14 +134,13 @@ def learn(
     training = HeadTraining(source, heads, checked(heads), processes.rank).to(source.target.embed.weight.device)
     judge = Calibration(training, *judged, out / "calibration.jsonl")
     run_stage(
-        stage,
+        replace(stage, snapshots=SNAPSHOTS),
         training,
         batches,
         training.losses,
         out,
         judge.telling(report),
         clipped=list(training.heads.values()),
-        snapshots=SNAPSHOTS,
         processes=processes,
     )
     if not processes.first:

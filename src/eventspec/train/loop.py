@@ -41,6 +41,10 @@ class Stage:
     weight_decay: float = 0.02
     tower: float = 1.0
     """Learning rate of a vision tower that is already trained, as a share of the others'."""
+    save_every: float = 120.0
+    """Seconds between two checkpoints."""
+    snapshots: tuple[float, ...] = ()
+    """Shares of the seconds at which the state is kept as NAME-PERCENT.pt as well."""
 
 
 class TrainingFailed(EventspecError):
@@ -188,16 +192,13 @@ def run_stage(
     losses: Callable[[object, float], dict[str, Tensor]],
     folder: Path,
     report: Report,
-    save_every: float = 120.0,
     clipped: Sequence[nn.Module] = (),
-    snapshots: Sequence[float] = (),
     processes: Processes = ALONE,
 ) -> None:
     """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised, names
     that begin with `_` are only reported. Parts without a gradient have left it already. `clipped`: parts whose gradients are
-    clipped each for itself, not all at once; `snapshots`: shares of the budget at which the state is kept as NAME-PERCENT.pt as
-    well. Of several `processes`, each with batches of its own, the first one saves and reports; TrainingFailed comes to all of
-    them at the same step."""
+    clipped each for itself, not all at once. Of several `processes`, each with batches of its own, the first one saves and
+    reports; TrainingFailed comes to all of them at the same step."""
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
     checkpoint = Checkpoint(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
@@ -226,10 +227,10 @@ def run_stage(
             seconds, last = processes.most(seconds + now - last), now
             if processes.first:
                 log.add(figures, steps, seconds)
-                for share in snapshots:
+                for share in stage.snapshots:
                     if progress < share <= seconds / stage.seconds:
                         Checkpoint(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
-            if seconds - saved > save_every:
+            if seconds - saved > stage.save_every:
                 if processes.first:
                     checkpoint.save(model, optimiser, seconds, steps)
                 processes.wait()

@@ -24,6 +24,7 @@ from eventspec.models.session import LanguageTarget
 from eventspec.pairs import Pair, load_folders
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
+from eventspec.train.distillation import layers_read
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
 from eventspec.train.loop import Report, note_run, same_run
 from eventspec.train.recorded import Answers, Example, RecordedBatches, target_answers
@@ -54,11 +55,11 @@ def train(
             raise BadInput(f"head '{name}' is for targets of our own that see frames: leave it out for {target}")
     frame = frame_rows(pair, asked[0])
     # Whatever cannot be trained is refused here: the answers may take hours.
-    layers = new_heads(names, TargetSizes(ends.config, (0, 1), frame)).values()
+    tried = new_heads(names, TargetSizes(ends.config, (0, 1), frame)).values()
     probe = RecordedBatches(pair.parts.target, ends, [Example(asked[0].recording, asked[0].question, (0, 1, 0))], text_ids)
-    taps = sorted(set().union(*(head.layers_read(ends.config.num_hidden_layers) for head in layers)))
+    taps = layers_read(tried, ends.config.num_hidden_layers)
     with torch.no_grad():
-        next(probe.batches(np.array([0]), tuple(taps), np.random.default_rng(0)))
+        next(probe.batches(np.array([0]), taps, np.random.default_rng(0)))
     rows = json.dumps([[str(question.recording), question.question] for question in asked])
     digest = hashlib.sha256(rows.encode()).hexdigest()[:16]
     whose = fingerprint(ends)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eventspec.drafters.heads import Head
+from eventspec.drafters.heads import Head, family_of
 from eventspec.drafters.heads.batch import TargetBatch
-from eventspec.drafters.heads.head import Rates
+from eventspec.drafters.heads.trees import Rates
 from eventspec.drafters.heads.unrolled import shifted
 from eventspec.nn.llama import LanguageEnds
 
@@ -20,7 +20,8 @@ def ranked(head: Head, target: LanguageEnds, batch: TargetBatch, most: int, dept
     among the head's choices: `most` where they are no such one, -1 behind a draft that was not right and behind an answer's
     end."""
     wanted = batch.logits.roll(-1, 1).argmax(-1)
-    predicted = head.rollout(target, batch, min(depth, wanted.shape[1]))  # no answer is longer than all rows
+    steps = min(depth, wanted.shape[1])  # no answer is longer than all rows
+    predicted = family_of(head).training.rollout(head, target, batch, steps)
     alive, found = predicted.loss_mask, []
     for step, out in enumerate(predicted.outs):
         scores = head.scores(out, target)

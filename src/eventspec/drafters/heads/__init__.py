@@ -3,10 +3,11 @@
 from eventspec.drafters.heads.checkpoint import TrainedHead, export_speculators, load_head, save_head
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead
 from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head
-from eventspec.drafters.heads.families import FAMILIES, RECIPES
+from eventspec.drafters.heads.families import FAMILIES, RECIPES, family_of
 from eventspec.drafters.heads.feature import FeatureDrafter
-from eventspec.drafters.heads.head import Drafting, Head, Recipe, TargetSizes
+from eventspec.drafters.heads.head import Drafting, Head
 from eventspec.drafters.heads.speculators import Verifier
+from eventspec.drafters.heads.training import Recipe, TargetSizes
 
 __all__ = [
     "FAMILIES",
@@ -23,6 +24,7 @@ __all__ = [
     "TrainedHead",
     "Verifier",
     "export_speculators",
+    "family_of",
     "load_head",
     "save_head",
 ]

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from eventspec.drafters.heads.head import HeadInputs
-
-PromptView = Callable[[HeadInputs, tuple[int, int]], HeadInputs]
-"""(all pairs of the prompt, where the visual ones lie) -> those the head sees."""
+from eventspec.drafters.heads.views import HeadInputs, PromptView
 
 
 @dataclass(frozen=True)
@@ -49,10 +46,10 @@ class TargetBatch:
         return torch.cat([self.taps[tap] for tap in taps], -1)
 
     def view(self, taps: tuple[int, ...], prompt_view: PromptView | None = None) -> View:
-        """What a head sees that reads the layers `taps`."""
+        """What a head sees that reads the layers `taps`: everything, unless a view says otherwise."""
         inputs = HeadInputs(self.following, self.tapped(taps), self.positions)
         if prompt_view is not None:
-            inputs = prompt_view(inputs, (self.visual, self.prefix))
+            inputs = prompt_view.pairs(inputs, (self.visual, self.prefix))
         mask, prefix, kept = hidden_where(~self.mask), self.prefix, inputs.kept
         if kept is not None:
             mask, prefix = mask[..., kept], int((kept < prefix).sum())
@@ -62,8 +59,9 @@ class TargetBatch:
 
 @dataclass(frozen=True)
 class View:
-    """What a head sees: pairs [B, P + R, .], positions [B, P + R], a mask float as in `unrolled.steps`, the rows P of the
-    prefix, which branch rows it learns from; embedding_only [P + R] and global_feature [B, D] as in `HeadInputs`."""
+    """What a head sees: pairs [B, P + R, .], positions [B, P + R], a mask float that is added to the scores, [B, 1, R, P + R]
+    (the prefix is causal) or [B, 1, P + R, P + R], the rows P of the prefix, which branch rows it learns from; embedding_only
+    [P + R] and global_feature [B, D] as in `HeadInputs`."""
 
     embeds: Tensor
     tapped: Tensor

@@ -14,22 +14,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.drafters.heads import speculators
-from eventspec.drafters.heads.eagle3 import Eagle3Head
-from eventspec.drafters.heads.families import FAMILIES
-from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import LAYER, Head, Rates
+from eventspec.drafters.heads.eagle3 import FILES as EAGLE3
+from eventspec.drafters.heads.families import FAMILIES, family_of
+from eventspec.drafters.heads.files import Files
+from eventspec.drafters.heads.folder import LAYER, HeadFolder
+from eventspec.drafters.heads.head import Head
 from eventspec.drafters.heads.speculators import Verifier
-from eventspec.drafters.heads.trees import read_rates
+from eventspec.drafters.heads.trees import Rates, read_rates
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.models.checkpoint import Checkpoint
+from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.fingerprint import fingerprint
 from eventspec.nn.llama import LanguageEnds
 
@@ -52,10 +53,11 @@ def load_head(path: Path, target: LanguageEnds) -> TrainedHead:
             f"{path}: the head was trained for target {trained}, this one is {found}: train it anew for this one"
         )
     made = _checked(folder)
-    head, weight, sources = made.head, target.embed.weight, made.head.sources()
+    head, weight, files = made.head, target.embed.weight, family_of(made.head).files
+    sources = files.sources(head, LAYER)
     folder.checkpoint.fill(head, sources, weight.dtype)
     _check_finite(folder.checkpoint, head, sources)
-    head.filled(folder)
+    files.filled(head)
     head.to(weight.device).requires_grad_(False).eval()
     return made
 
@@ -66,30 +68,31 @@ def inspect_head(path: Path) -> tuple[TrainedHead, Checkpoint, str | None]:
     `load_head`."""
     folder = HeadFolder.open(path)
     try:
-        width = family_of(folder).target_width(folder)
+        width = files_of(folder).target_width(folder)
     except fields.BadField as error:
         raise BadCheckpoint(f"{path / 'config.json'}: {error}") from None
     folder = replace(folder, target=replace(folder.target, hidden_size=width))
     made = _checked(folder)
-    sources = made.head.sources()
+    sources = family_of(made.head).files.sources(made.head, LAYER)
     stored = {folder.checkpoint.dtype(parts[0][0]) for parts in sources.values()}
     folder.checkpoint.fill(made.head, sources, stored.pop() if len(stored) == 1 else torch.float32)
     _check_finite(folder.checkpoint, made.head, sources)
     return made, folder.checkpoint, folder.own.get("target")
 
 
-def family_of(folder: HeadFolder) -> type[Head]:
+def files_of(folder: HeadFolder) -> Files[Any]:
     """What `eventspec.kind` says, or the tensors; BadField for what it cannot be, or for fields that another family has."""
-    own, kinds = folder.own, {family.kind: family for family in FAMILIES if family.kind is not None}
-    kind, eagle3 = own.get("kind"), Eagle3Head.recognises(folder)
+    every = [family.files for family in FAMILIES]
+    own, kinds = folder.own, {files.kind: files for files in every if files.kind is not None}
+    kind, eagle3 = own.get("kind"), EAGLE3.recognises(folder)
     fields.require(own, "kind", kind is None or (isinstance(kind, str) and kind in kinds), f"one of {', '.join(kinds)}")
     fields.require(own, "kind", kind is None or not eagle3, "none: lm_head.weight is there, as in EAGLE-3's heads alone")
-    family = kinds[kind] if kind else next(one for one in FAMILIES if one.kind is None and one.recognises(folder))
-    for other in FAMILIES:
-        if wrong := [name for name in other.own_fields if name in own and name not in family.own_fields]:
-            problem = f"eventspec.{wrong[0]} is there, in a head of kind {family.title}"
+    found = kinds[kind] if kind else next(one for one in every if one.kind is None and one.recognises(folder))
+    for other in every:
+        if wrong := [name for name in other.own_fields if name in own and name not in found.own_fields]:
+            problem = f"eventspec.{wrong[0]} is there, in a head of kind {found.title}"
             raise fields.BadField(f"{problem}: only {other.title}'s head has one")
-    return family
+    return found
 
 
 def save_head(trained: TrainedHead, path: Path, target: LanguageEnds, dtype: torch.dtype = torch.float16) -> None:
@@ -97,29 +100,27 @@ def save_head(trained: TrainedHead, path: Path, target: LanguageEnds, dtype: tor
 
     BadInput for a head that SafeAILab's code would run otherwise.
     """
-    head, (top, own) = trained.head, trained.head.fields()
-    if isinstance(head, Eagle3Head) and head.config.norm_before_residual:
-        raise BadInput("the head has norm_before_residual, which SafeAILab's code has not: export it for speculators")
+    head, files = trained.head, family_of(trained.head).files
+    top, more = files.fields(head)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": _name(dtype)}
     config |= {**fields.llama_json(head.config.language), **top}
-    own = {"target": fingerprint(target), **own}
+    own = {"target": fingerprint(target), **({} if files.kind is None else {"kind": files.kind}), **more}
     if trained.rates:
         own["ranks"] = [[round(share, 4) for share in level] for level in trained.rates]
-    _write(path, head, head.layer_name, head.tables(), {**config, "eventspec": own}, dtype)
+    _write(path, head, files.layer_name, files.tables(head), {**config, "eventspec": own}, dtype)
 
 
 def export_speculators(
     trained: TrainedHead, path: Path, target: LanguageEnds, verifier: Verifier, dtype: torch.dtype = torch.float16
 ) -> None:
     """Write a folder that `load_head`, the package `speculators` 0.9 and vLLM read; BadInput for a head it has no place for."""
-    head = trained.head
-    if not isinstance(head, Eagle3Head):
+    head, files = trained.head, family_of(trained.head).files
+    if files.speculators is None:
         raise BadInput("speculators reads no EAGLE-1 head since 0.9, only EAGLE-3: choose layout safeailab")
-    more, whole = head.tables(), head.config.draft_vocab == head.config.language.vocab_size
-    if whole and bool(more["d2t"].any()):
-        raise BadInput("the head names the target's tokens in another order, which speculators does not read")
-    config = {**speculators.described(head.config, verifier, _name(dtype)), "eventspec": {"target": fingerprint(target)}}
-    _write(path, head, LAYER, {} if whole else more, config, dtype)
+    described = files.speculators(head, verifier, _name(dtype))
+    whole = head.vocab_ids is not None and len(head.vocab_ids) == head.config.language.vocab_size
+    more = {} if whole else files.tables(head)
+    _write(path, head, LAYER, more, {**described, "eventspec": {"target": fingerprint(target)}}, dtype)
 
 
 def exact_dtype(trained: TrainedHead) -> torch.dtype:
@@ -133,14 +134,19 @@ def exact_dtype(trained: TrainedHead) -> torch.dtype:
 def _checked(folder: HeadFolder) -> TrainedHead:
     """The head on the meta device; BadCheckpoint unless config and tensors are its, and fit the target."""
     try:
-        head = family_of(folder).read(folder)
+        files = files_of(folder)
+        make = files.read(folder)
+        with without_memory():
+            head = make()
         named = folder.target.vocab_size if head.vocab_ids is None else len(head.vocab_ids)
         rates = read_rates(folder.own, named)
     except fields.BadField as error:
         raise BadCheckpoint(f"{folder.path / 'config.json'}: {error}") from None
     # The target's embedding is in published heads, though not read.
     tolerated = ("d2t", "t2d")
-    folder.checkpoint.check(head, head.sources(), lambda name: name in tolerated or name.startswith("embed_tokens."))
+    folder.checkpoint.check(
+        head, files.sources(head, LAYER), lambda name: name in tolerated or name.startswith("embed_tokens.")
+    )
     return TrainedHead(head, rates)
 
 
@@ -157,7 +163,7 @@ def _check_finite(checkpoint: Checkpoint, head: Head, sources: weights.Sources) 
 def _write(path: Path, head: Head, layer: str, more: dict[str, Tensor], config: fields.Fields, dtype: torch.dtype) -> None:
     """A head's tensors, its decoder layer called `layer`, with some more, and its config.json."""
     path.mkdir(parents=True, exist_ok=True)
-    weights.save(head, path / "model.safetensors", head.sources(layer), more=more, dtype=dtype)
+    weights.save(head, path / "model.safetensors", family_of(head).files.sources(head, layer), more=more, dtype=dtype)
     write_text(path / "config.json", fields.pretty(config))
 
 

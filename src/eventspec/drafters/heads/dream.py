@@ -7,9 +7,9 @@ predicted feature is looked at like a true one when drafts go deeper.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from eventspec.core import BadInput
 from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
-from eventspec.drafters.heads.feature import FeatureHead
-from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import Recipe
+from eventspec.drafters.heads.feature import feature_drafter
+from eventspec.drafters.heads.files import Files
+from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.training import Recipe, Training
 from eventspec.drafters.heads.unrolled import ahead, shifted, without
-from eventspec.models.checkpoint import without_memory
+from eventspec.drafters.heads.views import PromptView
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.decode import apply_rope
 from eventspec.nn.draft import CrossedKernel
@@ -74,26 +75,22 @@ class Crossing(nn.Module):
         return rms_norm(x, weight, self.layer.eps)
 
 
-class DreamHead(FeatureHead):
+class DreamHead(Head):
     """Embeddings through the first layer, features by the crossing, then the last layer and its norm."""
 
-    title, kind = "DREAM", "dream"
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "dream": Recipe(
-            lambda sizes: DreamHead(DreamConfig(sizes.layer)),
-            unroll=2,
-            words=1.0,
-            feature=0.2,
-            extra={"middle": 1.0},
-            own_targets_only=True,
-        )
-    }
+    family = "dream"
+    drafter = feature_drafter
 
     def __init__(self, config: DreamConfig) -> None:
         super().__init__()
         self.config: DreamConfig = config
         self.first, self.cross, self.last = Layer(config.language), Crossing(config.language), Layer(config.language)
         self.norm = nn.Parameter(torch.ones(config.language.hidden_size))
+        self.view = PromptView()
+
+    def features(self, tapped: Tensor) -> Tensor:
+        """As `FeatureHead.features`; they are what is tapped."""
+        return tapped
 
     def normed(self, x: Tensor) -> Tensor:
         """Of the last layer's output: the predicted feature, [..., D]."""
@@ -113,68 +110,65 @@ class DreamHead(FeatureHead):
         cross = CrossWeights(*norms, matrix[:width], matrix[width:], layers[2].qkv[width:])
         return CrossedKernel(HeadWeights(layers, unpacked(target.head), heads, self.last.eps, cross=cross))
 
-    @classmethod
-    def read(cls, folder: HeadFolder) -> Self:
-        """As `Head.read`."""
-        sizes = folder.layer_sizes()
-        with without_memory():
-            return cls(DreamConfig(sizes))
 
-    def layers_read(self, layers: int) -> set[int]:
-        """As `Head.layers_read`: those one of which its first block learns, and those below."""
-        middle = middle_layers(layers)
-        return {*middle, *(number - 1 for number in middle)}
+def layers_read(head: DreamHead, layers: int) -> set[int]:
+    """As `Training.layers_read`: those one of which its first block learns, and those below."""
+    middle = middle_layers(layers)
+    return {*middle, *(number - 1 for number in middle)}
 
-    def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-        """As `Head.rollout`. Its first block learns from a layer in the target's middle: BadInput for a target whose attention
-        cannot be had."""
-        if not isinstance(target, Llama):
-            raise BadInput("a DREAM head learns from attention inside the target: it is for targets of our own")
-        view = batch.view(self.taps)
-        rope = target.cos[view.positions], target.sin[view.positions]
-        rows = self.first_block(view, rope)
 
-        def middle() -> Tensor:
-            found, mask = rows[:, view.prefix :], view.loss_mask
-            true = sharpest(target, batch, middle_layers(target.config.num_hidden_layers)).roll(-1, 1)
-            return F.smooth_l1_loss(found[mask].float(), true[mask].float())
+def rollout(head: DreamHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+    """As `Training.rollout`. The first block learns from a layer in the target's middle: BadInput for a target whose attention
+    cannot be had."""
+    if not isinstance(target, Llama):
+        raise BadInput("a DREAM head learns from attention inside the target: it is for targets of our own")
+    view = batch.view(head.taps)
+    rope = target.cos[view.positions], target.sin[view.positions]
+    rows = first_block(head, view, rope)
 
-        return Rollout(self._steps(rows, view, rope, count), view.loss_mask, {"middle": middle})
+    def middle() -> Tensor:
+        found, mask = rows[:, view.prefix :], view.loss_mask
+        true = sharpest(target, batch, middle_layers(target.config.num_hidden_layers)).roll(-1, 1)
+        return F.smooth_l1_loss(found[mask].float(), true[mask].float())
 
-    def first_block(self, view: View, rope: tuple[Tensor, Tensor]) -> Tensor:
-        """The first layer over the embeddings alone, [B, P + R, D]: no step changes it."""
-        first = self.first
-        queries, keys, values = (part.transpose(1, 2) for part in first.project(first.normed(view.embeds), *rope))
-        attended = packed_attention(queries, keys, values, view.prefix, view.mask)
-        return first.finish(view.embeds, attended.transpose(1, 2).flatten(-2))
+    return Rollout(_steps(head, rows, view, rope, count), view.loss_mask, {"middle": middle})
 
-    def _steps(self, rows: Tensor, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
-        """As `unrolled.steps`; `rows` are those of `first_block`."""
-        prefix, mask = view.prefix, view.mask
-        cross, last, (cos, sin) = self.cross, self.last, rope
-        queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, view.tapped, cos, sin))
-        seen = keys, values
-        attended = packed_attention(queries, keys, values, prefix, mask)
+
+def first_block(head: DreamHead, view: View, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """The first layer over the embeddings alone, [B, P + R, D]: no step changes it."""
+    first = head.first
+    queries, keys, values = (part.transpose(1, 2) for part in first.project(first.normed(view.embeds), *rope))
+    attended = packed_attention(queries, keys, values, view.prefix, view.mask)
+    return first.finish(view.embeds, attended.transpose(1, 2).flatten(-2))
+
+
+def _steps(head: DreamHead, rows: Tensor, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
+    """As `unrolled.steps`; `rows` are those of `first_block`."""
+    prefix, mask = view.prefix, view.mask
+    cross, last, (cos, sin) = head.cross, head.last, rope
+    queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, view.tapped, cos, sin))
+    seen = keys, values
+    attended = packed_attention(queries, keys, values, prefix, mask)
+    x = cross.finish(rows, attended.transpose(1, 2).flatten(-2))
+    queries, keys, values = (part.transpose(1, 2) for part in last.project(last.normed(x), cos, sin))
+    said = keys, values
+    attended = packed_attention(queries, keys, values, prefix, mask)
+    out = head.normed(last.finish(x, attended.transpose(1, 2).flatten(-2)))[:, prefix:]
+    yield out
+    rows, cos, sin = rows[:, prefix:], cos[:, prefix:], sin[:, prefix:]
+    own_seen: list[tuple[Tensor, Tensor]] = []
+    own_said: list[tuple[Tensor, Tensor]] = []
+    for step in range(1, count):
+        known = without(mask, prefix, step)
+        queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, shifted(out, 1), cos, sin))
+        own_seen.append((keys, values))
+        attended = ahead(queries, seen, known, own_seen)
         x = cross.finish(rows, attended.transpose(1, 2).flatten(-2))
         queries, keys, values = (part.transpose(1, 2) for part in last.project(last.normed(x), cos, sin))
-        said = keys, values
-        attended = packed_attention(queries, keys, values, prefix, mask)
-        out = self.normed(last.finish(x, attended.transpose(1, 2).flatten(-2)))[:, prefix:]
+        own_said.append((keys, values))
+        attended = ahead(queries, said, known, own_said)
+        out = head.normed(last.finish(x, attended.transpose(1, 2).flatten(-2)))
         yield out
-        rows, cos, sin = rows[:, prefix:], cos[:, prefix:], sin[:, prefix:]
-        own_seen: list[tuple[Tensor, Tensor]] = []
-        own_said: list[tuple[Tensor, Tensor]] = []
-        for step in range(1, count):
-            known = without(mask, prefix, step)
-            queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, shifted(out, 1), cos, sin))
-            own_seen.append((keys, values))
-            attended = ahead(queries, seen, known, own_seen)
-            x = cross.finish(rows, attended.transpose(1, 2).flatten(-2))
-            queries, keys, values = (part.transpose(1, 2) for part in last.project(last.normed(x), cos, sin))
-            own_said.append((keys, values))
-            attended = ahead(queries, said, known, own_said)
-            out = self.normed(last.finish(x, attended.transpose(1, 2).flatten(-2)))
-            yield out
 
 
 def middle_layers(layers: int) -> tuple[int, ...]:
@@ -200,3 +194,15 @@ def sharpest(language: Llama, batch: TargetBatch, layers: tuple[int, ...]) -> Te
     best = torch.stack(entropies).argmin(0)
     outputs = torch.stack([batch.taps[number][:, prefix:] for number in layers])
     return outputs.gather(0, best[None, ..., None].expand(1, *outputs.shape[1:]))[0]
+
+
+RECIPE = Recipe(
+    lambda sizes: DreamHead(DreamConfig(sizes.layer)),
+    unroll=2,
+    words=1.0,
+    feature=0.2,
+    extra={"middle": 1.0},
+    own_targets_only=True,
+)
+TRAINING = Training[DreamHead]({"dream": RECIPE}, rollout, layers_read)
+FILES = Files[DreamHead]("DREAM", lambda folder: partial(DreamHead, DreamConfig(folder.layer_sizes())), kind="dream")

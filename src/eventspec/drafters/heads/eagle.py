@@ -7,18 +7,19 @@ A feature is the vector that the target's head reads: the last layer's output af
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from eventspec.drafters.heads.feature import FeatureHead
-from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import LAYER, HeadInputs, Recipe
+from eventspec.drafters.heads.feature import feature_drafter
+from eventspec.drafters.heads.files import Files
+from eventspec.drafters.heads.folder import LAYER, HeadFolder
+from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.training import Recipe, Training, unrolled
+from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
-from eventspec.models.checkpoint import without_memory
 from eventspec.models.configuration import Fields
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
@@ -38,25 +39,31 @@ class EagleConfig:
     bias: bool = True
 
 
-class EagleHead(FeatureHead):
-    """Reduction of (embedding, feature) to one width, then one decoder layer."""
+class EagleHead(Head):
+    """Reduction of (embedding, feature) to one width, then one decoder layer; families that are EAGLE's head with another view
+    of the prompt are told apart by `family`."""
 
-    title = "EAGLE"
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        # EagleVLM, unrolled for three steps.
-        "eagle": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer)), unroll=3),
-        # The paper's head, one step.
-        "eagle1": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer, input_norm=False))),
-    }
+    drafter = feature_drafter
 
-    def __init__(self, config: EagleConfig) -> None:
+    def __init__(self, config: EagleConfig, view: PromptView | None = None, family: str = "eagle") -> None:
         super().__init__()
         self.config: EagleConfig = config
+        self.family = family
         width = config.language.hidden_size
         self.fc = Linear(2 * width, width, bias=config.bias)
         self.layer = Layer(config.language)
         if not config.input_norm:
             self.layer.input_norm = nn.Parameter(torch.empty(0), requires_grad=False)
+        self.view = PromptView() if view is None else view
+
+    @property
+    def sees_visual(self) -> bool:
+        """As `Head.sees_visual`."""
+        return self.view.sees_visual
+
+    def features(self, tapped: Tensor) -> Tensor:
+        """As `FeatureHead.features`; they are what is tapped."""
+        return tapped
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """As `FeatureHead.fuse_inputs`; without a feature the layer reads the embedding as it is."""
@@ -71,36 +78,24 @@ class EagleHead(FeatureHead):
         parts = ([layer_weights(layer)], unpacked(target.head), layer.heads, layer.eps)
         return DraftKernel(HeadWeights(*parts, unpacked(self.fc), None if bias is None else bias.detach()))
 
-    @classmethod
-    def recognises(cls, folder: HeadFolder) -> bool:
-        """As `Head.recognises`."""
-        return "lm_head.weight" not in folder.checkpoint.at and "compressor" not in folder.own
 
-    @classmethod
-    def read(cls, folder: HeadFolder) -> Self:
-        """As `Head.read`."""
-        config = eagle_config(folder)
-        with without_memory():
-            return cls(config)
+def _sources(head: EagleHead, layer: str) -> weights.Sources:
+    names = {**weights.layer_sources(head.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
+    if not head.config.input_norm:
+        del names["layer.input_norm"]
+    if head.config.bias:
+        names["fc.bias"] = [("fc.bias", 0)]
+    return names
 
-    def sources(self, layer: str = LAYER) -> weights.Sources:
-        """As `Head.sources`."""
-        names = {**weights.layer_sources(self.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
-        if not self.config.input_norm:
-            del names["layer.input_norm"]
-        if self.config.bias:
-            names["fc.bias"] = [("fc.bias", 0)]
-        return names
 
-    def fields(self) -> tuple[Fields, Fields]:
-        """As `Head.fields`."""
-        # True is what SafeAILab's code takes for granted; vLLM would make attention biases of it.
-        return {} if self.config.bias else {"bias": False}, super().fields()[1]
+def _fields(head: EagleHead) -> tuple[Fields, Fields]:
+    # True is what SafeAILab's code takes for granted; vLLM would make attention biases of it.
+    return {} if head.config.bias else {"bias": False}, {}
 
-    def filled(self, folder: HeadFolder) -> None:
-        """As `Head.filled`."""
-        if not self.config.input_norm:
-            self.layer.input_norm = nn.Parameter(torch.empty(0, dtype=self.fc.weight.dtype), requires_grad=False)
+
+def _filled(head: EagleHead) -> None:
+    if not head.config.input_norm:
+        head.layer.input_norm = nn.Parameter(torch.empty(0, dtype=head.fc.weight.dtype), requires_grad=False)
 
 
 def eagle_config(folder: HeadFolder) -> EagleConfig:
@@ -111,16 +106,41 @@ def eagle_config(folder: HeadFolder) -> EagleConfig:
     return EagleConfig(sizes, f"{LAYER}input_layernorm.weight" in folder.checkpoint.at, bias)
 
 
-class MsdHead(EagleHead):
-    """EAGLE's head for text, decoupled from vision (MSD, 2505.14260): a visual row is the layer's input as it is, without a
-    feature and without the reduction."""
+TRAINING = Training[EagleHead](
+    {
+        # EagleVLM, unrolled for three steps.
+        "eagle": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer)), unroll=3),
+        # The paper's head, one step.
+        "eagle1": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer, input_norm=False))),
+    },
+    unrolled,
+)
+FILES = Files[EagleHead](
+    "EAGLE",
+    lambda folder: partial(EagleHead, eagle_config(folder)),
+    recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" not in folder.own,
+    sources=_sources,
+    fields=_fields,
+    filled=_filled,
+)
 
-    title, kind = "MSD", "msd"
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "msd": Recipe(lambda sizes: MsdHead(EagleConfig(sizes.layer)), unroll=3, begins_with="eagle")
-    }
 
-    def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """Pairs whose next row is visual are that row alone."""
+class VisualAlone(PromptView):
+    """Pairs whose next row is visual are that row alone."""
+
+    def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
+        """As `PromptView.pairs`."""
         order = torch.arange(inputs.embeds.shape[-2], device=inputs.embeds.device)
         return replace(inputs, embedding_only=(order >= visual[0] - 1) & (order < visual[1] - 1))
+
+
+def msd_head(config: EagleConfig) -> EagleHead:
+    """EAGLE's head for text, decoupled from vision (MSD, 2505.14260): a visual row is the layer's input as it is, without a
+    feature and without the reduction."""
+    return EagleHead(config, VisualAlone(), "msd")
+
+
+MSD_TRAINING = replace(
+    TRAINING, recipes={"msd": Recipe(lambda sizes: msd_head(EagleConfig(sizes.layer)), unroll=3, begins_with="eagle")}
+)
+MSD_FILES = replace(FILES, title="MSD", kind="msd", read=lambda folder: partial(msd_head, eagle_config(folder)))

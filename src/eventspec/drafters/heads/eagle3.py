@@ -3,21 +3,23 @@ next token's embedding, and a head of its own over the tokens that answers reall
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from eventspec.core import BadCheckpoint
+from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads import speculators
-from eventspec.drafters.heads.feature import FeatureHead
+from eventspec.drafters.heads.feature import feature_drafter
+from eventspec.drafters.heads.files import Files
 from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import LAYER, Recipe, TargetSizes
+from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.training import Recipe, TargetSizes, Training, unrolled
+from eventspec.drafters.heads.views import PromptView
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.models.checkpoint import without_memory
 from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer import layer_weights
@@ -47,19 +49,18 @@ def usual_taps(layers: int) -> tuple[int, ...]:
 def new_head(sizes: TargetSizes) -> Eagle3Head:
     """With a vocabulary of the tokens that answers really use."""
     used = sorted({*sizes.used})
-    head = Eagle3Head(Eagle3Config(sizes.layer, usual_taps(sizes.language.num_hidden_layers), len(used)))
-    head.vocab_ids.copy_(torch.tensor(used))
-    return head
+    config = Eagle3Config(sizes.layer, usual_taps(sizes.language.num_hidden_layers), len(used))
+    return Eagle3Head(config, torch.tensor(used))
 
 
-class Eagle3Head(FeatureHead):
+class Eagle3Head(Head):
     """Fusion of the tapped layers, one decoder layer over [embedding, feature], norm and head."""
 
-    title, layer_name = "EAGLE-3", "midlayer."
-    recipes: ClassVar[Mapping[str, Recipe]] = {"eagle3": Recipe(new_head, unroll=4, words=1.0, feature=0.0)}
+    family = "eagle3"
+    drafter = feature_drafter
     vocab_ids: Tensor
 
-    def __init__(self, config: Eagle3Config) -> None:
+    def __init__(self, config: Eagle3Config, vocab_ids: Tensor | None = None) -> None:
         super().__init__()
         self.config: Eagle3Config = config
         width = config.language.hidden_size
@@ -70,7 +71,8 @@ class Eagle3Head(FeatureHead):
         self.norm = nn.Parameter(torch.ones(width))
         self.head = Linear(width, config.draft_vocab, bias=False)
         # d2t of the published layout is this minus the row's number.
-        self.register_buffer("vocab_ids", torch.arange(config.draft_vocab))
+        self.register_buffer("vocab_ids", torch.arange(config.draft_vocab) if vocab_ids is None else vocab_ids)
+        self.view = PromptView()
 
     def features(self, tapped: Tensor) -> Tensor:
         """Tapped outputs [..., F] -> features [..., D]."""
@@ -104,44 +106,45 @@ class Eagle3Head(FeatureHead):
         )
         return DraftKernel(weights)
 
-    @classmethod
-    def recognises(cls, folder: HeadFolder) -> bool:
-        """As `Head.recognises`."""
-        return "lm_head.weight" in folder.checkpoint.at
 
-    @classmethod
-    def read(cls, folder: HeadFolder) -> Self:
-        """As `Head.read`."""
-        sizes, data = folder.layer_sizes(), folder.data
-        rows = folder.rows("lm_head.weight", 2, (1, folder.target.vocab_size))
-        folder.agrees("draft_vocab_size", rows, "the rows of lm_head.weight")
-        for name in speculators.SWITCHES:
-            folder.agrees(name, False, "our EAGLE-3 head has no such norm")
-        normed = data.get("norm_before_residual", False)
-        fields.require(data, "norm_before_residual", isinstance(normed, bool), "true or false")
-        taps, ids = _taps(folder), _vocab_ids(folder, rows)
-        with without_memory():
-            head = cls(Eagle3Config(sizes, taps, rows, normed))
-        head.vocab_ids = ids
-        return head
+def _sources(head: Eagle3Head, layer: str) -> weights.Sources:
+    names = {**weights.layer_sources(head.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
+    own = {"norm": "norm.weight", "head.weight": "lm_head.weight", "hidden_norm": f"{layer}hidden_norm.weight"}
+    return {**names, **{ours: [(theirs, 0)] for ours, theirs in own.items()}}
 
-    def sources(self, layer: str = LAYER) -> weights.Sources:
-        """As `Head.sources`."""
-        names = {**weights.layer_sources(self.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
-        own = {"norm": "norm.weight", "head.weight": "lm_head.weight", "hidden_norm": f"{layer}hidden_norm.weight"}
-        return {**names, **{ours: [(theirs, 0)] for ours, theirs in own.items()}}
 
-    def fields(self) -> tuple[fields.Fields, fields.Fields]:
-        """As `Head.fields`."""
-        top = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": self.config.draft_vocab}
-        return {**top, speculators.TAPS: list(self.taps)}, {}
+def _fields(head: Eagle3Head) -> tuple[fields.Fields, fields.Fields]:
+    if head.config.norm_before_residual:
+        raise BadInput("the head has norm_before_residual, which SafeAILab's code has not: export it for speculators")
+    top = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": head.config.draft_vocab}
+    return {**top, speculators.TAPS: list(head.taps)}, {}
 
-    def tables(self) -> dict[str, Tensor]:
-        """The published tables of a reduced vocabulary: d2t int64 [draft_vocab] and t2d bool [V]."""
-        ids = self.vocab_ids.cpu()
-        known = torch.zeros(self.config.language.vocab_size, dtype=torch.bool)
-        known[ids] = True
-        return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
+
+def _speculators(head: Eagle3Head, verifier: speculators.Verifier, dtype: str) -> fields.Fields:
+    config = head.config
+    if config.draft_vocab == config.language.vocab_size and bool(_tables(head)["d2t"].any()):
+        raise BadInput("the head names the target's tokens in another order, which speculators does not read")
+    own = {"draft_vocab_size": config.draft_vocab, "norm_before_residual": config.norm_before_residual}
+    return speculators.described(config.language, config.taps, own, verifier, dtype)
+
+
+def _tables(head: Eagle3Head) -> dict[str, Tensor]:
+    """The published tables of a reduced vocabulary: d2t int64 [draft_vocab] and t2d bool [V]."""
+    ids = head.vocab_ids.cpu()
+    known = torch.zeros(head.config.language.vocab_size, dtype=torch.bool)
+    known[ids] = True
+    return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
+
+
+def _read(folder: HeadFolder) -> Callable[[], Eagle3Head]:
+    sizes, data = folder.layer_sizes(), folder.data
+    rows = folder.rows("lm_head.weight", 2, (1, folder.target.vocab_size))
+    folder.agrees("draft_vocab_size", rows, "the rows of lm_head.weight")
+    for name in speculators.SWITCHES:
+        folder.agrees(name, False, "our EAGLE-3 head has no such norm")
+    normed = data.get("norm_before_residual", False)
+    fields.require(data, "norm_before_residual", isinstance(normed, bool), "true or false")
+    return partial(Eagle3Head, Eagle3Config(sizes, _taps(folder), rows, normed), _vocab_ids(folder, rows))
 
 
 def _taps(folder: HeadFolder) -> tuple[int, ...]:
@@ -172,3 +175,16 @@ def _vocab_ids(folder: HeadFolder, rows: int) -> Tensor:
     if bool((ids < 0).any()) or bool((ids >= most).any()) or len(ids.unique()) != len(ids):
         raise BadCheckpoint(f"{path}: d2t does not name {rows} tokens of the target's {most}: it belongs to another vocabulary")
     return ids
+
+
+TRAINING = Training[Eagle3Head]({"eagle3": Recipe(new_head, unroll=4, words=1.0, feature=0.0)}, unrolled)
+FILES = Files[Eagle3Head](
+    "EAGLE-3",
+    _read,
+    recognises=lambda folder: "lm_head.weight" in folder.checkpoint.at,
+    layer_name="midlayer.",
+    sources=_sources,
+    fields=_fields,
+    tables=_tables,
+    speculators=_speculators,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,64 +13,47 @@ import torch
 from torch import Tensor
 
 from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.drafters.heads.batch import Rollout, TargetBatch
-from eventspec.drafters.heads.head import Drafting, Head, HeadInputs
-from eventspec.drafters.heads.trees import TREE_POLICIES, tree_config
-from eventspec.drafters.heads.unrolled import steps
+from eventspec.drafters.heads.head import Drafting, HeadConfig
+from eventspec.drafters.heads.trees import tree_config
+from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.machine import arrived
 from eventspec.nn import KVCache
 from eventspec.nn.cache import LentCache, Loan
 from eventspec.nn.draft import DraftKernel, TreeConfig
-from eventspec.nn.llama import LanguageEnds, Layer, rope_tables
+from eventspec.nn.llama import LanguageEnds, rope_tables
 from eventspec.tree import best_chain, best_nodes
 
 
-class FeatureHead(Head):
-    """A head of one decoder layer, or a few, over pairs of a token's feature and the embedding of the token behind it."""
+class FeatureHead(Protocol):
+    """A head of one decoder layer, or a few, over pairs of a token's feature and the embedding of the token after it."""
 
-    tree_policies = TREE_POLICIES
-    layer: Layer
+    taps: tuple[int, ...]
+    view: PromptView
+
+    @property
+    def config(self) -> HeadConfig:
+        """As `Head.config`."""
+
+    @property
+    def sees_visual(self) -> bool:
+        """As `Head.sees_visual`."""
 
     def features(self, tapped: Tensor) -> Tensor:
-        """Tapped outputs [..., F] -> features [..., D]; by default they are the features."""
-        return tapped
+        """Tapped outputs [..., F] -> features [..., D]."""
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]; rows that are
         `embedding_only` bool [...] have no feature."""
-        raise NotImplementedError
-
-    def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """What the head sees of all pairs of a prompt whose visual rows are [begin, end); everything, unless it says otherwise.
-        The same in training, where a batch of prompts ends with the visual rows and questions are packed behind."""
-        return inputs
-
-    def fuse_global(self, tapped: Tensor, global_feature: Tensor) -> Tensor:
-        """Tapped outputs [..., F] with what `HeadInputs.global_feature` [..., F] adds to them: by default nothing."""
-        return tapped
 
     def kernel(self, target: LanguageEnds) -> DraftKernel:
         """The weights of the drafting pass."""
-        raise NotImplementedError
 
-    def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
-        """A kernel with a recording's global feature in it."""
-        return kernel
 
-    def drafter(self, name: str, drafting: Drafting) -> FeatureDrafter:
-        """As `Head.drafter`."""
-        made = FeatureDrafter(name, self, drafting.target, drafting.eos_id, tree_config(drafting.tree, drafting.rates))
-        made.kernel = made.kernel.natively()
-        return made
-
-    def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-        """As `Head.rollout`."""
-        view = batch.view(self.taps, self.prompt_view)
-        rope = target.cos[view.positions], target.sin[view.positions]
-        hidden, whole = self.features(view.tapped), view.global_feature
-        again = None if whole is None else lambda out: self.fuse_global(out, whole[:, None])
-        outs = steps(self, view.embeds, hidden, rope, view.prefix, view.mask, count, view.embedding_only, again)
-        return Rollout(outs, view.loss_mask)
+def feature_drafter(head: FeatureHead, name: str, drafting: Drafting) -> FeatureDrafter:
+    """As `Head.drafter`, growing trees in machine code where that can be."""
+    made = FeatureDrafter(name, head, drafting.target, drafting.eos_id, tree_config(drafting.tree, drafting.rates))
+    made.kernel = made.kernel.natively()
+    return made
 
 
 class FeatureDrafter:
@@ -177,7 +161,7 @@ class FeatureDraft(DraftSession):
         first = self.cache is None
         prompt = self._prompt() if first else None
         if self.global_feature is not None:
-            tapped = drafter.head.fuse_global(tapped, self.global_feature)
+            tapped = drafter.head.view.fuse_global(tapped, self.global_feature)
         last = self.position + len(self.tokens)
         inputs = HeadInputs(embeds, tapped, torch.arange(self.position, last, device=tapped.device))
         if prompt is not None:
@@ -199,8 +183,8 @@ class FeatureDraft(DraftSession):
         assert prompt.features is not None
         self.position = len(prompt.rows) - 1
         places = torch.arange(self.position, device=prompt.rows.device)
-        seen = drafter.head.prompt_view(HeadInputs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
+        seen = drafter.head.view.pairs(HeadInputs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
         self.global_feature = seen.global_feature
         if seen.global_feature is not None:
-            self.kernel = drafter.head.kernel_for(drafter.kernel, seen.global_feature)
+            self.kernel = drafter.head.view.kernel_for(drafter.kernel, seen.global_feature)
         return seen

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from eventspec.core import BadCheckpoint
 from eventspec.drafters.heads import speculators
-from eventspec.drafters.heads.head import LAYER
 from eventspec.models import configuration as fields
 from eventspec.models.checkpoint import Checkpoint
 from eventspec.nn import LlamaConfig
+
+LAYER = "layers.0."
+"""What published layouts call the one decoder layer of a head."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@ visual rows to a small language model, trained on the target's answers. It reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
-from typing import ClassVar, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,10 +26,10 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.drafters.heads.batch import Rollout, TargetBatch
-from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import Drafting, Head, Recipe, TargetSizes
+from eventspec.drafters.heads.files import Files
+from eventspec.drafters.heads.head import Drafting, Head
+from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
 from eventspec.drafters.language_model import LanguageDraft, Lookahead, no_lookahead
-from eventspec.models.checkpoint import without_memory
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, TextIds, splice
 from eventspec.nn import Llama, LlamaConfig
@@ -60,8 +59,7 @@ def new_head(sizes: TargetSizes) -> SmallVlm:
 class SmallVlm(Head):
     """Projector and small language model."""
 
-    title, kind = "MASSV", "massv"
-    recipes: ClassVar[Mapping[str, Recipe]] = {"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)}
+    family = "massv"
     tree_policies = ("dynamic", "pruned")
     taps: tuple[int, ...] = ()
 
@@ -97,28 +95,27 @@ class SmallVlm(Head):
             pruned = Pruned(drafting.target)
         return SmallVlmDrafter(name, self, drafting.text_ids, drafting.eos_id, pruned)
 
-    def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-        """As `Head.rollout`; its own text is the target's as long as it is right, so every step ahead gives the same."""
-        rows = self.rows(batch.ids, batch.rows.to(self.up.weight.dtype))
-        hidden = self.language(rows, batch.positions, batch.prefix, batch.mask)
-        return Rollout(repeat(self.language.normed(hidden[:, batch.prefix :].roll(-1, 1)), count), batch.loss_mask)
 
-    @classmethod
-    def read(cls, folder: HeadFolder) -> Self:
-        """As `Head.read`."""
-        config = SmallConfig(folder.sizes(), folder.target.hidden_size)
-        with without_memory():
-            return cls(config)
+def rollout(head: SmallVlm, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+    """As `Training.rollout`; its own text is the target's as long as it is right, so every step ahead gives the same."""
+    rows = head.rows(batch.ids, batch.rows.to(head.up.weight.dtype))
+    hidden = head.language(rows, batch.positions, batch.prefix, batch.mask)
+    return Rollout(repeat(head.language.normed(hidden[:, batch.prefix :].roll(-1, 1)), count), batch.loss_mask)
 
-    @classmethod
-    def target_width(cls, folder: HeadFolder) -> int:
-        """As `Head.target_width`."""
-        return folder.width("up.weight")
 
-    def filled(self, folder: HeadFolder) -> None:
-        """As `Head.filled`."""
-        if self.config.language.tie_word_embeddings:
-            self.language.head.weight = self.language.embed.weight
+def _filled(head: SmallVlm) -> None:
+    if head.config.language.tie_word_embeddings:
+        head.language.head.weight = head.language.embed.weight
+
+
+TRAINING = Training[SmallVlm]({"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)}, rollout)
+FILES = Files[SmallVlm](
+    "MASSV",
+    lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
+    kind="massv",
+    target_width=lambda folder: folder.width("up.weight"),
+    filled=_filled,
+)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,9 @@ has no EAGLE-1: the package dropped it. Checked against the package itself (test
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from eventspec.models import configuration as fields
-
-if TYPE_CHECKING:
-    from eventspec.drafters.heads.eagle3 import Eagle3Config
+from eventspec.nn import LlamaConfig
 
 KIND = "speculators_model_type"
 TAPS = "eagle_aux_hidden_state_layer_ids"
@@ -44,9 +41,12 @@ def flattened(data: fields.Fields) -> fields.Fields:
     return {**layer, **{name: data[name] for name in _KEPT if name in data}}
 
 
-def described(config: Eagle3Config, verifier: Verifier, dtype: str) -> fields.Fields:
-    """A whole config.json. What vLLM and the package take for granted differs, so nothing is left to them."""
-    sizes = replace(config.language, num_hidden_layers=1, tie_word_embeddings=False)
+def described(
+    language: LlamaConfig, taps: tuple[int, ...], own: fields.Fields, verifier: Verifier, dtype: str
+) -> fields.Fields:
+    """A whole config.json of a head with layers of these sizes; `own`: its draft vocabulary and where its norm stands. What
+    vLLM and the package take for granted differs, so nothing is left to them."""
+    sizes = replace(language, num_hidden_layers=1, tie_word_embeddings=False)
     rope = {"rope_type": "default", "rope_theta": sizes.rope_theta}
     layer = {"model_type": "llama", **fields.llama_json(sizes), "head_dim": sizes.head_dim, "rope_parameters": rope}
     greedy = {"proposal_type": "greedy", "speculative_tokens": _DRAFTS, "verifier_accept_k": 1, "accept_tolerance": 0.0}
@@ -55,12 +55,11 @@ def described(config: Eagle3Config, verifier: Verifier, dtype: str) -> fields.Fi
         KIND: "eagle3",
         "speculators_version": _VERSION,
         "dtype": dtype,
-        "draft_vocab_size": config.draft_vocab,
-        "norm_before_residual": config.norm_before_residual,
+        **own,
         **dict.fromkeys(SWITCHES, False),
         "embed_requires_grad": False,
         "target_hidden_size": sizes.hidden_size,
-        TAPS: list(config.taps),
+        TAPS: list(taps),
         "tie_word_embeddings": False,
         "speculators_config": {
             "algorithm": "eagle3",

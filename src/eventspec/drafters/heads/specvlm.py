@@ -3,9 +3,10 @@ question; and HiViS (2509.23928), which is the same with no visual row left."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +15,13 @@ from torch import Tensor
 from eventspec.compress import Elastic
 from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Mode, Option
 from eventspec.core import BadCheckpoint
+from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
 from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import LAYER, HeadInputs, Recipe, TargetSizes
+from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
 from eventspec.drafters.heads.unrolled import steps
+from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
 from eventspec.models.checkpoint import without_memory
 from eventspec.models.configuration import Fields
@@ -29,47 +32,20 @@ COST = 0.05
 """Weight of what the branches cost; without it the gate takes the dearest one for every question."""
 
 
-@dataclass(frozen=True)
-class SpecvlmConfig(EagleConfig):
-    """EAGLE's, with the compressor's mode and branches; frame: visual rows of a frame, which branches over frames need."""
+class CompressedView(PromptView):
+    """The visual pairs through a compressor, which looks at the question's features."""
 
-    mode: Mode = "select"
-    options: tuple[Option, ...] = SELECT
-    frame: int = 0
+    def __init__(self, compressor: Elastic) -> None:
+        super().__init__()
+        self.compressor = compressor
 
+    @property
+    def sees_visual(self) -> bool:
+        """As `PromptView.sees_visual`; no visual row is left in HiViS."""
+        return self.compressor.mode != "concat" or [option.kind for option in self.compressor.options] != ["none"]
 
-def recipe_of(mode: Mode, options: tuple[Option, ...], begins_with: str | None = "specvlm", cost: float = 0.0) -> Recipe:
-    """A head behind a compressor of that kind; `cost`: weight of what its branches cost."""
-
-    def make(sizes: TargetSizes) -> SpecvlmHead:
-        frame = sizes.frame if any(option.frames > 1 for option in options) else 0
-        return SpecvlmHead(SpecvlmConfig(sizes.layer, mode=mode, options=options, frame=frame))
-
-    fresh = ("compressor.gate.",) if cost else ()  # a gate that has chosen is too sure to hear of costs
-    frames = any(option.frames > 1 for option in options)
-    extra = {"cost": cost} if cost else {}
-    return Recipe(make, unroll=3, extra=extra, begins_with=begins_with, fresh=fresh, own_targets_only=frames)
-
-
-class SpecvlmHead(EagleHead):
-    """EAGLE's head behind a compressor."""
-
-    title, own_fields = "SpecVLM", ("compressor",)
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "specvlm": recipe_of("select", SELECT, None),
-        "frugal": recipe_of("select", FRUGAL, cost=COST),
-        "weighted": recipe_of("weighted", WEIGHTED),
-        "concat": recipe_of("concat", CONCAT),
-        "hivis": recipe_of("concat", (Option("none"),), "eagle"),
-    }
-
-    def __init__(self, config: SpecvlmConfig) -> None:
-        super().__init__(config)
-        self.config: SpecvlmConfig = config
-        self.compressor = Elastic(config.language.hidden_size, config.mode, config.options, config.frame)
-
-    def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """The visual pairs through the compressor, which looks at the question's features."""
+    def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
+        """As `PromptView.pairs`."""
         begin, end = visual
         columns = inputs.embeds, inputs.tapped, inputs.positions
         seen = (inputs.embeds[:0], inputs.tapped[:0], inputs.positions[:0])
@@ -80,49 +56,82 @@ class SpecvlmHead(EagleHead):
         parts = [torch.cat((own[:begin], of, own[end:])) for own, of in zip(columns, seen, strict=True)]
         return HeadInputs(*parts)
 
-    def rollout(self, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-        """As `Head.rollout`."""
-        view, cost = every_branch(batch, self.taps, self.compressor)
-        rope = target.cos[view.positions], target.sin[view.positions]
-        outs = steps(self, view.embeds, view.tapped, rope, view.prefix, view.mask, count)
-        return Rollout(outs, view.loss_mask, {} if cost is None else {"cost": lambda: cost})
 
-    @property
-    def sees_visual(self) -> bool:
-        """As `Head.sees_visual`; no visual row is left in HiViS."""
-        return self.config.mode != "concat" or [option.kind for option in self.config.options] != ["none"]
+def specvlm_head(config: EagleConfig, compressor: Elastic) -> EagleHead:
+    """EAGLE's head after a compressor of its width."""
+    return EagleHead(config, CompressedView(compressor), "specvlm")
 
-    @classmethod
-    def recognises(cls, folder: HeadFolder) -> bool:
-        """As `Head.recognises`."""
-        return "lm_head.weight" not in folder.checkpoint.at and "compressor" in folder.own
 
-    @classmethod
-    def read(cls, folder: HeadFolder) -> Self:
-        """As `Head.read`."""
-        plain = eagle_config(folder)
-        try:
-            with without_memory():
-                elastic = Elastic.from_json(plain.language.hidden_size, folder.own["compressor"])
-        except BadCheckpoint as error:
-            raise BadCheckpoint(f"{folder.path / 'config.json'}: eventspec.compressor: {error}") from None
-        config = SpecvlmConfig(plain.language, plain.input_norm, plain.bias, elastic.mode, elastic.options, elastic.frame)
+def compressor_of(head: EagleHead) -> Elastic:
+    """The compressor of a head that has one."""
+    assert isinstance(head.view, CompressedView)
+    return head.view.compressor
+
+
+def recipe_of(mode: Mode, options: tuple[Option, ...], begins_with: str | None = "specvlm", cost: float = 0.0) -> Recipe:
+    """A head after a compressor of that kind; `cost`: weight of what its branches cost."""
+    frames = any(option.frames > 1 for option in options)
+
+    def make(sizes: TargetSizes) -> EagleHead:
+        compressor = Elastic(sizes.language.hidden_size, mode, options, sizes.frame if frames else 0)
+        return specvlm_head(EagleConfig(sizes.layer), compressor)
+
+    fresh = ("view.compressor.gate.",) if cost else ()  # a gate that has chosen is too sure to hear of costs
+    extra = {"cost": cost} if cost else {}
+    return Recipe(make, unroll=3, extra=extra, begins_with=begins_with, fresh=fresh, own_targets_only=frames)
+
+
+def rollout(head: EagleHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+    """As `Training.rollout`."""
+    view, cost = every_branch(batch, head.taps, compressor_of(head))
+    rope = target.cos[view.positions], target.sin[view.positions]
+    return Rollout(steps(head, view, rope, count), view.loss_mask, {} if cost is None else {"cost": lambda: cost})
+
+
+def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
+    config = eagle_config(folder)
+    try:
         with without_memory():
-            return cls(config)
+            compressor = Elastic.from_json(config.language.hidden_size, folder.own["compressor"])
+        return partial(specvlm_head, config, compressor)
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"{folder.path / 'config.json'}: eventspec.compressor: {error}") from None
 
-    def sources(self, layer: str = LAYER) -> weights.Sources:
-        """As `Head.sources`."""
-        own = {name: name.replace("branches.", "ways.", 1) for name, _ in self.compressor.named_parameters()}
-        return {**super().sources(layer), **{COMPRESSOR + ours: [(COMPRESSOR + file, 0)] for ours, file in own.items()}}
 
-    def fields(self) -> tuple[Fields, Fields]:
-        """As `Head.fields`."""
-        top, own = super().fields()
-        return top, {**own, "compressor": self.compressor.as_json()}
+def _sources(head: EagleHead, layer: str) -> weights.Sources:
+    names = [name for name, _ in compressor_of(head).named_parameters()]
+    stored = {f"view.{COMPRESSOR}{name}": COMPRESSOR + name.replace("branches.", "ways.", 1) for name in names}
+    return {**eagle.FILES.sources(head, layer), **{ours: [(theirs, 0)] for ours, theirs in stored.items()}}
 
-    def about(self) -> dict[str, Any]:
-        """As `Head.about`."""
-        return {"head": self.title, "mode": self.config.mode} if self.sees_visual else {"head": "HiViS"}
+
+def _fields(head: EagleHead) -> tuple[Fields, Fields]:
+    return eagle.FILES.fields(head)[0], {"compressor": compressor_of(head).as_json()}
+
+
+def _details(head: EagleHead) -> dict[str, Any]:
+    return {"mode": compressor_of(head).mode} if head.sees_visual else {"head": "HiViS"}
+
+
+TRAINING = Training[EagleHead](
+    {
+        "specvlm": recipe_of("select", SELECT, None),
+        "frugal": recipe_of("select", FRUGAL, cost=COST),
+        "weighted": recipe_of("weighted", WEIGHTED),
+        "concat": recipe_of("concat", CONCAT),
+        "hivis": recipe_of("concat", (Option("none"),), "eagle"),
+    },
+    rollout,
+)
+FILES = replace(
+    eagle.FILES,
+    title="SpecVLM",
+    read=_read,
+    recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" in folder.own,
+    own_fields=("compressor",),
+    sources=_sources,
+    fields=_fields,
+    details=_details,
+)
 
 
 def every_branch(batch: TargetBatch, taps: tuple[int, ...], elastic: Elastic) -> tuple[View, Tensor | None]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import heapq
 
 from eventspec.core import BadInput
-from eventspec.drafters.heads.head import Rates
 from eventspec.models import configuration as fields
 from eventspec.nn.draft import TreeConfig, fixed_tree
 
+Rates = tuple[tuple[float, ...], ...]
+"""Acceptance rates: by level, how often a head's first, second, ... choice is right after right ones."""
 STATIC = (
     *((0,), (1,), (2,), (3,)),
     *((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)),

@@ -8,43 +8,28 @@ the predicted keys of the s - 1 rows between, which is what a drafter s levels b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from eventspec.drafters.heads.batch import View
+from eventspec.drafters.heads.feature import FeatureHead
 from eventspec.nn.llama import Layer, packed_attention
 
 
-class Trainable(Protocol):
-    """A head as its training sees it."""
+class Unrolled(FeatureHead, Protocol):
+    """A head of one decoder layer, as its training sees it."""
 
     layer: Layer
 
-    def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What the attention reads, and the residual."""
 
-
-def steps(
-    head: Trainable,
-    embeds: Tensor,
-    hidden: Tensor,
-    rope: tuple[Tensor, Tensor],
-    prefix: int,
-    mask: Tensor,
-    count: int,
-    embedding_only: Tensor | None = None,
-    again: Callable[[Tensor], Tensor] | None = None,
-) -> Iterator[Tensor]:
-    """Outputs of every step on the branch rows, float [B, R, D]; `count` of them.
-
-    embeds, hidden float [B, P + R, D]; rope: cos and sin [B, P + R, 1, d]; mask float, added to the scores: [B, 1, R, P + R]
-    (the prefix is causal) or [B, 1, P + R, P + R]; embedding_only bool [P + R]; `again` is what becomes of a prediction before
-    it is read.
-    """
-    layer, (cos, sin) = head.layer, rope
-    normed, residual = head.fuse_inputs(embeds, hidden, embedding_only)
+def steps(head: Unrolled, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
+    """Outputs of every step on the branch rows of a view, float [B, R, D]; `count` of them. rope: cos and sin of the view's
+    positions, [B, P + R, 1, d]. A prediction is fused with the view's global feature before it is read."""
+    layer, prefix, mask, (cos, sin), whole = head.layer, view.prefix, view.mask, rope, view.global_feature
+    normed, residual = head.fuse_inputs(view.embeds, head.features(view.tapped), view.embedding_only)
     queries, keys, values = (part.transpose(1, 2) for part in layer.project(normed, cos, sin))
     attended = packed_attention(queries, keys, values, queries.shape[2] - mask.shape[2], mask)
     mask = mask[:, :, -(queries.shape[2] - prefix) :]
@@ -53,7 +38,8 @@ def steps(
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(1, count):
         predicted = shifted(out, 1)
-        normed, residual = head.fuse_inputs(embeds[:, prefix:], predicted if again is None else again(predicted))
+        fused = predicted if whole is None else head.view.fuse_global(predicted, whole[:, None])
+        normed, residual = head.fuse_inputs(view.embeds[:, prefix:], fused)
         queries, new_keys, new_values = (
             part.transpose(1, 2) for part in layer.project(normed, cos[:, prefix:], sin[:, prefix:])
         )

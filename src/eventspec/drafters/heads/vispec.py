@@ -3,18 +3,20 @@ behind them. The rest is EAGLE's head."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
 from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import LAYER, HeadInputs, Recipe
+from eventspec.drafters.heads.training import Recipe, Training, unrolled
+from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
-from eventspec.models.checkpoint import without_memory
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.first_values import first_values
 from eventspec.nn.linear import Linear
@@ -44,18 +46,12 @@ class VisionAdaptor(nn.Module):
         return found[..., :-1, :], found[..., -1, :]
 
 
-class VispecHead(EagleHead):
-    """EAGLE's head with an adaptor for visual rows, and a fusion of their vector with a feature that begins as the feature."""
+class AdaptedView(PromptView):
+    """A few vectors of the visual rows, and a fusion of the vector of them all with a feature that begins as the feature."""
 
-    title, kind = "ViSpec", "vispec"
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "vispec": Recipe(lambda sizes: VispecHead(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")
-    }
-
-    def __init__(self, config: EagleConfig, queries: int) -> None:
-        super().__init__(config)
-        width = config.language.hidden_size
-        self.adaptor = VisionAdaptor(width, config.language.num_attention_heads, queries)
+    def __init__(self, width: int, heads: int, queries: int) -> None:
+        super().__init__()
+        self.adaptor = VisionAdaptor(width, heads, queries)
         self.global_proj = Linear(2 * width, width)
         self.begin()
 
@@ -70,8 +66,8 @@ class VispecHead(EagleHead):
         fused: Tensor = self.global_proj(torch.cat((tapped, global_feature.expand_as(tapped).to(tapped.dtype)), -1))
         return fused
 
-    def prompt_view(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """A few vectors instead of the pairs whose next row is visual, where the last of these stood."""
+    def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
+        """As `PromptView.pairs`: a few vectors instead of the pairs whose next row is visual, where the last of these stood."""
         if visual[0] == visual[1]:
             nothing = torch.zeros_like(inputs.tapped[..., 0, :])
             tapped = self.fuse_global(inputs.tapped, nothing[..., None, :])
@@ -94,27 +90,38 @@ class VispecHead(EagleHead):
         )
 
     def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
-        """As `FeatureHead.kernel_for`."""
-        return kernel.with_reduction(*self.folded(global_feature))
-
-    def folded(self, global_feature: Tensor) -> tuple[Tensor, Tensor]:
-        """The reduction's weight and bias with the fusion in it, for one recording's vector [D]: drafting costs what EAGLE's
+        """As `PromptView.kernel_for`: the fusion goes into the reduction's weight and bias, so that drafting costs what EAGLE's
         does."""
-        left, right = self.fc.weight.detach().split(self.global_proj.out_features, 1)
+        reduction, given = kernel.weights.reduction, kernel.weights.bias
+        assert reduction is not None
+        left, right = reduction.contiguous().split(self.global_proj.out_features, 1)  # it may be laid out by columns
         own, others = self.global_proj.weight.detach().split(self.global_proj.out_features, 1)
         bias = right @ F.linear(global_feature, others, self.global_proj.bias.detach())
-        return torch.cat((left, right @ own), 1), bias if self.fc.bias is None else bias + self.fc.bias.detach()
+        return kernel.with_reduction(torch.cat((left, right @ own), 1), bias if given is None else bias + given)
 
-    @classmethod
-    def read(cls, folder: HeadFolder) -> Self:
-        """As `Head.read`."""
-        config, vectors = eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1
-        with without_memory():
-            return cls(config, vectors)
 
-    def sources(self, layer: str = LAYER) -> weights.Sources:
-        """As `Head.sources`."""
-        names = {**super().sources(layer), **weights.linear_sources("global_proj", "img_fc")}
-        for ours, theirs in (("queries", "q"), ("keys.weight", "k_proj.weight"), ("values.weight", "v_proj.weight")):
-            names[f"adaptor.{ours}"] = [(f"imadpt.{theirs}", 0)]
-        return {**names, "adaptor.out.weight": [("imadpt.o_proj.weight", 0)]}
+def vispec_head(config: EagleConfig, queries: int) -> EagleHead:
+    """EAGLE's head with an adaptor of so many queries for the visual rows."""
+    sizes = config.language
+    return EagleHead(config, AdaptedView(sizes.hidden_size, sizes.num_attention_heads, queries), "vispec")
+
+
+def _begin(head: EagleHead) -> None:
+    assert isinstance(head.view, AdaptedView)
+    head.view.begin()
+
+
+def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
+    return partial(vispec_head, eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1)
+
+
+def _sources(head: EagleHead, layer: str) -> weights.Sources:
+    names = {**eagle.FILES.sources(head, layer), **weights.linear_sources("view.global_proj", "img_fc")}
+    for ours, theirs in (("queries", "q"), ("keys.weight", "k_proj.weight"), ("values.weight", "v_proj.weight")):
+        names[f"view.adaptor.{ours}"] = [(f"imadpt.{theirs}", 0)]
+    return {**names, "view.adaptor.out.weight": [("imadpt.o_proj.weight", 0)]}
+
+
+RECIPE = Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")
+TRAINING = Training[EagleHead]({"vispec": RECIPE}, unrolled, begin=_begin)
+FILES = replace(eagle.FILES, title="ViSpec", kind="vispec", read=_read, sources=_sources)

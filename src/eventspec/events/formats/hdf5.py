@@ -18,7 +18,7 @@ from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.formats.sequential import Columns
 from eventspec.events.stored import StoredStream, is_short
-from eventspec.events.stream import BLOCK, EVENT_BYTES, EventStream, Monotonic, Off, lags
+from eventspec.events.stream import BLOCK, EVENT_BYTES, Block, EventStream, Monotonic, Off, lags
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CHUNK = 1 << 16  # events a chunk
@@ -242,16 +242,8 @@ class H5Source:
         latest = 0
         for start in range(first, last, step):
             columns = table.rows(start, min(start + step, last))
-            block = EventStream.checked(
-                *columns,
-                self.width,
-                self.height,
-                source=str(self._path),
-                monotonic=self._monotonic,
-                first=start,
-                latest=latest,
-                off=self._off,
-            )
+            place = Block(str(self._path), start, latest, off=self._off)
+            block = EventStream.checked_block(columns, self.width, self.height, place, self._monotonic)
             if self._monotonic != "raise" and window is None:
                 late, lag = lags(columns.t.astype(np.int64), latest)
                 self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)

@@ -21,7 +21,7 @@ from eventspec.events.formats import ros_messages
 from eventspec.events.formats.family import LONG_NOTE, EventFile, Format, Frames, SensorSize, order_notes, settled_size
 from eventspec.events.formats.ros_messages import ARRAYS, ENCODINGS, IMAGE
 from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import EventStream, Monotonic, Off, lags
+from eventspec.events.stream import Block, EventStream, Monotonic, Off, lags
 
 NAME = "ros-bag"
 MAGIC1 = b"#ROSBAG V2.0"
@@ -263,16 +263,8 @@ class BagSource:
         if count_late and self._monotonic != "raise":
             late, lag = lags(columns.t, mark.latest)
             self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
-        return EventStream.checked(
-            *columns,
-            self.width,
-            self.height,
-            source=str(self._bag.path),
-            monotonic=self._monotonic,
-            first=mark.first,
-            latest=mark.latest,
-            off=self._off,
-        )
+        block = Block(str(self._bag.path), mark.first, mark.latest, off=self._off)
+        return EventStream.checked_block(columns, self.width, self.height, block, self._monotonic)
 
 
 FORMAT = Format(NAME, "ROS bags", matches, read)

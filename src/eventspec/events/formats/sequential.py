@@ -18,7 +18,7 @@ import numpy as np
 from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import EventStream, Monotonic, Named, Off, lags
+from eventspec.events.stream import Block, EventStream, Monotonic, Named, Off, lags
 
 State = TypeVar("State")
 
@@ -54,7 +54,7 @@ class _Mark(Generic[State]):
 
 
 class Sequential(Generic[State]):
-    """A `Source` over a file of `end` bytes whose events begin at byte `start`; `named` as for `EventStream.checked`."""
+    """A `Source` over a file of `end` bytes whose events begin at byte `start`; `named` as for `stream.Block`."""
 
     def __init__(
         self,
@@ -146,17 +146,8 @@ class Sequential(Generic[State]):
         return block if len(block) else None
 
     def _checked(self, columns: Columns, mark: _Mark[State]) -> EventStream:
-        return EventStream.checked(
-            *columns,
-            self.width,
-            self.height,
-            source=str(self._path),
-            monotonic=self._monotonic,
-            first=mark.first,
-            latest=mark.latest,
-            named=self._named,
-            off=self._off,
-        )
+        block = Block(str(self._path), mark.first, mark.latest, self._named, self._off)
+        return EventStream.checked_block(columns, self.width, self.height, block, self._monotonic)
 
 
 def _meet(span: Window, window: Window) -> bool:

@@ -1,0 +1,82 @@
+"""What a head sees of a prompt: pairs of a token's feature and the embedding of the token after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from eventspec.nn.draft import DraftKernel
+
+
+@dataclass(frozen=True)
+class HeadInputs:
+    """Pairs: the feature of a token and the embedding of the token after it. Embeddings float [..., M, D], tapped outputs
+    float [..., M, F], positions in the target's prompt int64 [..., M].
+
+    embedding_only bool [M]: which pairs have no feature; global_feature float [..., D]: a vector of all visual rows that is
+    fused into every feature (ViSpec); kept int64 [M]: which pairs of the whole prompt these are (None: all of them).
+    """
+
+    embeds: Tensor
+    tapped: Tensor
+    positions: Tensor
+    embedding_only: Tensor | None = None
+    global_feature: Tensor | None = None
+    kept: Tensor | None = None
+
+    def followed_by(self, more: HeadInputs) -> HeadInputs:
+        """These, then more that have all their features."""
+        plain = self.embedding_only
+        return HeadInputs(
+            torch.cat((self.embeds, more.embeds)),
+            torch.cat((self.tapped, more.tapped)),
+            torch.cat((self.positions, more.positions)),
+            None if plain is None else torch.cat((plain, plain.new_zeros(len(more.embeds)))),
+            self.global_feature,
+        )
+
+    def behind(self, rows: int) -> HeadInputs:
+        """Without the first `rows`."""
+        plain = self.embedding_only
+        parts = (self.embeds[rows:], self.tapped[rows:], self.positions[rows:], None if plain is None else plain[rows:])
+        return HeadInputs(*parts, self.global_feature)
+
+    def shared(self, other: HeadInputs) -> int:
+        """How many of the first pairs are the other's too, one of the other's left out."""
+        low, high = 0, min(len(self.embeds), len(other.embeds) - 1)
+        while low < high:  # one pass over the pairs; row by row it takes five times as long
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._same(other, slice(low, middle)) else (low, middle - 1)
+        return low
+
+    def _same(self, other: HeadInputs, place: slice) -> bool:
+        """Whether the pairs of a place are the other's too."""
+        parts = (self.positions, self.embeds, self.tapped, self.embedding_only)
+        others = (other.positions, other.embeds, other.tapped, other.embedding_only)
+        return all(
+            one is None or two is None or torch.equal(one[place], two[place]) for one, two in zip(parts, others, strict=True)
+        )
+
+
+class PromptView(nn.Module):
+    """All pairs of a prompt; views that see fewer of them, or others, are subclasses."""
+
+    @property
+    def sees_visual(self) -> bool:
+        """Whether it looks at features of visual rows."""
+        return True
+
+    def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
+        """What is seen of all pairs of a prompt whose visual rows are [begin, end). The same in training, where a batch of
+        prompts ends with the visual rows and questions are packed after them."""
+        return inputs
+
+    def fuse_global(self, tapped: Tensor, global_feature: Tensor) -> Tensor:
+        """Tapped outputs [..., F] with what `HeadInputs.global_feature` [..., F] adds to them: by default nothing."""
+        return tapped
+
+    def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
+        """The head's own kernel with a recording's global feature in it."""
+        return kernel
