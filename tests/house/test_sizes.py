@@ -8,26 +8,15 @@ FILE_LINES = 400
 FUNCTION_LINES = 60
 ARGUMENTS = 8
 # Exceptions, each with its reason in a comment. An entry that no longer needs to be here fails too.
-MANY_ARGUMENTS = frozenset(
-    f"src/eventspec/{place}"
-    for place in (
-        "experiments/compare.py:compare",
-        # TorchScript
-        "nn/crossed.py:crossed",
-        "nn/crossed.py:crossed_pass",
-        "nn/crossed.py:crossed_read",
-        "nn/decode.py:attend",
-        "nn/decode.py:before_attention",
-        "nn/decode.py:block",
-        "nn/decode.py:decode",
-        "nn/decode.py:decode_together",
-        "nn/decode.py:last_rows",
-        "nn/draft.py:grow",
-    )
-)  # path:function
+MANY_ARGUMENTS: frozenset[str] = frozenset()  # path:function
 LONG_FILES: frozenset[str] = frozenset()  # path
 LONG_FUNCTIONS: frozenset[str] = frozenset()  # path:function
-CORE_LINES = {"src/eventspec/engine/generate.py": 120, "src/eventspec/core.py": 340}
+CORE_LINES = {
+    "src/eventspec/engine/generate.py": 120,
+    "src/eventspec/engine/scheduler.py": 150,
+    "src/eventspec/engine/decoding.py": 200,
+    "src/eventspec/core.py": 340,
+}
 """What a stranger reads first is shorter."""
 ENGINE_LINES = 220
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from eventspec.nn import Llama, LlamaConfig, linear
+from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.cpu import products as layouts
 
 TinyLlama = Callable[..., Llama]
@@ -24,8 +24,7 @@ def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Every layout of weights, whichever this machine would use."""
     if request.param == "packed" and not layouts.onednn_works():
         pytest.skip("this torch has no oneDNN")
-    for module in (linear, layouts):
-        monkeypatch.setattr(module, "layout", lambda: request.param)
+    monkeypatch.setattr(layouts, "layout", lambda: request.param)
     return str(request.param)
 
 

@@ -14,6 +14,7 @@ from eventspec.nn import KVCache, Llama, LlamaConfig
 from eventspec.nn.decode import block
 from eventspec.nn.draft import TreeConfig, fixed_tree, grow
 from eventspec.nn.llama import rope_tables
+from eventspec.nn.weights import Place, Sizes, TreeGrowth
 
 SIZES = LlamaConfig(30, 32, 48, 1, 4, 2, max_position_embeddings=64)
 GROWTHS = {
@@ -64,8 +65,8 @@ def test_rows_that_nobody_asks_for_leave_keys_and_values_all_the_same(kind: str,
     normed, x = made.fuse_inputs(torch.randn(rows, 32), torch.randn(rows, 32))
     cos, sin = (table[5 : 5 + rows] for table in turns(20))
     mask = torch.full((rows, 5 + rows), -torch.inf).triu(6)
-    weights = (kernel.weights.layers[0], False, kernel.heads, kernel.eps)
-    whole = block(normed, x, len(x), cos, sin, one.keys[0], one.values[0], 5, mask, 0, *weights)
+    place = Place(cos, sin, one.keys, one.values, 5, mask, 0)
+    whole = block(normed, x, len(x), place, 0, kernel.weights.layers[0], Sizes(kernel.heads, kernel.eps, False))
     last = kernel.read(normed, x, (cos, sin), two)
     torch.testing.assert_close(last, whole[-1:], atol=1e-5, rtol=1e-4)
     for mine, theirs in ((two.keys[0], one.keys[0]), (two.values[0], one.values[0])):
@@ -77,11 +78,11 @@ def grown(made: EagleHead | Eagle3Head, model: Llama, growth: TreeConfig, end: i
     context. Feature and cache are the same every time."""
     torch.manual_seed(4)
     behind, feature, tables = cache(), torch.randn(1, 32), [model.embed.weight, *turns(64)]
-    stored = ([behind.keys[0], behind.values[0]], 5)
-    how = (growth.width, growth.levels, 0.0, 0.0, end, 4, list(growth.shape))
+    cached = Place(tables[1][:0], tables[2][:0], behind.keys, behind.values, 5, None, 0)
+    how = TreeGrowth(growth.width, growth.levels, 0.0, 0.0, end, 4, list(growth.shape))
     with torch.device(home):
         kernel = made.kernel(model)
-        return list(grow(feature, *how, tables, *stored, kernel.weights))
+        return list(grow(feature, how, tables, cached, kernel.weights))
 
 
 @pytest.mark.parametrize("growth", GROWTHS)

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from eventspec.nn import ClipConfig, ClipViT, Llama
-from eventspec.nn import linear as module
-from eventspec.nn.linear import Linear, Once, bfloat16_pays, in_reduced_precision, spare_rows
+from eventspec.nn import ClipConfig, ClipViT, Llama, linear
+from eventspec.nn.cpu import products as module
+from eventspec.nn.cpu.products import bfloat16_pays, probe_once, spare_rows
+from eventspec.nn.linear import Linear, in_reduced_precision
 from eventspec.nn.runner import Rows
 
 
@@ -73,7 +74,7 @@ def test_gradients_pass_through_linear() -> None:
 def test_many_rows_go_through_onednn_where_it_is_used(products: str, monkeypatch: pytest.MonkeyPatch) -> None:
     product, x = layer(), rows(64, 24)
     expected, plain = F.linear(x, product.weight), []
-    monkeypatch.setattr(module.F, "linear", lambda *parts: plain.append(parts) or expected)
+    monkeypatch.setattr(linear.F, "linear", lambda *parts: plain.append(parts) or expected)
     torch.testing.assert_close(product(x), expected)
     assert len(plain) == (products != "packed")
 
@@ -230,7 +231,7 @@ def test_what_a_machine_is_like_is_found_out_once_on_one_thread_and_by_nobody_el
         begun.wait(1)
         return 7
 
-    once, found, threads = Once(find), list[int](), torch.get_num_threads()
+    once, found, threads = probe_once(find), list[int](), torch.get_num_threads()
     others = [threading.Thread(target=lambda: found.append(once())) for _ in range(3)]
     for other in others:
         other.start()

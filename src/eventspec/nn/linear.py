@@ -9,17 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.nn.cpu.products import (
-    FEW_ROWS,
-    Layout,
-    bfloat16_pays,
-    fp32_on_cpu,
-    laid_out,
-    layout,
-    packed_weight,
-    product,
-    usable_for,
-)
+from eventspec.nn.cpu import products
+from eventspec.nn.cpu.products import Layout
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -39,34 +30,34 @@ class Linear(nn.Linear):
     @property
     def in_bfloat16(self) -> bool:
         """Whether its products are of bfloat16, whatever the number of rows."""
-        return self.reduced and fp32_on_cpu(self.weight) and bfloat16_pays()
+        return self.reduced and products.fp32_on_cpu(self.weight) and products.bfloat16_pays()
 
     @property
     def packs(self) -> bool:
         """Whether `final` gives a weight in oneDNN's layout."""
-        return self.in_bfloat16 or usable_for(self.weight)
+        return self.in_bfloat16 or products.usable_for(self.weight)
 
     def final(self) -> Tensor:
         """The weight [O, I] in the layout that is fastest here; packed where `packs` says so."""
         weight, reduced = self.weight.detach(), self.in_bfloat16
-        if not fp32_on_cpu(weight) or (layout() == "rows" and not reduced):
+        if not products.fp32_on_cpu(weight) or (products.layout() == "rows" and not reduced):
             return weight
-        made_from = (weight.data_ptr(), layout(), reduced)
+        made_from = (weight.data_ptr(), products.layout(), reduced)
         if self._laid_out is None or self._laid_out_from != made_from:
-            self._laid_out = packed_weight(weight.to(torch.bfloat16)) if reduced else laid_out(weight)
+            self._laid_out = products.packed_weight(weight.to(torch.bfloat16)) if reduced else products.laid_out(weight)
             self._laid_out_from = made_from
         return self._laid_out
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., I] -> [..., O]."""
-        if self.training or torch.is_grad_enabled() or x.dtype != self.weight.dtype or not fp32_on_cpu(x):
+        if self.training or torch.is_grad_enabled() or x.dtype != self.weight.dtype or not products.fp32_on_cpu(x):
             return F.linear(x, self.weight, self.bias)
         if not self.packs:
             return F.linear(x, self.final(), self.bias)
         rows = x.flatten(0, -2) if x.dim() > 2 else x
-        if x.dim() < 2 or (len(rows) < FEW_ROWS and not self.in_bfloat16):
+        if x.dim() < 2 or (len(rows) < products.FEW_ROWS and not self.in_bfloat16):
             return F.linear(x, self.weight, self.bias)
-        return product(rows, self.final(), True, self.bias).view(*x.shape[:-1], -1)
+        return products.product(rows, self.final(), True, self.bias).view(*x.shape[:-1], -1)
 
     def train(self, mode: bool = True) -> Linear:
         """As nn.Module.train; training forgets the laid out weight."""
@@ -79,7 +70,7 @@ class Linear(nn.Linear):
 def in_reduced_precision(model: Model) -> Model:
     """A model on the same parameters, which are final, whose products are of bfloat16 where `bfloat16_pays`: for drafts, which
     may be wrong. What lies between the products stays in fp32."""
-    bfloat16_pays()  # timed now, and not within the first answer
+    products.bfloat16_pays()  # timed now, and not within the first answer
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = deepcopy(model, shared)
     for part in twin.modules():
@@ -88,6 +79,6 @@ def in_reduced_precision(model: Model) -> Model:
     return twin
 
 
-def unpacked(product: nn.Linear) -> Tensor:
+def unpacked(layer: nn.Linear) -> Tensor:
     """Its weight [O, I] as `F.linear` is fastest with it: never packed, and of a module of torch's own as it is."""
-    return product.final() if isinstance(product, Linear) and not product.packs else product.weight.detach()
+    return layer.final() if isinstance(layer, Linear) and not layer.packs else layer.weight.detach()
