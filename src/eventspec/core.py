@@ -180,7 +180,7 @@ class TargetPrompt(Protocol):
     """What a drafter gets to see of the target."""
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
-        """The prompt, whole behind the first `score`, with tapped features; without `visual` maybe not those of visual rows."""
+        """The prompt, whole after the first `score`, with tapped features; without `visual` maybe not those of visual rows."""
 
 
 class TargetSession(TargetPrompt, Protocol):
@@ -258,7 +258,7 @@ class DraftSession(Protocol):
         """
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """Tokens that were committed, judged from `scores`; the drafter re-synchronises here. A drafter that was late hears of
+        """Tokens that were committed, judged from `scores`; the drafter re-synchronises here. A drafter that was late gets
         several verdicts in a row, whose paths refer to proposals that were made without it: go by the tokens."""
 
     def write_on(self, budget: Budget) -> None:

@@ -19,8 +19,8 @@ def cache_folder() -> Path:
 
 
 def processor() -> str:
-    """The processor's name, and its family, model and instruction set where the system tells: clouds give several kinds one
-    name."""
+    """The processor's name, and its family, model and instruction set where the system reports them: clouds give one name to
+    several kinds."""
     import torch  # the command line asks for the folder alone, and begins sooner without
 
     fields = _first_core()
@@ -30,14 +30,14 @@ def processor() -> str:
 
 
 def instructions() -> str:
-    """What the processor can do, as the system tells it: code that was compiled for one machine may not run on another."""
+    """What the processor can do, as the system reports it: code that was compiled for one machine may not run on another."""
     fields = _first_core()
     features = fields.get("flags") or fields.get("Features") or f"{platform.processor()} {platform.node()}"
     return f"{platform.machine()} {features}"
 
 
 def _first_core() -> dict[str, str]:
-    """What the system tells of the first core, by name; nothing where it tells nothing."""
+    """What the system reports of the first core, by name; empty where it reports nothing."""
     fields = dict[str, str]()
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -19,10 +19,10 @@ class ConstraintState(Protocol):
     """Where an answer stands in what it may say. It never changes: every branch of a draft tree has its own."""
 
     def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """bool [V], which tokens may come next: the end token too where the answer may end, no id behind the mask's end."""
+        """bool [V], which tokens may come next: the end token too where the answer may end, no id after the mask's end."""
 
     def after(self, token: int) -> ConstraintState:
-        """The state behind one more token that the mask allowed."""
+        """The state after one more token that the mask allowed."""
 
 
 class Constraint(Protocol):
@@ -77,7 +77,7 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
 def _biases(name: str, value: Any) -> Mapping[int, float]:
     if not isinstance(value, Mapping):
         raise _wrong(name, value, "a mapping of token ids to numbers")
-    # A copy that nobody can write to: drafters are handed the same settings as the rule.
+    # A read-only copy: drafters get the same settings as the rule.
     return MappingProxyType({_whole(name, token): _number(name, bias) for token, bias in value.items()})
 
 

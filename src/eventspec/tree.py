@@ -1,4 +1,4 @@
-"""Draft trees: depths, the attention mask of a tree behind a cache, and growing one by value (EAGLE-2's rule, best first).
+"""Draft trees: depths, the attention mask of a tree after a cache, and growing one by value (EAGLE-2's rule, best first).
 
 A node's value is its path's cumulative probability, which never grows along a path; so the most valuable nodes always
 include their ancestors.
@@ -38,7 +38,7 @@ def tree_mask(parents: list[int], past: int, pending: int, device: torch.device 
 
 
 def node_mask(parents: list[int], before: int, device: torch.device | str = "cpu") -> Tensor:
-    """bool [N, before + N]: as `tree_mask`, of the nodes alone, behind so many rows."""
+    """bool [N, before + N]: as `tree_mask`, of the nodes alone, after so many rows."""
     return torch.from_numpy(_node_rows(parents, before)).to(device)
 
 
@@ -79,7 +79,7 @@ def check(proposal: Any, budget: Budget) -> Proposal:
         raise BadProposal(f"{count} tokens but {len(parents)} parents")
     if not count:
         return Proposal(tokens, parents, origin=exact_text(origin, 80))
-    # Lists: for some twenty nodes an array's operations take longer, the more so behind a forward, with cold caches.
+    # Lists: for some twenty nodes an array's operations take longer, the more so after a forward, with cold caches.
     above = parents.tolist()
     if not all(-1 <= parent < node for node, parent in enumerate(above)):
         raise BadProposal("a node comes before its parent")

@@ -1,4 +1,4 @@
-"""Arrays that others may read and nobody may change."""
+"""Read-only views of arrays."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 
 
 def read_only(array: Array) -> Array:
-    """A view of the same memory through which nobody can write; numpy will not make it writable again."""
+    """A view of the same memory that cannot be written through; numpy will not make it writable again."""
     return np.asarray(memoryview(array).toreadonly())  # type: ignore[arg-type, return-value]

@@ -230,7 +230,7 @@ MEASURED = {"head+prior+ngram": Rounds(8.0, 16.0, 8.0), "prior+ngram": Rounds(5.
 def test_a_model_drafts_behind_the_prefill_where_its_levels_are_cheap_enough(level_cost: float, chosen: str) -> None:
     mixture, policy = Mixture(rounds=MEASURED), DraftPolicy(node_cost=0.04, level_cost=level_cost)
     drafts = Drafts((), (HEAD, PRIOR, NGRAM), mixture, mixture.worth_it)
-    assert " ".join(drafter.name for drafter in drafts.behind(policy)) == chosen
+    assert " ".join(drafter.name for drafter in drafts.later(policy)) == chosen
 
 
 @pytest.mark.parametrize(("open_cost", "chosen"), [(0.0, "head"), (0.3, "head"), (4.0, "prior ngram")])

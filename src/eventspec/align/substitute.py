@@ -130,7 +130,7 @@ class SubstitutedTarget(Target):
         made.target = target
         return made
 
-    def anew(self) -> SubstitutedTarget:
+    def reset(self) -> SubstitutedTarget:
         """The same before it answered anything."""
         return SubstitutedTarget(self.target, self.substitute, self.calibrated, self.risk, self.adapter)
 

@@ -12,7 +12,7 @@ import numpy as np
 from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of, seen_in
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Context, Drafter, Request, Sampling, Target, Trace, Window
-from eventspec.engine.drafts import everybody
+from eventspec.engine.drafts import all_of
 from eventspec.engine.policy import NO_TAIL
 from eventspec.recordings import Recording
 from eventspec.text import Piece
@@ -21,7 +21,7 @@ Frames = np.ndarray[Any, np.dtype[np.uint8]]
 ANY_QUESTION = "What is ahead?"
 """Asked for what it leaves behind: everything that a target and drafters keep of a recording, whatever is asked next."""
 SEVERAL = 4
-"""Tokens of its answer: enough for a second draft behind a first one of one token."""
+"""Tokens of its answer: enough for a second draft after a first one of one token."""
 
 
 class RecordingContext:
@@ -79,18 +79,18 @@ class RecordingContext:
         self, method: str = DEFAULT_METHOD, rows: int = NO_TAIL, may_be_empty: Collection[str] = ()
     ) -> Iterator[None]:
         """`prepare` in parts, of which each step does one: vision encoding, at most `rows` rows of the prompt at a time, and
-        what a method's drafters read. Between two parts the target's lane is free for others; whoever leaves early loses
-        nothing of the parts that are done."""
+        what a method's drafters read. Between two parts the target's lane is free for others; a caller that stops early keeps
+        the parts that are done."""
         widest = self._widest(method)
         asked = self.generation(ANY_QUESTION, widest, None, may_be_empty, max_new_tokens=SEVERAL)
-        # A drafter on the target's features reads the prompt behind the first round, so a head start should not end the answer
-        # in it. All drafters read, whoever drafts at today's costs, and nobody learns costs from so short an answer.
+        # A drafter on the target's features reads the prompt after the first round, so a head start should not end the answer
+        # in it. All drafters read, whatever pays at today's costs, and no costs are learnt from so short an answer.
         asked.policy = replace(asked.policy, head_nodes=1)
         drafts = asked.method.drafts
-        drafts = replace(drafts, after=(*drafts.after, *self._other_readers(method, drafts.of_all)), select=everybody)
+        drafts = replace(drafts, after=(*drafts.after, *self._other_readers(method, drafts.of_all)), select=all_of)
         asked.method = replace(asked.method, drafts=drafts, learnt=None)
         target, lane = asked.method.target, self.pair.workers
-        taps = next((drafter.taps for drafter in asked.method.drafts.behind(asked.policy) if drafter.taps), ())
+        taps = next((drafter.taps for drafter in asked.method.drafts.later(asked.policy) if drafter.taps), ())
 
         short = asked.request.sampling
         usual = short.but(max_new_tokens=Sampling().max_new_tokens)  # room for an answer, which needs no copy then

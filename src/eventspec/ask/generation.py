@@ -150,16 +150,16 @@ class Generation:
         return pieces(self.updates(), self.pair.tokens.vocabulary.decode, self.request.sampling.stop_strings)
 
     def result(self) -> Result:
-        """The finished answer; runs it when nobody listened to it."""
+        """The finished answer; runs it if `updates` did not."""
         begun, self._begun = self._begun, True
         if self._outcome is None:
             try:
-                if begun:  # work is done in order: this waits for the end of a run that somebody left early
+                if begun:  # work is done in order: this waits for the end of a run that was left early
                     self.pair.workers.worker("target").finished().result()
                 else:
                     self.pair.workers.start("target", self._run).result()
             except KeyboardInterrupt:
-                self.cancel()  # nobody waits for it any more, and the next question would
+                self.cancel()  # its result is not wanted any more, and the next question waits
                 raise
         outcome, request = self._outcome, self.request
         if outcome is None:
@@ -201,8 +201,7 @@ class Generation:
         return self.end(decoding)
 
     def _learn(self, outcome: Outcome) -> None:
-        """Tell who chose the method, and who learns its costs, what came of it; nobody learns a choice from an answer that was
-        not wanted to its end."""
+        """Let the method's choice and its costs learn from it; a choice learns nothing from an answer that was cancelled."""
         marks, method = self.trace.marks, self.method
         if self.trace.shared:
             return  # its times are other answers' too
@@ -283,5 +282,5 @@ def stream_text(
     sampling: Sampling | None = None,
     **settings: Any,
 ) -> Iterator[Piece]:
-    """Answer one question as text: final pieces, each with the provisional text behind it."""
+    """Answer one question as text: final pieces, each with the provisional text after it."""
     return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).pieces()

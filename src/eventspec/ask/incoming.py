@@ -61,7 +61,7 @@ class Incoming:
 
     @property
     def end_us(self) -> int | None:
-        """Right behind the latest frame, None before the first."""
+        """Right after the latest frame, None before the first."""
         with self._lock:
             return self._frames[-1][0] + 1 if self._frames else None
 

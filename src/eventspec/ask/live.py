@@ -50,7 +50,7 @@ class Live:
         self._waiting: deque[tuple[Frame, int]] = deque()
         self._encoded: tuple[Frame, int] | None = None  # the frame that was encoded last
         self._dropped_before = 0  # packets of events, when it was
-        self._seen_us: int | None = None  # right behind the latest frame that has rows, its own or another one's
+        self._seen_us: int | None = None  # right after the latest frame that has rows, its own or another one's
         self._counts = LiveCounts()
         self._standing: dict[str, Sampling] = {}
         self._ready: _Window | None = None
@@ -62,7 +62,7 @@ class Live:
         self._one_asks = threading.Lock()
         self._reading: Iterator[None] | None = None  # a window, part by part
         self._rest_until = 0.0
-        # The thread must not keep alive what nobody else holds.
+        # The thread must not keep alive what only it holds.
         self._thread = threading.Thread(
             target=_read_on, args=(weakref.ref(self), self._changed), name="eventspec-live", daemon=True
         )
@@ -162,7 +162,7 @@ class Live:
 
     # --------------------------------------------------------------------------------------------------------- reading ahead
     def idle(self) -> float:
-        """Seconds to wait, while there is nothing to read, somebody asks, or it is time to rest; 0: there is work. Under
+        """Seconds to wait: there is nothing to read, a question is answered, or it is time to rest; 0: there is work. Under
         `_changed`."""
         if self._closed:
             return 0.0
@@ -181,7 +181,7 @@ class Live:
             self._reading = self._reading or self._read_ahead()
             if next(self._reading, self) is self:
                 self._reading = None
-        except Exception as error:  # a question finds it again and is told; a stream goes on
+        except Exception as error:  # a question meets it again and raises it; a stream goes on
             self._reading = None
             self._note(error)
         ended = time.monotonic()
@@ -262,7 +262,7 @@ class Live:
             yield
 
     def _answer_behind(self, made: _Window, question: str, sampling: Sampling) -> bool:
-        """Answer a standing question; False when somebody asked another one meanwhile, which comes first."""
+        """Answer a standing question; False when another question came meanwhile, which goes first."""
         asked = made.context.generation(question, self.method, sampling, may_be_empty=QUIET)
         with self._changed:
             if self._asking or self._closed:
@@ -301,7 +301,7 @@ _LOOK = 0.05
 
 
 def _read_on(stream: weakref.ref[Live], changed: threading.Condition) -> None:
-    """What a stream's thread does, for as long as somebody else holds the stream."""
+    """What a stream's thread does, for as long as the stream is held elsewhere."""
     while True:
         with changed:
             live = stream()

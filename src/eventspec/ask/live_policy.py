@@ -1,4 +1,4 @@
-"""What a stream is asked to do, and what it tells: its windows and bounds, an answer, and what became of what came."""
+"""What a stream does and reports: its windows and bounds, an answer, and what became of what came."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Windows = Literal["sliding", "growing", "triggered"]
 class LivePolicy:
     """Which windows are cut, and what reading ahead may cost.
 
-    A prefix is exact, so a window that is not the last one's beginning is read anew: its frames are encoded already, but the
+    A prefix is exact, so a window that is not the last one's beginning is read from scratch: its frames are encoded, but the
     prefill of all visual rows is paid once a window, of which `share` and `hop_us` say how many there are.
     """
 
@@ -29,7 +29,7 @@ class LivePolicy:
     """A window is cut so long after the one before, at the earliest."""
     trigger: float = 1.5
     share: float = 0.5
-    """Of the target's time that reading ahead may take while nobody asks."""
+    """Of the target's time that reading ahead may take between questions."""
     rows: int = 64
     """Rows of a prompt that are read in one go. A question waits for what is being read just now: so many rows, a frame, or the
     last part of a window, in which drafters read their own prompt."""
@@ -92,7 +92,7 @@ class LiveCounts:
     frames: int = 0
     encoded: int = 0
     dropped: int = 0
-    """Frames that were not encoded ahead because others came too soon behind them."""
+    """Frames that were not encoded ahead because others came too soon after them."""
     reused: int = 0
     """Frames that have another one's rows (`LivePolicy.reuse_below`)."""
     lost: int = 0

@@ -58,7 +58,7 @@ class Result:
         stages = [f"{words} {times[name]:.1f} ms" for words, name in came.items() if times[name] is not None]
         spoken = f"{len(trace.rounds)} rounds, tau {trace.tau:.2f}, accepted {trace.accepted} of {trace.drafted} drafted nodes"
         if trace.skipped:
-            spoken = "none: events alone, verified by nobody"
+            spoken = "none: events alone, not verified"
         lines = [
             self.text,
             f"method:  {self._by()}, {'lossless' if self.lossless else 'LOSSY: not the answer of the target that sees all'}",
@@ -66,7 +66,7 @@ class Result:
             f"rounds:  {spoken}",
         ]
         if trace.ceiling is not None and not trace.drafted:
-            lines.append(f"ceiling: {trace.ceiling:.2f}x as fast, if nothing came behind vision and prefill")
+            lines.append(f"ceiling: {trace.ceiling:.2f}x as fast, if nothing came after vision and prefill")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -157,7 +157,7 @@ def accepted_by(trace: Trace) -> dict[str, int]:
 
 
 def ready_rounds(trace: Trace) -> dict[str, int]:
-    """Rounds behind the first that verified a draft, and how many of these began with a draft that was there: the target waited
+    """Rounds after the first that verified a draft, and how many of these began with a draft that was there: the target waited
     for less than `READY` of its own forward."""
     pairs = [(before, own) for before, own in pairwise(trace.rounds) if own.proposed]
     ready = sum(before.draft_seconds < READY * own.model_seconds for before, own in pairs)

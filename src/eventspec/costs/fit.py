@@ -47,7 +47,7 @@ from eventspec.video.clip import VideoClip
 TAILS = (128, 256)
 """Prompt rows that may be left for the forward that verifies the head start."""
 Cost = tuple[VerifyCurve, float, float]
-"""What verifying behind a drafter costs; seconds of one more level of its drafts, and of what it reads before its first one."""
+"""What verifying after a drafter costs; seconds of one more level of its drafts, and of what it reads before its first one."""
 Opening = dict[Hashable, Cost]
 """By the shape of the drafter."""
 Pair = TypeVar("Pair", bound=Measured)
@@ -146,7 +146,7 @@ def session_of(target: Target, tail: int, taps: tuple[int, ...] = (), asked: Req
 
 
 def behind_prompt(pair: Measured, drafter: Drafter) -> tuple[TargetSession, Callable[[], DraftSession]]:
-    """Both sessions behind the prompt and one committed token, for a drafter that reads the target; its own is made anew each
+    """Both sessions after the prompt and one committed token, for a drafter that reads the target; its own is a new one each
     time, about a recording that it has not seen."""
     target = session_of(pair.target, NO_TAIL, drafter.taps)
     verdict, scores = Verdict(np.empty(0, np.int64), np.array([1], np.int64)), target.score(Proposal.empty())

@@ -56,8 +56,8 @@ def measure_verify(session: TargetSession, counts: Sequence[int] = (4, 12, 24, 4
 
 
 def measure_tail(encode: Callable[[], Context], asked: Request, tails: Sequence[int], nodes: int = 24, repeats: int = 3) -> int:
-    """Of several `tails` the one with which a prompt and a draft of so many nodes behind it are read soonest, in a context that
-    `encode` makes anew.
+    """Of several `tails` the one with which a prompt and a draft of so many nodes after it are read soonest, in a context that
+    `encode` makes each time.
 
     A short tail is a second pass over all weights for the sake of a few rows, a long one may have its attention masked; which
     of them costs less depends on the processor.
@@ -87,7 +87,7 @@ def measure_level(session: DraftSession, depths: tuple[int, int] = (1, 16), repe
 
 def measure_opening(begin: Callable[[], DraftSession], repeats: int = 3) -> float:
     """Seconds that a drafter takes before its first draft, beyond what a draft of one token takes: to read a prompt, say.
-    `begin` gives a session that was told of the first verdict, about another recording each time."""
+    `begin` gives a session that has observed the first verdict, about another recording each time."""
     first, again, one = list[float](), list[float](), Budget(max_nodes=1, max_depth=1)
     for _ in range(repeats):
         session = begin()

@@ -18,7 +18,7 @@ from eventspec.engine.policy import DraftPolicy
 from eventspec.process_lock import ProcessLock
 
 DECAY = 0.99
-"""What a round weighs behind the next one: about a hundred are remembered."""
+"""What a round weighs after the next one: about a hundred are remembered."""
 PRIOR_ROUNDS = 8.0
 """Verifications, and plain steps, that a policy's own costs weigh in the beginning."""
 PRIOR_NODES = (4, 24)
@@ -34,7 +34,7 @@ FOLLOWING = 0.1
 CONTRADICTED = 2.0
 """Times what a verification was measured to take, or as little: then the measurement was wrong, or is no longer right."""
 SURE_ROUNDS = 100
-"""Rounds behind which a measurement may be contradicted."""
+"""Rounds after which a measurement may be contradicted."""
 
 
 class LearntCosts:

@@ -100,7 +100,7 @@ def own_code() -> set[Path]:
 
 
 def machine() -> dict[str, Any]:
-    """What costs depend on, as far as the system tells."""
+    """What costs depend on, as far as the system reports it."""
     return {
         "processor": processor(),
         "cores": usable_cores(),

@@ -1,4 +1,4 @@
-"""What may be said behind an answer, whatever its probability: bans, bad words, least length, grammar."""
+"""What may be said after an answer, whatever its probability: bans, bad words, least length, grammar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from eventspec.core import ConstraintState, Proposal, Sampling
 
 
 def advanced(state: ConstraintState | None, token: int, sampling: Sampling) -> ConstraintState | None:
-    """The constraint's state behind one more token. Behind a stop token the answer is over, and nothing is asked of it."""
+    """The constraint's state after one more token. After a stop token the answer is over, and nothing is asked of it."""
     return None if state is None or token in sampling.stop_ids else state.after(token)
 
 
@@ -21,8 +21,8 @@ def no_admissible_root(proposal: Proposal, state: ConstraintState | None) -> boo
 
 
 def sayable(tokens: Sequence[int], answer: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> int:
-    """How many of these tokens, one behind the other, may follow the answer int [A] by bans, bad words, least length and
-    grammar (`state` is the constraint's behind the answer). Nothing follows a stop token."""
+    """How many of these tokens, one after the other, may follow the answer int [A] by bans, bad words, least length and
+    grammar (`state` is the constraint's after the answer). Nothing follows a stop token."""
     path = list(answer)
     for count, token in enumerate(tokens):
         early = len(path) < sampling.min_new_tokens and token in sampling.stop_ids
@@ -40,6 +40,6 @@ def sayable(tokens: Sequence[int], answer: Sequence[int], sampling: Sampling, st
 
 
 def completes(word: Sequence[int], path: Sequence[int], token: int) -> bool:
-    """Whether `token` behind the path completes the sequence."""
+    """Whether `token` after the path completes the sequence."""
     *before, last = word
     return token == last and (not before or list(path[-len(before) :]) == before)

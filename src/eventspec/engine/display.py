@@ -16,7 +16,7 @@ Emit = Callable[[Update], None]
 
 
 def ignore(update: Update) -> None:
-    """Nobody listens."""
+    """Drop an update."""
 
 
 class Display:
@@ -31,8 +31,10 @@ class Display:
         self._committed = 0
         self._lock = lock
 
-    def behind(self, answer: Sequence[int], state: ConstraintState | None, drafter: str) -> Callable[[Iterable[int]], None]:
-        """What shows a drafter's best chain behind the answer so far. A late draft, behind a shorter one, is not shown, and
+    def shows_after(
+        self, answer: Sequence[int], state: ConstraintState | None, drafter: str
+    ) -> Callable[[Iterable[int]], None]:
+        """What shows a drafter's best chain after the answer so far. A late draft, after a shorter one, is not shown, and
         neither is what the answer may not say; what is no chain of tokens is noted."""
         answer, left = list(answer), self.sampling.max_new_tokens - len(answer)
 
@@ -62,7 +64,7 @@ class Display:
             self.emit(Committed(tuple(tokens)))
 
     def end(self) -> None:
-        """Withdraw what was never committed; a draft that is still in the making is shown to nobody."""
+        """Withdraw what was never committed; a draft that is still in the making is not shown."""
         with self._lock:
             self._committed = -1
             self._withdraw_to(0)

@@ -80,10 +80,10 @@ def choose(
     rng: PositionRng,
     rounding: float = 0.0,
 ) -> tuple[int, bool]:
-    """The next token of one row of logits float [V] behind the answer `path`, and whether it hangs on rounding: whether another
+    """The next token of one row of logits float [V] after the answer `path`, and whether it hangs on rounding: whether another
     token would win if logits changed places that are no more than `rounding` apart. BadInput when nothing may be said.
 
-    What hangs on rounding by chance alone is told too: a token at the edge of top-k, top-p or min-p.
+    What depends on rounding by chance alone is a near tie too: a token at the edge of top-k, top-p or min-p.
     """
     row = _row(logits, path, sampling, state)
     # A penalty stretches rounding together with the logit.

@@ -103,7 +103,7 @@ class DraftWorker:
         if self._queued is None or not self.alive:
             return
         if self._pending is not None and self._pending.done():
-            self._taken()  # it drafted for a prefix that has been left behind; only its failure matters now
+            self._taken()  # it drafted for a prefix that is not the answer's; only its failure matters now
         elif self._pending is not None and self.executor.leave_hanging("drafter", self.deadline):
             self._give_up(f"did not answer within {self.deadline:g} s")
         if self._pending is not None or not self.alive:

@@ -48,7 +48,7 @@ class Drafting:
             return made[id(drafter)]
 
         self.policy, self.display, self.trace, self._limits, self._merge = policy, display, trace, limits, drafts.merge
-        self._ahead, self._after = [working(one) for one in drafts.ahead], [working(one) for one in drafts.behind(policy)]
+        self._ahead, self._after = [working(one) for one in drafts.ahead], [working(one) for one in drafts.later(policy)]
         self._writers, self._writing = [working(one) for one in drafts.writing], list[Writing]()
         self._workers = list(made.values())
         for worker in self._after:
@@ -83,7 +83,7 @@ class Drafting:
         if beside and len(self._ahead) > 1:
             with suppress(RuntimeError):  # the lane was closed just now
                 self._early = self._executor.start("drafter", partial(self._merged_early, self._budget), beside[0].drafter)
-        # Behind the head starts of all, which may share a lane.
+        # After the head starts of all, which may share a lane.
         self._writing = [Writing(worker, self.policy, answer.remaining) for worker in self._writers if worker.alive]
 
     def come_first(self) -> float:
@@ -110,18 +110,18 @@ class Drafting:
         merged = found[0] if found else Proposal.empty()
         if len(found) >= fewest:
             merged = self._merged(found)
-            self.display.behind(answer.tokens, answer.state, merged.origin)(best_chain(merged))
+            self.display.shows_after(answer.tokens, answer.state, merged.origin)(best_chain(merged))
         if self._waited is not None:
             self._waited()
         return merged
 
     def look_ahead(self, left: int) -> None:
-        """The target verifies now: let drafters go on behind what they proposed."""
+        """The target verifies now: let drafters go on after what they proposed."""
         for worker in self._after:
             worker.look_ahead(left)
 
     def next(self, verdict: Verdict, scores: Scores, answer: Answer) -> None:
-        """Begin the draft behind what was just committed. Those that draft beside the target begin first, and draft until the
+        """Begin the draft after what was just committed. Those that draft beside the target begin first, and draft until the
         others are done, which the target's own thread works for."""
         self._current, self._waited = self._after, self.trace.drafting()
         beside = [worker for worker in self._after if worker.overlaps]
@@ -155,7 +155,7 @@ class Drafting:
         return found
 
     def _shown_by(self, worker: DraftWorker, answer: Answer) -> Show:
-        return self.display.behind(answer.tokens, answer.state, worker.name)
+        return self.display.shows_after(answer.tokens, answer.state, worker.name)
 
     def _fitting(self, worker: DraftWorker) -> Proposal:
         """What a drafter proposed; one whose tokens the target does not have is given up."""
@@ -166,7 +166,7 @@ class Drafting:
             return Proposal.empty()
 
     def _merged_early(self, budget: Budget | None) -> Merged:
-        """What runs on the drafter's lane behind the head starts: those that are there, and one tree of them."""
+        """What runs on the drafter's lane after the head starts: those that are there, and one tree of them."""
         there = [worker.ahead for worker in self._ahead if worker.ahead is not None and worker.ahead.done()]
         found = [fit(made.result(), self._limits) for made in there if made.error is None and len(made.result())]
         return found, self._one_of(found, budget) if found else Proposal.empty()

@@ -27,7 +27,7 @@ def first_of(proposals: Sequence[Proposal], budget: Budget) -> Proposal:
     return subtree(first, np.flatnonzero(first.values >= floor).tolist())
 
 
-def everybody(drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
+def all_of(drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
     """All of them."""
     return drafters
 
@@ -43,18 +43,18 @@ class Drafts:
     ahead: tuple[Drafter, ...] = ()
     after: tuple[Drafter, ...] = ()
     merge: Merge = first_of
-    select: Select = everybody
+    select: Select = all_of
     writing: tuple[Drafter, ...] = ()
-    """Those of `ahead` that write the answer to its end behind their head start, where their lane has time for it
+    """Those of `ahead` that write the answer to its end after their head start, where their lane has time for it
     (`core.DraftSession.write_on`)."""
 
-    def behind(self, policy: DraftPolicy) -> tuple[Drafter, ...]:
+    def later(self, policy: DraftPolicy) -> tuple[Drafter, ...]:
         """Those of `after` that draft at these costs."""
         return tuple(self.select(self.after, policy))
 
     @property
     def of_all(self) -> tuple[Drafter, ...]:
-        """Everybody who drafts, once."""
+        """All drafters, each once."""
         return tuple({id(drafter): drafter for drafter in (*self.ahead, *self.after)}.values())
 
     @classmethod

@@ -47,7 +47,7 @@ def usable_taps(taps: Any, layers: int) -> tuple[int, ...]:
 
 
 def described(error: BaseException) -> str:
-    """What happened, one line: behind a traceback of other code, as TorchScript's texts have it, it stands last."""
+    """What happened, one line: after a traceback of other code, as TorchScript's texts have it, it stands last."""
     kind, lines = "error: ", list[str]()
     try:
         kind = f"{exact_text(type(error).__name__, 80)}: "

@@ -2,7 +2,7 @@
 
 A row of logits that is scored among others differs from the same row scored alone: kernels add in another order. Measured, that
 is about 1e-5 in fp32. A decision whose best two candidates are closer than that (`near tie`) is not safe to take from a
-verification. It is taken from plain decoding instead, which reads the answer again as if nobody had drafted: the same forwards
+verification. It is taken from plain decoding instead, which reads the answer again without drafts: the same forwards
 as the baseline's, so the same bits. What is read again is read once, so an answer costs at most one plain decoding more.
 """
 
@@ -18,7 +18,7 @@ from eventspec.core import Proposal, TargetSession, Verdict
 
 MARGIN = 32.0
 """Rounding is measured over a few rows, and the gap of two logits moves by up to twice what one of them does. Over many rows of
-the bundled pair's target, in chains and trees behind its own answers, the largest difference is about four times the measured
+the bundled pair's target, in chains and trees after its own answers, the largest difference is about four times the measured
 one (benchmarks/rounding.py, docs/numerics.md); what is closer than so many times the measured difference counts as a near
 tie."""
 _PROBED = 24
@@ -27,7 +27,7 @@ _PROBED = 24
 @dataclass(frozen=True)
 class Numerics:
     """`rounding`: logits that are no more than this apart may change places when rows share a forward; `settle`: the answer so
-    far -> logits float [V] behind it as plain decoding has them, None where it cannot be had or near ties are only counted."""
+    far -> logits float [V] after it as plain decoding has them, None where it cannot be had or near ties are only counted."""
 
     rounding: float = 0.0
     settle: Callable[[Sequence[int]], Tensor | None] | None = None
@@ -53,7 +53,7 @@ class PlainDecoding:
             return None
 
     def logits(self, answer: Sequence[int]) -> Tensor:
-        """float [V] behind these tokens; whoever asks again asks for a longer answer that begins with them."""
+        """float [V] after these tokens; a later call is for a longer answer that begins with them."""
         if self._session is None or self._logits is None or self._read != list(answer[: len(self._read)]):
             self._session, self._read = self._begin(), []
             self._logits = self._step(self._session)

@@ -3,7 +3,7 @@
 A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
 deeper costs `level_cost` target steps of drafting. Costs are measured (`costs.forwards`) and what verification
 costs is then learnt from rounds (`costs.rounds`), so the same rule makes long drafts where verification is nearly free and
-short ones where it is not. The values below are guesses for a pair of checkpoints, which nobody measured.
+short ones where it is not. The values below are guesses for a pair of checkpoints that was not measured.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class DraftPolicy:
         return Budget(self.head_nodes, until, self.min_path_prob, level, left, show)
 
     def meanwhile(self, until: Callable[[], bool], left: int) -> Budget:
-        """For a drafter that goes on while the target works: behind what it drafted before, or to the answer's end."""
+        """For a drafter that goes on while the target works: after what it drafted before, or to the answer's end."""
         return Budget(self.head_nodes, until, self.min_path_prob, max_depth=left)
 
     def later(self, left: int, show: Show | None, until: Callable[[], bool] = never) -> Budget | None:

@@ -1,8 +1,7 @@
 """The one loop: answers take turns at the target, and those that are due a forward at the same time share it.
 
-Whoever has an answer to make adds a `Decoding` and calls `step` until it has ended, on the target's lane. How long a round
-waits for drafts is decided here: for as long as the patience of the answer that waits for them lasts, and then it goes on
-without.
+A caller adds a `Decoding` for each answer and calls `step` until they have ended, on the target's lane. How long a round waits
+for drafts is decided here: as long as the patience of the answer that waits for them lasts, and then it goes on without.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def verify(
     numerics: Numerics = Numerics(),  # noqa: B008 - frozen
 ) -> Verdict:
     """Walk the proposal with the target's logits float [N+1, V]; `answer` int [A] are the tokens committed so far, and `state`
-    is the constraint's behind them. Near ties are settled by `numerics` and told in the verdict. Where children were drawn
+    is the constraint's after them. Near ties are settled by `numerics` and named in the verdict. Where children were drawn
     there are none: what is said depends on the draws, and only its distribution is the target's.
 
     BadInput when nothing may be said next.
@@ -68,7 +68,7 @@ def verify(
         except BadInput:
             if not path:
                 raise
-            # The answer may end before this place, and then it does not matter: told only when it stands here.
+            # The answer may end before this place, and then it does not matter: raised only when it stands here.
             return _verdict(path[:-1], tokens[len(answer) :], close)
         if near:
             close.append(len(tokens) - len(answer))

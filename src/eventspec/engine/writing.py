@@ -1,4 +1,4 @@
-"""A drafter writes its answer to the end, behind its head start and on a lane that nobody waits for."""
+"""A drafter writes its answer to the end, after its head start, on a lane that nothing waits for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARE = 0.5
 
 class Writing:
     """Up to `left` tokens, in the lane's own time: the target has the head start as soon as that is there, and the lane is free
-    for others one step behind `stop`. A session that fails here drafts no more: it may be anywhere."""
+    for others one step after `stop`. A session that fails here drafts no more: it may be anywhere."""
 
     def __init__(self, worker: DraftWorker, policy: DraftPolicy, left: int) -> None:
         self.worker, self.policy, self.left, self._stopped = worker, policy, left, False
@@ -31,7 +31,7 @@ class Writing:
         self._stopped = True
 
     def _write(self, ahead: Pending[Proposal]) -> None:
-        """What runs on the lane, behind a head start that did not fail."""
+        """What runs on the lane, after a head start that did not fail."""
         worker, began, until = self.worker, self.worker.trace.now(), time.perf_counter() + SHARE * self.worker.deadline
         if self._stopped or not ahead.done() or ahead.error is not None:
             return
@@ -47,7 +47,7 @@ class Writing:
 
 
 class Broken(DraftSession):
-    """A session that failed behind the back of its worker."""
+    """A session that failed while it wrote."""
 
     def __init__(self, why: str) -> None:
         self.why = why

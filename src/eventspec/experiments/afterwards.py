@@ -32,7 +32,7 @@ def vision_acceptance(
 
 def _who_drafts(method: Method) -> list[Drafter]:
     """Everybody who drafts at the method's costs, before the prefill's end or behind it, once."""
-    everybody = (*method.drafts.ahead, *method.drafts.behind(method.current_policy))
+    everybody = (*method.drafts.ahead, *method.drafts.later(method.current_policy))
     return list({id(drafter): drafter for drafter in everybody}.values())
 
 

@@ -1,4 +1,4 @@
-"""How much of the machine other processes take: work in parallel on a core that somebody else has waits at every barrier."""
+"""How much of the machine other processes take: parallel work on a core that another process uses waits at every barrier."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 LATELY = 2.0
-"""Seconds behind which a mean says nothing about now."""
+"""Seconds after which a mean says nothing about now."""
 SHORTEST = 0.25
 """Seconds that a mean needs: the system counts in hundredths."""
 LITTLE = 0.25
-"""Share of a core that is nobody's loss: what any system does beside."""
+"""Share of a core that does not count: what any system does in the background."""
 
 
 class Load:

@@ -102,7 +102,7 @@ class Worker:
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def start(self, work: Callable[[], T], serving: object = None) -> Pending[T]:
-        """Queue `work` behind what the worker is doing; RuntimeError once it was closed."""
+        """Queue `work` after what the worker is doing; RuntimeError once it was closed."""
         pending: Pending[T] = Pending(self._news)
         with self._closing:
             if self._closed:
@@ -128,7 +128,7 @@ class Worker:
             self._work.put(None)
 
     def abandon(self) -> None:
-        """End the thread after what runs now; whoever waits for what is queued behind it gets a LaneTimeout."""
+        """End the thread after what runs now; what is queued after it ends with a LaneTimeout."""
         with self._closing:
             self._closed = True
             with suppress(queue.Empty):
@@ -148,7 +148,7 @@ class Worker:
             if self._threads is not None:
                 torch.set_num_threads(self._threads)
             stream = torch.cuda.Stream(self._device) if self._device.startswith("cuda") else None
-        except BaseException as error:  # whoever waits for this worker must hear of it
+        except BaseException as error:  # every piece of work ends with it
             broken = error
         with torch.inference_mode(), torch.cuda.stream(stream):
             while (job := self._work.get()) is not None:
@@ -196,7 +196,7 @@ class Worker:
             pending.set(None, error)
 
     def _over(self) -> None:
-        """One piece of work less, before whoever waits for it hears of it."""
+        """One piece of work less, before its `Pending` is set."""
         self._began = None
         with self._closing:
             self.left -= 1

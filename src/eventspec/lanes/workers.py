@@ -170,7 +170,7 @@ class Workers:
             worker.abandon()
 
     def serving(self, name: Lane) -> object:
-        """For whom a lane is at work just now, None if for nobody."""
+        """Whom a lane is working for just now, None without work."""
         with self._lock:
             worker = self._workers.get(name)
         return None if worker is None or not worker.busy_seconds else worker.serving

@@ -26,7 +26,7 @@ class KVCache:
         self.length = 0
 
     def keep(self, rows: int, path: list[int]) -> None:
-        """Commit the first `rows` rows written by the last forward, then the tree rows `path` (offsets behind them,
+        """Commit the first `rows` rows written by the last forward, then the tree rows `path` (offsets after them,
         ascending)."""
         base = self.length + rows
         if path and path != list(range(len(path))):
@@ -50,7 +50,7 @@ class KVCache:
 
 
 class Loan:
-    """Held by whoever appends to a lent cache; once it is dropped the cache is cut back and lent again."""
+    """Held by the session that appends to a lent cache; once it is dropped the cache is cut back and lent again."""
 
 
 class LentCache:
@@ -62,7 +62,7 @@ class LentCache:
 
     @property
     def taken(self) -> bool:
-        """Whether somebody appends to it."""
+        """Whether a session appends to it."""
         return self._loan is not None and self._loan() is not None
 
     def lend(self, rows: int, capacity: int) -> tuple[KVCache, Loan]:

@@ -41,7 +41,7 @@ def split_attention(
     mask: Optional[Tensor],  # noqa: UP045
 ) -> Tensor:
     """Attention [B, H, T, D] of queries [B, H, T, D] to keys and values [B, K, S, D]: the first `causal` rows are causal, from
-    the first key on; those behind them see what the mask [..., T - causal, S] allows (bool), or are biased by it (float)."""
+    the first key on; those after them see what the mask [..., T - causal, S] allows (bool), or are biased by it (float)."""
     grouped = keys.size(1) != queries.size(1)
     if causal == 0:  # every step of plain decoding: its six layers save 1 % of it here
         return torch._C._nn.scaled_dot_product_attention(queries, keys, values, mask, 0.0, False, enable_gqa=grouped)
@@ -63,12 +63,12 @@ def attention(
     causal: int,
 ) -> Tensor:
     """Attention [H, T, D] of queries [H, T, D] to keys and values [K, S, D]. The first `causal` rows are causal from the first
-    key on; for those behind them a `mask` float [T - causal, S] is added. Several rows with neither are a chain behind cached
+    key on; for those after them a `mask` float [T - causal, S] is added. Several rows with neither are a chain after cached
     ones, in half precision on a GPU: 16 of them take 1.0 ms in 32 layers of a 7B decoder on an H200, with a mask 2.8.
 
     On a CPU many causal rows go in blocks, each of which looks at the keys up to its own last row: torch's kernel computes most
     of the square above the diagonal. 544 rows, 4 heads of 48, 8 layers on a Zen 4 core: 18.6 ms, torch's own 24.2, products
-    of oneDNN instead 23.2. The rows behind them share the last block."""
+    of oneDNN instead 23.2. The rows after them share the last block."""
     rows, many, block = queries.size(1), keys.size(1), 128
     if mask is None and causal == 0 and rows > 1 and queries.is_cuda:  # by its name: see `runner.knows_chains`
         own = (queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0))

@@ -206,7 +206,7 @@ class DraftKernel:
         tables: list[Tensor],
         cache: KVCache,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As the function `grow`, behind the committed rows of `cache`; nothing is committed."""
+        """As the function `grow`, after the committed rows of `cache`; nothing is committed."""
         if self.native is not None:
             return self.native.grow(hidden, growth, floor, mass, end, position, tables, cache)
         how = TreeGrowth(growth.width, growth.levels, floor, mass, end, position, list(growth.shape))
@@ -233,7 +233,7 @@ class CrossedKernel(DraftKernel):
             self.reading = layers, own._replace(queries=one, features=two, remembered=three)
 
     def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
-        """As `DraftKernel.read`, of embeddings and features [T, D]: the predicted feature behind the last pair [1, D]."""
+        """As `DraftKernel.read`, of embeddings and features [T, D]: the predicted feature after the last pair [1, D]."""
         rows, start = len(normed), cache.length
         mask = None
         if start and rows > 1:

@@ -67,7 +67,7 @@ class Llama(LanguageEnds):
         mask: Tensor | None = None,
         taps: tuple[int, ...] = (),
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run T new rows behind the cached ones, as `runner.Rows` has them: x float [T, D] -> the last layer's output [T, D]
+        """Run T new rows after the cached ones, as `runner.Rows` has them: x float [T, D] -> the last layer's output [T, D]
         and the outputs [T, D] of the layers `taps` (0 = the embedding), ascending."""
         return self.runner().step(Rows(x, cache, positions, mask), taps)
 
@@ -93,8 +93,8 @@ class Llama(LanguageEnds):
     def forward(self, x: Tensor, positions: Tensor, prefix: int, mask: Tensor | None) -> Tensor:
         """Training on a batch: x float [B, T, D], positions int64 [T] or [B, T] -> the last layer's output [B, T, D].
 
-        Rows [0, prefix) are causal and see only themselves; the rows behind see what mask bool [B, 1, T - prefix, T] allows
-        (several questions packed behind one recording). prefix = T needs no mask.
+        Rows [0, prefix) are causal and see only themselves; the rows after see what mask bool [B, 1, T - prefix, T] allows
+        (several questions packed after one recording). prefix = T needs no mask.
         """
         return self.tapped(x, positions, prefix, mask, ())[0]
 
@@ -114,7 +114,7 @@ class Llama(LanguageEnds):
 
 
 def packed_attention(queries: Tensor, keys: Tensor, values: Tensor, prefix: int, mask: Tensor | None) -> Tensor:
-    """Attention [B, H, T, d]: rows [0, prefix) are causal, those behind see what the mask [B, 1, T - prefix, T] allows (bool),
+    """Attention [B, H, T, d]: rows [0, prefix) are causal, those after see what the mask [B, 1, T - prefix, T] allows (bool),
     or are biased by it (float)."""
     if mask is not None and mask.is_floating_point():
         mask = mask.to(queries.dtype)  # torch's kernel on a CPU misreads a float mask beside doubles, without a word

@@ -21,5 +21,5 @@ class Projector(nn.Module):
         return projected
 
     def inner(self, features: Tensor) -> Tensor:
-        """What the second layer reads, [..., language width]: behind it everything is linear."""
+        """What the second layer reads, [..., language width]: after it everything is linear."""
         return F.gelu(self.linear_1(features))

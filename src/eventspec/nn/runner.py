@@ -29,8 +29,8 @@ _attention = functools.cache(lambda: compiled(attention))
 
 @dataclass(frozen=True)
 class Rows:
-    """New rows float [T, D] of one sequence behind its cached ones. positions int64 [T] (default: cache.length + 0..T-1); mask
-    bool [T - leading, cache.length + T], True = may look (default: causal), is of the rows behind the first `leading`, which
+    """New rows float [T, D] of one sequence after its cached ones. positions int64 [T] (default: cache.length + 0..T-1); mask
+    bool [T - leading, cache.length + T], True = may look (default: causal), is of the rows after the first `leading`, which
     are causal. They are written to the cache but not committed: call `cache.keep`."""
 
     x: Tensor
@@ -52,8 +52,8 @@ class Rows:
         return 0 if self.cache.length or len(self.x) == 1 else rows
 
     def added(self, chains: bool = False) -> Tensor | None:
-        """The mask of the rows behind the `causal` ones as numbers to be added [T - causal, cache.length + T]; None: it would
-        hide nothing, there are no such rows, or they are causal behind the cached ones and the kernel knows `chains`."""
+        """The mask of the rows after the `causal` ones as numbers to be added [T - causal, cache.length + T]; None: it would
+        hide nothing, there are no such rows, or they are causal after the cached ones and the kernel knows `chains`."""
         rows, start, mask = len(self.x), self.cache.length, self.mask
         if mask is None:
             chained = rows if start and rows > 1 and not chains else 0
@@ -143,6 +143,6 @@ class DecoderRunner:
 
 
 def no_later(places: Tensor, many: int, like: Tensor) -> Tensor:
-    """The mask [T, many] to be added for rows at the places int64 [T] of a sequence, which see no row behind their own."""
+    """The mask [T, many] to be added for rows at the places int64 [T] of a sequence, which see no row after their own."""
     hidden = torch.arange(many, device=places.device) > places[:, None]
     return like.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)

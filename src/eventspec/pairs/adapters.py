@@ -64,7 +64,7 @@ class Adapters:
         return adapter
 
     def calibrated(self, name: str) -> Calibrated | None:
-        """What is known of the answers that an adapter gives from events alone; None where nobody looked. BadInput, and
+        """What is known of the answers that an adapter gives from events alone; None where it was not calibrated. BadInput, and
         BadCheckpoint for a damaged file, and for one of an adapter whose weights were others."""
         path = self.folder(name) / ACCEPTANCE
         found = Calibrated.load(path) if path.is_file() else None
@@ -90,7 +90,7 @@ class Adapters:
         return EventEncoder(self.target.language, target_ids(self.encode), see, "the target on adapted events")
 
     def scored(self, name: str) -> Scored:
-        """Tokens behind what the event model's language model computes, named by the target's own head through an adapter to
+        """Tokens after what the event model's language model computes, named by the target's own head through an adapter to
         features; errors as `encoder`."""
         adapter, normed, head = self._loaded(name, "features"), self.drafter.language.normed, self.target.language.head
 

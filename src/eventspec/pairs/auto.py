@@ -30,16 +30,16 @@ OCTAVE = 0.25
 FAR = 0.25
 """What any answer counts for."""
 FADING = 0.995
-"""Of what is known of a method, behind every answer of another one."""
+"""Of what is known of a method, after every answer of another one."""
 OLD = 8
 """Answers that count of those that a file remembers."""
 USUAL_TOKENS = 32.0
 """Of the first answer, where nothing is known about it."""
 KNOWN_QUESTIONS = 4096
 STANDING = 8
-"""Answers to one question behind which it is learnt about by itself."""
+"""Answers to one question after which it is learnt about by itself."""
 TRIES = 3
-"""Answers to a standing question behind which the dearest does not count: one may be slow by chance."""
+"""Answers to a standing question after which the dearest does not count: one may be slow by chance."""
 BRIEF = 12
 """Tokens that a head start mostly says whole."""
 MARGIN = 0.03
@@ -83,7 +83,7 @@ class Record:
         return known[bisect_left(sums, sums[-1] / 2)][0]
 
     def further(self, tokens: float, steady: bool) -> tuple[float, float]:
-        """Seconds that such an answer takes behind its first token, and how many answers that is known from."""
+        """Seconds that such an answer takes after its first token, and how many answers that is known from."""
         counted, near = self.counted(), self.near(tokens, steady)
         spent = sum(weight * decode for weight, (_, decode, _) in zip(near, counted, strict=True))
         said = sum(weight * (count - 1) for weight, (_, _, count) in zip(near, counted, strict=True))
@@ -248,7 +248,7 @@ class Chooser:
         return bool(self.cold) and len(self.cold) == len(self.methods)
 
     def reset(self) -> Chooser:
-        """The same before it learnt anything, which nobody keeps."""
+        """The same before it learnt anything; it is kept in no file."""
         return Chooser(self.methods, self.needs, self.prior, self.steady, self.rereading, self.preferred)
 
     def remembering(self, path: Path, warm: bool = True) -> Chooser:

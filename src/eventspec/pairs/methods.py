@@ -70,7 +70,7 @@ def check_choices(method: str, given: Iterable[str]) -> None:
 
 
 def autoregressive(parts: Parts) -> Method:
-    """Nobody drafts."""
+    """No drafter."""
     return Method(parts.target, policy=parts.policy, target_needs=parts.target_needs, notes=parts.notes)
 
 
@@ -166,12 +166,12 @@ def usual_compression(parts: Parts) -> Method | None:
 
 def hybrid(parts: Parts, methods: Mapping[str, Method], blind: bool = False) -> Method | None:
     """Every drafter that there is: the one on events (`Parts.sees_events`), the prior and n-grams while the target encodes;
-    behind the prefill the head on the target's features, or the prior and n-grams where those pay better
+    after the prefill the head on the target's features, or the prior and n-grams where those pay better
     (`Mixture.worth_it`), and what the drafter on events wrote meanwhile. None without any but n-grams. `blind`: without
     events. A drafter on events that the mixture does not know is weighed as the event drafter, a head as the head that it
     knows.
 
-    Behind the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
+    After the prefill the event drafter would name little that the head does not, and slow the target down (AMD EPYC, n = 30:
     1.97 rounds an answer with it and without, decoding 2.98x and 3.26x as fast as plainly)."""
     own = None if parts.head_chosen else mixed_head(parts, methods)
     heads = [made for made in (own, *map(methods.get, HEAD_METHODS)) if made is not None][:1]
@@ -208,7 +208,7 @@ def cascade(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
 
 
 def aligned(parts: Parts, name: str | None = None) -> Method | None:
-    """The target's own language model on adapted event rows, ahead only: behind the prefill its step costs what the target's
+    """The target's own language model on adapted event rows, ahead only: after the prefill its step costs what the target's
     own does. `name` of an adapter or its folder, by default the pair's first; None where there is none. BadInput and
     BadCheckpoint, one line each."""
     if parts.adapters is None or (which := name or parts.adapters.usual("rows")) is None:
@@ -259,7 +259,7 @@ def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None
     target = SubstitutedTarget(parts.target, substitute_of(parts, which), calibrated, allowed, which)
     lossy = (
         f"lossy, by adapter {which}: of answers about recordings like those of its calibration, {allowed:.3g} at most are not "
-        "the target's on average; of other recordings nobody knows"
+        "the target's on average; for other recordings nothing is known"
     )
     never = (
         () if target.threshold <= 1 else (f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked",)
@@ -332,7 +332,7 @@ METHODS = {
         "the same, and the head sees the visual rows through an elastic compressor", _by(partial(named_head, name="specvlm"))
     ),
     "hybrid": Shipped(
-        "events draft ahead, a head behind the prefill, prior, n-grams and what was drafted before: one tree by calibrated "
+        "events draft ahead, a head after the prefill, prior, n-grams and what was drafted before: one tree by calibrated "
         "probabilities",
         hybrid,
         composed=True,

@@ -108,7 +108,7 @@ class Pair:
     def drafter(self, name: str) -> Drafter | None:
         """Who drafts in a method from the first verified token on; of several the one that stands first."""
         method = self.method(name)
-        return next(iter(method.drafts.behind(method.current_policy)), None)
+        return next(iter(method.drafts.later(method.current_policy)), None)
 
     # -------------------------------------------------------------------------------------------------------- another pair
     def with_methods(self, methods: Mapping[str, Method]) -> Pair:
@@ -213,7 +213,7 @@ class Pair:
 
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
-        reads the target stay as they are: it is told by `Limits` and `Scores` what it can read."""
+        reads the target stay as they are: `Limits` and `Scores` say what it can read."""
         _check_part(target, Target)
         made = replace(self._with_same(target), trained_on="").forgetful()
         # What skip-encode knows of its answers was calibrated on this pair's own target.
@@ -240,7 +240,7 @@ class Pair:
         made = {n: replace(m, learnt=None if m.learnt is None else LearntCosts()) for n, m in self.methods.items()}
         made |= {n: replace(m, choice=m.choice.reset()) for n, m in made.items() if m.choice is not None}
         if (known := self._skipping) is not None:
-            made[SKIP] = skipping(made[SKIP], known.anew())
+            made[SKIP] = skipping(made[SKIP], known.reset())
         return replace(self, methods=made)
 
     def on(self, placement: str) -> Pair:
@@ -252,8 +252,7 @@ class Pair:
         self, recording: Recording | str | Path, window: Window | None = None, store: Path | None = None
     ) -> RecordingContext:
         """A recording, or the one at a path, to ask several questions about: it is encoded once, and only the first of them
-        reads its rows. With a folder `store` the target's features of every frame are kept there, by content, for whoever opens
-        it later."""
+        reads its rows. With a folder `store` the target's features of every frame are kept there, by content, for later."""
         recording = opened(recording)
         notes = self.notes_on(recording)
         if store is None:

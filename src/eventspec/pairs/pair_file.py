@@ -64,7 +64,7 @@ class PairFile:
         return {name: self.folder / place for name, place in entries.items()}
 
     def listing(self, table: Table, name: str, place: str) -> PairFile:
-        """The same with one more entry in a table, behind the others unless it is there already."""
+        """The same with one more entry in a table, after the others unless it is there already."""
         return self.with_table(table, {**getattr(self, table), name: place})
 
     def with_table(self, table: Table, entries: Mapping[str, str]) -> PairFile:

@@ -35,7 +35,7 @@ class Parts:
     prior: TextPrior | None = None
     heads: Mapping[str, Path] = field(default_factory=dict)
     head_chosen: bool = False
-    """Whether somebody asked for a head of their own, which mixes have then too."""
+    """Whether a head was chosen by the caller: mixes then have it too."""
     drafters: Mapping[str, Path] = field(default_factory=dict)
     """Further event drafters by name."""
     packers: Packers | None = None

@@ -28,7 +28,7 @@ from eventspec.drafters.mixture import (
     without_blind_texts,
     without_models,
 )
-from eventspec.engine.drafts import Merge, everybody
+from eventspec.engine.drafts import Merge, all_of
 from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.methods import BLIND, HYBRID
@@ -91,7 +91,7 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
     watched = Watched(method.drafts.merge)
     watching = [
         pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, select=select)))
-        for select in (everybody, lambda drafters, policy: without_models(drafters))
+        for select in (all_of, lambda drafters, policy: without_models(drafters))
     ]
     for number, (recording, question) in enumerate(asked):
         watched.unions = []
@@ -149,7 +149,7 @@ def rounds_of(pair: Pair, mixture: Mixture, asked: Sequence[tuple[Recording, str
         shipped = method.drafts.merge  # knows how an answer ends, and drafters that nothing is fitted for
         assert isinstance(shipped, Mixture)
         merge = replace(shipped, weights={**shipped.weights, **mixture.weights}, bias=mixture.bias)
-        drafts = replace(method.drafts, after=drafters, merge=merge, select=everybody)
+        drafts = replace(method.drafts, after=drafters, merge=merge, select=all_of)
         drafting = pair.with_method(name, replace(method, drafts=drafts))
         rounds = list[Round]()
         for number, (recording, question) in enumerate(asked, 1):

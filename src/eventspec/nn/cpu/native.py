@@ -126,7 +126,7 @@ def _keep(folder: Path, key: str, content: bytes) -> Path | None:
 
 
 def _ours(place: Path) -> bool:
-    """Whether a file or folder is there, is no link, and nobody else may write it: what lies there is run."""
+    """Whether a file or folder is there, is no link, and no other user may write it: what lies there is run."""
     try:
         found = place.lstat()
     except OSError:
@@ -243,7 +243,7 @@ def _fp32(tensors: Sequence[Tensor], kept: list[Any]) -> list[int]:
 
 
 def _address(tensor: Tensor | None, kept: list[Any]) -> int | None:
-    """Where a tensor's numbers lie behind each other, for as long as `kept` lives; None: there are none."""
+    """Where a tensor's numbers lie after each other, for as long as `kept` lives; None: there are none."""
     if tensor is None or not tensor.numel():
         return None
     assert tensor.device.type == "cpu"

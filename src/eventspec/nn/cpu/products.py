@@ -30,7 +30,7 @@ Way = TypeVar("Way", bound=str)
 FEW_ROWS = 4
 """Below this many rows MKL's call is cheaper than oneDNN's."""
 _PACKED_FOR = 64
-"""The row count that oneDNN is told to pack for; its layout is the same from 4 to 600 rows."""
+"""The row count that oneDNN packs for; its layout is the same from 4 to 600 rows."""
 WORTH = 0.95
 """The share of the usual way's time below which another way is used."""
 
@@ -127,7 +127,7 @@ def spare_rows(rows: int) -> int:
 
 
 def filled(x: Tensor, packed: bool) -> Tensor:
-    """x [T, I] with `spare_rows` behind it where products are `packed`; others as they are."""
+    """x [T, I] with `spare_rows` after it where products are `packed`; others as they are."""
     spare = spare_rows(x.size(0)) if packed and x.dim() == 2 else 0
     return x if spare == 0 else F.pad(x, [0, 0, 0, spare])
 

@@ -36,7 +36,7 @@ class CudaLayers:
 @functools.cache
 @torch.inference_mode()
 def knows_chains(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> bool:
-    """Whether flash attention, called by its name, takes several rows for a chain behind the cached ones. It is for half
+    """Whether flash attention, called by its name, takes several rows for a chain after the cached ones. It is for half
     precision, not on every GPU, and elsewhere (ROCm) its causal mask begins at the first key instead of ending at the last."""
     if dtype not in (torch.float16, torch.bfloat16):
         return False
