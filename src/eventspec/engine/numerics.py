@@ -19,8 +19,8 @@ from eventspec.core import Proposal, TargetSession, Verdict
 MARGIN = 32.0
 """Rounding is measured over a few rows, and the gap of two logits moves by up to twice what one of them does. Over many rows of
 the bundled pair's target, in chains and trees after its own answers, the largest difference is about four times the measured
-one (`eventspec bench run rounding`, docs/numerics.md); what is closer than so many times the measured difference counts as a near
-tie."""
+one (`eventspec bench run rounding`, docs/numerics.md); what is closer than so many times the measured difference counts as a
+near tie."""
 _PROBED = 24
 
 
