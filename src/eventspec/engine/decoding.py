@@ -73,7 +73,7 @@ class Decoding:
         self._session: TargetSession | None = None
         self._plainly: PlainDecoding | None = None
         self._round: tuple[Proposal, RoundRecord] | None = None  # in the target's forward
-        self._over, self._encoded_plainly, self._parts = False, False, 0
+        self.over, self._encoded_plainly, self._parts = False, False, 0
 
     @property
     def overlaps(self) -> bool:
@@ -94,7 +94,7 @@ class Decoding:
 
     def due(self) -> Due:
         """What it waits for just now; drafters go on as far as that takes no waiting."""
-        if self._over:
+        if self.over:
             return Due.NOTHING
         if self.waits() > 0:
             return Due.DRAFT
@@ -141,7 +141,8 @@ class Decoding:
         assert self._round is not None, "a forward verifies a proposal"
         (proposal, record), self._round = self._round, None
         record.scored()
-        self.answer.plain &= alone and self._executor.as_plain
+        if self.answer.plain:
+            self.answer.plain = alone and self._executor.as_plain
         self.trace.shared |= not alone
         verdict = self.answer.verify(scores.logits, proposal)
         self.session.commit(verdict)
@@ -155,9 +156,9 @@ class Decoding:
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing follows; `error` says why where that is no answer."""
-        if self._over:
+        if self.over:
             return
-        self._over, self.error = True, error
+        self.over, self.error = True, error
         self.drafting.end()
         self.display.end()
         self.trace.near_ties = self.answer.near_ties

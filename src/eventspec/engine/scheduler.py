@@ -30,13 +30,15 @@ class Scheduler:
 
     def step(self) -> list[Decoding]:
         """At most one forward of every target, over the rounds of all answers that are due one; the answers that ended."""
-        self._wait()
-        targets = {id(one.target): one.target for one in self.running if one.due() is Due.FORWARD}
-        for place, target in targets.items():
-            self._forward(target, [one for one in self.running if id(one.target) == place and one.due() is Due.FORWARD])
-        ended = [one for one in self.running if one.due() is Due.NOTHING]
-        self.running = [one for one in self.running if one not in ended]
-        self.forwards += sum(one.forwards for one in ended)
+        by_target: dict[int, list[Decoding]] = {}
+        for one in self._ready():
+            by_target.setdefault(id(one.target), []).append(one)
+        for due in by_target.values():
+            self._forward(due[0].target, due)
+        ended = [one for one in self.running if one.over]
+        if ended:
+            self.running = [one for one in self.running if not one.over]
+            self.forwards += sum(one.forwards for one in ended)
         return ended
 
     def end(self) -> None:
@@ -45,27 +47,30 @@ class Scheduler:
             one.end()
         self.running = []
 
-    def _wait(self) -> None:
-        """Read prompts, and wait until no answer waits for a draft any more."""
+    def _ready(self) -> list[Decoding]:
+        """The answers that are due a forward, once prompts are read and no answer waits for a draft any more."""
         alone = len(self.running) == 1
         while True:
-            self._each([one for one in self.running if one.due() is Due.PROMPT], lambda one: one.read(alone))
-            if (seconds := min((one.waits() for one in self.running if one.due() is Due.DRAFT), default=0.0)) <= 0:
-                return
-            self._executor.wait(seconds)
+            states = [(one, one.due()) for one in self.running]
+            if prompts := [one for one, due in states if due is Due.PROMPT]:
+                self._each(prompts, lambda one: one.read(alone))
+            elif waiting := [one.waits() for one, due in states if due is Due.DRAFT]:
+                self._executor.wait(min(waiting))
+            else:
+                return [one for one, due in states if due is Due.FORWARD]
 
     def _forward(self, target: Target, due: Sequence[Decoding]) -> None:
         """One forward over the rounds of some answers of one target."""
-        proposals = {one: one.proposal() for one in due}
+        batch = [(one.session, one.proposal()) for one in due]
         try:
-            scores = target.score([(one.session, proposal) for one, proposal in proposals.items()])
+            found = target.score(batch)
         except Exception as error:
             for one in due:
                 one.end(error)
             return
         self.forwards += 1 if target.limits.batches else len(due)
-        found = dict(zip(proposals, scores, strict=True))
-        self._each(due, lambda one: one.take(found[one], alone=len(due) == 1))
+        scores, alone = iter(found), len(due) == 1
+        self._each(due, lambda one: one.take(next(scores), alone))
 
     @staticmethod
     def _each(answers: Sequence[Decoding], work: Callable[[Decoding], None]) -> None:
