@@ -198,7 +198,7 @@ def test_a_model_that_no_pixel_has_is_refused(field: str, value: float) -> None:
 
 def test_what_cannot_be_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     frames, times = np.random.default_rng(0).integers(0, 256, (3, 4, 4, 3), np.uint8), np.array([0, 1000, 2000])
-    with pytest.raises(BadInput, match="1 frames with times of their own: events need at least two"):
+    with pytest.raises(BadInput, match="1 frames with different times: events need at least two"):
         simulated(frames[:1], times[:1], MODEL, 0)
     with pytest.raises(BadInput, match="1 frames with times"):
         simulated(frames, np.array([7, 7, 7]), MODEL, 0)

@@ -15,8 +15,7 @@ from PIL import Image
 from eventspec.core import BadInput, Window
 from eventspec.recordings import Recording, write_native
 from eventspec.video import VideoClip, read_image_folder, stored
-from eventspec.video.images import LONG_NOTE
-from eventspec.video.stored import StoredFrames
+from eventspec.video.stored import LONG_NOTE, StoredFrames
 
 COUNT = 6
 WHOLE = np.arange(COUNT * 2 * 3 * 3, dtype=np.uint8).reshape(COUNT, 2, 3, 3)

@@ -71,8 +71,7 @@ def red_blue(stream: EventSlice, n: int = 5, *, compat: bool = False) -> Image |
 # ------------------------------------------------------------------------------------------------------------ other pictures
 def count_image(stream: EventSlice) -> np.ndarray[Any, np.dtype[np.int64]]:
     """int64 [2, H, W]: how many OFF and ON events each pixel had."""
-    counts = _binned(stream, np.zeros(len(stream.t), np.intp), 1)
-    return counts.reshape(2, stream.height, stream.width)
+    return _binned(stream, np.zeros(len(stream.t), np.intp), 1)[0]
 
 
 def histogram(stream: EventStream, bins: int = 5, clamp: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:

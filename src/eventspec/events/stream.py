@@ -82,7 +82,7 @@ class EventStream:
         return EventStream.empty(self.width, self.height)
 
     def read_only(self) -> EventStream:
-        """The same events, which nobody can write to through this stream."""
+        """The same events, which cannot be written to through this stream."""
         columns = read_only(self.x), read_only(self.y), read_only(self.t), read_only(self.p)
         return EventStream(*columns, self.width, self.height, self.ordered)
 
@@ -127,9 +127,8 @@ class EventStream:
             raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
         _check_sensor(width, height, block.source)
         x, y, t, p = (_whole(values, name, block) for name, values in zip("xytp", columns, strict=True))
-        counts = {"x": len(x), "y": len(y), "t": len(t), "p": len(p)}
-        if len(set(counts.values())) > 1:
-            lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
+        if len({len(x), len(y), len(t), len(p)}) > 1:
+            lengths = f"x {len(x)}, y {len(y)}, t {len(t)}, p {len(p)}"
             raise BadInput(f"{block}: the columns differ in length ({lengths}): every event needs x, y, t and p")
         times, ordered = _times(t, block, monotonic)
         return cls(
@@ -180,7 +179,7 @@ class EventStream:
         return EventStream(x, y, t, p, self.width, self.height, self.ordered)
 
     def shifted(self, delta_us: int) -> EventStream:
-        """The same events on a clock that shows `delta_us` more."""
+        """The same events, every time `delta_us` later."""
         return EventStream(self.x, self.y, self.t + np.int64(delta_us), self.p, self.width, self.height, self.ordered)
 
 
@@ -289,14 +288,7 @@ def _polarity(column: Column, place: Block) -> np.ndarray[Any, np.dtype[np.uint8
     if lowest < 1:
         off = place.off
         if off.value not in (None, lowest):
-            _refuse(
-                place,
-                "p",
-                column == lowest,
-                column,
-                f"OFF is {off.value} in events that were read before; write all of them one way",
-            )
+            remedy = f"OFF is {off.value} in events that were read before; write all of them one way"
+            _refuse(place, "p", column == lowest, column, remedy)
         off.value = lowest
-    if signed:
-        return (column > 0).view(np.uint8)
-    return column.astype(np.uint8, copy=False)
+    return (column > 0).view(np.uint8) if signed else column.astype(np.uint8, copy=False)

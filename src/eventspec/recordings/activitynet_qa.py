@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eventspec.core import BadInput
-from eventspec.recordings.layout import Layout, Part, Questions, Report, Row, listed, records, shown, text_of
+from eventspec.recordings.layout import (
+    Finding,
+    Layout,
+    Part,
+    QuestionSet,
+    Report,
+    Row,
+    listed,
+    records,
+    reported,
+    shown,
+    text_of,
+)
 from eventspec.recordings.native import TOML_NAME
 from eventspec.video.decode import VIDEO_SUFFIXES
 
@@ -48,7 +60,7 @@ def tables(path: Path) -> list[Tables]:
     return found
 
 
-def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> Questions:
+def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> QuestionSet:
     """The questions of one split, or of all that are there, whose videos are there.
 
     Raises BadInput for a split that is not there, records of another shape, and questions without an answer.
@@ -71,31 +83,27 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
             if (video := _video(videos, name)) is not None
         ]
     deaf = any(row.recording.is_file() for row in rows)
-    return Questions(tuple(rows), tuple(missing), (DEAF,) if deaf else ())
+    return QuestionSet(tuple(rows), tuple(missing), (DEAF,) if deaf else ())
 
 
 def inspect(path: Path) -> Report:
     """Every split: questions, by kind, and videos; videos are not opened."""
-    parts: list[Part] = []
-    missing: list[str] = []
-    wrong: list[str] = []
-    for pair in tables(path):
+
+    def split(pair: Tables) -> Finding:
         absent = [file.name for file in pair[1:] if not file.is_file()]
-        missing += absent
         if absent:
-            continue
+            return None, absent, None
         try:
             asked = _joined(pair)
-            found = questions(path, None, pair.split)
+            missing = questions(path, None, pair.split).missing
         except BadInput as error:
-            wrong.append(str(error))
-            continue
-        missing += found.missing
+            return None, (), error
         names = {name for name, *_ in asked}
         kinds = Counter(kind for _, kind, *_ in asked)
-        facts: dict[str, int | None] = {"questions": len(asked), "videos": len(names) - len(found.missing), "of": len(names)}
-        parts.append(Part(pair.split, {**facts, **{kind: kinds[kind] for kind in KINDS if kinds[kind]}}))
-    return Report(tuple(parts), tuple(missing) if parts or missing or wrong else ("test_q.json", "test_a.json"), tuple(wrong))
+        facts: dict[str, int | None] = {"questions": len(asked), "videos": len(names) - len(missing), "of": len(names)}
+        return Part(pair.split, {**facts, **{kind: kinds[kind] for kind in KINDS if kinds[kind]}}), missing, None
+
+    return reported(tables(path), split, ("test_q.json", "test_a.json"))
 
 
 def _joined(pair: Tables) -> list[tuple[str, str, str, str, str]]:
@@ -146,8 +154,4 @@ def _video(videos: dict[str, Path], name: str) -> Path | None:
     return videos.get(f"v_{name}") or videos.get(name)
 
 
-def _matches(path: Path) -> bool:
-    return path.is_dir() and bool(tables(path))
-
-
-LAYOUT = Layout(NAME, "ActivityNet-QA", TREE, _matches, inspect, questions)
+LAYOUT = Layout(NAME, "ActivityNet-QA", TREE, tables, inspect, questions)

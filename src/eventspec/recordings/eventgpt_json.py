@@ -6,7 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadInput
-from eventspec.recordings.layout import Layout, Part, Questions, Report, Row, listed, records, shown, text_of
+from eventspec.recordings.layout import (
+    Finding,
+    Layout,
+    Part,
+    QuestionSet,
+    Report,
+    Row,
+    listed,
+    records,
+    reported,
+    shown,
+    text_of,
+)
 from eventspec.recordings.parts import inside
 
 NAME = "eventgpt"
@@ -30,7 +42,7 @@ def files(path: Path) -> list[Path]:
     return [path] if path.is_file() and _is_one(path) else []
 
 
-def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> Questions:
+def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> QuestionSet:
     """The questions whose event files are there: one for each turn of a conversation, asked on its own.
 
     Raises BadInput for records of another shape, event files outside the folder, and a split: there are none.
@@ -57,25 +69,22 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
                 for turn, (question, answer) in enumerate(turns)
             ]
         missing += [f"{name}: no event file of this name ({file.name})" for name in absent]
-    return Questions(tuple(rows), tuple(missing), (BLIND,) if rows else ())
+    return QuestionSet(tuple(rows), tuple(missing), (BLIND,) if rows else ())
 
 
 def inspect(path: Path) -> Report:
     """Every instruction file: its questions and how many event files are there; those are not opened."""
-    parts: list[Part] = []
-    missing: list[str] = []
-    wrong: list[str] = []
-    for file in files(path):
+
+    def one(file: Path) -> Finding:
         try:
             found = questions(file)
         except BadInput as error:
-            wrong.append(str(error))
-            continue
-        missing += found.missing
+            return None, (), error
         there = len({row.recording for row in found.rows})
         facts: dict[str, int | None] = {"questions": len(found.rows), "event_files": there, "of": there + len(found.missing)}
-        parts.append(Part(file.name, facts))
-    return Report(tuple(parts), tuple(missing) if parts or wrong else ("<name>.json",), tuple(wrong))
+        return Part(file.name, facts), found.missing, None
+
+    return reported(files(path), one, ("<name>.json",))
 
 
 def _turns(record: dict[str, Any], place: str) -> list[tuple[str, str]]:
@@ -112,4 +121,4 @@ def _is_one(path: Path) -> bool:
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[") and b'"event_data"' in head
 
 
-LAYOUT = Layout(NAME, "EventGPT instructions", TREE, lambda path: bool(files(path)), inspect, questions)
+LAYOUT = Layout(NAME, "EventGPT instructions", TREE, files, inspect, questions)

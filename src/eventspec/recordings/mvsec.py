@@ -9,10 +9,8 @@ from eventspec.events.formats import SensorSize, mvsec_h5, recognised
 from eventspec.events.formats.hdf5 import holds
 from eventspec.events.stream import Monotonic
 from eventspec.recordings.layout import Layout, Report, folders, listed, opened
-from eventspec.recordings.parts import Parts, meeting_notes
-from eventspec.video.clip import VideoClip
-from eventspec.video.images import LONG_NOTE
-from eventspec.video.stored import StoredFrames, held_frames
+from eventspec.recordings.parts import Contents, together
+from eventspec.video.stored import read_clip
 
 NAME = "mvsec"
 SUFFIXES = frozenset({".hdf5", ".h5"})
@@ -33,7 +31,7 @@ def data_files(path: Path) -> list[Path]:
     return [child for child in found if child.suffix.lower() in SUFFIXES and child.is_file() and _is_data(child)]
 
 
-def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Parts:
+def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
     """Events and frames of a data file. Both stay in it where they are long.
 
     BadInput when the file is damaged, its columns do not fit, or events and frames do not meet.
@@ -44,11 +42,8 @@ def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Mono
     if grey is None:
         notes = (*notes, f"{camera} has no image_raw with image_raw_ts: the recording has events only")
     else:
-        frames = held_frames(grey.read, len(grey.times_us), grey.height, grey.width)
-        video = VideoClip.checked(frames, grey.times_us, source=str(path))
-        if isinstance(frames, StoredFrames):
-            notes = (*notes, LONG_NOTE)
-    return Parts(path.stem, found.events, video, (*notes, *meeting_notes(found.events, video, str(path))))
+        video, notes = read_clip(grey.read, (grey.height, grey.width), grey.times_us, str(path), notes)
+    return together(path, found.events, video, notes)
 
 
 def inspect(path: Path) -> Report:
@@ -68,8 +63,4 @@ def _is_data(path: Path) -> bool:
         return False
 
 
-def _matches(path: Path) -> bool:
-    return bool(data_files(path))
-
-
-LAYOUT = Layout(NAME, "MVSEC", TREE, _matches, inspect)
+LAYOUT = Layout(NAME, "MVSEC", TREE, data_files, inspect)

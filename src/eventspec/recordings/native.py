@@ -14,7 +14,7 @@ import numpy as np
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import native_h5, read_events
 from eventspec.events.stream import EventStream, Monotonic
-from eventspec.recordings.parts import Parts, inside
+from eventspec.recordings.parts import Contents, inside
 from eventspec.video.clip import VideoClip
 from eventspec.video.decode import open_video
 from eventspec.video.images import read_image_folder
@@ -48,9 +48,8 @@ def write_native(folder: Path, recording: Recording, source: str | None = None) 
             native_h5.write(partial / EVENTS_NAME, recording.events)
         if recording.video is not None:
             _write_frames(partial / FRAMES_NAME, recording.video.frames)
-        (partial / TOML_NAME).write_text(
-            _toml(recording, recording.source if source is None else source), "utf-8", newline="\n"
-        )
+        text = _toml(recording, recording.source if source is None else source)
+        (partial / TOML_NAME).write_text(text, "utf-8", newline="\n")
         partial.rename(folder)
     except OSError as error:
         reason = str(error.strerror or error).replace(str(partial), str(folder))
@@ -89,7 +88,7 @@ def _string(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------- reading
-def read_native(folder: Path, monotonic: Monotonic = "raise") -> Parts:
+def read_native(folder: Path, monotonic: Monotonic = "raise") -> Contents:
     """Read a native folder. BadInput for a damaged recording.toml, a path that leaves the folder, or files that do not fit."""
     description = folder / TOML_NAME
     content = _content(description)
@@ -109,7 +108,7 @@ def read_native(folder: Path, monotonic: Monotonic = "raise") -> Parts:
         raise BadInput(f"{description}: has neither [events] nor [video]: a recording needs one of them")
     name = content.get("name")
     origin = "" if source is None else str(source.get("text", ""))
-    return Parts(name if isinstance(name, str) and name else folder.resolve().name, events, video, tuple(notes), origin)
+    return Contents(name if isinstance(name, str) and name else folder.resolve().name, events, video, tuple(notes), origin)
 
 
 def _content(description: Path) -> dict[str, Any]:

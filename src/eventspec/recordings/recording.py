@@ -14,11 +14,11 @@ from eventspec.events.formats.family import settled_size
 from eventspec.events.stream import EventStream, Monotonic
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
-from eventspec.recordings.parts import Parts, meeting_notes, words
-from eventspec.video.clip import VideoClip
-from eventspec.video.decode import LONG_NOTE, VideoFile, looks_like_video, open_video
+from eventspec.recordings.parts import Contents, meeting_notes, words
+from eventspec.video.clip import VideoClip, VideoFile
+from eventspec.video.decode import looks_like_video, open_video
 from eventspec.video.images import image_paths, read_image_folder
-from eventspec.video.stored import StoredFrames, held_frames
+from eventspec.video.stored import read_clip
 
 OWN_ZERO_US = 1_000_000  # a clock that starts within its first second is taken for one that was reset at the start
 
@@ -63,7 +63,7 @@ class Recording:
             raise _unwanted(path, "a file", "fps")
         family = recognised(path)
         if family is mvsec_h5.FORMAT:
-            return _of_parts(mvsec.read_data(path, sensor_size, monotonic), family.name)
+            return _of_contents(mvsec.read_data(path, sensor_size, monotonic), family.name)
         if family is None and looks_like_video(path):
             if sensor_size is not None:
                 raise _unwanted(path, "a video", "sensor_size")
@@ -84,7 +84,7 @@ class Recording:
 
         When the two time ranges do not touch and one of the files has a clock of its own (it starts within its first
         second), that one is moved so that both start together, and a note says so. BadInput when both are on running clocks
-        that do not meet: nobody can know how they belong together.
+        that do not meet: how they belong together cannot be known.
         """
         first = cls.open(events, sensor_size, monotonic)
         second = cls.open(video, fps=fps)
@@ -129,8 +129,8 @@ class Recording:
     @property
     def streams(self) -> dict[str, Stream]:
         """What was recorded, by the name of the sense."""
-        parts = {"events": self.events, "frames": self.video}
-        return {sense: stream for sense, stream in parts.items() if stream is not None}
+        streams: dict[str, Stream | None] = {"events": self.events, "frames": self.video}
+        return {sense: stream for sense, stream in streams.items() if stream is not None}
 
     @property
     def span(self) -> Window:
@@ -204,10 +204,10 @@ def _of_folder(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic,
         raise _unwanted(path, "a recording of frames only", "sensor_size")
     if sensor_size is not None and found.events is not None:
         settled_size((found.events.width, found.events.height), sensor_size, str(path))
-    return _of_parts(found, kind)
+    return _of_contents(found, kind)
 
 
-def _of_parts(found: Parts, source_format: str) -> Recording:
+def _of_contents(found: Contents, source_format: str) -> Recording:
     return Recording(found.name, found.events, found.video, found.notes, source_format, found.source)
 
 
@@ -218,7 +218,7 @@ def _unwanted(path: Path, what: str, name: str) -> BadInput:
 
 
 def _not_one(folder: Path) -> str:
-    """What a folder is that is no recording; a data set is told by its first sequence."""
+    """What a folder is that is no recording; a data set is known by its first sequence."""
     sequence = next(dsec.sequences(folder, depth=2), None)
     if sequence is not None:
         return f"is a folder of DSEC sequences: open one of them, such as {sequence.relative_to(folder)}"
@@ -230,9 +230,7 @@ def _not_one(folder: Path) -> str:
 def _of_events(path: Path, found: EventFile) -> Recording:
     clip, notes = None, found.notes
     if found.picture is not None and found.frame_times_us is not None:
-        frames = held_frames(found.picture, len(found.frame_times_us), *found.frame_shape)
-        clip = VideoClip.checked(frames, found.frame_times_us, source=str(path))
-        notes = (*notes, LONG_NOTE) if isinstance(frames, StoredFrames) else notes
+        clip, notes = read_clip(found.picture, found.frame_shape, found.frame_times_us, str(path), notes)
     return Recording(path.stem, found.events, clip, notes, found.format)
 
 

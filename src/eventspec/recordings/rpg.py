@@ -10,8 +10,8 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats import SensorSize, open_events
 from eventspec.events.stream import Monotonic
-from eventspec.recordings.parts import Parts, inside, meeting_notes
-from eventspec.video.decode import VideoFile
+from eventspec.recordings.parts import Contents, inside, together
+from eventspec.video.clip import VideoFile
 from eventspec.video.images import image_paths, read_images
 
 EVENTS, IMAGES, IMAGE_FOLDER = "events.txt", "images.txt", "images"
@@ -28,7 +28,7 @@ def is_part(path: Path) -> bool:
     return path.name == EVENTS and (path.parent / IMAGES).is_file() and path.is_file()
 
 
-def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Parts:
+def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
     """Events and frames of a sequence, on the clock of its two lists. Both stay in their files where they are long.
 
     The sensor is as large as its images unless `sensor_size` says otherwise. A sequence that lacks events or images is read
@@ -50,8 +50,7 @@ def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic
         notes.append(f"{EVENTS} is not there: the recording has frames only")
     if seen is not None:
         notes += seen.notes
-    notes += meeting_notes(events, video, str(folder))
-    return Parts(folder.resolve().name, events, video, tuple(notes))
+    return together(folder, events, video, notes)
 
 
 def _frames(folder: Path, notes: list[str]) -> VideoFile | None:
@@ -59,7 +58,7 @@ def _frames(folder: Path, notes: list[str]) -> VideoFile | None:
     listed = folder / IMAGES
     if not listed.is_file():
         if (folder / IMAGE_FOLDER).is_dir() and image_paths(folder / IMAGE_FOLDER):
-            raise BadInput(f"{folder}: has images but no {IMAGES}: without it nobody knows when they were taken; download it")
+            raise BadInput(f"{folder}: has images but no {IMAGES}: it has the times they were taken at; download it")
         notes.append(f"{IMAGES} is not there: the recording has events only")
         return None
     rows = _rows(listed)

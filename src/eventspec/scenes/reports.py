@@ -36,12 +36,12 @@ def _leaves(user: RoadUser) -> bool:
 
 
 def _pace(user: RoadUser) -> str:
-    """How fast the gap to who shares our way changes, behind the verb."""
+    """How fast the gap to who shares our way changes; it follows the verb."""
     return _PACE.get((user.action, user.trend), "")
 
 
 def _deed(user: RoadUser) -> str:
-    """What to do about a road user, who is named behind it."""
+    """What to do about a road user, whose name follows."""
     near = user.distance_m <= _NEAR_M
     if user.action in _CROSS:
         if _leaves(user):
@@ -60,7 +60,7 @@ def _deed(user: RoadUser) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------- in detail
 def detail(facts: Facts) -> str:
-    """Everybody from near to far: who, motion, where, where before, and what to do; then the light and the zebra."""
+    """All road users from near to far: who, motion, where, where before, and what to do; then the light and the zebra."""
     parts = [f"{NUMBERS[len(facts.users)]} on the street {LIGHT[facts.light]}."]
     for user in facts.users:
         if _moves(user):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -12,24 +11,15 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.video.clip import VideoClip
+from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.packets import MICROSECONDS, Packets, in_order, opened, survey
 from eventspec.video.seeking import SeekingReader
-from eventspec.video.stored import Frames, StoredFrames, is_short
+from eventspec.video.stored import LONG_NOTE, Frames, StoredFrames, is_short
 
-LONG_NOTE = "the video is long: its frames stay in the file, and are decoded when they are asked for"
 DEFAULT_RATE = 20  # frames a second of a stream that states none, as for images
 CHECKED = 8  # frames at the beginning whose times are decoded to see whether the packets tell the truth
 VIDEO_STARTS = (b"\x1a\x45\xdf\xa3", b"RIFF", b"OggS", b"FLV\x01", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3")
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".mpg", ".mpeg", ".ogv", ".flv", ".wmv"})
-
-
-@dataclass(frozen=True, eq=False)
-class VideoFile:
-    """What one file or folder held, and what the reader assumed or lost."""
-
-    clip: VideoClip
-    notes: tuple[str, ...] = ()
 
 
 def looks_like_video(path: Path) -> bool:
@@ -48,7 +38,7 @@ def open_video(path: Path | str, window: Window | None = None, *, stride: int = 
     """The frames whose time lies in `window` (file clock, default all), every `stride`-th of them.
 
     A short video is decoded now; the frames of a long one stay in the file and a note says so. Times are pts * time_base,
-    rounded to microseconds: of a long one as the packets tell them, checked by decoding the first frames and the last; where
+    rounded to microseconds: of a long one as the packets give them, checked by decoding the first frames and the last; where
     they lie or the file is torn, by decoding everything once.
     A torn file keeps the frames before the tear and a note says so; damage inside a long one is met when it is decoded.
     Raises BadInput for a missing or unreadable file, one without video, or no frame in the window.
@@ -64,9 +54,8 @@ def open_video(path: Path | str, window: Window | None = None, *, stride: int = 
     try:
         found = _opened_whole(path)
     except av.FFmpegError as error:
-        raise BadInput(
-            f"{path}: not a readable video ({' '.join(str(error).split())[:120]}): copy or record it again"
-        ) from None
+        reason = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path}: not a readable video ({reason}): copy or record it again") from None
     clip = found.clip if window is None else found.clip.slice(window)
     if not len(clip):
         where = f" in [{window.start_us}, {window.end_us}) us" if window else ""
@@ -108,7 +97,7 @@ def _stored(path: Path, packets: Packets) -> StoredFrames | None:
         with opened(path) as container:
             frames = list(islice(container.decode(video=0), CHECKED))
     except av.FFmpegError:
-        return None  # damaged within the first frames: counting tells how many there are
+        return None  # damaged within the first frames: count them
     if not frames:
         return None
     size = frames[0].height, frames[0].width
@@ -183,7 +172,7 @@ def _lost(container: Any, seen: int, times: list[int]) -> str:
 
 
 def _timed(container: Any, notes: list[str], damage: list[str]) -> Iterator[tuple[int, Any]]:
-    """(microseconds, frame) in order of presentation; ends at the first damaged packet, which `damage` then tells of."""
+    """(microseconds, frame) in order of presentation; ends at the first damaged packet, which is then described in `damage`."""
     import av
 
     stream = container.streams.video[0]

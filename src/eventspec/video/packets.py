@@ -1,4 +1,4 @@
-"""What a video file's packets tell without decoding: when each frame is shown, and where decoding can begin."""
+"""What is known of a video file from its packets, without decoding: when each frame is shown, and where decoding can begin."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def in_order(times_us: list[int]) -> tuple[list[int], bool]:
     """Times of frames in order of presentation, and whether they had to be sorted for that.
 
     AVI numbers the packets as they are stored, so the times of H.264 with B-frames are the right ones in the wrong places.
-    A clock that goes back by more than that is left as it is: it was set anew.
+    A clock that goes back by more than that is left as it is: it was set again.
     """
     places = np.argsort(times_us, kind="stable")
     moved = int(np.abs(places - np.arange(len(places))).max(initial=0))

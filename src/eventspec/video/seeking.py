@@ -93,7 +93,7 @@ class SeekingReader:
                 yield frame.pts, frame
 
     def _from_key(self, key: int) -> Iterator[tuple[int, Any]]:
-        """(pts, frame) from a key frame on; nothing where seeking comes out behind it, or at what is no key frame."""
+        """(pts, frame) from a key frame on; nothing where seeking ends after it, or at what is no key frame."""
         import av
 
         if self._container is None:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.video.clip import Times, VideoClip, VideoFile
 
 HELD_BYTES = 1 << 27
 """Clips of at most this many bytes (28 frames of DSEC) are held in memory; of longer ones, so much of what was read last is."""
+LONG_NOTE = "the clip is long: its frames stay in their files, and are decoded when they are used"
 LARGEST_BYTES = 4 << 30  # decoded RGB at once, as one array; half a minute of 1080p at 24 frames a second
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
@@ -21,7 +23,7 @@ ReadFrame = Callable[[int], Frames]
 
 
 class StoredFrames:
-    """Frames uint8 [K, H, W, 3] RGB that are read when they are asked for.
+    """Frames uint8 [K, H, W, 3] RGB that are read when they are used.
 
     A number gives one frame and an index array gives those frames, both as arrays; a slice gives stored frames again.
     ``np.asarray`` reads everything. Threads may read at once.
@@ -88,7 +90,7 @@ class _Shelf:
                 f"frame {place} is {frame.shape}, was {self.shape}: the video changes its size there, or its file has changed; "
                 "choose a window without it, or open the recording again"
             )
-        frame.flags.writeable = False  # everyone gets the same one
+        frame.flags.writeable = False  # all callers get the same one
         with self._lock:
             self._kept[place] = frame
             while len(self._kept) > max(1, HELD_BYTES // frame.nbytes):
@@ -101,7 +103,9 @@ def is_short(count: int, height: int, width: int) -> bool:
     return count * height * width * 3 <= HELD_BYTES
 
 
-def held_frames(read: ReadFrame, count: int, height: int, width: int) -> Frames | StoredFrames:
-    """The frames in memory when they are few, and in their files when they are many."""
-    stored = StoredFrames(read, count, height, width)
-    return np.asarray(stored) if is_short(count, height, width) else stored
+def read_clip(read: ReadFrame, size: tuple[int, int], times_us: Times, source: str, notes: tuple[str, ...] = ()) -> VideoFile:
+    """The clip whose frames of `size` (H, W) `read` gives: in memory when they are few; else in their files, with a note."""
+    frames = StoredFrames(read, len(times_us), *size)
+    if is_short(len(times_us), *size):
+        return VideoFile(VideoClip.checked(np.asarray(frames), times_us, source=source), notes)
+    return VideoFile(VideoClip.checked(frames, times_us, source=source), (*notes, LONG_NOTE))

@@ -30,7 +30,8 @@ from eventspec.events.formats.family import (
     policy_notes,
     settled_size,
 )
-from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, opened
+from eventspec.events.formats.sequential import Decode, Sequential, Step, opened
+from eventspec.events.formats.source import Columns
 from eventspec.events.stored import StoredStream, held, is_short
 from eventspec.events.stream import EventStream, Monotonic
 

@@ -17,7 +17,8 @@ from eventspec.events.formats.evt2 import turned
 from eventspec.events.formats.family import EventFile, Format, SensorSize
 from eventspec.events.formats.prophesee import Header, header, read_header
 from eventspec.events.formats.sensors import SENSORS
-from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, event_file, whole_words, words
+from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, whole_words, words
+from eventspec.events.formats.source import Columns
 from eventspec.events.stream import Monotonic
 
 NAME = "dat"
@@ -68,7 +69,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     start = found.end + 2
     end = whole_words(path, start, RECORD, notes)
     source = Sequential(path, size, monotonic, decoder(PACKINGS[version]), start, end, None)
-    return event_file(NAME, source, notes, lambda _: [])
+    return event_file(NAME, source, notes)
 
 
 def _size(path: Path, found: Header, asked: SensorSize | None, notes: list[str]) -> SensorSize:

@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, policy_notes
+from eventspec.events.formats.family import EventFile, Format, SensorSize, four_columns, whole_file
 from eventspec.events.formats.npz import npy_header
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import Monotonic
 
 NAME = "eventgpt-npy"
 MAGIC = b"\x93NUMPY"
-COLUMNS = ("x", "y", "t", "p")
 DSEC_SIZE: SensorSize = (640, 480)
 LARGEST_PROGRAM = 10_000  # opcodes; EventGPT's files have about 150
 PLAIN_TYPES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8", "O8"})
@@ -62,7 +61,7 @@ def matches(path: Path, head: bytes) -> bool:
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     """Read the file; BadInput when it is no pickled dict of columns, wants to run code, or its columns do not fit.
 
-    The sensor is DSEC's 640x480 unless `sensor_size` says otherwise; a note tells so.
+    The sensor is DSEC's 640x480 unless `sensor_size` says otherwise; a note says so.
     """
     with path.open("rb") as file:
         try:
@@ -78,20 +77,10 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         raise BadInput(
             f"{path}: the pickle is refused and nothing in it was run: {error}; get the original file, or the events as npz"
         ) from None
-    missing = [name for name in COLUMNS if name not in columns]
-    if missing:
-        held = " ".join(", ".join(sorted(columns)).split())[:120] or "nothing"
-        raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: an EventGPT .npy has x, y, t and p")
     width, height = sensor_size or DSEC_SIZE
-    x, y, t, p = (columns[name] for name in COLUMNS)
-    stream = EventStream.checked(x, y, t, p, width, height, source=str(path), monotonic=monotonic)
-    notes = policy_notes(t, monotonic)
-    if sensor_size is None:
-        notes = (
-            *notes,
-            f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits",
-        )
-    return EventFile(NAME, stream, notes)
+    assumed = f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits"
+    found = four_columns(columns, path, "an EventGPT .npy")
+    return whole_file(NAME, found, (width, height), path, monotonic, () if sensor_size else (assumed,))
 
 
 # ------------------------------------------------------------------------------------------------- inert stand-ins for numpy

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from eventspec.events.formats.sequential import Columns, Decode, Step, words
+from eventspec.events.formats.sequential import Decode, Step, words
+from eventspec.events.formats.source import Columns
 
 ON, TIME_HIGH, TRIGGER = 1, 8, 10
 BLOCK = 1 << 16  # words

@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.events.formats.evt2 import turned
-from eventspec.events.formats.sequential import Columns, Step, words
+from eventspec.events.formats.sequential import Step, words
+from eventspec.events.formats.source import Columns
 
 ADDR_Y, ADDR_X, VECT_BASE_X, VECT_12, VECT_8, TIME_LOW, TIME_HIGH, TRIGGER = 0, 2, 3, 4, 5, 6, 8, 10
 BLOCK = 1 << 16  # words: the fastest of 2^14 to 2^18, it fits in a core's cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ class EventFile:
 
     @cached_property
     def frames(self) -> Frames | None:
-        """All frames uint8 [K, H, W, 3] RGB, made when they are first asked for: who wants events alone does not wait."""
+        """All frames uint8 [K, H, W, 3] RGB, decoded at the first use."""
         if self.picture is None or self.frame_times_us is None:
             return None
         found = np.empty((len(self.frame_times_us), *self.frame_shape, 3), np.uint8)
@@ -69,7 +69,7 @@ LONG_NOTE = "the file is long: its events stay in it, and are read and checked w
 
 
 class SizeUnknown(BadInput):
-    """A file that can be read once somebody says how large its sensor is."""
+    """A file that can be read once the caller says how large its sensor is."""
 
 
 def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: str) -> SensorSize:
@@ -84,13 +84,11 @@ def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: st
             f"{source}: the file says {stated[0]}x{stated[1]} pixels but sensor_size is {asked[0]}x{asked[1]}: "
             "leave sensor_size out"
         )
-    size = stated if stated is not None else asked
-    assert size is not None
-    return size
+    return stated or asked  # type: ignore[return-value]  # one of them is there
 
 
 def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]:
-    """What the policy for time did to `late` events; nothing to tell when none was late."""
+    """What the policy for time did to `late` events; nothing when none was late."""
     if not late:
         return ()
     done = "each is lifted to the latest time before it" if lifted else "they are left as they are"
@@ -99,6 +97,21 @@ def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]
 
 def policy_notes(times: np.ndarray[Any, np.dtype[Any]], monotonic: Monotonic) -> tuple[str, ...]:
     """What the policy did to these times [E] of whole microseconds, which `EventStream.checked` has accepted."""
-    if monotonic == "raise":
-        return ()
-    return order_notes(*lags(np.asarray(times).astype(np.int64)), lifted=monotonic == "clamp")
+    return () if monotonic == "raise" else order_notes(*lags(np.asarray(times).astype(np.int64)), lifted=monotonic == "clamp")
+
+
+def whole_file(
+    name: str, columns: Sequence[Any], size: SensorSize, path: Path, monotonic: Monotonic, notes: Iterable[str] = ()
+) -> EventFile:
+    """A file whose columns x, y, t and p were read as a whole, checked."""
+    stream = EventStream.checked(*columns, *size, source=str(path), monotonic=monotonic)
+    return EventFile(name, stream, (*notes, *policy_notes(columns[2], monotonic)))
+
+
+def four_columns(columns: Mapping[str, Any], path: Path, kind: str) -> list[Any]:
+    """Of an archive's entries x, y, t and p; BadInput, with the `kind` of archive, where one is missing."""
+    missing = [name for name in "xytp" if name not in columns]
+    if missing:
+        held = " ".join(", ".join(sorted(columns)).split())[:120] or "nothing"
+        raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: {kind} has x, y, t and p")
+    return [columns[name] for name in "xytp"]

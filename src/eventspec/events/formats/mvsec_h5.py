@@ -10,10 +10,10 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
-from eventspec.events.formats.hdf5 import MAGIC, H5Source, dataset, h5_file, holds, opened_h5
+from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5
 from eventspec.events.formats.sensors import SENSORS
-from eventspec.events.formats.sequential import Columns
-from eventspec.events.stream import BLOCK, Monotonic
+from eventspec.events.formats.source import Columns
+from eventspec.events.stream import Monotonic
 
 NAME = "mvsec-hdf5"
 CAMERAS = ("davis/left", "davis/right")
@@ -48,18 +48,16 @@ def read_events(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic
     Raises BadInput when the file is damaged or its events do not fit the sensor (DAVIS346's 346x260).
     """
 
-    def table(file: Any) -> MatrixTable:
-        return MatrixTable(dataset(file, f"{found[0]}/events", path, 2), path)
+    def table(file: Any) -> Table:
+        return _matrix(dataset(file, f"{found[0]}/events", path, 2), path)
 
     notes: list[str] = []
     with opened_h5(path) as file:
         found = [camera for camera in CAMERAS if f"{camera}/events" in file]
         if len(found) > 1:
             notes.append(f"two event cameras: only {found[0]} is read")
-        matrix = table(file)
         size = settled_size(None, sensor_size or SENSORS["davis346"], str(path))
-        source = H5Source(path, size, monotonic, table, matrix.count)
-        return h5_file(NAME, source, matrix, path, tuple(notes)), found[0]
+        return h5_file(NAME, path, file, table, size, monotonic, notes), found[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,27 +96,17 @@ def grey_frames(path: Path, camera: str) -> GreyFrames | None:
     return GreyFrames(path, name, times[order], order, height, width)
 
 
-class MatrixTable:
+def _matrix(matrix: Any, path: Path) -> Table:
     """Events as the rows x, y, seconds, polarity of one matrix. Differences from the first time keep their full precision."""
+    if matrix.shape[1] != 4 or matrix.dtype.kind != "f":
+        raise BadInput(f"{path}: events is {matrix.dtype} of shape {matrix.shape}: MVSEC's is float64 with 4 columns")
+    zero = float(matrix[0, 2]) if len(matrix) else 0.0
 
-    at_once = BLOCK
+    def rows(first: int, last: int) -> Columns:
+        x, y, t, p = matrix[first:last].T
+        return Columns(x, y, _microseconds(t, zero, first, path), p)
 
-    def __init__(self, matrix: Any, path: Path) -> None:
-        if matrix.shape[1] != 4 or matrix.dtype.kind != "f":
-            raise BadInput(f"{path}: events is {matrix.dtype} of shape {matrix.shape}: MVSEC's is float64 with 4 columns")
-        self._matrix, self._path = matrix, path
-        self.count = len(matrix)
-        self._zero = float(matrix[0, 2]) if self.count else 0.0
-
-    def rows(self, first: int, last: int) -> Columns:
-        x, y, t, p = self._matrix[first:last].T
-        return Columns(x, y, _microseconds(t, self._zero, first, self._path), p)
-
-    def times(self, first: int, last: int) -> Array:
-        return _microseconds(self._matrix[first:last, 2], self._zero, first, self._path)
-
-    def near(self, time_us: int) -> tuple[int, int]:
-        return 0, self.count
+    return Table(len(matrix), rows)
 
 
 def _microseconds(seconds: Array, zero: float, first: int, path: Path) -> Array:

@@ -13,7 +13,8 @@ import numpy as np
 
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.formats.sensors import SENSORS
-from eventspec.events.formats.sequential import Columns, Sequential, Step, event_file, whole_words, words
+from eventspec.events.formats.sequential import Sequential, Step, event_file, whole_words, words
+from eventspec.events.formats.source import Columns
 from eventspec.events.stream import Monotonic
 
 NAME = "nmnist-bin"

@@ -8,20 +8,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import ros_messages
-from eventspec.events.formats.family import LONG_NOTE, EventFile, Format, Frames, SensorSize, order_notes, settled_size
+from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, settled_size
 from eventspec.events.formats.ros_messages import ARRAYS, ENCODINGS, IMAGE
-from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import Block, EventStream, Monotonic, Off, lags
+from eventspec.events.formats.source import CheckedSource, around, meet
+from eventspec.events.stored import held
+from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "ros-bag"
 MAGIC1 = b"#ROSBAG V2.0"
@@ -55,22 +56,17 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     bag = Bag.open(path)
     notes = list(bag.notes)
     frames = bag.frames(notes) if bag.images else None
-    stream = None
+    found = EventFile(NAME, None, tuple(notes))
     if bag.events:
-        stated = bag.size if all(bag.size) else None
-        source = BagSource(bag, settled_size(stated, sensor_size, str(path)), monotonic)
-        stream = held(source, bag.bytes)
-        notes += order_notes(source.late, source.largest_lag_us, source.ordered)
-        if isinstance(stream, StoredStream):
-            notes.append(LONG_NOTE)
+        source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), monotonic)
+        found = source.file(NAME, held(source, bag.bytes), notes)
     if frames is None:
-        return EventFile(NAME, stream, tuple(notes))
+        return found
     picture, shape, times_us = frames
-    return EventFile(NAME, stream, tuple(notes), picture, shape, times_us)
+    return replace(found, picture=picture, frame_shape=shape, frame_times_us=times_us)
 
 
-@dataclass(frozen=True)
-class _Mark:
+class _Mark(NamedTuple):
     """What is known of one message of events: when it was recorded, and the index and times (us) of its events."""
 
     stamp_ns: int
@@ -124,7 +120,7 @@ class Bag:
 
     @contextmanager
     def reader(self) -> Iterator[Any]:
-        """rosbags' reader, open; whatever it says becomes one BadInput."""
+        """rosbags' reader, open; its errors become one BadInput."""
         try:
             from rosbags import rosbag1, rosbag2
         except ImportError:
@@ -212,31 +208,23 @@ class _Pictures:
                     yield message
 
 
-class BagSource:
+class BagSource(CheckedSource):
     """A `Source` over the messages of events of a bag."""
 
     def __init__(self, bag: Bag, size: SensorSize, monotonic: Monotonic) -> None:
-        self.width, self.height = size
-        self.ordered = monotonic != "keep"
-        self._bag, self._monotonic, self._off = bag, monotonic, Off()
-        self.late, self.largest_lag_us = 0, 0
-
-    def __str__(self) -> str:
-        return str(self._bag.path)
+        super().__init__(bag.path, size, monotonic)
+        self._bag = bag
 
     def count(self) -> int:
         return self._bag.marks[-1].first + self._bag.marks[-1].count if self._bag.marks else 0
 
     def span(self) -> Window | None:
-        spans = [mark.span for mark in self._bag.marks if mark.span is not None]
-        if not spans:
-            return None
-        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+        return around(mark.span for mark in self._bag.marks)
 
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """Checked events, message by message; those outside the window are not parsed."""
         marks = self._bag.marks
-        wanted = [place for place, mark in enumerate(marks) if mark.span is not None and self._meets(mark, window)]
+        wanted = [place for place, mark in enumerate(marks) if self._meets(mark, window)]
         if not wanted:
             return
         start = marks[wanted[0]].stamp_ns
@@ -245,26 +233,20 @@ class BagSource:
         with self._bag.reader() as reader:
             for _, raw in self._bag.messages(reader, self._bag.events, start, marks[wanted[-1]].stamp_ns + 1):
                 if place in chosen:
-                    block = self._checked(raw, marks[place], window is None)
+                    _, _, columns = ros_messages.events(raw, self._bag.cdr)
+                    mark = marks[place]
+                    block = self._checked(columns, mark.first, mark.latest, count_late=window is None)
                     part = block if window is None else block.slice(window)
                     if len(part):
                         yield part
                 place += 1
 
     def _meets(self, mark: _Mark, window: Window | None) -> bool:
-        if window is None or mark.span is None:
-            return True
+        if mark.span is None:
+            return False
         # Lifted times may lie as late as the latest before them.
-        end = max(mark.span.end_us, mark.latest + 1) if self._monotonic == "clamp" else mark.span.end_us
-        return mark.span.start_us < window.end_us and window.start_us < end
-
-    def _checked(self, raw: bytes, mark: _Mark, count_late: bool) -> EventStream:
-        _, _, columns = ros_messages.events(raw, self._bag.cdr)
-        if count_late and self._monotonic != "raise":
-            late, lag = lags(columns.t, mark.latest)
-            self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
-        block = Block(str(self._bag.path), mark.first, mark.latest, off=self._off)
-        return EventStream.checked_block(columns, self.width, self.height, block, self._monotonic)
+        late = max(mark.span.end_us, mark.latest + 1) if self._monotonic == "clamp" else mark.span.end_us
+        return meet(Window(mark.span.start_us, late), window)
 
 
 FORMAT = Format(NAME, "ROS bags", matches, read)

@@ -19,7 +19,8 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
-from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, event_file, opened
+from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, opened
+from eventspec.events.formats.source import Columns
 from eventspec.events.stream import EventStream, Monotonic, Named
 
 NAME = "text"
