@@ -200,7 +200,7 @@ def test_what_cannot_be_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     frames, times = np.random.default_rng(0).integers(0, 256, (3, 4, 4, 3), np.uint8), np.array([0, 1000, 2000])
     with pytest.raises(BadInput, match="1 frames with different times: events need at least two"):
         simulated(frames[:1], times[:1], MODEL, 0)
-    with pytest.raises(BadInput, match="1 frames with times"):
+    with pytest.raises(BadInput, match="1 frames with different times"):
         simulated(frames, np.array([7, 7, 7]), MODEL, 0)
     with pytest.raises(BadInput, match="subframes is 0"):
         simulated(frames, times, MODEL, 0, subframes=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 from eventspec.core import BadInput
@@ -35,9 +35,9 @@ def is_sequence(folder: Path) -> bool:
     return _events(folder) is not None or _images(folder) is not None
 
 
-def sequences(path: Path, depth: int = DEPTH) -> Iterable[Path]:
+def sequences(path: Path, depth: int = DEPTH) -> Iterator[Path]:
     """The sequence folders at or below a path, in order of name."""
-    return (folder for folder in folders(path, depth) if is_sequence(folder)) if path.is_dir() else ()
+    return (folder for folder in folders(path, depth) if is_sequence(folder)) if path.is_dir() else iter(())
 
 
 def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:

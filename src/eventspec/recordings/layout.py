@@ -53,9 +53,9 @@ class Report:
 class Layout:
     """One data set: its name on the command line, its title, the expected tree, and its functions.
 
-    ``contents(path)`` are its recordings or files, by names and beginnings only; ``inspect(path)`` opens what it finds and never
-    raises for what is wrong inside; ``questions(path, recordings, split)`` raises BadInput for files it cannot use.
-    `recordings`: a folder with the recordings where they are not in the data set's own. None for a data set without questions.
+    ``contents(path)``: its recordings or files, by names and beginnings only. ``inspect(path)`` opens them and never raises for
+    what is wrong inside. ``questions(path, recordings, split)``, where it has some, raises BadInput for files it cannot use;
+    `recordings`: a folder with the recordings where they are not in the data set's own.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Prophesee DAT: an ASCII header, two bytes (event type, event size), then records of 8 bytes: time, then x, y, polarity.
 
-The header may be of Metavision's four fields alone, so a file is also known by those two bytes behind it.
+The header may be of Metavision's four fields alone, so a file is also known by those two bytes after it.
 Times are 32-bit microseconds and wrap after 71.6 minutes; wraps are counted. Version 2 packs x in 14 bits, y in 14 and the
 polarity in 4; version 1 (the first ATIS cameras) in 9, 8 and 1.
 """
@@ -41,16 +41,13 @@ PACKINGS = {"1": Packing(9, 8, 1), "2": Packing(14, 14, 4)}
 
 
 def matches(path: Path, head: bytes) -> bool:
-    """A header that says what the file contains, or any header of fields with an event type of 8 bytes behind it."""
+    """A header that says what the file contains, or any header of fields with an event type of 8 bytes after it."""
     found = header(head)
     return "contains" in found.fields or (bool(found.fields) and head[found.end : found.end + 2] in STARTS)
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; a last record that is cut is left out with a note.
-
-    Raises BadInput for an unknown version or event type, no geometry anywhere, no events, or events that do not fit.
-    """
+    """The file; a last record that is cut is left out with a note."""
     found = read_header(path)
     with path.open("rb") as file:
         file.seek(found.end)

@@ -28,8 +28,6 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; BadInput when it is damaged, needs a filter that is not installed, or holds columns that do not fit."""
-
     def table(file: Any) -> hdf5.ColumnTable:
         columns = {name: hdf5.dataset(file, place, path) for name, place in COLUMNS.items()}
         offset_us = hdf5.number(hdf5.dataset(file, "t_offset", path, 0)[()], "t_offset", path) if "t_offset" in file else 0

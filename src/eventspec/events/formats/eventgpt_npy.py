@@ -2,7 +2,7 @@
 
 A pickle is a program. Three walls stand before this one: its opcodes are listed and only those of plain containers, numbers
 and bytes pass; every global name but numpy's four array builders is refused; and those four are replaced by inert stand-ins,
-so no numpy code sees the pickle's claims before they were held against the bytes really present.
+so no numpy code sees the pickle's claims before they are compared with the bytes really present.
 """
 
 from __future__ import annotations
@@ -59,10 +59,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; BadInput when it is no pickled dict of columns, wants to run code, or its columns do not fit.
-
-    The sensor is DSEC's 640x480 unless `sensor_size` says otherwise; a note says so.
-    """
+    """The columns, of which no code was run; the sensor is DSEC's 640x480 unless `sensor_size` says otherwise."""
     with path.open("rb") as file:
         try:
             shape, dtype, _ = npy_header(file)
@@ -195,24 +192,18 @@ def _check(program: bytes) -> None:
 
 
 def _brief(value: object) -> str:
-    """Text of the pickle as a message shows it, on one short line."""
+    """Text of the pickle, short and on one line."""
     return " ".join(value.split())[:60] if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _columns(value: object) -> dict[str, Array]:
     """The dict inside the pickled array of shape () that np.save makes of a dict."""
     match value:
-        case _Array(shape=(), data=[dict() as columns]):
-            pass
-        case dict() as columns:
+        case _Array(shape=(), data=[dict() as columns]) | (dict() as columns):
             pass
         case _:
             raise _Refused("it is not a dict of columns")
-    arrays: dict[str, Array] = {}
-    for name, column in columns.items():
-        if isinstance(name, str) and isinstance(column, _Array):
-            arrays[name] = column.plain()
-    return arrays
+    return {name: one.plain() for name, one in columns.items() if isinstance(name, str) and isinstance(one, _Array)}
 
 
 FORMAT = Format(NAME, "EventGPT .npy", matches, read)

@@ -43,7 +43,7 @@ def turned(values: Array, before: int | None, turn: int) -> Array:
     """A counter that starts again at 0 after `turn`, made to run on: int64 [N]; `before` is its last value, running on.
 
     A fall by more than half a turn is a new turn; a smaller one is a time that really goes back. A rise by all but 1/512 of a
-    turn is one that goes back over the border, behind an event of the new turn.
+    turn is one that goes back over the border, after an event of the new turn.
     """
     running = values.astype(np.int64)
     if not len(running):

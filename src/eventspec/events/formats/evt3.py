@@ -4,8 +4,8 @@ A word's upper four bits are its type. ADDR_Y sets the row; ADDR_X is one event;
 the VECT_12 and VECT_8 words after it, whose set bits are events, and which move the column on by 12 or 8. TIME_HIGH and
 TIME_LOW carry twelve bits each, so that times wrap after 2^24 us (16.8 s); wraps are counted.
 
-There is no loop over words. The events of every word are counted and summed up, which gives each word its place among the
-events; a state such as the row is then each of its values repeated until the place of the next one.
+There is no loop over words: the running sum of events gives each word its place among them, and a state such as the row is
+then each of its values repeated until the place of the next one.
 """
 
 from __future__ import annotations
@@ -120,10 +120,5 @@ def _columns(
 def _first_complete(state: State, rows: Array, kind: Array, done: Array) -> int:
     """How many events of the block come before the stream's first row or its first TIME_HIGH."""
     events = int(done[-1]) if len(done) else 0
-    first = 0
-    if state.row is None:
-        first = int(done[rows[0]]) if len(rows) else events
-    if state.high is None:
-        highs = np.flatnonzero(kind == TIME_HIGH)
-        first = max(first, int(done[highs[0]]) if len(highs) else events)
-    return first
+    needed = ((state.row, rows), (state.high, np.flatnonzero(kind == TIME_HIGH)))
+    return max((int(done[places[0]]) if len(places) else events) if before is None else 0 for before, places in needed)

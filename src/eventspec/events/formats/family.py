@@ -23,8 +23,7 @@ class EventFile:
     """What one file held. A family that knows no frames leaves `picture` and their times None.
 
     events: None when the file has no event stream at all; notes: what the reader assumed or lost, one sentence each;
-    picture: the frame at a place, uint8 [H, W, 3] RGB, of `frame_shape` (H, W); frame_times_us int64 [K] are their times. As
-    plain arrays, one by one: this room knows no video.
+    picture: the frame at a place, uint8 [H, W, 3] RGB, of `frame_shape` (H, W); frame_times_us int64 [K] are their times.
     """
 
     format: str
@@ -45,23 +44,18 @@ class EventFile:
         return found
 
 
-Read = Callable[[Path, SensorSize | None, Monotonic], EventFile]
-
-
 @dataclass(frozen=True)
 class Format:
     """One family: its name in reports, how a person calls it, and its functions.
 
     ``matches(path, head)`` sees the first bytes (up to `HEAD_BYTES`) and may open the file; ``read(path, sensor_size,
-    monotonic)`` raises BadInput for a file of this family it cannot use; ``read_alone`` is the same without frames, for a
-    family that would have to keep them.
+    monotonic)`` raises BadInput, one line, for a file of this family it cannot use.
     """
 
     name: str
     title: str
     matches: Callable[[Path, bytes], bool]
-    read: Read
-    read_alone: Read | None = None
+    read: Callable[[Path, SensorSize | None, Monotonic], EventFile]
 
 
 HEAD_BYTES = 4096
@@ -104,8 +98,9 @@ def whole_file(
     name: str, columns: Sequence[Any], size: SensorSize, path: Path, monotonic: Monotonic, notes: Iterable[str] = ()
 ) -> EventFile:
     """A file whose columns x, y, t and p were read as a whole, checked."""
-    stream = EventStream.checked(*columns, *size, source=str(path), monotonic=monotonic)
-    return EventFile(name, stream, (*notes, *policy_notes(columns[2], monotonic)))
+    x, y, t, p = columns
+    stream = EventStream.checked(x, y, t, p, *size, source=str(path), monotonic=monotonic)
+    return EventFile(name, stream, (*notes, *policy_notes(t, monotonic)))
 
 
 def four_columns(columns: Mapping[str, Any], path: Path, kind: str) -> list[Any]:

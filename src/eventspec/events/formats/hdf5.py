@@ -39,7 +39,7 @@ class EcfMissing(BadInput):
 
 @contextmanager
 def opened_h5(path: Path) -> Iterator[Any]:
-    """The h5py file, open for reading; whatever h5py says about damage inside becomes one BadInput."""
+    """The h5py file, open for reading; h5py's errors on damage become one BadInput."""
     import h5py
 
     try:
@@ -148,7 +148,10 @@ class Table:
     """How many rows to read together when all of them are wanted in memory."""
 
     def __init__(self, count: int, rows: Callable[[int, int], Columns]) -> None:
-        self.count, self.rows = count, rows
+        self.count, self._read = count, rows
+
+    def rows(self, first: int, last: int) -> Columns:
+        return self._read(first, last)
 
     def times(self, first: int, last: int) -> Array:
         """The times of events [first, last) alone, in us."""
@@ -163,7 +166,7 @@ class ColumnTable(Table):
     """One dataset for each of x, y, t and p; `offset_us` is added to t, and `index` is DSEC's ms_to_idx."""
 
     def __init__(self, columns: Mapping[str, Any], path: Path, offset_us: int = 0, index: Any = None) -> None:
-        super().__init__(len(columns["t"]), self._rows)
+        super().__init__(len(columns["t"]), self.rows)
         self._columns, self._offset_us, self._index = columns, offset_us, index
         if any(len(column) != self.count for column in columns.values()):
             lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
@@ -174,7 +177,7 @@ class ColumnTable(Table):
         if offset_us and columns["t"].dtype.kind not in "iu":
             raise BadInput(f"{path}: t holds {columns['t'].dtype}: beside a t_offset it must be whole microseconds")
 
-    def _rows(self, first: int, last: int) -> Columns:
+    def rows(self, first: int, last: int) -> Columns:
         x, y, p = (self._columns[name][first:last] for name in ("x", "y", "p"))
         return Columns(x, y, self.times(first, last), p)
 

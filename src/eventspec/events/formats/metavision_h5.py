@@ -28,8 +28,6 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; BadInput when it is damaged, is packed with a filter that is not there, or holds other columns."""
-
     def table(file: Any) -> Table:
         records = dataset(file, EVENTS, path, fields=FIELDS)
 

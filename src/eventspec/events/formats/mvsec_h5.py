@@ -27,10 +27,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Events and frames of one camera; frames that would not fit in memory are left out with a note.
-
-    Raises BadInput when the file is damaged or its columns do not fit.
-    """
+    """Events and frames of one camera; frames that would not fit in memory are left out with a note."""
     found, camera = read_events(path, sensor_size, monotonic)
     grey = grey_frames(path, camera)
     if grey is None or not len(grey.times_us):
@@ -43,10 +40,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
 
 def read_events(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> tuple[EventFile, str]:
-    """The events of the left camera, or of the right one where it is alone, without frames; and the camera's group.
-
-    Raises BadInput when the file is damaged or its events do not fit the sensor (DAVIS346's 346x260).
-    """
+    """The events of the left camera, or of the right one where it is alone, without frames; and the camera's group."""
 
     def table(file: Any) -> Table:
         return _matrix(dataset(file, f"{found[0]}/events", path, 2), path)
@@ -78,7 +72,7 @@ class GreyFrames:
 
 
 def grey_frames(path: Path, camera: str) -> GreyFrames | None:
-    """The camera's frames, None without; BadInput when they and their times do not match."""
+    """The camera's frames, None without."""
     name = f"{camera}/image_raw"
     with opened_h5(path) as file:
         if name not in file or f"{name}_ts" not in file:

@@ -21,8 +21,6 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; BadInput when it is damaged, points outside itself, or holds columns that do not fit."""
-
     def table(file: Any) -> hdf5.ColumnTable:
         return hdf5.ColumnTable({name: hdf5.dataset(file, name, path) for name in DTYPES}, path)
 

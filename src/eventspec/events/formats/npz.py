@@ -37,7 +37,6 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read an archive; BadInput for missing keys, object arrays, claims larger than the file, or columns that do not fit."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy"): name for name in archive.namelist()}
@@ -62,7 +61,7 @@ def write(path: Path, stream: EventStream) -> None:
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
-    """One array, after its header was held against the size the archive really stores."""
+    """One array, after its header was compared with the size that the archive stores."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as file:
         try:

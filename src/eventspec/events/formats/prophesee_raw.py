@@ -22,10 +22,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; a last word that is cut is left out with a note.
-
-    Raises BadInput for an unknown encoding, no geometry anywhere, no events, or events that do not fit the sensor.
-    """
+    """The file; a last word that is cut is left out with a note."""
     found = read_header(path)
     notes: list[str] = []
     encoding = _encoding(path, found, notes)

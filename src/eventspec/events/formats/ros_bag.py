@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -49,10 +49,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Events and frames of a bag: of several topics the first by name, and images that go with it; notes name the others.
-
-    BadInput when rosbags is not installed, the bag cannot be read or has neither, or its events do not fit their sensor.
-    """
+    """Events and frames of a bag: of several topics the first by name, and images that go with it; notes name the others."""
     bag = Bag.open(path)
     notes = list(bag.notes)
     frames = bag.frames(notes) if bag.images else None
@@ -66,7 +63,8 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     return replace(found, picture=picture, frame_shape=shape, frame_times_us=times_us)
 
 
-class _Mark(NamedTuple):
+@dataclass(frozen=True)
+class _Mark:
     """What is known of one message of events: when it was recorded, and the index and times (us) of its events."""
 
     stamp_ns: int
@@ -94,7 +92,7 @@ class Bag:
 
     @classmethod
     def open(cls, path: Path) -> Bag:
-        """Choose the topics and walk through their messages; BadInput for a bag with neither events nor images."""
+        """Choose the topics and walk through their messages."""
         bag = cls(path, path.is_dir() or path.suffix.lower() in MAGICS2)
         with bag.reader() as reader:
             kinds = {connection.topic: connection.msgtype for connection in reader.connections}

@@ -17,10 +17,10 @@ ARRAYS = frozenset({"dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventAr
 IMAGE = "sensor_msgs/msg/Image"
 EVENT_BYTES = 13  # x, y uint16; seconds, nanoseconds uint32; polarity
 CDR_EVENT_BYTES = 16
-PACKED_FIELDS: Any = {"names": ["x", "y", "s", "ns", "p"], "formats": ["<u2", "<u2", "<u4", "<u4", "u1"]}
-PACKED = np.dtype(PACKED_FIELDS)
+_FIELDS = {"names": ["x", "y", "s", "ns", "p"], "formats": ["<u2", "<u2", "<u4", "<u4", "u1"]}
+PACKED: np.dtype[Any] = np.dtype(_FIELDS)  # type: ignore[call-overload]
 # After the first event of a CDR array, times are again at multiples of four: two bytes later.
-ALIGNED = np.dtype({**PACKED_FIELDS, "offsets": [0, 2, 6, 10, 14], "itemsize": 16})
+ALIGNED: np.dtype[Any] = np.dtype({**_FIELDS, "offsets": [0, 2, 6, 10, 14], "itemsize": 16})  # type: ignore[call-overload]
 # Encoding -> channels, and which of them are red, green and blue.
 ENCODINGS = {
     "mono8": (1, (0, 0, 0)),

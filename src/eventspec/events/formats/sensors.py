@@ -35,10 +35,8 @@ SENSORS: dict[str, SensorSize] = {
 
 
 def parse_sensor_size(text: str) -> SensorSize:
-    """``640x480`` or a name of `SENSORS` as (width, height); BadInput for anything else, and for a side of 0.
-
-    Names are known as makers write them: in either case, with spaces, dots and dashes, and a DAVIS with its variant's letter.
-    """
+    """``640x480`` or a name of `SENSORS`, as (width, height). Names as makers write them: in either case, with spaces, dots and
+    dashes, and a DAVIS with its variant's letter. BadInput for anything else, and for a side of 0."""
     name = re.sub(r"[ ._-]", "", text.lower())
     name = re.sub(r"^(davis\d{3})(?:[a-d]|color|red|blue|mono)$", r"\1", name)
     if name in SENSORS:
