@@ -50,12 +50,12 @@ def test_every_index_gives_what_the_array_gives(part: slice, places: Any) -> Non
 
 def test_only_the_frames_asked_for_are_read_and_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
+    monkeypatch.setattr(stored, "HELD_BYTES", 2 * WHOLE[0].nbytes)
     held = frames(read)
     part = held[2:]
     assert read == [] and part.shape == (4, 2, 3, 3)
     part[np.array([0, 3, 0])]
     assert read == [2, 5]
-    monkeypatch.setattr(stored, "HELD_BYTES", 2 * WHOLE[0].nbytes)
     held[0], held[5], held[2]
     assert read == [2, 5, 0, 2]  # 0 took the place of 2: frames are read, and so used, in ascending order
 

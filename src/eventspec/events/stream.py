@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
@@ -115,12 +115,7 @@ class EventStream:
 
     @classmethod
     def checked_block(
-        cls,
-        columns: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
-        width: int,
-        height: int,
-        block: Block,
-        monotonic: Monotonic = "raise",
+        cls, columns: Sequence[ArrayLike], width: int, height: int, block: Block, monotonic: Monotonic
     ) -> EventStream:
         """As `checked`, of columns x, y, t and p that may be one block of a longer file."""
         if monotonic not in get_args(Monotonic):

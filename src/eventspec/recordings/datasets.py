@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from eventspec.core import BadInput
@@ -51,8 +51,8 @@ def questions_of(
 def inspect_recordings(layout: Layout, path: Path, recordings: Path) -> Report:
     """Every recording that the data set's questions are about, opened in the folder given: what it holds.
 
-    missing: one line for each that is not there, and for each thing that one lacks: a head start needs events, a video
-    model frames. BadInput for a data set without questions, or a folder that is not there.
+    missing: one line for each that is not there, and for each thing that one lacks: an event drafter needs events, a video
+    model frames.
     """
     found = _asked(layout, path, recordings, None)
     report = opened(
@@ -85,14 +85,11 @@ def write_questions(out: Path, found: QuestionSet) -> None:
     if out.exists():
         raise BadInput(f"{out}: exists already: choose another name, or remove it first")
     folder = out.resolve().parent
-    lines = (
+    rows = [
         {
+            **asdict(row),
             "recording": Path(os.path.relpath(row.recording.parent.resolve() / row.recording.name, folder)).as_posix(),
-            "kind": row.kind,
-            "question": row.question,
-            "answer": row.answer,
-            "id": row.id,
         }
         for row in found.rows
-    )
-    write_text(out, "".join(json.dumps(line) + "\n" for line in lines))
+    ]
+    write_text(out, "".join(json.dumps(line) + "\n" for line in rows))

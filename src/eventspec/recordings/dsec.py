@@ -43,8 +43,7 @@ def sequences(path: Path, depth: int = DEPTH) -> Iterator[Path]:
 def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
     """Events and frames of a sequence. Both stay in their files where they are long.
 
-    A sequence that lacks one of them is read without it and a note says so. BadInput when a file cannot be used, when the
-    images have no times or another number of them, and when events and frames do not meet.
+    A sequence that lacks one of them is read without it and a note says so.
     """
     notes: list[str] = []
     events = video = None

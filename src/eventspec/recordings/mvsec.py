@@ -32,17 +32,11 @@ def data_files(path: Path) -> list[Path]:
 
 
 def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
-    """Events and frames of a data file. Both stay in it where they are long.
-
-    BadInput when the file is damaged, its columns do not fit, or events and frames do not meet.
-    """
-    found, camera = mvsec_h5.read_events(path, sensor_size, monotonic)
-    notes, video = found.notes, None
-    grey = mvsec_h5.grey_frames(path, camera)
-    if grey is None:
-        notes = (*notes, f"{camera} has no image_raw with image_raw_ts: the recording has events only")
-    else:
-        video, notes = read_clip(grey.read, (grey.height, grey.width), grey.times_us, str(path), notes)
+    """Events and frames of a data file. Both stay in it where they are long."""
+    found = mvsec_h5.read(path, sensor_size, monotonic)
+    video, notes = None, found.notes
+    if found.picture is not None and found.frame_times_us is not None:
+        video, notes = read_clip(found.picture, found.frame_shape, found.frame_times_us, str(path), notes)
     return together(path, found.events, video, notes)
 
 

@@ -84,7 +84,7 @@ class Recording:
 
         When the two time ranges do not touch and one of the files has a clock of its own (it starts within its first
         second), that one is moved so that both start together, and a note says so. BadInput when both are on running clocks
-        that do not meet: how they belong together cannot be known.
+        that do not meet.
         """
         first = cls.open(events, sensor_size, monotonic)
         second = cls.open(video, fps=fps)

@@ -31,9 +31,8 @@ def is_part(path: Path) -> bool:
 def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
     """Events and frames of a sequence, on the clock of its two lists. Both stay in their files where they are long.
 
-    The sensor is as large as its images unless `sensor_size` says otherwise. A sequence that lacks events or images is read
-    without them, and so are images that are listed and not there: a note says so. BadInput when a file cannot be used, when
-    there are images without the list of their times, and when events and frames do not meet.
+    The sensor is as large as its images unless `sensor_size` says otherwise. A sequence that lacks events or images, or some of
+    the listed images, is read without them and a note says so.
     """
     notes: list[str] = []
     seen = _frames(folder, notes)

@@ -39,9 +39,8 @@ def open_video(path: Path | str, window: Window | None = None, *, stride: int = 
 
     A short video is decoded now; the frames of a long one stay in the file and a note says so. Times are pts * time_base,
     rounded to microseconds: of a long one as the packets give them, checked by decoding the first frames and the last; where
-    they lie or the file is torn, by decoding everything once.
+    they are wrong or the file is torn, by decoding everything once.
     A torn file keeps the frames before the tear and a note says so; damage inside a long one is met when it is decoded.
-    Raises BadInput for a missing or unreadable file, one without video, or no frame in the window.
     """
     import av
 
@@ -114,26 +113,23 @@ def _stored(path: Path, packets: Packets) -> StoredFrames | None:
 def _counted(path: Path, packets: Packets) -> VideoFile:
     """All frames that can be decoded, one after the other; no more of them are in memory than a short video has."""
     held: list[Frames] = []
-    times: list[int] = []
-    numbers: list[int] = []
-    pts: list[int | None] = []
+    kept: list[tuple[int, int, int | None]] = []  # time (us), number and pts of every frame of the first one's size
     notes: list[str] = []
+    damage: list[str] = []
     size: tuple[int, int] | None = None
     seen = 0
     with opened(path) as container:
-        damage: list[str] = []
         for number, (time_us, frame) in enumerate(_timed(container, notes, damage)):
             seen = number + 1
             size = size or (frame.height, frame.width)
             if (frame.height, frame.width) != size:
                 continue
-            times.append(time_us)
-            numbers.append(number)
-            pts.append(frame.pts)
-            if is_short(len(times), *size):
+            kept.append((time_us, number, frame.pts))
+            if is_short(len(kept), *size):
                 held.append(frame.to_ndarray(format="rgb24"))
             else:
                 held.clear()
+        times = [time for time, *_ in kept]
         lost = _lost(container, seen, times)
     if size is None:
         raise BadInput(f"{path}: no frame can be decoded: copy the file again")
@@ -144,19 +140,17 @@ def _counted(path: Path, packets: Packets) -> VideoFile:
     times, was_sorted = in_order(times)
     if was_sorted:
         notes.append("the file numbers its frames in the order they are stored in: their times are sorted")
-    if held:
-        return VideoFile(VideoClip.checked(np.stack(held), np.array(times, np.int64), source=str(path)), tuple(notes))
-    frames = StoredFrames(_reader(path, packets, numbers, pts), len(times), *size)
-    return VideoFile(VideoClip.checked(frames, np.array(times, np.int64), source=str(path)), (*notes, LONG_NOTE))
+    frames = np.stack(held) if held else StoredFrames(_reader(path, packets, kept), len(times), *size)
+    notes += [] if held else [LONG_NOTE]
+    return VideoFile(VideoClip.checked(frames, np.array(times, np.int64), source=str(path)), tuple(notes))
 
 
-def _reader(path: Path, packets: Packets, numbers: list[int], pts: list[int | None]) -> SeekingReader:
+def _reader(path: Path, packets: Packets, kept: list[tuple[int, int, int | None]]) -> SeekingReader:
     """A reader by the frames' own times where each has one that is found among the packets, else by their numbers."""
-    known = [time for time in pts if time is not None]
-    marks = np.array(known, np.int64)
-    if len(known) == len(pts) and (np.diff(marks) > 0).all() and np.isin(marks, packets.marks).all():
+    marks = np.array([pts for *_, pts in kept if pts is not None], np.int64)
+    if len(marks) == len(kept) and (np.diff(marks) > 0).all() and np.isin(marks, packets.marks).all():
         return SeekingReader(path, marks, packets.keys)
-    return SeekingReader(path, np.array(numbers, np.int64), packets.keys[:0])
+    return SeekingReader(path, np.array([number for _, number, _ in kept], np.int64), packets.keys[:0])
 
 
 def _lost(container: Any, seen: int, times: list[int]) -> str:

@@ -30,11 +30,7 @@ def read_image_folder(
     folder: Path | str, fps: float | None = None, times_us: list[int] | None = None, times_file: Path | None = None
 ) -> VideoFile:
     """Images in order of name. Times: `times_us`, else `times_file` or ``timestamps.txt`` (one int64 us a line), else `fps`
-    (default 20).
-
-    A short clip is decoded now; the images of a long one stay in their files and a note says so.
-
-    Raises BadInput for a folder without images, unreadable or differently sized images, or times that do not fit.
+    (default 20). Images of a long clip stay in their files and a note says so. They must have one size, and as many times.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,6 @@ class EventFile:
     picture: Callable[[int], Frames] | None = None
     frame_shape: tuple[int, int] = (0, 0)
     frame_times_us: np.ndarray[Any, np.dtype[np.int64]] | None = None
-
-    @cached_property
-    def frames(self) -> Frames | None:
-        """All frames uint8 [K, H, W, 3] RGB, decoded at the first use."""
-        if self.picture is None or self.frame_times_us is None:
-            return None
-        found = np.empty((len(self.frame_times_us), *self.frame_shape, 3), np.uint8)
-        for place, row in enumerate(found):
-            row[...] = self.picture(place)
-        return found
 
 
 @dataclass(frozen=True)
@@ -89,18 +78,14 @@ def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]
     return (f"{late} event times go back, by at most {largest_lag_us} us: {done}",)
 
 
-def policy_notes(times: np.ndarray[Any, np.dtype[Any]], monotonic: Monotonic) -> tuple[str, ...]:
-    """What the policy did to these times [E] of whole microseconds, which `EventStream.checked` has accepted."""
-    return () if monotonic == "raise" else order_notes(*lags(np.asarray(times).astype(np.int64)), lifted=monotonic == "clamp")
-
-
 def whole_file(
     name: str, columns: Sequence[Any], size: SensorSize, path: Path, monotonic: Monotonic, notes: Iterable[str] = ()
 ) -> EventFile:
     """A file whose columns x, y, t and p were read as a whole, checked."""
     x, y, t, p = columns
     stream = EventStream.checked(x, y, t, p, *size, source=str(path), monotonic=monotonic)
-    return EventFile(name, stream, (*notes, *policy_notes(t, monotonic)))
+    late = (0, 0) if monotonic == "raise" else lags(np.asarray(t).astype(np.int64))
+    return EventFile(name, stream, (*notes, *order_notes(*late, lifted=monotonic == "clamp")))
 
 
 def four_columns(columns: Mapping[str, Any], path: Path, kind: str) -> list[Any]:

@@ -212,7 +212,7 @@ def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
         place, text = next(wrong, (0, lines[:80]))
         raise BadInput(f"{path}: line {number + place} is no event ({_shown(text)}): mend or remove it") from None
 
-    def row_of(bad: Array) -> tuple[int, bytes, int]:
+    def row_of(bad: Any) -> tuple[int, bytes, int]:
         """Number and text of the first bad line, and its row of the table."""
         row = int(np.argmax(bad))
         return *_line_of(path, position, row), row
