@@ -163,7 +163,6 @@ def simulate(
 
     The 8-bit values are taken for luminance as they are, as v2e does. With `subframes` above 1, frames are blended linearly
     in that many steps. One pair of frames is in memory at a time; `progress` is given the number of frames that are done.
-    Raises BadInput for fewer than two times, or more events than `LARGEST_EVENTS`.
     """
     if not 1 <= subframes <= 1000:
         raise BadInput(f"subframes is {subframes}: it must be 1 to 1000")

@@ -25,7 +25,7 @@ BLOCK = 1 << 17  # events in one block where a long stream is walked: they fit i
 
 
 @dataclass
-class Off:
+class OffValue:
     """How a file that is read in blocks writes OFF, 0 or -1, once its first such event was read: all blocks must agree."""
 
     value: int | None = None
@@ -41,10 +41,10 @@ class Block:
     first: int = 0
     latest: int = 0
     named: Named | None = None
-    off: Off = field(default_factory=Off)
+    off: OffValue = field(default_factory=OffValue)
 
-    def of(self, name: str, index: int) -> str:
-        """How the value of a column is called at one of these events."""
+    def value_name(self, name: str, index: int) -> str:
+        """How messages call the value of a column at one of these events."""
         index += self.first
         return self.named(name, index) if self.named is not None else f"{name}[{index}]"
 
@@ -107,9 +107,9 @@ class EventStream:
     ) -> EventStream:
         """Columns from outside (any numeric dtype, [E] each) as a stream; arrays of the right dtype are not copied.
 
-        Polarity may be bool, {0, 1} or {-1, 1}. Raises BadInput, one line with `source`, the field, the first bad index
-        (``t[5]``) and the remedy, for unequal lengths, NaN, negative or fractional values, events outside the sensor, and
-        (unless `monotonic` says otherwise) a time before its predecessor.
+        Polarity may be bool, {0, 1} or {-1, 1}. BadInput, with `source`, the field, the first bad index (``t[5]``) and the
+        remedy, for unequal lengths, values that are no whole numbers, events outside the sensor, and (unless `monotonic` says
+        otherwise) a time before its predecessor.
         """
         return cls.checked_block((x, y, t, p), width, height, Block(source), monotonic)
 
@@ -188,7 +188,7 @@ def _check_sensor(width: int, height: int, source: str) -> None:
 def _refuse(place: Block, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
     """Raise for the first event where the bool column `bad` is true."""
     index = int(np.argmax(bad))
-    raise BadInput(f"{place}: {place.of(name, index)} is {values[index]}: {remedy}")
+    raise BadInput(f"{place}: {place.value_name(name, index)} is {values[index]}: {remedy}")
 
 
 def _whole(values: ArrayLike, name: str, place: Block) -> Column:
@@ -239,7 +239,7 @@ def _times(column: Column, place: Block, monotonic: Monotonic) -> tuple[np.ndarr
     index = 0 if late else int(np.argmax(times[1:] < times[:-1])) + 1
     before = latest if late else times[index - 1]
     raise BadInput(
-        f"{place}: {place.of('t', index)} is {times[index]}, before {place.of('t', index - 1)} = {before}: "
+        f"{place}: {place.value_name('t', index)} is {times[index]}, before {place.value_name('t', index - 1)} = {before}: "
         f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep" (command line: --monotonic clamp)'
     )
 

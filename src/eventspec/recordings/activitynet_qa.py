@@ -30,7 +30,9 @@ NAME = "activitynet-qa"
 SPLITS = ("train", "val", "test")
 KINDS = ("motion", "spatial", "temporal", "yes-no", "colour", "object", "location", "number", "other")
 """By the answer's `type`."""
-DEAF = "videos have no events: for methods that need them, `eventspec events simulate` each, and name the folder: --recordings"
+NO_EVENTS = (
+    "videos have no events: for methods that need them, `eventspec events simulate` each, and name the folder: --recordings"
+)
 
 TREE = """\
 Activitynet_QA/
@@ -61,10 +63,7 @@ def tables(path: Path) -> list[Tables]:
 
 
 def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> QuestionSet:
-    """The questions of one split, or of all that are there, whose videos are there.
-
-    Raises BadInput for a split that is not there, records of another shape, and questions without an answer.
-    """
+    """The questions of one split, or of all that are there, whose videos are there."""
     found = tables(path)
     if split is not None:
         found = [pair for pair in found if pair.split == split]
@@ -82,8 +81,8 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
             for name, kind, question, answer, id in asked
             if (video := _video(videos, name)) is not None
         ]
-    deaf = any(row.recording.is_file() for row in rows)
-    return QuestionSet(tuple(rows), tuple(missing), (DEAF,) if deaf else ())
+    videos_only = any(row.recording.is_file() for row in rows)
+    return QuestionSet(tuple(rows), tuple(missing), (NO_EVENTS,) if videos_only else ())
 
 
 def inspect(path: Path) -> Report:

@@ -26,7 +26,7 @@ EVENT_TOKEN = "<event>"
 KINDS = ("instruction", "follow-up")
 FOLDERS = (".", "event_npy", "event_data", "events")
 SNIFFED_BYTES = 1 << 16
-BLIND = "the event files have no frames: a video model, and with it `bench compare`, cannot answer about them"
+NO_FRAMES = "the event files have no frames: a video model, and with it `bench compare`, cannot answer about them"
 
 TREE = """\
 EventGPT/
@@ -43,10 +43,7 @@ def files(path: Path) -> list[Path]:
 
 
 def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> QuestionSet:
-    """The questions whose event files are there: one for each turn of a conversation, asked on its own.
-
-    Raises BadInput for records of another shape, event files outside the folder, and a split: there are none.
-    """
+    """The questions whose event files are there: one for each turn of a conversation, asked on its own."""
     if split is not None:
         raise BadInput(f"{path}: EventGPT's data has no splits: leave --split out, or give one of its JSON files")
     rows: list[Row] = []
@@ -69,7 +66,7 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
                 for turn, (question, answer) in enumerate(turns)
             ]
         missing += [f"{name}: no event file of this name ({file.name})" for name in absent]
-    return QuestionSet(tuple(rows), tuple(missing), (BLIND,) if rows else ())
+    return QuestionSet(tuple(rows), tuple(missing), (NO_FRAMES,) if rows else ())
 
 
 def inspect(path: Path) -> Report:

@@ -12,7 +12,7 @@ from eventspec.events.formats import SensorSize, open_events
 from eventspec.events.stream import Monotonic
 from eventspec.recordings.parts import Contents, inside, together
 from eventspec.video.clip import VideoFile
-from eventspec.video.images import image_paths, read_images
+from eventspec.video.images import image_paths, lines_of, read_images
 
 EVENTS, IMAGES, IMAGE_FOLDER = "events.txt", "images.txt", "images"
 LONGEST_S = 1e12
@@ -75,14 +75,8 @@ def _frames(folder: Path, notes: list[str]) -> VideoFile | None:
 def _rows(listed: Path) -> list[tuple[int, Path]]:
     """Time in us and path of every listed image; BadInput names the line that is no such pair, or leaves the folder."""
     rows: list[tuple[int, Path]] = []
-    try:
-        lines = listed.read_text("utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise BadInput(f"{listed}: cannot be read ({error.strerror}): check its permissions") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        time, _, name = line.strip().partition(" ")
+    for number, line in lines_of(listed):
+        time, _, name = line.partition(" ")
         try:
             seconds = float(time)
         except ValueError:
@@ -90,6 +84,6 @@ def _rows(listed: Path) -> list[tuple[int, Path]]:
         path = inside(listed.parent, name.strip()) if name.strip() else None
         if not abs(seconds) < LONGEST_S or path is None:
             wanted = "a time in seconds and the path of an image in the folder"
-            raise BadInput(f"{listed}: line {number} is {line.strip()[:40]!r}: write {wanted}")
+            raise BadInput(f"{listed}: line {number} is {line[:40]!r}: write {wanted}")
         rows.append((round(seconds * 1e6), path))
     return rows

@@ -92,11 +92,9 @@ def _facts(world: World, pixels: I64) -> Facts:
         if seen < PIXELS_USER:
             continue
         side, first, last = (_side(mover, world.ego, time_s) for time_s in (MID_S, 0.0, CLIP_S))
-        from_m, to_m = (max(5, 5 * round(mover.nearest_m(world.ego, s) / 5)) for s in (0.0, CLIP_S))
-        trend = _trend(mover, world.ego)
-        look = (mover.kind, mover.action, mover.colour, mover.distance_m, side, seen)
-        user = RoadUser(*look, trend, first, last, from_m, to_m)
-        users.append((mover.nearest_m(world.ego), user))
+        metres = (max(5, 5 * round(mover.nearest_m(world.ego, time_s) / 5)) for time_s in (0.0, CLIP_S))
+        look = (mover.kind, mover.action, mover.colour, mover.distance_m, side, seen, _trend(mover, world.ego))
+        users.append((mover.nearest_m(world.ego), RoadUser(*look, first, last, *metres)))
     users.sort(key=lambda pair: pair[0])
     signal = "none"
     if world.signal is not None and pixels[OWNER_RED if world.signal.colour == "red" else OWNER_GREEN] >= PIXELS_LAMP:

@@ -38,6 +38,14 @@ class RoadUser:
     first_m: int
     last_m: int
 
+    @property
+    def moves(self) -> bool:
+        return self.action not in ("parked", "standing")
+
+    @property
+    def crosses(self) -> bool:
+        return self.action.startswith("crossing")
+
 
 @dataclass(frozen=True)
 class Facts:

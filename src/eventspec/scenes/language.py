@@ -75,7 +75,7 @@ def _caption(facts: Facts) -> str:
     for user in facts.users:
         article = "another" if user.kind in seen else "a"
         seen.add(user.kind)
-        if user.action in ("parked", "standing"):
+        if not user.moves:
             parts.append(f"{place(user).capitalize()} {article} {thing(user)} is {DOING[user.action]}.")
         else:
             parts.append(f"{article.capitalize()} {thing(user)} is {DOING[user.action]}, {place(user)}.")
@@ -91,11 +91,11 @@ def _summary(facts: Facts) -> str:
 
 
 def _hazard(facts: Facts) -> str:
-    """What to do about whom; then what else there is, the nearest first."""
-    first = first_crossing(facts) or (facts.users[0] if facts.users else None)
+    """What to do about the nearest in our way; then what else there is, the nearest first."""
+    first = first_crossing(facts) or next(iter(facts.users), None)
     if first is None:
         return f"{'Wait at the red light' if facts.signal == 'red' else 'Drive on'}, {EGO[facts.ego]} {LIGHT[facts.light]}."
-    if first.action.startswith("crossing"):
+    if first.crosses:
         deed = "Brake for"
     elif facts.signal == "red":
         deed = "Stop behind" if first.action == "leading" else "Stop, mind"
@@ -119,27 +119,22 @@ def _statement(facts: Facts) -> str:
 
 def _around(facts: Facts) -> str:
     """Side by side from left to right, the nearest first; empty sides are left out."""
-    parts: list[str] = []
-    for side in SIDES:
-        users = [u for u in facts.users if u.side == side]
-        if users:
-            listing = ", ".join(f"a {thing(u)} {DOING[u.action]} at {u.distance_m} m" for u in users)
-            parts.append(f"{side.capitalize()}: {listing}.")
-    return " ".join([*(parts or [NONE]), f"{signal_and_zebra(facts).capitalize()}."])
+
+    def listing(side: str) -> str:
+        return ", ".join(f"a {thing(u)} {DOING[u.action]} at {u.distance_m} m" for u in facts.users if u.side == side)
+
+    sides = [f"{side.capitalize()}: {said}." for side in SIDES if (said := listing(side))] or [NONE]
+    return " ".join([*sides, f"{signal_and_zebra(facts).capitalize()}."])
 
 
 def _explain(facts: Facts) -> str:
     """A decision and its reasons: who crosses, the light, then all others."""
-    crossing = [u for u in facts.users if u.action.startswith("crossing")]
-    others = [u for u in facts.users if not u.action.startswith("crossing")]
+    crossing, others = ([u for u in facts.users if u.crosses is crosses] for crosses in (True, False))
     stop = facts.signal == "red" or any(u.distance_m <= 10 for u in crossing)
-    reasons = [f"a {described(u)}" for u in crossing]
-    if facts.signal != "none":
-        reasons.append(f"the light is {facts.signal}")
-    reasons += [f"a {described(u)}" for u in others]
-    if not reasons:
-        reasons.append("the street is empty")
-    return f"{'Stop' if stop else 'Go on'}, {EGO[facts.ego]} {LIGHT[facts.light]}: {', '.join(reasons)}."
+    light = [] if facts.signal == "none" else [f"the light is {facts.signal}"]
+    reasons = [*(f"a {described(u)}" for u in crossing), *light, *(f"a {described(u)}" for u in others)]
+    why = ", ".join(reasons) or "the street is empty"
+    return f"{'Stop' if stop else 'Go on'}, {EGO[facts.ego]} {LIGHT[facts.light]}: {why}."
 
 
 Answer = Callable[[Facts], str]

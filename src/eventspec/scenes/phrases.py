@@ -40,7 +40,7 @@ def described(user: RoadUser) -> str:
 
 def first_crossing(facts: Facts) -> RoadUser | None:
     """The nearest road user that crosses; None when no one does."""
-    return next((u for u in facts.users if u.action.startswith("crossing")), None)
+    return next((u for u in facts.users if u.crosses), None)
 
 
 def signal_and_zebra(facts: Facts) -> str:

@@ -80,7 +80,7 @@ def _opened_whole(path: Path) -> VideoFile:
         packets = survey(container)
         times = packets.times_us
         lost = _lost(container, len(times), times.tolist())
-    if packets.honest:
+    if packets.reliable:
         frames = _stored(path, packets)
         if frames is not None:
             notes = (f"{lost}, everything before is kept", LONG_NOTE) if lost else (LONG_NOTE,)
@@ -89,7 +89,7 @@ def _opened_whole(path: Path) -> VideoFile:
 
 
 def _stored(path: Path, packets: Packets) -> StoredFrames | None:
-    """The frames that honest packets promise, or None when they are few, or when decoding finds others."""
+    """The frames that reliable packets promise, or None when they are few, or when decoding finds others."""
     import av
 
     try:

@@ -106,11 +106,18 @@ def _times(
 
 def _read_times(path: Path) -> list[int]:
     times: list[int] = []
-    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), start=1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
+    for number, text in lines_of(path):
         if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
             raise BadInput(f"{path}: line {number} is {text[:40]!r}: write one whole number of microseconds a line")
         times.append(int(text))
     return times
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Number, from 1 on, and text of every line that is neither empty nor a comment."""
+    try:
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
+    stripped = ((number, line.strip()) for number, line in enumerate(lines, start=1))
+    return ((number, line) for number, line in stripped if line and not line.startswith("#"))

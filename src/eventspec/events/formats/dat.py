@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.evt2 import turned
+from eventspec.events.formats.evt2 import unwrapped
 from eventspec.events.formats.family import EventFile, Format, SensorSize
 from eventspec.events.formats.prophesee import Header, header, read_header
 from eventspec.events.formats.sensors import SENSORS
@@ -82,7 +82,7 @@ def decoder(packing: Packing) -> Decode[int | None]:
 
     def decode(file: BinaryIO, position: int, latest: int | None) -> Step[int | None]:
         record = words(file, position, "<u8", BLOCK).view("<u4").reshape(-1, 2)
-        t = turned(record[:, 0], latest, TURN)
+        t = unwrapped(record[:, 0], latest, TURN)
         place = np.ascontiguousarray(record[:, 1])
         x = (place & np.uint32((1 << packing.x) - 1)).astype(np.uint16)
         y = (place >> packing.x & np.uint32((1 << packing.y) - 1)).astype(np.uint16)

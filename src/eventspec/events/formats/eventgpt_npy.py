@@ -41,8 +41,8 @@ HARMLESS_OPCODES = frozenset(_HARMLESS.split())
 MEMO_OPCODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 KEEPING_OPCODES = MEMO_OPCODES | {"MEMOIZE"}
 FETCHING_OPCODES = frozenset({"GET", "BINGET", "LONG_BINGET"})
-# What certainly leaves no tuple behind. A kept tuple is never fetched: tuples of twice the same tuple, a few hundred bytes of
-# program, take for ever to hash or to print.
+# Certainly no tuple is left on the stack by these. A kept tuple is never fetched: tuples of twice the same tuple, a few hundred
+# bytes of program, take for ever to hash or to print.
 FETCHABLE_OPCODES = HARMLESS_OPCODES - {
     *("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE", "BUILD", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "MARK"),
     *("PROTO", "FRAME", *KEEPING_OPCODES, *FETCHING_OPCODES),

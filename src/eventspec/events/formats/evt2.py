@@ -39,7 +39,7 @@ def notes_of(state: State) -> list[str]:
     return notes
 
 
-def turned(values: Array, before: int | None, turn: int) -> Array:
+def unwrapped(values: Array, before: int | None, turn: int) -> Array:
     """A counter that starts again at 0 after `turn`, made to run on: int64 [N]; `before` is its last value, running on.
 
     A fall by more than half a turn is a new turn; a smaller one is a time that really goes back. A rise by all but 1/512 of a
@@ -80,7 +80,7 @@ def _events(word: Array, mask: Array | None, state: State) -> tuple[Columns, Sta
     """Columns of words uint32 [N], each with a mask uint32 [N] of the pixels from its x on; None is one pixel each."""
     kind = (word >> 28).astype(np.uint8)
     ticks = np.flatnonzero(kind == TIME_HIGH)
-    high = turned(word[ticks] & 0x0FFFFFFF, state.high, TURN)
+    high = unwrapped(word[ticks] & 0x0FFFFFFF, state.high, TURN)
     event = np.flatnonzero(kind <= ON)
     # Words [0, ticks[0]) keep the time from before the block, [ticks[0], ticks[1]) have that of ticks[0], and so on.
     counts = np.diff(np.searchsorted(event, ticks), prepend=0, append=len(event))

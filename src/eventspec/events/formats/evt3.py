@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from eventspec.events.formats.evt2 import turned
+from eventspec.events.formats.evt2 import unwrapped
 from eventspec.events.formats.sequential import Step, words
 from eventspec.events.formats.source import Columns
 
@@ -77,7 +77,7 @@ def _times(word: Array, kind: Array, done: Array, state: State) -> tuple[Array, 
     value = word[ticks] & np.uint16(0xFFF)
     is_high = kind[ticks] == TIME_HIGH
     highs = np.flatnonzero(is_high)
-    high = turned(value[highs], state.high, TURN)
+    high = unwrapped(value[highs], state.high, TURN)
     base = np.repeat(np.concatenate(([state.high or 0], high)), np.diff(highs, prepend=0, append=len(ticks)))
     low = np.where(is_high, np.uint16(0), value)
     t = _spread((base << 12) + low, ticks, done, ((state.high or 0) << 12) + state.low)

@@ -48,7 +48,7 @@ class Format:
 
 
 HEAD_BYTES = 4096
-LONG_NOTE = "the file is long: its events stay in it, and are read and checked when they are asked for"
+LONG_NOTE = "the file is long: its events stay in it, and are read and checked when they are used"
 
 
 class SizeUnknown(BadInput):

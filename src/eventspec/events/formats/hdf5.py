@@ -16,7 +16,7 @@ import numpy as np
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import EventFile, SensorSize
-from eventspec.events.formats.source import CheckedSource, Columns, around
+from eventspec.events.formats.source import CheckedSource, Columns, hull
 from eventspec.events.stored import StoredStream, is_short
 from eventspec.events.stream import BLOCK, EVENT_BYTES, EventStream, Monotonic
 
@@ -214,7 +214,7 @@ class H5Source(CheckedSource):
             if first < 0 or last < first:
                 raise BadInput(f"{self._path}: t goes from {first} to {last}: sort the file, or read it with --monotonic clamp")
             return Window(first, last + 1)
-        return around(block.span for block in self.blocks())
+        return hull(block.span for block in self.blocks())
 
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """Checked events. Where times must not go back, a window is found by search, and nothing else is read."""

@@ -20,7 +20,7 @@ from eventspec.core import BadInput, Window
 from eventspec.events.formats import ros_messages
 from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, settled_size
 from eventspec.events.formats.ros_messages import ARRAYS, ENCODINGS, IMAGE
-from eventspec.events.formats.source import CheckedSource, around, meet
+from eventspec.events.formats.source import CheckedSource, hull, overlap
 from eventspec.events.stored import held
 from eventspec.events.stream import EventStream, Monotonic
 
@@ -217,7 +217,7 @@ class BagSource(CheckedSource):
         return self._bag.marks[-1].first + self._bag.marks[-1].count if self._bag.marks else 0
 
     def span(self) -> Window | None:
-        return around(mark.span for mark in self._bag.marks)
+        return hull(mark.span for mark in self._bag.marks)
 
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """Checked events, message by message; those outside the window are not parsed."""
@@ -244,7 +244,7 @@ class BagSource(CheckedSource):
             return False
         # Lifted times may lie as late as the latest before them.
         late = max(mark.span.end_us, mark.latest + 1) if self._monotonic == "clamp" else mark.span.end_us
-        return meet(Window(mark.span.start_us, late), window)
+        return overlap(Window(mark.span.start_us, late), window)
 
 
 FORMAT = Format(NAME, "ROS bags", matches, read)

@@ -16,7 +16,7 @@ import numpy as np
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import EventFile, SensorSize
-from eventspec.events.formats.source import CheckedSource, Columns, around, meet
+from eventspec.events.formats.source import CheckedSource, Columns, hull, overlap
 from eventspec.events.stored import StoredStream, held
 from eventspec.events.stream import EventStream, Monotonic, Named
 
@@ -85,7 +85,7 @@ class Sequential(CheckedSource, Generic[State]):
 
     def span(self) -> Window | None:
         self._finish()
-        return around(self._spans)
+        return hull(self._spans)
 
     def count(self) -> int:
         self._finish()
@@ -104,7 +104,7 @@ class Sequential(CheckedSource, Generic[State]):
                 if index == len(self._spans):
                     return self._next(file) if self._marks[-1].position < self._end else None
         span = self._spans[index]
-        if span is None or not meet(span, window):
+        if span is None or not overlap(span, window):
             return None
         mark = self._marks[index]
         columns = self._decode(file, mark.position, mark.state).columns

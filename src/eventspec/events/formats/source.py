@@ -11,7 +11,7 @@ import numpy as np
 from eventspec.core import Window
 from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
 from eventspec.events.stored import StoredStream
-from eventspec.events.stream import Block, EventStream, Monotonic, Named, Off, lags
+from eventspec.events.stream import Block, EventStream, Monotonic, Named, OffValue, lags
 
 
 class Columns(NamedTuple):
@@ -29,7 +29,7 @@ class CheckedSource:
     def __init__(self, path: Path, size: SensorSize, monotonic: Monotonic, named: Named | None = None) -> None:
         self.width, self.height = size
         self.ordered = monotonic != "keep"
-        self._path, self._monotonic, self._named, self._off = path, monotonic, named, Off()
+        self._path, self._monotonic, self._named, self._off = path, monotonic, named, OffValue()
         self._late, self._largest_lag_us = 0, 0
 
     def __str__(self) -> str:
@@ -51,12 +51,12 @@ class CheckedSource:
         return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
 
 
-def around(spans: Iterable[Window | None]) -> Window | None:
+def hull(spans: Iterable[Window | None]) -> Window | None:
     """The smallest window that holds all of these, None without any."""
     known = [span for span in spans if span is not None]
     return Window(min(span.start_us for span in known), max(span.end_us for span in known)) if known else None
 
 
-def meet(span: Window, window: Window | None) -> bool:
+def overlap(span: Window, window: Window | None) -> bool:
     """Whether two windows share a moment; None is all time."""
     return window is None or (span.start_us < window.end_us and window.start_us < span.end_us)
