@@ -17,12 +17,9 @@ LEAST_HELD = 1 << 20  # events that are held however small the file is
 class Source(Protocol):
     """A file of events that is read in parts. What it yields is checked; BadInput where a part cannot be used."""
 
-    @property
-    def width(self) -> int: ...
-    @property
-    def height(self) -> int: ...
-    @property
-    def ordered(self) -> bool: ...
+    width: int
+    height: int
+    ordered: bool
 
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """The events in order, or those of one window, in pieces of bounded size, none of them empty."""
@@ -69,7 +66,6 @@ class StoredStream(EventStream):
         return self
 
     def slice(self, window: Window) -> EventStream:
-        """Events with ``start_us <= t < end_us``, read from the file."""
         own = Window(window.start_us - self._shift_us, window.end_us - self._shift_us)
         part = EventStream.joined(self._source.blocks(own), self.width, self.height)
         return part.shifted(self._shift_us) if self._shift_us else part

@@ -78,17 +78,14 @@ class EventStream:
         return f"EventStream({len(self)} events, {self.width}x{self.height}, span={self.span})"
 
     def empty_copy(self) -> EventStream:
-        """The same sensor, without events."""
         return EventStream.empty(self.width, self.height)
 
     def read_only(self) -> EventStream:
-        """The same events, which cannot be written to through this stream."""
         columns = read_only(self.x), read_only(self.y), read_only(self.t), read_only(self.p)
         return EventStream(*columns, self.width, self.height, self.ordered)
 
     @classmethod
     def empty(cls, width: int, height: int) -> EventStream:
-        """A stream without events on a sensor of this size."""
         side = np.empty(0, np.uint16)
         return cls(side, side, np.empty(0, np.int64), np.empty(0, np.uint8), width, height)
 
@@ -174,7 +171,6 @@ class EventStream:
         return EventStream(x, y, t, p, self.width, self.height, self.ordered)
 
     def shifted(self, delta_us: int) -> EventStream:
-        """The same events, every time `delta_us` later."""
         return EventStream(self.x, self.y, self.t + np.int64(delta_us), self.p, self.width, self.height, self.ordered)
 
 

@@ -43,8 +43,6 @@ Activitynet_QA/
 
 
 class Tables(NamedTuple):
-    """The two files of a split."""
-
     split: str
     questions: Path
     answers: Path

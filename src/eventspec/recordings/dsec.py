@@ -31,7 +31,6 @@ DSEC/                                one folder, or train/ and test/, or one seq
 
 
 def is_sequence(folder: Path) -> bool:
-    """Whether a folder is a DSEC sequence: it has its events, or its images."""
     return _events(folder) is not None or _images(folder) is not None
 
 
@@ -69,7 +68,6 @@ def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic
 
 
 def inspect(path: Path) -> Report:
-    """Every sequence below the path, opened."""
     return opened(sequences(path), path, read_sequence, _lacks, f"<sequence>/{EVENTS[0]}, or <sequence>/{RECTIFIED[0]}")
 
 

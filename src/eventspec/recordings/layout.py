@@ -66,7 +66,6 @@ class Layout:
     questions: Callable[[Path, Path | None, str | None], QuestionSet] | None = None
 
     def matches(self, path: Path) -> bool:
-        """Whether the path is one of this data set."""
         return next(iter(self.contents(path)), None) is not None
 
 
@@ -97,7 +96,8 @@ def opened(
     """
 
     def inspect(path: Path) -> Finding:
-        name, missing = relative(path, root), list[str]()
+        name = root.resolve().name if path == root else path.relative_to(root).as_posix()
+        missing: list[str] = []
         try:
             missing += [f"{name}/{absent}" for absent in lacks(path)]
             found = read(path)
@@ -131,11 +131,6 @@ def listed(folder: Path) -> list[Path]:
         return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
     except OSError as error:
         raise BadInput(f"{folder}: cannot be listed ({error.strerror}): check the path and its permissions") from None
-
-
-def relative(path: Path, root: Path) -> str:
-    """The path as it reads below the root; the name of the root for the root itself."""
-    return root.resolve().name if path == root else path.relative_to(root).as_posix()
 
 
 def records(path: Path) -> list[dict[str, Any]]:

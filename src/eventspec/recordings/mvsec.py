@@ -41,7 +41,6 @@ def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Mono
 
 
 def inspect(path: Path) -> Report:
-    """Every data file at or below the path, opened."""
     return opened(data_files(path), path, read_data, _lacks, "<sequence>_data.hdf5")
 
 

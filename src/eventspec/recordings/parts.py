@@ -44,7 +44,6 @@ def meeting_notes(events: EventStream | None, video: VideoClip | None, source: s
 
 
 def words(window: Window) -> str:
-    """The window as messages show it."""
     return f"[{window.start_us}, {window.end_us}) us"
 
 

@@ -212,7 +212,6 @@ def _of_contents(found: Contents, source_format: str) -> Recording:
 
 
 def _unwanted(path: Path, what: str, name: str) -> BadInput:
-    """For a setting that would be passed over."""
     meant = {"sensor_size": "events in a file that does not state its sensor", "fps": "folders of images without times"}
     return BadInput(f"{path}: is {what}, and {name} is for {meant[name]}: leave it out")
 
@@ -240,7 +239,6 @@ def _of_video(path: Path, source_format: str, found: VideoFile) -> Recording:
 
 
 def _on_one_clock(stream: EventStream, clip: VideoClip, source: str) -> tuple[EventStream, VideoClip, tuple[str, ...]]:
-    """Both parts on one clock, and what was assumed for it."""
     events, frames = stream.span, clip.span
     if events is None or frames is None:
         return stream, clip, ()

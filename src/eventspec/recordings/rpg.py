@@ -19,7 +19,6 @@ LONGEST_S = 1e12
 
 
 def is_sequence(folder: Path) -> bool:
-    """Whether a folder has the events as text, or the list of images."""
     return (folder / EVENTS).is_file() or (folder / IMAGES).is_file()
 
 
@@ -53,7 +52,6 @@ def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic
 
 
 def _frames(folder: Path, notes: list[str]) -> VideoFile | None:
-    """The listed images, None without any."""
     listed = folder / IMAGES
     if not listed.is_file():
         if (folder / IMAGE_FOLDER).is_dir() and image_paths(folder / IMAGE_FOLDER):

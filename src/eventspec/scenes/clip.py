@@ -118,7 +118,6 @@ def _trend(mover: Mover, ego: Ego) -> str:
 
 
 def check_split(split: str) -> None:
-    """BadInput for a split that does not exist."""
     if split not in SPLITS:
         raise BadInput(f"split {split!r} does not exist: choose one of {', '.join(SPLITS)}")
 

@@ -41,7 +41,6 @@ def _colour(facts: Facts) -> str:
 
 
 def _nearest(phrase: Callable[[RoadUser], str]) -> Callable[[Facts], str]:
-    """An answer about the nearest road user alone."""
     return lambda facts: f"{phrase(facts.users[0])}." if facts.users else NONE
 
 
@@ -64,7 +63,6 @@ def _safe(facts: Facts) -> str:
 
 # ------------------------------------------------------------------------------------------------------------- long answers
 def _list(order: Callable[[tuple[RoadUser, ...]], list[RoadUser]]) -> Callable[[Facts], str]:
-    """All road users in an order."""
     return lambda facts: "; ".join(map(described, order(facts.users))).capitalize() + "." if facts.users else NONE
 
 

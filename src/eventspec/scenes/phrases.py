@@ -24,12 +24,10 @@ DOING = {
 
 
 def thing(user: RoadUser) -> str:
-    """Kind, and colour where it has one."""
     return f"{user.colour} {user.kind}" if user.colour else user.kind
 
 
 def place(user: RoadUser) -> str:
-    """Distance and side."""
     return f"{user.distance_m} m ahead" if user.side == "ahead" else f"{user.distance_m} m to the {user.side}"
 
 

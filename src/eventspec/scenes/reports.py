@@ -102,7 +102,6 @@ def change(facts: Facts) -> str:
 
 
 def _path(user: RoadUser) -> str:
-    """Across the picture, and in depth."""
     across = f"always {_THERE[user.side_first]}"
     if user.side_first != user.side_last:
         across = f"first {_THERE[user.side_first]}, then {_THERE[user.side_last]}"

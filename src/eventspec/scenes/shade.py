@@ -58,8 +58,6 @@ class Ground(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a shader knows of a part."""
-
     paint: float
     colour: Colour
     half_l: float

@@ -88,7 +88,6 @@ def _row(at: tuple[float, float], solid: Solid, heading: tuple[float, float] = (
 
 
 def _blocked(world: World, low: float, high: float, margin: float) -> bool:
-    """Whether [low, high] along our road touches the crossing road."""
     if world.junction is None:
         return False
     return high > world.junction.road[0] - margin and low < world.junction.road[1] + margin
@@ -172,7 +171,6 @@ _VEHICLES = {
 
 
 def _vehicle(mover: Mover, owner: int, rows: list[list[float]]) -> None:
-    """Shadow, bodies and wheels."""
     _shadow(mover, rows)
     look = mover.look
     if mover.kind == "car":

@@ -111,7 +111,6 @@ class Mover:
         return x - half_x - margin, y - half_y - margin, x + half_x + margin, y + half_y + margin
 
     def corners(self, time_s: float) -> tuple[tuple[float, float], ...]:
-        """The four footprint corners (x, y) at a clip time."""
         x0, y0, x1, y1 = self.bounds(time_s)
         return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
 

@@ -54,7 +54,6 @@ class VideoClip:
 
     @property
     def span(self) -> Window | None:
-        """The smallest window that holds every frame, or None without frames."""
         return Window(int(self.times_us[0]), int(self.times_us[-1]) + 1) if len(self) else None
 
     def slice(self, window: Window) -> VideoClip:
@@ -63,16 +62,13 @@ class VideoClip:
         return VideoClip(self.frames[first:last], self.times_us[first:last])
 
     def empty_copy(self) -> VideoClip:
-        """The same camera, without frames."""
         return VideoClip(self.frames[:0], self.times_us[:0])
 
     def read_only(self) -> VideoClip:
-        """The same frames, which cannot be written to through this clip."""
         frames = read_only(self.frames) if isinstance(self.frames, np.ndarray) else self.frames
         return VideoClip(frames, read_only(self.times_us))
 
     def shifted(self, delta_us: int) -> VideoClip:
-        """The same frames, every time `delta_us` later."""
         return VideoClip(self.frames, self.times_us + np.int64(delta_us))
 
 

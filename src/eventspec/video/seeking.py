@@ -83,7 +83,6 @@ class SeekingReader:
         return None
 
     def _from_start(self) -> Iterator[tuple[int, Any]]:
-        """(mark, frame) of the whole file."""
         self._open.close()
         self._container = self._open.enter_context(opened(self._path))
         for number, frame in enumerate(self._container.decode(self._container.streams.video[0])):

@@ -89,7 +89,6 @@ def _remembered(read: ReadFrame, shape: tuple[int, int, int]) -> ReadFrame:
 
 
 def is_short(count: int, height: int, width: int) -> bool:
-    """Whether so many frames are held in memory."""
     return count * height * width * 3 <= HELD_BYTES
 
 

@@ -110,7 +110,6 @@ class _Packets:
 
     @property
     def first(self) -> int | None:
-        """The event stream that is read."""
         return min((number for number, stream in self.streams.items() if stream["type"] == "events"), default=None)
 
 

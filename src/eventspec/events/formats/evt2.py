@@ -58,7 +58,6 @@ def unwrapped(values: Array, before: int | None, turn: int) -> Array:
 
 
 def decode(file: BinaryIO, position: int, state: State) -> Step[State]:
-    """One block of EVT 2.0."""
     word = words(file, position, "<u4", BLOCK)
     columns, state = _events(word, None, state)
     return Step(columns, position + 4 * len(word), state)

@@ -40,7 +40,6 @@ class State(NamedTuple):
 
 
 def decode(file: BinaryIO, position: int, state: State) -> Step[State]:
-    """One block of EVT 3.0."""
     word = words(file, position, "<u2", BLOCK)
     kind = (word >> 12).astype(np.uint8)
     single = kind == ADDR_X

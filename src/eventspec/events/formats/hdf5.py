@@ -106,7 +106,6 @@ def dataset(file: Any, name: str, path: Path, axes: int = 1, fields: tuple[str, 
 
 
 def number(value: Any, name: str, path: Path) -> int:
-    """One whole number, from an attribute or a dataset's value."""
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "iu":
         raise BadInput(f"{path}: {name} is not one whole number: store it as an integer")
@@ -226,7 +225,6 @@ class H5Source(CheckedSource):
             yield from self._pieces(table, window, first, last, BLOCK)
 
     def whole(self, table: Table) -> EventStream:
-        """Every event of an open file, checked, in memory."""
         return EventStream.joined(self._pieces(table, None, 0, self._count, table.at_once), self.width, self.height)
 
     def _pieces(self, table: Table, window: Window | None, first: int, last: int, step: int) -> Iterator[EventStream]:

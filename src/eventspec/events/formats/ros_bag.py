@@ -34,7 +34,6 @@ Message = tuple[int, bytes]
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder is a ROS 2 bag."""
     try:
         with (folder / METADATA).open("rb") as file:
             return MARK in file.read(4096)
@@ -197,7 +196,6 @@ class _Pictures:
             raise BadInput(f"{self._bag.path}: image {number} of {self._bag.images} cannot be read ({error})") from None
 
     def _from(self, number: int) -> Iterator[Message]:
-        """The messages from a place on."""
         start = self._bag.stamps[number][0]
         skipped = number - next(place for place, (stamp, _) in enumerate(self._bag.stamps) if stamp == start)
         with self._bag.reader() as reader:
@@ -207,8 +205,6 @@ class _Pictures:
 
 
 class BagSource(CheckedSource):
-    """A `Source` over the messages of events of a bag."""
-
     def __init__(self, bag: Bag, size: SensorSize, monotonic: Monotonic) -> None:
         super().__init__(bag.path, size, monotonic)
         self._bag = bag

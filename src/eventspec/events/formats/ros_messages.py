@@ -87,8 +87,6 @@ def _columns(rows: np.ndarray[Any, Any]) -> Columns:
 
 
 class _Reader:
-    """Reads the fields of one message, one after the other."""
-
     def __init__(self, raw: bytes, cdr: bool) -> None:
         self._raw, self._cdr, self._at = raw, cdr, 0
         if cdr:

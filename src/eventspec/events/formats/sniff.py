@@ -80,7 +80,6 @@ def read_events(path: Path | str, sensor_size: SensorSize | None = None, monoton
 
 
 def describe(head: bytes) -> str:
-    """What the first bytes of a file look like, in words."""
     for start, words in KNOWN_STARTS:
         if head.startswith(start):
             return words
