@@ -9,7 +9,7 @@ import numpy as np
 from eventspec.scenes import shapes
 from eventspec.scenes.render import HORIZON, Camera, Stage, build_stage, develop, render
 from eventspec.scenes.shade import CAMERA_M
-from eventspec.scenes.world import MID_S, World, make_world
+from eventspec.scenes.world import FOCAL_WIDTHS, MID_S, World, make_world
 
 
 def world_where(**wanted: object) -> World:
@@ -47,7 +47,7 @@ def test_the_ray_caster_sees_what_a_plain_ray_box_test_sees() -> None:
     still = whole.parts[:, shapes.SWING] == 0.0
     stage = replace(whole, parts=whole.parts[boxes & still], face_light=whole.face_light[boxes & still])
     ids = render(world, stage, camera, [MID_S], [], [0]).ids[0]
-    count, focal = camera.samples, camera.focal_px
+    count, focal = camera.samples, FOCAL_WIDTHS * camera.width
     checked = 0
     for row, column in zip(rng.integers(0, ids.shape[0], 600), rng.integers(0, ids.shape[1], 600), strict=True):
         u = ((column + 0.5) / count - camera.width / 2) / focal

@@ -79,17 +79,10 @@ class _Layout:
     whole_end: int
 
 
-class _Packet(NamedTuple):
-    """Where a packet lies: its first byte and the one after its last."""
-
-    start: int
-    end: int
-
-
 class _Shot(NamedTuple):
-    """A frame without its pixels. shape (H, W); begin and end of its exposure, 0 where unknown, and t int64 us."""
+    """A frame without its pixels. packet: its bytes in the file; shape (H, W); begin and end of its exposure, 0 where unknown, and t int64 us."""
 
-    packet: _Packet
+    packet: range
     shape: tuple[int, int]
     t: int
     begin: int
@@ -188,7 +181,7 @@ def _packets(path: Path, layout: _Layout) -> _Packets:
                 end = layout.starts[count + 1] if count + 1 < len(layout.starts) else layout.end
                 frame = packet["frame"]
                 times = frame["t"], frame["exposure_begin_t"], frame["exposure_end_t"]
-                shot = _Shot(_Packet(layout.starts[count], end), frame["pixels"].shape[:2], *times)
+                shot = _Shot(range(layout.starts[count], end), frame["pixels"].shape[:2], *times)
                 packets.shots.setdefault(packet["stream_id"], []).append(shot)
             count += 1
     except BaseException as error:
@@ -202,7 +195,7 @@ def _packets(path: Path, layout: _Layout) -> _Packets:
     return packets
 
 
-def _decoded(file: BinaryIO, layout: _Layout, chosen: list[_Packet]) -> list[dict[str, Any]]:
+def _decoded(file: BinaryIO, layout: _Layout, chosen: list[range]) -> list[dict[str, Any]]:
     """Some packets of the file, decoded. `aedat` reads files from the front only: they are put into a small one."""
     import aedat
 
@@ -213,7 +206,7 @@ def _decoded(file: BinaryIO, layout: _Layout, chosen: list[_Packet]) -> list[dic
                 part.write(layout.head)
                 for packet in chosen:
                     file.seek(packet.start)
-                    part.write(file.read(packet.end - packet.start))
+                    part.write(file.read(len(packet)))
             found = list(islice(aedat.Decoder(str(path)), len(chosen)))
             if len(found) < len(chosen):
                 raise ValueError(f"{len(found)} of {len(chosen)} packets")
@@ -263,7 +256,7 @@ def _decoder(layout: _Layout, stream: int, end: int) -> Decode[None]:
     """The decoder of one stream's packets before byte `end`; those of other streams are passed over."""
 
     def decode(file: BinaryIO, position: int, state: None) -> Step[None]:
-        chosen: list[_Packet] = []
+        chosen: list[range] = []
         size = 0
         while position < end and size < BLOCK_BYTES:
             file.seek(position)
@@ -271,8 +264,8 @@ def _decoder(layout: _Layout, stream: int, end: int) -> Decode[None]:
             if len(head) < PACKET_HEAD.size:
                 raise BadInput(f"{file.name}: ends at byte {position}, before byte {end}: was it changed meanwhile?")
             number, length = PACKET_HEAD.unpack(head)
-            packet = _Packet(position, position + PACKET_HEAD.size + length)
-            position = packet.end
+            packet = range(position, position + PACKET_HEAD.size + length)
+            position = packet.stop
             if number == stream:
                 chosen.append(packet)
                 size += length
