@@ -45,7 +45,8 @@ def test_the_ray_caster_sees_what_a_plain_ray_box_test_sees() -> None:
     whole, camera, rng = build_stage(world), Camera(), np.random.default_rng(0)
     boxes = whole.parts[:, shapes.SHAPE] == shapes.BOX
     still = whole.parts[:, shapes.SWING] == 0.0
-    stage = replace(whole, parts=whole.parts[boxes & still], face_light=whole.face_light[boxes & still])
+    kept = boxes & still
+    stage = whole._replace(parts=whole.parts[kept], looks=whole.looks[kept], face_light=whole.face_light[kept])
     ids = render(world, stage, camera, [MID_S], [], [0]).ids[0]
     count, focal = camera.samples, FOCAL_WIDTHS * camera.width
     checked = 0

@@ -10,19 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eventspec.core import BadInput
-from eventspec.recordings.layout import (
-    Finding,
-    Layout,
-    Part,
-    QuestionSet,
-    Report,
-    Row,
-    listed,
-    records,
-    reported,
-    shown,
-    text_of,
-)
+from eventspec.recordings import layout
+from eventspec.recordings.layout import listed, records, shown, text_of
 from eventspec.recordings.native import TOML_NAME
 from eventspec.video.decode import VIDEO_SUFFIXES
 
@@ -60,14 +49,14 @@ def tables(path: Path) -> list[Tables]:
     return found
 
 
-def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> QuestionSet:
+def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> layout.QuestionSet:
     """The questions of one split, or of all that are there, whose videos are there."""
     found = tables(path)
     if split is not None:
         found = [pair for pair in found if pair.split == split]
         if not found:
             raise BadInput(f"{path}: has no {split}_q.json: choose one of {', '.join(SPLITS)}, or download it")
-    rows: list[Row] = []
+    rows: list[layout.Row] = []
     missing: list[str] = []
     for pair in found:
         videos = _videos(path, pair.split, recordings)
@@ -75,18 +64,18 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
         absent = dict.fromkeys(name for name, *_ in asked if _video(videos, name) is None)
         missing += [f"v_{name}: no video of this name ({pair.split})" for name in absent]
         rows += [
-            Row(video, kind, question, answer, id)
+            layout.Row(video, kind, question, answer, id)
             for name, kind, question, answer, id in asked
             if (video := _video(videos, name)) is not None
         ]
     videos_only = any(row.recording.is_file() for row in rows)
-    return QuestionSet(tuple(rows), tuple(missing), (NO_EVENTS,) if videos_only else ())
+    return layout.QuestionSet(tuple(rows), tuple(missing), (NO_EVENTS,) if videos_only else ())
 
 
-def inspect(path: Path) -> Report:
+def inspect(path: Path) -> layout.Report:
     """Every split: questions, by kind, and videos; videos are not opened."""
 
-    def split(pair: Tables) -> Finding:
+    def split(pair: Tables) -> layout.Finding:
         absent = [file.name for file in pair[1:] if not file.is_file()]
         if absent:
             return None, absent, None
@@ -98,9 +87,9 @@ def inspect(path: Path) -> Report:
         names = {name for name, *_ in asked}
         kinds = Counter(kind for _, kind, *_ in asked)
         facts: dict[str, int | None] = {"questions": len(asked), "videos": len(names) - len(missing), "of": len(names)}
-        return Part(pair.split, {**facts, **{kind: kinds[kind] for kind in KINDS if kinds[kind]}}), missing, None
+        return layout.Part(pair.split, {**facts, **{kind: kinds[kind] for kind in KINDS if kinds[kind]}}), missing, None
 
-    return reported(tables(path), split, ("test_q.json", "test_a.json"))
+    return layout.reported(tables(path), split, ("test_q.json", "test_a.json"))
 
 
 def _joined(pair: Tables) -> list[tuple[str, str, str, str, str]]:
@@ -151,4 +140,4 @@ def _video(videos: dict[str, Path], name: str) -> Path | None:
     return videos.get(f"v_{name}") or videos.get(name)
 
 
-LAYOUT = Layout(NAME, "ActivityNet-QA", TREE, tables, inspect, questions)
+LAYOUT = layout.Layout(NAME, "ActivityNet-QA", TREE, tables, inspect, questions)

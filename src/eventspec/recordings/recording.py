@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from eventspec.core import BadInput, Stream, Window
 from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised, ros_bag
 from eventspec.events.formats.family import settled_size
+from eventspec.events.formats.source import hull
 from eventspec.events.stream import EventStream, Monotonic
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
@@ -51,8 +52,8 @@ class Recording:
         folder, or a bundled clip as "example:street" or "example:davis"; seen from its content.
 
         `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times.
-        Raises BadInput, one line, for anything that cannot be read, and for a size or a rate where none is wanted; SizeUnknown,
-        which is one, where only the size is missing.
+        Raises BadInput, one line, for anything that cannot be read, and for a size or a rate where none is wanted; its subclass
+        SizeUnknown where only the size is missing.
         """
         path = examples.place(path)
         if path.name == native.TOML_NAME or rpg.is_part(path):
@@ -135,10 +136,10 @@ class Recording:
     @property
     def span(self) -> Window:
         """The smallest window that holds every event and every frame; BadInput when there is neither."""
-        spans = [part.span for part in self.streams.values() if part.span is not None]
-        if not spans:
+        span = hull(part.span for part in self.streams.values())
+        if span is None:
             raise BadInput(f"{self.name}: the recording has neither events nor frames")
-        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+        return span
 
     def window(self, start_us: int | None, end_us: int | None) -> Window | None:
         """The window a person named by one or both ends, None for the whole; an end left out is the recording's own.
@@ -154,9 +155,9 @@ class Recording:
             return Window(start, end)
         both = start_us is not None and end_us is not None
         asked = f"[{start}, {end}) us" if both else f"up to {end} us" if start_us is None else f"from {start} us on"
-        wrong = (
-            "is outside the recording" if not both or start < end else "is empty" if start == end else "ends before it begins"
-        )
+        wrong = "is outside the recording"
+        if both and start >= end:
+            wrong = "is empty" if start == end else "ends before it begins"
         raise BadInput(f"{self.name}: the window {asked} {wrong}: the recording spans {words(span)}, choose a part of that")
 
     def slice(self, window: Window | None) -> Recording:
@@ -168,9 +169,8 @@ class Recording:
             return self
         span = self.span
         if window.start_us >= span.end_us or window.end_us <= span.start_us:
-            raise BadInput(
-                f"{self.name}: the window {words(window)} is outside the recording {words(span)}: choose one inside it"
-            )
+            where = f"the window {words(window)} is outside the recording {words(span)}"
+            raise BadInput(f"{self.name}: {where}: choose one inside it")
         notes = self.notes
         if window.start_us < span.start_us or window.end_us > span.end_us:
             notes = (*notes, f"the window {words(window)} reaches beyond the recording {words(span)}")

@@ -102,8 +102,7 @@ class SeekingReader:
             self._container.seek(key, stream=stream)
         except av.FFmpegError:  # a container without seeking
             return
-        first: int | None = None
-        begun = False
+        first, begun = None, False
         for packet in self._container.demux(stream):
             if first is None:
                 if not packet.is_keyframe or packet.pts is None:

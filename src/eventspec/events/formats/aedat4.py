@@ -80,7 +80,8 @@ class _Layout:
 
 
 class _Shot(NamedTuple):
-    """A frame without its pixels. packet: its bytes in the file; shape (H, W); begin and end of its exposure, 0 where unknown, and t int64 us."""
+    """A frame without its pixels: its bytes in the file, its shape (H, W), t and the begin and end of its exposure (0 where
+    unknown), int64 us."""
 
     packet: range
     shape: tuple[int, int]
