@@ -7,7 +7,7 @@ import pytest
 
 from eventspec.core import BadInput, Window
 from eventspec.events import EventStream
-from eventspec.events.disturb import blank, noise, scattered, thinned
+from eventspec.events.disturb import blank, noise, scattered
 
 
 @pytest.fixture
@@ -43,13 +43,6 @@ def test_noise_on_nothing_needs_a_window() -> None:
     assert len(noise(nothing, 5.0, np.random.default_rng(0), Window(0, 1_000_000))) > 0
 
 
-def test_thinning_keeps_a_share_in_order(stream: EventStream) -> None:
-    assert len(thinned(stream, 0.0, np.random.default_rng(0))) == 0
-    assert len(thinned(stream, 1.0, np.random.default_rng(0))) == 1000
-    half = thinned(stream, 0.5, np.random.default_rng(0))
-    assert 400 < len(half) < 600 and (np.diff(half.t) >= 0).all()
-
-
 def test_scattering_keeps_times_and_polarities(stream: EventStream) -> None:
     moved = scattered(stream, np.random.default_rng(0))
     assert np.array_equal(moved.t, stream.t) and np.array_equal(moved.p, stream.p)
@@ -59,5 +52,3 @@ def test_scattering_keeps_times_and_polarities(stream: EventStream) -> None:
 def test_impossible_amounts_are_refused(stream: EventStream) -> None:
     with pytest.raises(BadInput):
         noise(stream, -1, np.random.default_rng(0))
-    with pytest.raises(BadInput):
-        thinned(stream, 1.5, np.random.default_rng(0))

@@ -304,5 +304,7 @@ def test_colour_frames_of_aedat4_come_as_rgb(tmp_path: Path) -> None:
     path.write_bytes(zlib.decompress(base64.b64decode(COLOUR)))
     assert b"\x14\x0a\xff" in path.read_bytes(), "the file itself holds blue, green, red"
     found = open_events(path)
-    assert found.frames is not None
-    assert found.frames.tolist() == [[[[255, 10, 20], [3, 240, 5], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [1, 2, 250]]]]
+    assert encoders.frames_of(found) is not None
+    assert encoders.frames_of(found).tolist() == [
+        [[[255, 10, 20], [3, 240, 5], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [1, 2, 250]]]
+    ]

@@ -18,7 +18,7 @@ from eventspec.scenes.facts import (
     Facts,
     RoadUser,
 )
-from eventspec.scenes.language import KINDS_OF_QUESTION, every_wording, questions
+from eventspec.scenes.language import FORMS, every_wording, questions
 
 
 def drawn(seed: int) -> Facts:
@@ -46,7 +46,7 @@ def test_every_question_has_one_answer_that_depends_on_the_facts_only(seed: int)
     assert len(known) == len(every_wording(facts))
     for order in range(3):
         asked = questions(facts, order)
-        assert sorted(qa.kind for qa in asked) == sorted(KINDS_OF_QUESTION)
+        assert sorted(qa.kind for qa in asked) == sorted(FORMS)
         assert all(known[qa.kind, qa.question] == qa.answer for qa in asked)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from eventspec.scenes import shapes
 from eventspec.scenes.render import HORIZON, Camera, Stage, build_stage, develop, render
 from eventspec.scenes.shade import CAMERA_M
-from eventspec.scenes.world import MID_S, World, make_world
+from eventspec.scenes.world import FOCAL_WIDTHS, MID_S, World, make_world
 
 
 def world_where(**wanted: object) -> World:
@@ -45,9 +45,10 @@ def test_the_ray_caster_sees_what_a_plain_ray_box_test_sees() -> None:
     whole, camera, rng = build_stage(world), Camera(), np.random.default_rng(0)
     boxes = whole.parts[:, shapes.SHAPE] == shapes.BOX
     still = whole.parts[:, shapes.SWING] == 0.0
-    stage = replace(whole, parts=whole.parts[boxes & still], face_light=whole.face_light[boxes & still])
+    kept = boxes & still
+    stage = whole._replace(parts=whole.parts[kept], looks=whole.looks[kept], face_light=whole.face_light[kept])
     ids = render(world, stage, camera, [MID_S], [], [0]).ids[0]
-    count, focal = camera.samples, camera.focal_px
+    count, focal = camera.samples, FOCAL_WIDTHS * camera.width
     checked = 0
     for row, column in zip(rng.integers(0, ids.shape[0], 600), rng.integers(0, ids.shape[1], 600), strict=True):
         u = ((column + 0.5) / count - camera.width / 2) / focal
@@ -74,7 +75,7 @@ def test_night_is_dark_and_noisy_and_day_is_bright() -> None:
         stage = build_stage(replace(world, light=light))
         shots = render(world, stage, Camera(), [MID_S], [0], [])
         frames[light] = develop(shots.rgb, stage.light, np.random.default_rng(0))[0].astype(float)
-        clean = develop(shots.rgb, np.where(np.arange(len(stage.light)) == 17, 0.0, stage.light), np.random.default_rng(0))[0]
+        clean = develop(shots.rgb, stage.light._replace(noise=0.0), np.random.default_rng(0))[0]
         frames[light, "noise"] = np.abs(frames[light] - clean)
     assert frames["day"].mean() > 1.1 * frames["dusk"].mean() > 1.5 * frames["night"].mean()
     assert frames["night", "noise"].mean() > 1.5 * frames["day", "noise"].mean()

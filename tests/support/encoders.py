@@ -12,6 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from eventspec.events.formats import EventFile
+
 Numbers = Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 Events = list[tuple[int, int, int, int]]
 
@@ -208,3 +210,11 @@ def write(path: Path, name: str, events: int, seed: int = 3) -> Path:
     side = {"nmnist-bin": (34, 34), "mvsec-hdf5": (346, 260)}.get(name, (640, 480))
     path.write_bytes(ENCODERS[name](**street(events, *side, seed)))
     return path
+
+
+def frames_of(found: EventFile) -> Any:
+    """All frames of an event file, uint8 [K, H, W, 3]; None without."""
+    if found.picture is None or found.frame_times_us is None:
+        return None
+    rows = [found.picture(place) for place in range(len(found.frame_times_us))]
+    return np.stack(rows) if rows else np.empty((0, *found.frame_shape, 3), np.uint8)

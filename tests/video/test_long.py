@@ -14,8 +14,7 @@ import pytest
 
 from eventspec.core import BadInput, Window
 from eventspec.video import decode, open_video, packets, seeking, stored
-from eventspec.video.decode import LONG_NOTE
-from eventspec.video.stored import StoredFrames
+from eventspec.video.stored import LONG_NOTE, StoredFrames
 
 FRAMES = 61
 HEIGHT, WIDTH = 48, 64

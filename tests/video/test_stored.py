@@ -15,8 +15,7 @@ from PIL import Image
 from eventspec.core import BadInput, Window
 from eventspec.recordings import Recording, write_native
 from eventspec.video import VideoClip, read_image_folder, stored
-from eventspec.video.images import LONG_NOTE
-from eventspec.video.stored import StoredFrames
+from eventspec.video.stored import LONG_NOTE, StoredFrames
 
 COUNT = 6
 WHOLE = np.arange(COUNT * 2 * 3 * 3, dtype=np.uint8).reshape(COUNT, 2, 3, 3)
@@ -51,12 +50,12 @@ def test_every_index_gives_what_the_array_gives(part: slice, places: Any) -> Non
 
 def test_only_the_frames_asked_for_are_read_and_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
+    monkeypatch.setattr(stored, "HELD_BYTES", 2 * WHOLE[0].nbytes)
     held = frames(read)
     part = held[2:]
     assert read == [] and part.shape == (4, 2, 3, 3)
     part[np.array([0, 3, 0])]
     assert read == [2, 5]
-    monkeypatch.setattr(stored, "HELD_BYTES", 2 * WHOLE[0].nbytes)
     held[0], held[5], held[2]
     assert read == [2, 5, 0, 2]  # 0 took the place of 2: frames are read, and so used, in ascending order
 

@@ -35,13 +35,6 @@ def noise(stream: EventStream, rate_hz: float, rng: np.random.Generator, window:
     return EventStream(x[order], y[order], times[order], p[order], stream.width, stream.height)
 
 
-def thinned(stream: EventStream, keep: float, rng: np.random.Generator) -> EventStream:
-    """Every event survives with probability `keep`, independently of the others."""
-    if not 0 <= keep <= 1:
-        raise BadInput(f"keep is {keep}: it must be in [0, 1]")
-    return stream.take(np.flatnonzero(rng.random(len(stream)) < keep))
-
-
 def scattered(stream: EventStream, rng: np.random.Generator) -> EventStream:
     """The same times and polarities at random pixels: the event rate stays, the scene is gone."""
     x = rng.integers(0, stream.width, len(stream)).astype(np.uint16)

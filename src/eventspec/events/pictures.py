@@ -27,18 +27,14 @@ class Pictures(NamedTuple):
 
 
 def pictures(stream: EventStream, representation: Representation = "red-blue", n: int = 5) -> Pictures:
-    """One picture for each of n equal-count slices; red is ON, blue is OFF, white is nothing.
-
-    BadInput for an unknown representation, n below 1, or more than `MOST_BYTES` in all.
-    """
+    """One picture for each of n equal-count slices; red is ON, blue is OFF, white is nothing. At most `MOST_BYTES` in all."""
     if representation not in get_args(Representation):
         raise BadInput(f"representation is {representation!r}: choose one of {', '.join(get_args(Representation))}")
     most = MOST_BYTES // (3 * stream.width * stream.height)
     if n > most:
-        problem = f"{n} pictures of {stream.width}x{stream.height} are too many at once"
-        raise BadInput(
-            f"{problem}: at most {most} fit into {MOST_BYTES >> 20} MB, choose fewer windows or a part of the recording"
-        )
+        many = f"{n} pictures of {stream.width}x{stream.height} are too many at once"
+        fit = f"at most {most} fit into {MOST_BYTES >> 20} MB"
+        raise BadInput(f"{many}: {fit}, choose fewer windows or a part of the recording")
     if representation == "red-blue":
         return Pictures(red_blue(stream, n), None)
     slices = [stream.take(slice(first, last)) for first, last in equal_counts(len(stream), n)]

@@ -22,10 +22,7 @@ PALETTE = np.array([(255, 255, 255), (0, 0, 255), (255, 0, 0)], np.uint8)
 
 # --------------------------------------------------------------------------------------------------------------- red / blue
 def red_blue_classes(stream: EventSlice, n: int = 5) -> Image:
-    """uint8 [n, H, W]: what the last event of each equal-count slice did at a pixel: 0 nothing, 1 OFF, 2 ON.
-
-    Slice i holds events ``i*(E//n)`` up to ``(i+1)*(E//n)``; the last slice takes the remainder as well.
-    """
+    """uint8 [n, H, W]: what the last event of each slice of `equal_counts` did at a pixel: 0 nothing, 1 OFF, 2 ON."""
     ranges = equal_counts(len(stream.t), n)
     pixels = _pixels(stream)
     marks = np.add(stream.p, np.uint8(1), dtype=np.uint8)
@@ -71,8 +68,7 @@ def red_blue(stream: EventSlice, n: int = 5, *, compat: bool = False) -> Image |
 # ------------------------------------------------------------------------------------------------------------ other pictures
 def count_image(stream: EventSlice) -> np.ndarray[Any, np.dtype[np.int64]]:
     """int64 [2, H, W]: how many OFF and ON events each pixel had."""
-    counts = _binned(stream, np.zeros(len(stream.t), np.intp), 1)
-    return counts.reshape(2, stream.height, stream.width)
+    return _binned(stream, np.zeros(len(stream.t), np.intp), 1).reshape(2, stream.height, stream.width)
 
 
 def histogram(stream: EventStream, bins: int = 5, clamp: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -116,8 +112,7 @@ def time_surface(
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
     """float32 [2, H, W]: exp(-(reference - t_last) / tau) per polarity, 0 where no event was; later events are ignored.
 
-    The reference is the time of the latest event unless given; both times are microseconds. BadInput for a tau that is not
-    above 0.
+    The reference is the time of the latest event unless given; both times are microseconds, tau above 0.
     """
     if not tau_us > 0:
         raise BadInput(f"tau_us is {tau_us}: it must be above 0")

@@ -45,20 +45,20 @@ class PixelModel:
     floor: float = 0.03
 
     def __post_init__(self) -> None:
-        rules = (
-            ("threshold", LEAST_THRESHOLD, 10.0),
-            ("spread", 0.0, 1.0),
-            ("noise_hz", 0.0, 100.0),
-            ("refractory_us", 0, 10**9),
-            ("floor", 0.001, 1.0),
-        )
-        for name, least, most in rules:
+        limits = {
+            "threshold": (LEAST_THRESHOLD, 10.0),
+            "spread": (0.0, 1.0),
+            "noise_hz": (0.0, 100.0),
+            "refractory_us": (0, 10**9),
+            "floor": (0.001, 1.0),
+        }
+        for name, (least, most) in limits.items():
             if not least <= getattr(self, name) <= most:
                 raise BadInput(f"{name} is {getattr(self, name)}: it must be {least} to {most}")
 
 
 class EventSensor:
-    """The pixels of one sensor, which remember what they saw. All chance comes from `rng`."""
+    """The pixels of one sensor, which remember what they saw. Every draw is from `rng`."""
 
     def __init__(self, width: int, height: int, model: PixelModel, rng: np.random.Generator) -> None:
         self.width, self.height, self.model = width, height, model
@@ -162,8 +162,7 @@ def simulate(
     """What an event camera might have seen of frames uint8 [K, H, W, 3] at times int64 [K] us, and notes on how.
 
     The 8-bit values are taken for luminance as they are, as v2e does. With `subframes` above 1, frames are blended linearly
-    in that many steps. One pair of frames is in memory at a time; `progress` is told the number of frames that are done.
-    Raises BadInput for fewer than two times, or more events than `LARGEST_EVENTS`.
+    in that many steps. One pair of frames is in memory at a time; `progress` is given the number of frames that are done.
     """
     if not 1 <= subframes <= 1000:
         raise BadInput(f"subframes is {subframes}: it must be 1 to 1000")
@@ -171,7 +170,7 @@ def simulate(
         raise BadInput(f"seed is {seed}: it must be at least 0")
     last_of_its_time = np.flatnonzero(np.diff(times_us, append=np.iinfo(np.int64).max))
     if len(last_of_its_time) < 2:
-        raise BadInput(f"{len(last_of_its_time)} frames with times of their own: events need at least two: give a longer video")
+        raise BadInput(f"{len(last_of_its_time)} frames with different times: events need at least two: give a longer video")
     _, height, width, _ = frames.shape
     expected = model.noise_hz * width * height * (int(times_us[-1]) - int(times_us[0])) / 1e6
     if expected > LARGEST_EVENTS:

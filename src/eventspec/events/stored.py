@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
-
 from eventspec.core import Window
 from eventspec.events.stream import EventStream
 
@@ -19,28 +17,22 @@ LEAST_HELD = 1 << 20  # events that are held however small the file is
 class Source(Protocol):
     """A file of events that is read in parts. What it yields is checked; BadInput where a part cannot be used."""
 
-    @property
-    def width(self) -> int: ...
-    @property
-    def height(self) -> int: ...
-    @property
-    def ordered(self) -> bool: ...
+    width: int
+    height: int
+    ordered: bool
 
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """The events in order, or those of one window, in pieces of bounded size, none of them empty."""
-        ...
 
     def span(self) -> Window | None:
         """The smallest window that holds every event; it may need a walk through the file the first time."""
-        ...
 
     def count(self) -> int:
         """How many events there are; it may need a walk through the file the first time."""
-        ...
 
 
 class StoredStream(EventStream):
-    """An `EventStream` whose events stay in the file until they are asked for.
+    """An `EventStream` whose events stay in the file until they are used.
 
     `slice` reads its part and gives a plain stream, `blocks` walks through everything in bounded memory. The columns x, y,
     t, p load the whole file, once: ask for a slice instead where you can. Events are checked when they are read.
@@ -50,7 +42,7 @@ class StoredStream(EventStream):
     _shift_us: int
 
     def __init__(self, source: Source, shift_us: int = 0) -> None:
-        # The record is frozen, and its columns are properties here, so its own few values go in directly.
+        # The record is frozen, and has no columns of its own here, so its few values go in directly.
         vars(self).update(_source=source, _shift_us=shift_us, width=source.width, height=source.height, ordered=source.ordered)
 
     def __len__(self) -> int:
@@ -59,21 +51,10 @@ class StoredStream(EventStream):
     def __repr__(self) -> str:
         return f"StoredStream({self.width}x{self.height}, in {self._source})"
 
-    @property
-    def x(self) -> np.ndarray[Any, np.dtype[np.uint16]]:
-        return self._whole.x
-
-    @property
-    def y(self) -> np.ndarray[Any, np.dtype[np.uint16]]:
-        return self._whole.y
-
-    @property
-    def t(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        return self._whole.t
-
-    @property
-    def p(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return self._whole.p
+    def __getattr__(self, name: str) -> Any:
+        if name in ("x", "y", "t", "p"):  # fields without a value of this instance's own
+            return getattr(self._whole, name)
+        raise AttributeError(name)
 
     @property
     def span(self) -> Window | None:
@@ -85,7 +66,6 @@ class StoredStream(EventStream):
         return self
 
     def slice(self, window: Window) -> EventStream:
-        """Events with ``start_us <= t < end_us``, read from the file."""
         own = Window(window.start_us - self._shift_us, window.end_us - self._shift_us)
         part = EventStream.joined(self._source.blocks(own), self.width, self.height)
         return part.shifted(self._shift_us) if self._shift_us else part

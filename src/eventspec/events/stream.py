@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
@@ -25,7 +25,7 @@ BLOCK = 1 << 17  # events in one block where a long stream is walked: they fit i
 
 
 @dataclass
-class Off:
+class OffValue:
     """How a file that is read in blocks writes OFF, 0 or -1, once its first such event was read: all blocks must agree."""
 
     value: int | None = None
@@ -41,10 +41,10 @@ class Block:
     first: int = 0
     latest: int = 0
     named: Named | None = None
-    off: Off = field(default_factory=Off)
+    off: OffValue = field(default_factory=OffValue)
 
-    def of(self, name: str, index: int) -> str:
-        """How the value of a column is called at one of these events."""
+    def value_name(self, name: str, index: int) -> str:
+        """How messages call the value of a column at one of these events."""
         index += self.first
         return self.named(name, index) if self.named is not None else f"{name}[{index}]"
 
@@ -78,17 +78,14 @@ class EventStream:
         return f"EventStream({len(self)} events, {self.width}x{self.height}, span={self.span})"
 
     def empty_copy(self) -> EventStream:
-        """The same sensor, without events."""
         return EventStream.empty(self.width, self.height)
 
     def read_only(self) -> EventStream:
-        """The same events, which nobody can write to through this stream."""
         columns = read_only(self.x), read_only(self.y), read_only(self.t), read_only(self.p)
         return EventStream(*columns, self.width, self.height, self.ordered)
 
     @classmethod
     def empty(cls, width: int, height: int) -> EventStream:
-        """A stream without events on a sensor of this size."""
         side = np.empty(0, np.uint16)
         return cls(side, side, np.empty(0, np.int64), np.empty(0, np.uint8), width, height)
 
@@ -107,29 +104,23 @@ class EventStream:
     ) -> EventStream:
         """Columns from outside (any numeric dtype, [E] each) as a stream; arrays of the right dtype are not copied.
 
-        Polarity may be bool, {0, 1} or {-1, 1}. Raises BadInput, one line with `source`, the field, the first bad index
-        (``t[5]``) and the remedy, for unequal lengths, NaN, negative or fractional values, events outside the sensor, and
-        (unless `monotonic` says otherwise) a time before its predecessor.
+        Polarity may be bool, {0, 1} or {-1, 1}. BadInput, with `source`, the field, the first bad index (``t[5]``) and the
+        remedy, for unequal lengths, values that are no whole numbers, events outside the sensor, and (unless `monotonic` says
+        otherwise) a time before its predecessor.
         """
         return cls.checked_block((x, y, t, p), width, height, Block(source), monotonic)
 
     @classmethod
     def checked_block(
-        cls,
-        columns: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
-        width: int,
-        height: int,
-        block: Block,
-        monotonic: Monotonic = "raise",
+        cls, columns: Sequence[ArrayLike], width: int, height: int, block: Block, monotonic: Monotonic
     ) -> EventStream:
         """As `checked`, of columns x, y, t and p that may be one block of a longer file."""
         if monotonic not in get_args(Monotonic):
             raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
         _check_sensor(width, height, block.source)
         x, y, t, p = (_whole(values, name, block) for name, values in zip("xytp", columns, strict=True))
-        counts = {"x": len(x), "y": len(y), "t": len(t), "p": len(p)}
-        if len(set(counts.values())) > 1:
-            lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
+        if len({len(x), len(y), len(t), len(p)}) > 1:
+            lengths = f"x {len(x)}, y {len(y)}, t {len(t)}, p {len(p)}"
             raise BadInput(f"{block}: the columns differ in length ({lengths}): every event needs x, y, t and p")
         times, ordered = _times(t, block, monotonic)
         return cls(
@@ -180,7 +171,6 @@ class EventStream:
         return EventStream(x, y, t, p, self.width, self.height, self.ordered)
 
     def shifted(self, delta_us: int) -> EventStream:
-        """The same events on a clock that shows `delta_us` more."""
         return EventStream(self.x, self.y, self.t + np.int64(delta_us), self.p, self.width, self.height, self.ordered)
 
 
@@ -194,7 +184,7 @@ def _check_sensor(width: int, height: int, source: str) -> None:
 def _refuse(place: Block, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
     """Raise for the first event where the bool column `bad` is true."""
     index = int(np.argmax(bad))
-    raise BadInput(f"{place}: {place.of(name, index)} is {values[index]}: {remedy}")
+    raise BadInput(f"{place}: {place.value_name(name, index)} is {values[index]}: {remedy}")
 
 
 def _whole(values: ArrayLike, name: str, place: Block) -> Column:
@@ -245,7 +235,7 @@ def _times(column: Column, place: Block, monotonic: Monotonic) -> tuple[np.ndarr
     index = 0 if late else int(np.argmax(times[1:] < times[:-1])) + 1
     before = latest if late else times[index - 1]
     raise BadInput(
-        f"{place}: {place.of('t', index)} is {times[index]}, before {place.of('t', index - 1)} = {before}: "
+        f"{place}: {place.value_name('t', index)} is {times[index]}, before {place.value_name('t', index - 1)} = {before}: "
         f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep" (command line: --monotonic clamp)'
     )
 
@@ -289,14 +279,7 @@ def _polarity(column: Column, place: Block) -> np.ndarray[Any, np.dtype[np.uint8
     if lowest < 1:
         off = place.off
         if off.value not in (None, lowest):
-            _refuse(
-                place,
-                "p",
-                column == lowest,
-                column,
-                f"OFF is {off.value} in events that were read before; write all of them one way",
-            )
+            remedy = f"OFF is {off.value} in events that were read before; write all of them one way"
+            _refuse(place, "p", column == lowest, column, remedy)
         off.value = lowest
-    if signed:
-        return (column > 0).view(np.uint8)
-    return column.astype(np.uint8, copy=False)
+    return (column > 0).view(np.uint8) if signed else column.astype(np.uint8, copy=False)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eventspec.core import BadInput
-from eventspec.recordings.layout import Layout, Part, Questions, Report, Row, listed, records, shown, text_of
+from eventspec.recordings import layout
+from eventspec.recordings.layout import listed, records, shown, text_of
 from eventspec.recordings.native import TOML_NAME
 from eventspec.video.decode import VIDEO_SUFFIXES
 
@@ -18,7 +19,9 @@ NAME = "activitynet-qa"
 SPLITS = ("train", "val", "test")
 KINDS = ("motion", "spatial", "temporal", "yes-no", "colour", "object", "location", "number", "other")
 """By the answer's `type`."""
-DEAF = "videos have no events: for methods that need them, `eventspec events simulate` each, and name the folder: --recordings"
+NO_EVENTS = (
+    "videos have no events: for methods that need them, `eventspec events simulate` each, and name the folder: --recordings"
+)
 
 TREE = """\
 Activitynet_QA/
@@ -29,8 +32,6 @@ Activitynet_QA/
 
 
 class Tables(NamedTuple):
-    """The two files of a split."""
-
     split: str
     questions: Path
     answers: Path
@@ -48,17 +49,14 @@ def tables(path: Path) -> list[Tables]:
     return found
 
 
-def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> Questions:
-    """The questions of one split, or of all that are there, whose videos are there.
-
-    Raises BadInput for a split that is not there, records of another shape, and questions without an answer.
-    """
+def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> layout.QuestionSet:
+    """The questions of one split, or of all that are there, whose videos are there."""
     found = tables(path)
     if split is not None:
         found = [pair for pair in found if pair.split == split]
         if not found:
             raise BadInput(f"{path}: has no {split}_q.json: choose one of {', '.join(SPLITS)}, or download it")
-    rows: list[Row] = []
+    rows: list[layout.Row] = []
     missing: list[str] = []
     for pair in found:
         videos = _videos(path, pair.split, recordings)
@@ -66,36 +64,32 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
         absent = dict.fromkeys(name for name, *_ in asked if _video(videos, name) is None)
         missing += [f"v_{name}: no video of this name ({pair.split})" for name in absent]
         rows += [
-            Row(video, kind, question, answer, id)
+            layout.Row(video, kind, question, answer, id)
             for name, kind, question, answer, id in asked
             if (video := _video(videos, name)) is not None
         ]
-    deaf = any(row.recording.is_file() for row in rows)
-    return Questions(tuple(rows), tuple(missing), (DEAF,) if deaf else ())
+    videos_only = any(row.recording.is_file() for row in rows)
+    return layout.QuestionSet(tuple(rows), tuple(missing), (NO_EVENTS,) if videos_only else ())
 
 
-def inspect(path: Path) -> Report:
+def inspect(path: Path) -> layout.Report:
     """Every split: questions, by kind, and videos; videos are not opened."""
-    parts: list[Part] = []
-    missing: list[str] = []
-    wrong: list[str] = []
-    for pair in tables(path):
+
+    def split(pair: Tables) -> layout.Finding:
         absent = [file.name for file in pair[1:] if not file.is_file()]
-        missing += absent
         if absent:
-            continue
+            return None, absent, None
         try:
             asked = _joined(pair)
-            found = questions(path, None, pair.split)
+            missing = questions(path, None, pair.split).missing
         except BadInput as error:
-            wrong.append(str(error))
-            continue
-        missing += found.missing
+            return None, (), error
         names = {name for name, *_ in asked}
         kinds = Counter(kind for _, kind, *_ in asked)
-        facts: dict[str, int | None] = {"questions": len(asked), "videos": len(names) - len(found.missing), "of": len(names)}
-        parts.append(Part(pair.split, {**facts, **{kind: kinds[kind] for kind in KINDS if kinds[kind]}}))
-    return Report(tuple(parts), tuple(missing) if parts or missing or wrong else ("test_q.json", "test_a.json"), tuple(wrong))
+        facts: dict[str, int | None] = {"questions": len(asked), "videos": len(names) - len(missing), "of": len(names)}
+        return layout.Part(pair.split, {**facts, **{kind: kinds[kind] for kind in KINDS if kinds[kind]}}), missing, None
+
+    return layout.reported(tables(path), split, ("test_q.json", "test_a.json"))
 
 
 def _joined(pair: Tables) -> list[tuple[str, str, str, str, str]]:
@@ -146,8 +140,4 @@ def _video(videos: dict[str, Path], name: str) -> Path | None:
     return videos.get(f"v_{name}") or videos.get(name)
 
 
-def _matches(path: Path) -> bool:
-    return path.is_dir() and bool(tables(path))
-
-
-LAYOUT = Layout(NAME, "ActivityNet-QA", TREE, _matches, inspect, questions)
+LAYOUT = layout.Layout(NAME, "ActivityNet-QA", TREE, tables, inspect, questions)

@@ -23,8 +23,6 @@ WANTED = "give (x, y, t, p), a structured array or a mapping with these names, o
 def stream_of(events: Events, sensor: SensorSize | None, monotonic: Monotonic, source: str) -> EventStream:
     """Events as a stream. Columns [E] of numbers, as a sequence x, y, t, p or under their usual names (as text files have
     them); t in whole microseconds, p bool, {0, 1} or {-1, 1}. `sensor` (width, height) may lack for an `EventStream` only.
-
-    BadInput for another layout, and for what `EventStream.checked` refuses.
     """
     if isinstance(events, EventStream):
         settled_size((events.width, events.height), sensor, source)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from eventspec.core import BadInput
 from eventspec.files import write_text
 from eventspec.recordings import activitynet_qa, dsec, eventgpt_json, mvsec
-from eventspec.recordings.layout import Layout, Questions, Report, opened
-from eventspec.recordings.parts import Parts
+from eventspec.recordings.layout import Layout, QuestionSet, Report, opened
+from eventspec.recordings.parts import Contents
 from eventspec.recordings.recording import Recording
 
 LAYOUTS: dict[str, Layout] = {
@@ -38,7 +38,7 @@ def layout_of(path: Path, kind: str | None = None) -> Layout:
 
 def questions_of(
     path: Path, kind: str | None = None, recordings: Path | None = None, split: str | None = None
-) -> tuple[Layout, Questions]:
+) -> tuple[Layout, QuestionSet]:
     """The questions of a data set whose recordings are there; BadInput where there are none."""
     layout = layout_of(path, kind)
     found = _asked(layout, path, recordings, split)
@@ -51,23 +51,27 @@ def questions_of(
 def inspect_recordings(layout: Layout, path: Path, recordings: Path) -> Report:
     """Every recording that the data set's questions are about, opened in the folder given: what it holds.
 
-    missing: one line for each that is not there, and for each thing that one lacks: a head start needs events, a video
-    model frames. BadInput for a data set without questions, or a folder that is not there.
+    missing: one line for each that is not there, and for each thing that one lacks: an event drafter needs events, a video
+    model frames.
     """
     found = _asked(layout, path, recordings, None)
     report = opened(
-        dict.fromkeys(row.recording for row in found.rows), recordings, _parts, lambda _: [], f"any recording in {recordings}"
+        dict.fromkeys(row.recording for row in found.rows),
+        recordings,
+        _contents,
+        lambda _: [],
+        f"any recording in {recordings}",
     )
     lacks = [f"{part.name}: has no {what}" for part in report.parts for what in PARTS if part.facts and not part.facts[what]]
     return replace(report, missing=(*found.missing, *lacks) if report.parts or found.missing else report.missing)
 
 
-def _parts(path: Path) -> Parts:
+def _contents(path: Path) -> Contents:
     recording = Recording.open(path)
-    return Parts(recording.name, recording.events, recording.video, recording.notes, recording.source)
+    return Contents(recording.name, recording.events, recording.video, recording.notes, recording.source)
 
 
-def _asked(layout: Layout, path: Path, recordings: Path | None, split: str | None) -> Questions:
+def _asked(layout: Layout, path: Path, recordings: Path | None, split: str | None) -> QuestionSet:
     if layout.questions is None:
         asking = ", ".join(known.name for known in LAYOUTS.values() if known.questions is not None)
         raise BadInput(f"{path}: {layout.title} has no questions: those with questions are {asking}")
@@ -76,19 +80,16 @@ def _asked(layout: Layout, path: Path, recordings: Path | None, split: str | Non
     return layout.questions(path, recordings, split)
 
 
-def write_questions(out: Path, found: Questions) -> None:
+def write_questions(out: Path, found: QuestionSet) -> None:
     """Write the rows as qa.jsonl, recordings relative to its folder; BadInput when the file is there already."""
     if out.exists():
         raise BadInput(f"{out}: exists already: choose another name, or remove it first")
     folder = out.resolve().parent
-    lines = (
+    rows = [
         {
+            **asdict(row),
             "recording": Path(os.path.relpath(row.recording.parent.resolve() / row.recording.name, folder)).as_posix(),
-            "kind": row.kind,
-            "question": row.question,
-            "answer": row.answer,
-            "id": row.id,
         }
         for row in found.rows
-    )
-    write_text(out, "".join(json.dumps(line) + "\n" for line in lines))
+    ]
+    write_text(out, "".join(json.dumps(line) + "\n" for line in rows))

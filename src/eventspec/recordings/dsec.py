@@ -9,7 +9,7 @@ from eventspec.core import BadInput
 from eventspec.events.formats import SensorSize, open_events
 from eventspec.events.stream import Monotonic
 from eventspec.recordings.layout import Layout, Report, folders, opened
-from eventspec.recordings.parts import Parts, meeting_notes
+from eventspec.recordings.parts import Contents, together
 from eventspec.video.images import image_paths, read_image_folder
 
 NAME = "dsec"
@@ -31,7 +31,6 @@ DSEC/                                one folder, or train/ and test/, or one seq
 
 
 def is_sequence(folder: Path) -> bool:
-    """Whether a folder is a DSEC sequence: it has its events, or its images."""
     return _events(folder) is not None or _images(folder) is not None
 
 
@@ -40,11 +39,10 @@ def sequences(path: Path, depth: int = DEPTH) -> Iterator[Path]:
     return (folder for folder in folders(path, depth) if is_sequence(folder)) if path.is_dir() else iter(())
 
 
-def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Parts:
+def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
     """Events and frames of a sequence. Both stay in their files where they are long.
 
-    A sequence that lacks one of them is read without it and a note says so. BadInput when a file cannot be used, when the
-    images have no times or another number of them, and when events and frames do not meet.
+    A sequence that lacks one of them is read without it and a note says so.
     """
     notes: list[str] = []
     events = video = None
@@ -60,18 +58,16 @@ def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic
     else:
         times = _times(folder)
         if times is None:
-            raise BadInput(f"{folder}: has images but no {TIMES[0]}: without it nobody knows when they were taken; download it")
+            raise BadInput(f"{folder}: has images but no {TIMES[0]}: it has the times they were taken at; download it")
         seen = read_image_folder(images, times_file=times)
         video = seen.clip
         notes += seen.notes
         if images == _first(folder, RECTIFIED):
             notes.append("frames are the colour camera's, beside the event camera: their pixels do not lie on each other")
-    notes += meeting_notes(events, video, str(folder))
-    return Parts(folder.resolve().name, events, video, tuple(notes))
+    return together(folder, events, video, notes)
 
 
 def inspect(path: Path) -> Report:
-    """Every sequence below the path, opened."""
     return opened(sequences(path), path, read_sequence, _lacks, f"<sequence>/{EVENTS[0]}, or <sequence>/{RECTIFIED[0]}")
 
 
@@ -102,8 +98,4 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _matches(path: Path) -> bool:
-    return next(sequences(path), None) is not None
-
-
-LAYOUT = Layout(NAME, "DSEC", TREE, _matches, inspect)
+LAYOUT = Layout(NAME, "DSEC", TREE, sequences, inspect)

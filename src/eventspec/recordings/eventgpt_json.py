@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadInput
-from eventspec.recordings.layout import Layout, Part, Questions, Report, Row, listed, records, shown, text_of
+from eventspec.recordings import layout
+from eventspec.recordings.layout import listed, records, shown, text_of
 from eventspec.recordings.parts import inside
 
 NAME = "eventgpt"
@@ -14,7 +15,7 @@ EVENT_TOKEN = "<event>"
 KINDS = ("instruction", "follow-up")
 FOLDERS = (".", "event_npy", "event_data", "events")
 SNIFFED_BYTES = 1 << 16
-BLIND = "the event files have no frames: a video model, and with it `bench compare`, cannot answer about them"
+NO_FRAMES = "the event files have no frames: a video model, and with it `bench compare`, cannot answer about them"
 
 TREE = """\
 EventGPT/
@@ -30,14 +31,11 @@ def files(path: Path) -> list[Path]:
     return [path] if path.is_file() and _is_one(path) else []
 
 
-def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> Questions:
-    """The questions whose event files are there: one for each turn of a conversation, asked on its own.
-
-    Raises BadInput for records of another shape, event files outside the folder, and a split: there are none.
-    """
+def questions(path: Path, recordings: Path | None = None, split: str | None = None) -> layout.QuestionSet:
+    """The questions whose event files are there: one for each turn of a conversation, asked on its own."""
     if split is not None:
         raise BadInput(f"{path}: EventGPT's data has no splits: leave --split out, or give one of its JSON files")
-    rows: list[Row] = []
+    rows: list[layout.Row] = []
     missing: list[str] = []
     for file in files(path):
         absent: dict[str, None] = {}
@@ -53,29 +51,26 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
             if not isinstance(id, str | int):
                 raise BadInput(f"{place}: id is {shown(id)}: it must be text or a number")
             rows += [
-                Row(found, KINDS[min(turn, 1)], question, answer, f"{id}" if len(turns) == 1 else f"{id}/{turn}")
+                layout.Row(found, KINDS[min(turn, 1)], question, answer, f"{id}" if len(turns) == 1 else f"{id}/{turn}")
                 for turn, (question, answer) in enumerate(turns)
             ]
         missing += [f"{name}: no event file of this name ({file.name})" for name in absent]
-    return Questions(tuple(rows), tuple(missing), (BLIND,) if rows else ())
+    return layout.QuestionSet(tuple(rows), tuple(missing), (NO_FRAMES,) if rows else ())
 
 
-def inspect(path: Path) -> Report:
+def inspect(path: Path) -> layout.Report:
     """Every instruction file: its questions and how many event files are there; those are not opened."""
-    parts: list[Part] = []
-    missing: list[str] = []
-    wrong: list[str] = []
-    for file in files(path):
+
+    def one(file: Path) -> layout.Finding:
         try:
             found = questions(file)
         except BadInput as error:
-            wrong.append(str(error))
-            continue
-        missing += found.missing
+            return None, (), error
         there = len({row.recording for row in found.rows})
         facts: dict[str, int | None] = {"questions": len(found.rows), "event_files": there, "of": there + len(found.missing)}
-        parts.append(Part(file.name, facts))
-    return Report(tuple(parts), tuple(missing) if parts or wrong else ("<name>.json",), tuple(wrong))
+        return layout.Part(file.name, facts), found.missing, None
+
+    return layout.reported(files(path), one, ("<name>.json",))
 
 
 def _turns(record: dict[str, Any], place: str) -> list[tuple[str, str]]:
@@ -112,4 +107,4 @@ def _is_one(path: Path) -> bool:
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[") and b'"event_data"' in head
 
 
-LAYOUT = Layout(NAME, "EventGPT instructions", TREE, lambda path: bool(files(path)), inspect, questions)
+LAYOUT = layout.Layout(NAME, "EventGPT instructions", TREE, files, inspect, questions)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from eventspec.core import BadInput
-from eventspec.recordings.parts import Parts
+from eventspec.recordings.parts import Contents
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Questions:
+class QuestionSet:
     """The rows whose recordings are there; what is missing for the others, and what to know of the recordings."""
 
     rows: tuple[Row, ...]
@@ -53,39 +53,57 @@ class Report:
 class Layout:
     """One data set: its name on the command line, its title, the expected tree, and its functions.
 
-    ``matches(path)`` looks at names and beginnings only; ``inspect(path)`` opens what it finds and never raises for what is
-    wrong inside; ``questions(path, recordings, split)`` raises BadInput for files it cannot use. `recordings`: a folder with
-    the recordings where they are not in the data set's own. None for a data set without questions.
+    ``contents(path)``: its recordings or files, by names and beginnings only. ``inspect(path)`` opens them and never raises for
+    what is wrong inside. ``questions(path, recordings, split)``, where it has some, raises BadInput for files it cannot use;
+    `recordings`: a folder with the recordings where they are not in the data set's own.
     """
 
     name: str
     title: str
     tree: str
-    matches: Callable[[Path], bool]
+    contents: Callable[[Path], Iterable[Any]]
     inspect: Callable[[Path], Report]
-    questions: Callable[[Path, Path | None, str | None], Questions] | None = None
+    questions: Callable[[Path, Path | None, str | None], QuestionSet] | None = None
+
+    def matches(self, path: Path) -> bool:
+        return next(iter(self.contents(path)), None) is not None
+
+
+Thing = TypeVar("Thing")
+Finding = tuple[Part | None, Iterable[str], BadInput | None]
+"""What one recording, file or split holds, lacks, and what is wrong with it."""
+
+
+def reported(things: Iterable[Thing], inspect: Callable[[Thing], Finding], nothing: Sequence[str]) -> Report:
+    """The report on every thing; `nothing` is missing where there are none."""
+    parts: list[Part] = []
+    missing: list[str] = []
+    wrong: list[str] = []
+    for thing in things:
+        part, absent, error = inspect(thing)
+        parts += [] if part is None else [part]
+        missing += absent
+        wrong += [] if error is None else [str(error)]
+    return Report(tuple(parts), tuple(missing if parts or missing or wrong else nothing), tuple(wrong))
 
 
 def opened(
-    paths: Iterable[Path], root: Path, read: Callable[[Path], Parts], lacks: Callable[[Path], list[str]], nothing: str
+    paths: Iterable[Path], root: Path, read: Callable[[Path], Contents], lacks: Callable[[Path], list[str]], nothing: str
 ) -> Report:
     """The report on recordings below a root: each is opened; long files are not read to the end.
 
     ``lacks(path)`` names what a recording should have beside what it has; `nothing` is said when there are no recordings.
     """
-    parts: list[Part] = []
-    missing: list[str] = []
-    wrong: list[str] = []
-    for path in paths:
-        name = relative(path, root)
+
+    def inspect(path: Path) -> Finding:
+        name = root.resolve().name if path == root else path.relative_to(root).as_posix()
+        missing: list[str] = []
         try:
             missing += [f"{name}/{absent}" for absent in lacks(path)]
             found = read(path)
             events, video = found.events, found.video
         except BadInput as error:
-            wrong.append(str(error))
-            parts.append(Part(name, {}))
-            continue
+            return Part(name, {}), missing, error
         span = events.span if events is not None else None
         facts = {
             "events": len(events) if events is not None else None,
@@ -93,8 +111,9 @@ def opened(
             "first_us": span.start_us if span is not None else None,
             "last_us": span.end_us - 1 if span is not None else None,
         }
-        parts.append(Part(name, facts))
-    return Report(tuple(parts), tuple(missing) if parts else (nothing,), tuple(wrong))
+        return Part(name, facts), missing, None
+
+    return reported(paths, inspect, (nothing,))
 
 
 def folders(path: Path, depth: int) -> Iterator[Path]:
@@ -112,11 +131,6 @@ def listed(folder: Path) -> list[Path]:
         return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
     except OSError as error:
         raise BadInput(f"{folder}: cannot be listed ({error.strerror}): check the path and its permissions") from None
-
-
-def relative(path: Path, root: Path) -> str:
-    """The path as it reads below the root; the name of the root for the root itself."""
-    return root.resolve().name if path == root else path.relative_to(root).as_posix()
 
 
 def records(path: Path) -> list[dict[str, Any]]:

@@ -9,10 +9,8 @@ from eventspec.events.formats import SensorSize, mvsec_h5, recognised
 from eventspec.events.formats.hdf5 import holds
 from eventspec.events.stream import Monotonic
 from eventspec.recordings.layout import Layout, Report, folders, listed, opened
-from eventspec.recordings.parts import Parts, meeting_notes
-from eventspec.video.clip import VideoClip
-from eventspec.video.images import LONG_NOTE
-from eventspec.video.stored import StoredFrames, held_frames
+from eventspec.recordings.parts import Contents, together
+from eventspec.video.stored import read_clip
 
 NAME = "mvsec"
 SUFFIXES = frozenset({".hdf5", ".h5"})
@@ -33,26 +31,16 @@ def data_files(path: Path) -> list[Path]:
     return [child for child in found if child.suffix.lower() in SUFFIXES and child.is_file() and _is_data(child)]
 
 
-def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Parts:
-    """Events and frames of a data file. Both stay in it where they are long.
-
-    BadInput when the file is damaged, its columns do not fit, or events and frames do not meet.
-    """
-    found, camera = mvsec_h5.read_events(path, sensor_size, monotonic)
-    notes, video = found.notes, None
-    grey = mvsec_h5.grey_frames(path, camera)
-    if grey is None:
-        notes = (*notes, f"{camera} has no image_raw with image_raw_ts: the recording has events only")
-    else:
-        frames = held_frames(grey.read, len(grey.times_us), grey.height, grey.width)
-        video = VideoClip.checked(frames, grey.times_us, source=str(path))
-        if isinstance(frames, StoredFrames):
-            notes = (*notes, LONG_NOTE)
-    return Parts(path.stem, found.events, video, (*notes, *meeting_notes(found.events, video, str(path))))
+def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
+    """Events and frames of a data file. Both stay in it where they are long."""
+    found = mvsec_h5.read(path, sensor_size, monotonic)
+    video, notes = None, found.notes
+    if found.picture is not None and found.frame_times_us is not None:
+        video, notes = read_clip(found.picture, found.frame_shape, found.frame_times_us, str(path), notes)
+    return together(path, found.events, video, notes)
 
 
 def inspect(path: Path) -> Report:
-    """Every data file at or below the path, opened."""
     return opened(data_files(path), path, read_data, _lacks, "<sequence>_data.hdf5")
 
 
@@ -68,8 +56,4 @@ def _is_data(path: Path) -> bool:
         return False
 
 
-def _matches(path: Path) -> bool:
-    return bool(data_files(path))
-
-
-LAYOUT = Layout(NAME, "MVSEC", TREE, _matches, inspect)
+LAYOUT = Layout(NAME, "MVSEC", TREE, data_files, inspect)

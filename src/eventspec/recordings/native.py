@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,8 @@ import numpy as np
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import native_h5, read_events
 from eventspec.events.stream import EventStream, Monotonic
-from eventspec.recordings.parts import Parts, inside
-from eventspec.video.clip import VideoClip
+from eventspec.recordings.parts import Contents, inside
+from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import open_video
 from eventspec.video.images import read_image_folder
 
@@ -33,28 +35,33 @@ FRAMES_NAME = "frames"
 def write_native(folder: Path, recording: Recording, source: str | None = None) -> None:
     """Write the recording as a native folder; the same recording and source (by default its own) give the same bytes.
 
-    Frames become png (grey ones with one channel). Everything is written beside the target and renamed at the end.
-    Raises BadInput when the target exists or the recording is empty.
+    Frames become png (grey ones with one channel). BadInput when the target exists or the recording is empty.
     """
     folder = Path(folder)
     if folder.exists() or folder.is_symlink():
         raise BadInput(f"{folder}: exists already: choose another folder, or remove it first")
     if recording.events is None and recording.video is None:
         raise BadInput(f"{recording.name}: has neither events nor frames: there is nothing to write")
-    partial = folder.parent / f".{folder.name}.partial-{os.getpid()}"
-    try:
-        partial.mkdir(parents=True)
+    with written_whole(folder) as partial:
         if recording.events is not None:
             native_h5.write(partial / EVENTS_NAME, recording.events)
         if recording.video is not None:
             _write_frames(partial / FRAMES_NAME, recording.video.frames)
-        (partial / TOML_NAME).write_text(
-            _toml(recording, recording.source if source is None else source), "utf-8", newline="\n"
-        )
-        partial.rename(folder)
+        text = _toml(recording, recording.source if source is None else source)
+        (partial / TOML_NAME).write_text(text, "utf-8", newline="\n")
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """A new folder beside the one that is wanted, which takes its name at the end; nothing is left where that fails."""
+    partial = folder.parent / f".{folder.name}.partial-{os.getpid()}"
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        partial.replace(folder)  # an empty folder may stand there
     except OSError as error:
         reason = str(error.strerror or error).replace(str(partial), str(folder))
-        raise BadInput(f"{folder}: cannot be written ({reason}): choose a place with room and rights") from None
+        raise BadInput(f"{folder}: cannot be written ({reason}): choose a folder with room and rights") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # gone already when it was renamed
 
@@ -89,27 +96,20 @@ def _string(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------- reading
-def read_native(folder: Path, monotonic: Monotonic = "raise") -> Parts:
+def read_native(folder: Path, monotonic: Monotonic = "raise") -> Contents:
     """Read a native folder. BadInput for a damaged recording.toml, a path that leaves the folder, or files that do not fit."""
     description = folder / TOML_NAME
     content = _content(description)
-    events = video = None
-    notes: list[str] = []
-    source = _table(content, "source", description)
-    if source is not None and isinstance(source.get("notes"), list):
-        notes += [str(note) for note in source["notes"]]
-    table = _table(content, "events", description)
-    if table is not None:
-        events = _events(folder, table, monotonic)
-    table = _table(content, "video", description)
-    if table is not None:
-        video, found = _video(folder, table)
-        notes += found
+    source, about_events, about_video = (_table(content, name, description) for name in ("source", "events", "video"))
+    events = None if about_events is None else _events(folder, about_events, monotonic)
+    video, found = (None, ()) if about_video is None else _video(folder, about_video)
     if events is None and video is None:
         raise BadInput(f"{description}: has neither [events] nor [video]: a recording needs one of them")
+    stated = None if source is None else source.get("notes")
+    notes = [str(note) for note in stated] if isinstance(stated, list) else []
     name = content.get("name")
     origin = "" if source is None else str(source.get("text", ""))
-    return Parts(name if isinstance(name, str) and name else folder.resolve().name, events, video, tuple(notes), origin)
+    return Contents(name if isinstance(name, str) and name else folder.resolve().name, events, video, (*notes, *found), origin)
 
 
 def _content(description: Path) -> dict[str, Any]:
@@ -132,26 +132,23 @@ def _table(content: dict[str, Any], name: str, description: Path) -> dict[str, A
 
 
 def _events(folder: Path, table: dict[str, Any], monotonic: Monotonic) -> EventStream:
-    stated: list[int] = []
     for side in ("width", "height"):
         if not isinstance(table.get(side), int):
             raise BadInput(f"{folder / TOML_NAME}: events.{side} is {table.get(side)!r}: write the sensor size in pixels")
-        stated.append(table[side])
-    return read_events(_inside(folder, table.get("file"), "events.file"), (stated[0], stated[1]), monotonic)
+    return read_events(_inside(folder, table.get("file"), "events.file"), (table["width"], table["height"]), monotonic)
 
 
-def _video(folder: Path, table: dict[str, Any]) -> tuple[VideoClip, tuple[str, ...]]:
+def _video(folder: Path, table: dict[str, Any]) -> VideoFile:
     times = table.get("times_us")
     if times is not None and not (isinstance(times, list) and all(type(time) is int and abs(time) < 2**63 for time in times)):
         raise BadInput(f"{folder / TOML_NAME}: video.times_us is not a list of whole microseconds: write one time a frame")
     if "frames" in table:
-        found = read_image_folder(_inside(folder, table["frames"], "video.frames"), times_us=times)
-        return found.clip, found.notes
-    path = _inside(folder, table.get("file"), "video.file")
-    found = open_video(path)
+        return read_image_folder(_inside(folder, table["frames"], "video.frames"), times_us=times)
+    found = open_video(_inside(folder, table.get("file"), "video.file"))
     if times is None:
-        return found.clip, found.notes
-    return VideoClip.checked(found.clip.frames, np.array(times, np.int64), source=f"{folder / TOML_NAME}"), found.notes
+        return found
+    clip = VideoClip.checked(found.clip.frames, np.array(times, np.int64), source=f"{folder / TOML_NAME}")
+    return VideoFile(clip, found.notes)
 
 
 def _inside(folder: Path, value: object, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from eventspec.video.clip import VideoClip
 LEAST_OVERLAP = 0.9
 
 
-class Parts(NamedTuple):
+class Contents(NamedTuple):
     """A recording's name, events and frames on one clock, notes (one sentence on each thing assumed or lost), and where it
     comes from, as far as it says so."""
 
@@ -23,24 +24,26 @@ class Parts(NamedTuple):
     source: str = ""
 
 
+def together(path: Path, events: EventStream | None, video: VideoClip | None, notes: Iterable[str]) -> Contents:
+    """The contents of a file or folder whose events and frames must meet."""
+    name = path.resolve().name if path.is_dir() else path.stem
+    return Contents(name, events, video, (*notes, *meeting_notes(events, video, str(path))))
+
+
 def meeting_notes(events: EventStream | None, video: VideoClip | None, source: str) -> tuple[str, ...]:
     """A note when events and frames on one clock share little of it; BadInput when they do not meet at all."""
-    spans = [part.span for part in (events, video) if part is not None]
-    if len(spans) < 2 or spans[0] is None or spans[1] is None:
+    first, second = (None if part is None else part.span for part in (events, video))
+    if first is None or second is None:
         return ()
-    heard, seen = spans[0], spans[1]
-    overlap = min(heard.end_us, seen.end_us) - max(heard.start_us, seen.start_us)
+    overlap = min(first.end_us, second.end_us) - max(first.start_us, second.start_us)
     if overlap <= 0:
-        raise BadInput(
-            f"{source}: events {words(heard)} and frames {words(seen)} do not overlap: give files of one recording, "
-            "or write both on one clock"
-        )
-    share = overlap / min(heard.duration_us, seen.duration_us)
+        both = f"events {words(first)} and frames {words(second)} do not overlap"
+        raise BadInput(f"{source}: {both}: give files of one recording, or write both on one clock")
+    share = overlap / min(first.duration_us, second.duration_us)
     return (f"events and frames share only {share:.0%} of the shorter of the two",) if share < LEAST_OVERLAP else ()
 
 
 def words(window: Window) -> str:
-    """The window as messages show it."""
     return f"[{window.start_us}, {window.end_us}) us"
 
 

@@ -13,16 +13,14 @@ from eventspec.recordings.examples import PREFIX, place
 
 @dataclass(frozen=True)
 class Question:
-    """One line of a qa.jsonl."""
+    """One line of a qa.jsonl; line: where it stands in its file, from 1 on; kind: of question, where its file says so."""
 
     id: str
     recording: Path
     question: str
     answer: str
     line: int = 0
-    """Where it stands in its file, from 1 on."""
     kind: str | None = None
-    """What kind of question it is, where its file says so."""
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:

@@ -11,14 +11,15 @@ from numpy.typing import ArrayLike
 from eventspec.core import BadInput, Stream, Window
 from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised, ros_bag
 from eventspec.events.formats.family import settled_size
+from eventspec.events.formats.source import hull
 from eventspec.events.stream import EventStream, Monotonic
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
-from eventspec.recordings.parts import Parts, meeting_notes, words
-from eventspec.video.clip import VideoClip
-from eventspec.video.decode import LONG_NOTE, VideoFile, looks_like_video, open_video
+from eventspec.recordings.parts import Contents, meeting_notes, words
+from eventspec.video.clip import VideoClip, VideoFile
+from eventspec.video.decode import looks_like_video, open_video
 from eventspec.video.images import image_paths, read_image_folder
-from eventspec.video.stored import StoredFrames, held_frames
+from eventspec.video.stored import read_clip
 
 OWN_ZERO_US = 1_000_000  # a clock that starts within its first second is taken for one that was reset at the start
 
@@ -51,8 +52,8 @@ class Recording:
         folder, or a bundled clip as "example:street" or "example:davis"; seen from its content.
 
         `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times.
-        Raises BadInput, one line, for anything that cannot be read, and for a size or a rate where none is wanted; SizeUnknown,
-        which is one, where only the size is missing.
+        Raises BadInput, one line, for anything that cannot be read, and for a size or a rate where none is wanted; its subclass
+        SizeUnknown where only the size is missing.
         """
         path = examples.place(path)
         if path.name == native.TOML_NAME or rpg.is_part(path):
@@ -63,7 +64,7 @@ class Recording:
             raise _unwanted(path, "a file", "fps")
         family = recognised(path)
         if family is mvsec_h5.FORMAT:
-            return _of_parts(mvsec.read_data(path, sensor_size, monotonic), family.name)
+            return _of_contents(mvsec.read_data(path, sensor_size, monotonic), family.name)
         if family is None and looks_like_video(path):
             if sensor_size is not None:
                 raise _unwanted(path, "a video", "sensor_size")
@@ -84,7 +85,7 @@ class Recording:
 
         When the two time ranges do not touch and one of the files has a clock of its own (it starts within its first
         second), that one is moved so that both start together, and a note says so. BadInput when both are on running clocks
-        that do not meet: nobody can know how they belong together.
+        that do not meet.
         """
         first = cls.open(events, sensor_size, monotonic)
         second = cls.open(video, fps=fps)
@@ -129,16 +130,16 @@ class Recording:
     @property
     def streams(self) -> dict[str, Stream]:
         """What was recorded, by the name of the sense."""
-        parts = {"events": self.events, "frames": self.video}
-        return {sense: stream for sense, stream in parts.items() if stream is not None}
+        streams: dict[str, Stream | None] = {"events": self.events, "frames": self.video}
+        return {sense: stream for sense, stream in streams.items() if stream is not None}
 
     @property
     def span(self) -> Window:
         """The smallest window that holds every event and every frame; BadInput when there is neither."""
-        spans = [part.span for part in self.streams.values() if part.span is not None]
-        if not spans:
+        span = hull(part.span for part in self.streams.values())
+        if span is None:
             raise BadInput(f"{self.name}: the recording has neither events nor frames")
-        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+        return span
 
     def window(self, start_us: int | None, end_us: int | None) -> Window | None:
         """The window a person named by one or both ends, None for the whole; an end left out is the recording's own.
@@ -154,9 +155,9 @@ class Recording:
             return Window(start, end)
         both = start_us is not None and end_us is not None
         asked = f"[{start}, {end}) us" if both else f"up to {end} us" if start_us is None else f"from {start} us on"
-        wrong = (
-            "is outside the recording" if not both or start < end else "is empty" if start == end else "ends before it begins"
-        )
+        wrong = "is outside the recording"
+        if both and start >= end:
+            wrong = "is empty" if start == end else "ends before it begins"
         raise BadInput(f"{self.name}: the window {asked} {wrong}: the recording spans {words(span)}, choose a part of that")
 
     def slice(self, window: Window | None) -> Recording:
@@ -168,9 +169,8 @@ class Recording:
             return self
         span = self.span
         if window.start_us >= span.end_us or window.end_us <= span.start_us:
-            raise BadInput(
-                f"{self.name}: the window {words(window)} is outside the recording {words(span)}: choose one inside it"
-            )
+            where = f"the window {words(window)} is outside the recording {words(span)}"
+            raise BadInput(f"{self.name}: {where}: choose one inside it")
         notes = self.notes
         if window.start_us < span.start_us or window.end_us > span.end_us:
             notes = (*notes, f"the window {words(window)} reaches beyond the recording {words(span)}")
@@ -204,21 +204,20 @@ def _of_folder(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic,
         raise _unwanted(path, "a recording of frames only", "sensor_size")
     if sensor_size is not None and found.events is not None:
         settled_size((found.events.width, found.events.height), sensor_size, str(path))
-    return _of_parts(found, kind)
+    return _of_contents(found, kind)
 
 
-def _of_parts(found: Parts, source_format: str) -> Recording:
+def _of_contents(found: Contents, source_format: str) -> Recording:
     return Recording(found.name, found.events, found.video, found.notes, source_format, found.source)
 
 
 def _unwanted(path: Path, what: str, name: str) -> BadInput:
-    """For a setting that would be passed over."""
     meant = {"sensor_size": "events in a file that does not state its sensor", "fps": "folders of images without times"}
     return BadInput(f"{path}: is {what}, and {name} is for {meant[name]}: leave it out")
 
 
 def _not_one(folder: Path) -> str:
-    """What a folder is that is no recording; a data set is told by its first sequence."""
+    """What a folder is that is no recording; a data set is known by its first sequence."""
     sequence = next(dsec.sequences(folder, depth=2), None)
     if sequence is not None:
         return f"is a folder of DSEC sequences: open one of them, such as {sequence.relative_to(folder)}"
@@ -230,9 +229,7 @@ def _not_one(folder: Path) -> str:
 def _of_events(path: Path, found: EventFile) -> Recording:
     clip, notes = None, found.notes
     if found.picture is not None and found.frame_times_us is not None:
-        frames = held_frames(found.picture, len(found.frame_times_us), *found.frame_shape)
-        clip = VideoClip.checked(frames, found.frame_times_us, source=str(path))
-        notes = (*notes, LONG_NOTE) if isinstance(frames, StoredFrames) else notes
+        clip, notes = read_clip(found.picture, found.frame_shape, found.frame_times_us, str(path), notes)
     return Recording(path.stem, found.events, clip, notes, found.format)
 
 
@@ -242,7 +239,6 @@ def _of_video(path: Path, source_format: str, found: VideoFile) -> Recording:
 
 
 def _on_one_clock(stream: EventStream, clip: VideoClip, source: str) -> tuple[EventStream, VideoClip, tuple[str, ...]]:
-    """Both parts on one clock, and what was assumed for it."""
     events, frames = stream.span, clip.span
     if events is None or frames is None:
         return stream, clip, ()

@@ -10,16 +10,15 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats import SensorSize, open_events
 from eventspec.events.stream import Monotonic
-from eventspec.recordings.parts import Parts, inside, meeting_notes
-from eventspec.video.decode import VideoFile
-from eventspec.video.images import image_paths, read_images
+from eventspec.recordings.parts import Contents, inside, together
+from eventspec.video.clip import VideoFile
+from eventspec.video.images import image_paths, lines_of, read_images
 
 EVENTS, IMAGES, IMAGE_FOLDER = "events.txt", "images.txt", "images"
 LONGEST_S = 1e12
 
 
 def is_sequence(folder: Path) -> bool:
-    """Whether a folder has the events as text, or the list of images."""
     return (folder / EVENTS).is_file() or (folder / IMAGES).is_file()
 
 
@@ -28,12 +27,11 @@ def is_part(path: Path) -> bool:
     return path.name == EVENTS and (path.parent / IMAGES).is_file() and path.is_file()
 
 
-def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Parts:
+def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
     """Events and frames of a sequence, on the clock of its two lists. Both stay in their files where they are long.
 
-    The sensor is as large as its images unless `sensor_size` says otherwise. A sequence that lacks events or images is read
-    without them, and so are images that are listed and not there: a note says so. BadInput when a file cannot be used, when
-    there are images without the list of their times, and when events and frames do not meet.
+    The sensor is as large as its images unless `sensor_size` says otherwise. A sequence that lacks events or images, or some of
+    the listed images, is read without them and a note says so.
     """
     notes: list[str] = []
     seen = _frames(folder, notes)
@@ -50,16 +48,14 @@ def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic
         notes.append(f"{EVENTS} is not there: the recording has frames only")
     if seen is not None:
         notes += seen.notes
-    notes += meeting_notes(events, video, str(folder))
-    return Parts(folder.resolve().name, events, video, tuple(notes))
+    return together(folder, events, video, notes)
 
 
 def _frames(folder: Path, notes: list[str]) -> VideoFile | None:
-    """The listed images, None without any."""
     listed = folder / IMAGES
     if not listed.is_file():
         if (folder / IMAGE_FOLDER).is_dir() and image_paths(folder / IMAGE_FOLDER):
-            raise BadInput(f"{folder}: has images but no {IMAGES}: without it nobody knows when they were taken; download it")
+            raise BadInput(f"{folder}: has images but no {IMAGES}: it has the times they were taken at; download it")
         notes.append(f"{IMAGES} is not there: the recording has events only")
         return None
     rows = _rows(listed)
@@ -77,14 +73,8 @@ def _frames(folder: Path, notes: list[str]) -> VideoFile | None:
 def _rows(listed: Path) -> list[tuple[int, Path]]:
     """Time in us and path of every listed image; BadInput names the line that is no such pair, or leaves the folder."""
     rows: list[tuple[int, Path]] = []
-    try:
-        lines = listed.read_text("utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise BadInput(f"{listed}: cannot be read ({error.strerror}): check its permissions") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        time, _, name = line.strip().partition(" ")
+    for number, line in lines_of(listed):
+        time, _, name = line.partition(" ")
         try:
             seconds = float(time)
         except ValueError:
@@ -92,6 +82,6 @@ def _rows(listed: Path) -> list[tuple[int, Path]]:
         path = inside(listed.parent, name.strip()) if name.strip() else None
         if not abs(seconds) < LONGEST_S or path is None:
             wanted = "a time in seconds and the path of an image in the folder"
-            raise BadInput(f"{listed}: line {number} is {line.strip()[:40]!r}: write {wanted}")
+            raise BadInput(f"{listed}: line {number} is {line[:40]!r}: write {wanted}")
         rows.append((round(seconds * 1e6), path))
     return rows

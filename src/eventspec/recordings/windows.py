@@ -14,7 +14,7 @@ def sliding_windows(
     """The recording in windows of `length_us` microseconds, one every `step_us` (default: `length_us`, end to end).
 
     The first begins with the recording; windows are half-open, and a part's `span` is what it holds. Only whole windows are
-    given, unless `partial` asks for the shorter ones at the end too. Nothing is copied, and of long files only the window is
+    given, unless `partial`: then the shorter ones at the end too. Nothing is copied, and of long files only the window is
     read. BadInput for a length or step that is no whole number from 1 on, and for a recording of nothing.
     """
     step_us = length_us if step_us is None else step_us
@@ -22,12 +22,5 @@ def sliding_windows(
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise BadInput(f"{name} is {value!r}: give whole microseconds from 1 on")
     span = recording.span
-    return _slices(recording, span, length_us, step_us, partial)
-
-
-def _slices(recording: Recording, span: Window, length_us: int, step_us: int, partial: bool) -> Iterator[Recording]:
-    for start in range(span.start_us, span.end_us, step_us):
-        end = start + length_us
-        if end > span.end_us and not partial:
-            return
-        yield recording.slice(Window(start, min(end, span.end_us)))
+    starts = (start for start in range(span.start_us, span.end_us, step_us) if partial or start + length_us <= span.end_us)
+    return (recording.slice(Window(start, min(start + length_us, span.end_us))) for start in starts)

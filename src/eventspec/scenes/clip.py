@@ -63,7 +63,11 @@ def film(world: World, noise: np.random.SeedSequence, seed: int = 0) -> SceneCli
     pictures = shots.luma[: SUBFRAMES + 1]
     eye = EventSensor(pictures.shape[2], pictures.shape[1], PIXELS, np.random.default_rng(sensor))
     seen = eye.see(pictures, 0, CLIP_US)
-    looks = np.array([_codes(m.kind, m.action, m.colour, m.distance_m) for m in world.movers], np.int8).reshape(-1, 4)
+    codes = [
+        (KINDS.index(m.kind), ACTIONS.index(m.action), (None, *COLOURS).index(m.colour) - 1, DISTANCES_M.index(m.distance_m))
+        for m in world.movers
+    ]
+    looks = np.array(codes, np.int8).reshape(-1, 4) + np.int8(1)  # 0 means none
     labels = label_planes(shots.ids, looks, camera.samples)
     middle = shots.ids[FRAMES + WINDOWS // 2]
     return SceneClip(
@@ -80,16 +84,6 @@ def film(world: World, noise: np.random.SeedSequence, seed: int = 0) -> SceneCli
     )
 
 
-def _codes(kind: str, action: str, colour: str | None, distance_m: int) -> tuple[int, int, int, int]:
-    """Label values of a road user; 0 means none."""
-    return (
-        1 + KINDS.index(kind),
-        1 + ACTIONS.index(action),
-        0 if colour is None else 1 + COLOURS.index(colour),
-        1 + DISTANCES_M.index(distance_m),
-    )
-
-
 def _facts(world: World, pixels: I64) -> Facts:
     """What a careful viewer can tell: only what covers enough pixels at mid-clip is mentioned."""
     users = []
@@ -98,11 +92,9 @@ def _facts(world: World, pixels: I64) -> Facts:
         if seen < PIXELS_USER:
             continue
         side, first, last = (_side(mover, world.ego, time_s) for time_s in (MID_S, 0.0, CLIP_S))
-        from_m, to_m = (_metres(mover, world.ego, time_s) for time_s in (0.0, CLIP_S))
-        trend = _trend(mover, world.ego)
-        look = (mover.kind, mover.action, mover.colour, mover.distance_m, side, seen)
-        user = RoadUser(*look, trend, first, last, from_m, to_m)
-        users.append((mover.nearest_m(world.ego), user))
+        metres = (max(5, 5 * round(mover.nearest_m(world.ego, time_s) / 5)) for time_s in (0.0, CLIP_S))
+        look = (mover.kind, mover.action, mover.colour, mover.distance_m, side, seen, _trend(mover, world.ego))
+        users.append((mover.nearest_m(world.ego), RoadUser(*look, first, last, *metres)))
     users.sort(key=lambda pair: pair[0])
     signal = "none"
     if world.signal is not None and pixels[OWNER_RED if world.signal.colour == "red" else OWNER_GREEN] >= PIXELS_LAMP:
@@ -116,10 +108,6 @@ def _side(mover: Mover, ego: Ego, time_s: float) -> str:
     return "left" if share < SIDE_BORDERS[0] else "right" if share > SIDE_BORDERS[1] else "ahead"
 
 
-def _metres(mover: Mover, ego: Ego, time_s: float) -> int:
-    return max(5, 5 * round(mover.nearest_m(ego, time_s) / 5))
-
-
 def _trend(mover: Mover, ego: Ego) -> str:
     before, after = mover.nearest_m(ego, 0.0), mover.nearest_m(ego, CLIP_S)
     if after < 1.0:
@@ -130,7 +118,6 @@ def _trend(mover: Mover, ego: Ego) -> str:
 
 
 def check_split(split: str) -> None:
-    """BadInput for a split that does not exist."""
     if split not in SPLITS:
         raise BadInput(f"split {split!r} does not exist: choose one of {', '.join(SPLITS)}")
 

@@ -15,7 +15,7 @@ LIGHTS = ("day", "dusk", "night")
 SIGNALS = ("none", "red", "green")
 SIDES = ("left", "ahead", "right")
 DISTANCES_M = (5, 10, 15, 20)
-"""Distances are told to the nearest 5 m; the world keeps road users away from the borders at 7.5, 12.5 and 17.5 m."""
+"""Distances are given to the nearest 5 m; the world keeps road users away from the borders at 7.5, 12.5 and 17.5 m."""
 TRENDS = ("closer", "much closer", "farther", "steady", "passed")
 """How the distance changes over the clip: by more than a metre, by more than five, or not; `passed` is beside or behind us at
 its end."""
@@ -23,8 +23,8 @@ its end."""
 
 @dataclass(frozen=True)
 class RoadUser:
-    """One visible road user at mid-clip; the last five fields tell of the whole clip, from its first to its last moment: sides,
-    where out of the picture on the left is left, and distances to the nearest 5 m, 5 at least."""
+    """One visible road user at mid-clip; the last five fields are about the whole clip, from first to last moment: sides, where
+    out of the picture on the left is left, and distances to the nearest 5 m, 5 at least."""
 
     kind: str
     action: str
@@ -37,6 +37,14 @@ class RoadUser:
     side_last: str
     first_m: int
     last_m: int
+
+    @property
+    def moves(self) -> bool:
+        return self.action not in ("parked", "standing")
+
+    @property
+    def crosses(self) -> bool:
+        return self.action.startswith("crossing")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from eventspec.scenes import shapes as _s
 from eventspec.scenes.facts import KINDS
+from eventspec.scenes.shapes import OWNER_BUILDING, OWNER_GREEN, OWNER_RED, OWNER_TREE, OWNER_USER, OWNER_ZEBRA
 
 PATCHES = 8
 KIND_BUILDING, KIND_TREE, KIND_RED, KIND_GREEN, KIND_ZEBRA = (len(KINDS) + 1 + i for i in range(5))
@@ -17,8 +17,6 @@ PIXELS_USER, PIXELS_LAMP, PIXELS_ZEBRA = 14, 4, 40
 """Smallest visible size at mid-clip that the facts mention, in 112 x 112 pixels (samples / S^2, rounded)."""
 OWNERS = 16
 
-OWNER_USER, OWNER_BUILDING, OWNER_TREE, OWNER_ZEBRA = _s.OWNER_USER, _s.OWNER_BUILDING, _s.OWNER_TREE, _s.OWNER_ZEBRA
-OWNER_RED, OWNER_GREEN, OWNER_POLE = _s.OWNER_RED, _s.OWNER_GREEN, _s.OWNER_POLE
 _TAKES = 0.25
 
 
@@ -46,10 +44,10 @@ def label_planes(
     would otherwise never be a label.
     """
     out = np.zeros((len(ids), 4, PATCHES, PATCHES), np.int8)
-    for index, picture in enumerate(ids):
+    for picture, planes in zip(ids, out, strict=True):
         counts = np.zeros((PATCHES, PATCHES, OWNERS), np.int64)
         _histogram(picture, counts)
-        _label(counts, looks, samples * samples, out[index])
+        _label(counts, looks, samples * samples, planes)
     return out
 
 

@@ -24,33 +24,21 @@ DOING = {
 
 
 def thing(user: RoadUser) -> str:
-    """Kind, and colour where it has one."""
     return f"{user.colour} {user.kind}" if user.colour else user.kind
 
 
 def place(user: RoadUser) -> str:
-    """Distance and side."""
     return f"{user.distance_m} m ahead" if user.side == "ahead" else f"{user.distance_m} m to the {user.side}"
-
-
-def doing(user: RoadUser) -> str:
-    """The action as a phrase."""
-    return DOING[user.action]
 
 
 def described(user: RoadUser) -> str:
     """Who does what where."""
-    return f"{thing(user)} {doing(user)} {place(user)}"
-
-
-def terse(user: RoadUser) -> str:
-    """As `described`, in as few words as the radio wants."""
-    return f"{thing(user)} {user.action} {user.distance_m} m {user.side}"
+    return f"{thing(user)} {DOING[user.action]} {place(user)}"
 
 
 def first_crossing(facts: Facts) -> RoadUser | None:
-    """The nearest road user that crosses; None where nobody does."""
-    return next((u for u in facts.users if u.action.startswith("crossing")), None)
+    """The nearest road user that crosses; None when no one does."""
+    return next((u for u in facts.users if u.crosses), None)
 
 
 def signal_and_zebra(facts: Facts) -> str:

@@ -15,26 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from eventspec.scenes import shade as _c
 from eventspec.scenes import shapes as _s
-from eventspec.scenes.shade import (
-    AMBIENT,
-    BACK,
-    BOTTOM,
-    EXPOSURE,
-    FRONT,
-    NOISE,
-    SUN,
-    SUN_X,
-    SUN_Y,
-    TOP,
-    Eye,
-    Hit,
-    shade_ground,
-    shade_part,
-    sky,
-)
-from eventspec.scenes.shapes import GAMMA, Parts, build_parts, linear
+from eventspec.scenes.shade import BACK, BOTTOM, FRONT, TOP, Eye, Ground, Hit, Light, Look, shade_ground, shade_part, sky
+from eventspec.scenes.shapes import GAMMA, Solids, build_parts, linear
 from eventspec.scenes.trace import Raster, identify, trace
 from eventspec.scenes.world import FOCAL_WIDTHS, MID_S, World
 
@@ -47,31 +30,33 @@ LOOK_PAINT, LOOK_OWNER, LOOK_HX, LOOK_HY = 0, 9, 10, 11
 HORIZON = 0.46
 SHADE = 0.45
 """How much skylight is left under a road user."""
+LIGHTS = {
+    "day": Light(0.45, 0.60, 0, 0, 0.0, 0.0, 0.75, (1.02, 1.0, 0.96), (96, 146, 214), (206, 222, 240), 1.0, 0.012),
+    "dusk": Light(0.30, 0.26, 0, 0, 0.0, 0.25, 0.8, (1.06, 0.98, 0.92), (142, 132, 168), (236, 172, 142), 1.25, 0.018),
+    "night": Light(0.11, 0.02, 0, 0, 0.55, 0.34, 0.6, (0.96, 0.98, 1.06), (8, 11, 24), (24, 28, 46), 1.6, 0.03),
+}
+"""Without the way to the sun, and with the sky's colours as they are displayed."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-@dataclass(frozen=True)
-class Camera:
+class Camera(NamedTuple):
     """A pinhole camera; the focal length follows the width (82 px at 112), the horizon lies at 46 % of the height."""
 
     width: int = 112
     height: int = 112
     samples: int = 2
 
-    @property
-    def focal_px(self) -> float:
-        return FOCAL_WIDTHS * self.width
 
+class Stage(NamedTuple):
+    """A street as compiled functions read it: parts float64 [N, PART], and for each a row of floats that shade.py's `Look`
+    takes, then owner and heading; face_light float64 [N, 6]; light and ground."""
 
-@dataclass(frozen=True)
-class Stage:
-    """A street as tables: parts float64 [N, PART], face_light float64 [N, 6]; light and ground as shade.py lists them."""
-
-    parts: Parts
+    parts: Solids
+    looks: Floats
     face_light: Floats
-    light: Floats
-    ground: Floats
+    light: Light
+    ground: Ground
 
 
 @dataclass(frozen=True)
@@ -88,72 +73,35 @@ class Shots:
 def build_stage(world: World) -> Stage:
     """Everything that does not change during the clip."""
     rng = np.random.default_rng([world.scenery_seed, 1])
-    light = _light(world.light, float(rng.uniform(0, 2 * math.pi)))
-    ground = np.zeros(_c.GROUND)
-    if world.junction is not None:
-        ground[_c.HAS_JUNCTION] = 1.0
-        ground[_c.ZEBRA_0], ground[_c.ZEBRA_1] = world.junction.zebra
-        ground[_c.CROSS_0], ground[_c.CROSS_1] = world.junction.road
+    kind, sun_angle = LIGHTS[world.light], float(rng.uniform(0, 2 * math.pi))
+    top, low = (tuple(np.array(linear(*colour)) / kind.exposure) for colour in (kind.top, kind.low))
+    light = kind._replace(sun_x=math.cos(sun_angle), sun_y=math.sin(sun_angle), top=top, low=low)
+    road = world.junction
+    ground = Ground(False, (0.0, 0.0), (0.0, 0.0)) if road is None else Ground(True, road.zebra, road.road)
     parts = build_parts(world)
-    return Stage(parts, _face_light(parts, light), light, ground)
+    return Stage(parts, np.ascontiguousarray(parts[:, LOOK]), _face_light(parts, light), light, ground)
 
 
-def _light(name: str, sun_angle: float) -> Floats:
-    light = np.zeros(_c.LIGHT)
-    light[SUN_X], light[SUN_Y] = math.cos(sun_angle), math.sin(sun_angle)
-    ambient, sun, beam, windows, lamps, tint, top, low, exposure, noise = {
-        "day": (0.45, 0.60, 0.0, 0.0, 0.75, (1.02, 1.0, 0.96), (96, 146, 214), (206, 222, 240), 1.0, 0.012),
-        "dusk": (0.30, 0.26, 0.0, 0.25, 0.8, (1.06, 0.98, 0.92), (142, 132, 168), (236, 172, 142), 1.25, 0.018),
-        "night": (0.11, 0.02, 0.55, 0.34, 0.6, (0.96, 0.98, 1.06), (8, 11, 24), (24, 28, 46), 1.6, 0.03),
-    }[name]
-    light[AMBIENT], light[SUN], light[_c.BEAM], light[_c.WINDOWS], light[_c.LAMPS] = ambient, sun, beam, windows, lamps
-    light[_c.TINT_R : _c.TINT_B + 1] = tint
-    light[_c.TOP_R : _c.TOP_B + 1] = np.array(linear(*top)) / exposure
-    light[_c.LOW_R : _c.LOW_B + 1] = np.array(linear(*low)) / exposure
-    light[EXPOSURE], light[NOISE] = exposure, noise
-    return light
-
-
-def _face_light(parts: Parts, light: Floats) -> Floats:
+def _face_light(parts: Solids, light: Light) -> Floats:
     """float64 [N, 6] for front, back, right, left, top, bottom: headings are constant, so is the light on a face."""
     hx, hy = parts[:, HX], parts[:, HY]
-    along, across = light[SUN_X] * hx + light[SUN_Y] * hy, light[SUN_X] * hy - light[SUN_Y] * hx
+    along, across = light.sun_x * hx + light.sun_y * hy, light.sun_x * hy - light.sun_y * hx
     out = np.empty((len(parts), 6))
     out[:, :4] = np.stack([along, -along, across, -across], axis=1)
-    out[:, :4] = light[AMBIENT] + light[SUN] * (0.3 + 0.6 * np.maximum(0.0, out[:, :4]))
-    out[:, TOP] = light[AMBIENT] + light[SUN] * 0.95
-    out[:, BOTTOM] = light[AMBIENT] * 0.5
+    out[:, :4] = light.ambient + light.sun * (0.3 + 0.6 * np.maximum(0.0, out[:, :4]))
+    out[:, TOP] = light.ambient + light.sun * 0.95
+    out[:, BOTTOM] = light.ambient * 0.5
     return out
 
 
 # ------------------------------------------------------------------------------------------------------ compiled core
-class Tables(NamedTuple):
-    """A stage as compiled functions read it: parts float64 [N, PART], their looks float64 [N, LOOK], face_light float64 [N, 6],
-    light and ground as tuples of numbers."""
-
-    parts: Parts
-    looks: Floats
-    face_light: Floats
-    light: tuple[float, ...]
-    ground: tuple[float, ...]
-
-
-class Lens(NamedTuple):
-    """Pixels of a picture, samples along a side of a pixel, the horizon's row and the focal length in pixels."""
-
-    width: int
-    height: int
-    samples: int
-    horizon: float
-    focal: float
-
-
 @njit(nogil=True, error_model="numpy")
-def _resolve(tables, lens, places, pose, raster, seen, still, rgb):  # type: ignore[no-untyped-def]
+def _resolve(stage, camera, places, pose, raster, seen, still, rgb):  # type: ignore[no-untyped-def]
     """Shade a traced picture into rgb float32 [H, W, 3]. When we stand (`still`), a pixel of resting parts that are the same
     as in the last picture (`seen`, like surf) keeps its colour."""
-    width, height, count, horizon, focal = lens
-    _, looks, face_light, light, ground = tables
+    width, height, count = camera
+    horizon, focal = HORIZON * height, FOCAL_WIDTHS * width
+    _, looks, face_light, light, ground = stage
     zbuf, surf = raster.zbuf, raster.surf
     cx, cy, cos, sin = pose[0], pose[1], math.cos(pose[2]), math.sin(pose[2])
     eye = Eye(cx, cy, cos, sin)
@@ -192,7 +140,7 @@ def _resolve(tables, lens, places, pose, raster, seen, still, rgb):  # type: ign
                     x, y = cx + t * dx - places[index, 0], cy + t * dy - places[index, 1]
                     facing = abs(dx * hx + dy * hy) if face in (FRONT, BACK) else abs(dx * hy - dy * hx)
                     a, q = looks, index
-                    part = (a[q, 0], a[q, 1], a[q, 2], a[q, 3], a[q, 4], a[q, 5], a[q, 6], a[q, 7], a[q, 8])
+                    part = Look(a[q, 0], (a[q, 1], a[q, 2], a[q, 3]), a[q, 4], a[q, 5], a[q, 6], a[q, 7], a[q, 8])
                     s, w, wz = x * hx + y * hy, x * hy - y * hx, t * pixel + 1e-6
                     hit = Hit(face, s, w, wz / max(facing, 1e-3), wz, u, v, t)
                     r, g, b = shade_part(light, part, face_light[q, face], hit)
@@ -214,23 +162,23 @@ def _compile(sources: int) -> Any:
     of the scene files a new entry, so that an update never runs the old pictures."""
 
     @njit(cache=True, nogil=True, error_model="numpy")
-    def pictures(tables, lens, times, poses, wanted, luma, rgb, ids):  # type: ignore[no-untyped-def]
+    def pictures(stage, camera, times, poses, wanted, luma, rgb, ids):  # type: ignore[no-untyped-def]
         """Every picture's luma; RGB and ids go to row wanted[k, 0] and wanted[k, 1], or nowhere when that is -1."""
-        width, height, count, horizon, focal = lens
-        parts = tables.parts
+        width, height, count = camera
+        parts = stage.parts
         zbuf = np.empty((width * count, height * count), np.float32)
         surf, seen = np.empty(zbuf.shape, np.int32), np.empty(zbuf.shape, np.int32)
         picture, places = np.empty((height, width, 3), np.float32), np.empty((parts.shape[0], 2))
         for k in range(len(times) if sources >= 0 else 0):
             still = k > 0 and np.all(poses[k] == poses[k - 1])
             _move(parts, times[k], places)
-            raster = Raster(zbuf, surf, horizon * count, focal * count)
+            raster = Raster(zbuf, surf, HORIZON * height * count, FOCAL_WIDTHS * width * count)
             trace(parts, places, poses[k], raster)
-            _resolve(tables, lens, places, poses[k], raster, seen, still, picture)
+            _resolve(stage, camera, places, poses[k], raster, seen, still, picture)
             if wanted[k, 0] >= 0:
                 rgb[wanted[k, 0]] = picture
             if wanted[k, 1] >= 0:
-                identify(parts, tables.ground, poses[k], raster, ids[wanted[k, 1]])
+                identify(parts, stage.ground, poses[k], raster, ids[wanted[k, 1]])
             for y in range(height):
                 for x in range(width):
                     luma[k, y, x] = 0.299 * picture[y, x, 0] + 0.587 * picture[y, x, 1] + 0.114 * picture[y, x, 2]
@@ -250,21 +198,18 @@ def render(world: World, stage: Stage, camera: Camera, times_s: list[float], rgb
     poses = np.array([world.ego.pose(t) for t in times_s], np.float64).reshape(-1, 3)
     wanted = np.full((len(times_s), 2), -1, np.int64)
     wanted[rgb_at, 0], wanted[ids_at, 1] = np.arange(len(rgb_at)), np.arange(len(ids_at))
-    height, width, count = camera.height, camera.width, camera.samples
+    width, height, count = camera
     luma = np.empty((len(times_s), height, width), np.float32)
     rgb = np.empty((len(rgb_at), height, width, 3), np.float32)
     ids = np.empty((len(ids_at), height * count, width * count), np.uint8)
-    looks, light, ground = np.ascontiguousarray(stage.parts[:, LOOK]), stage.light.tolist(), stage.ground.tolist()
-    tables = Tables(stage.parts, looks, stage.face_light, tuple(light), tuple(ground))
-    lens = Lens(width, height, count, HORIZON * height, camera.focal_px)
-    _pictures(tables, lens, np.array(times_s, np.float64), poses, wanted, luma, rgb, ids)
+    _pictures(stage, camera, np.array(times_s, np.float64), poses, wanted, luma, rgb, ids)
     return Shots(luma, rgb, ids)
 
 
 def develop(
-    rgb: np.ndarray[Any, np.dtype[np.float32]], light: Floats, rng: np.random.Generator
+    rgb: np.ndarray[Any, np.dtype[np.float32]], light: Light, rng: np.random.Generator
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Exposure, gamma and sensor noise: linear float32 [K, H, W, 3] to uint8 of the same shape."""
-    shown: Floats = np.clip(rgb.astype(np.float64) * light[EXPOSURE], 0.0, 1.0) ** (1.0 / GAMMA)
-    shown += light[NOISE] * rng.standard_normal(rgb.shape, np.float32)
+    shown: Floats = np.clip(rgb.astype(np.float64) * light.exposure, 0.0, 1.0) ** (1.0 / GAMMA)
+    shown += light.noise * rng.standard_normal(rgb.shape, np.float32)
     return np.asarray(np.clip(shown, 0.0, 1.0) * 255.0 + 0.5, np.uint8)

@@ -26,24 +26,20 @@ _PACE = {
 _THERE = {"left": "on the left", "ahead": "in the middle", "right": "on the right"}
 
 
-def _moves(user: RoadUser) -> bool:
-    return user.action not in ("parked", "standing")
-
-
 def _leaves(user: RoadUser) -> bool:
-    """Whether who crosses has left the middle already."""
+    """Whether one that crosses has left the middle already."""
     return user.side == user.action.removeprefix("crossing ")
 
 
 def _pace(user: RoadUser) -> str:
-    """How fast the gap to who shares our way changes, behind the verb."""
+    """How fast the gap to one that shares our way changes; it follows the verb."""
     return _PACE.get((user.action, user.trend), "")
 
 
 def _deed(user: RoadUser) -> str:
-    """What to do about a road user, who is named behind it."""
+    """What to do about a road user, whose name follows."""
     near = user.distance_m <= _NEAR_M
-    if user.action in _CROSS:
+    if user.crosses:
         if _leaves(user):
             return "drive on behind" if near else "do not wait for"
         if user.side == "ahead":
@@ -60,10 +56,10 @@ def _deed(user: RoadUser) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------- in detail
 def detail(facts: Facts) -> str:
-    """Everybody from near to far: who, motion, where, where before, and what to do; then the light and the zebra."""
+    """All road users from near to far: who, motion, where, where before, and what to do; then the light and the zebra."""
     parts = [f"{NUMBERS[len(facts.users)]} on the street {LIGHT[facts.light]}."]
     for user in facts.users:
-        if _moves(user):
+        if user.moves:
             said = f"A {thing(user)} {_DOES[user.action]}{_pace(user)} {place(user)}"
         else:
             said = f"{place(user)} a {thing(user)} {_DOES[user.action]}"
@@ -73,10 +69,9 @@ def detail(facts: Facts) -> str:
 
 
 def _lights(facts: Facts) -> str:
-    if facts.signal == "red":
-        return "The light is red, stop at the zebra." if facts.junction else "The light is red."
-    if facts.signal == "green":
-        return "The light is green, go over the zebra." if facts.junction else "The light is green."
+    zebra = {"red": ", stop at the zebra", "green": ", go over the zebra"}
+    if facts.signal in zebra:
+        return f"The light is {facts.signal}{zebra[facts.signal] if facts.junction else ''}."
     return "A zebra without a light." if facts.junction else "No light and no zebra."
 
 
@@ -94,8 +89,8 @@ def change(facts: Facts) -> str:
     """Our own motion; then who moved, from far to near, then who did not: from where to where, across the picture and in
     depth; then how many moved."""
     parts = [f"{_WE[facts.ego]} {LIGHT[facts.light]}."]
-    moved = [user for user in facts.users if _moves(user)]
-    for user in [*moved[::-1], *(user for user in facts.users if not _moves(user))]:
+    moved = [user for user in facts.users if user.moves]
+    for user in [*moved[::-1], *(user for user in facts.users if not user.moves)]:
         parts.append(f"A {thing(user)} {_DID[user.action]}, {_path(user)}.")
     if not facts.users:
         parts.append("Nobody was on the street.")
@@ -107,7 +102,6 @@ def change(facts: Facts) -> str:
 
 
 def _path(user: RoadUser) -> str:
-    """Across the picture, and in depth."""
     across = f"always {_THERE[user.side_first]}"
     if user.side_first != user.side_last:
         across = f"first {_THERE[user.side_first]}, then {_THERE[user.side_last]}"
@@ -132,14 +126,14 @@ def advice(facts: Facts) -> str:
 
 def _urgency(user: RoadUser) -> int:
     """0 for who is in our way, 5 for who concerns us least; the nearer first among equals, as the facts have them."""
-    if user.action in _CROSS:
+    if user.crosses:
         return 4 if _leaves(user) else 0 if user.side == "ahead" else 1
     return {"leading": 2, "oncoming": 3, "standing": 3, "parked": 5}[user.action]
 
 
 def _speed(facts: Facts) -> str:
     """What to do with our speed, and until when."""
-    blocked = any(u.action in _CROSS and not _leaves(u) and u.distance_m <= _NEAR_M for u in facts.users)
+    blocked = any(u.crosses and not _leaves(u) and u.distance_m <= _NEAR_M for u in facts.users)
     still = facts.ego == "stopped"
     if blocked or facts.signal == "red":
         return f"{'Stay here' if still else 'Stop'} until {'the way is free' if blocked else 'the light changes'}."

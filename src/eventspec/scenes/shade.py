@@ -15,38 +15,11 @@ from numba import njit
 from eventspec.scenes import shapes as _s
 from eventspec.scenes.world import KERB_M, PAVING_M, ROAD_M, STRIP_M
 
-# light table, one row per clip: float64 [LIGHT]
-(
-    AMBIENT,
-    SUN,
-    SUN_X,
-    SUN_Y,
-    BEAM,
-    WINDOWS,
-    LAMPS,
-    TINT_R,
-    TINT_G,
-    TINT_B,
-    TOP_R,
-    TOP_G,
-    TOP_B,
-    LOW_R,
-    LOW_G,
-    LOW_B,
-    EXPOSURE,
-    NOISE,
-) = range(18)
-LIGHT = 18
-
-# ground table: float64 [GROUND]
-HAS_JUNCTION, ZEBRA_0, ZEBRA_1, CROSS_0, CROSS_1 = range(5)
-GROUND = 5
+Colour = tuple[float, float, float]
+"""Linear red, green and blue."""
 
 PLAIN, BUILDING, CAR_BODY, CAR_CABIN, TRUCK_LOAD = _s.PLAIN, _s.BUILDING, _s.CAR_BODY, _s.CAR_CABIN, _s.TRUCK_LOAD
 BUS, LAMP, CROWN, GLOW = _s.BUS, _s.LAMP, _s.CROWN, _s.GLOW
-
-# what a shader knows of a part: a tuple of floats
-PAINT, RED, GREEN, BLUE, HALF_L, HALF_W, Z0, Z1, SEED = range(9)
 
 FRONT, BACK, RIGHT, LEFT, TOP, BOTTOM = range(6)
 FOG_FROM_M, FOG_LENGTH_M = 25.0, 70.0
@@ -56,6 +29,42 @@ GRASS, PAVING, KERB = (0.13, 0.20, 0.07), (0.29, 0.27, 0.245), (0.42, 0.41, 0.39
 STRIP, ASPHALT, ROAD_PAINT = (0.175, 0.165, 0.16), (0.135, 0.135, 0.14), (0.74, 0.74, 0.72)
 GLASS, TAIL, PLATE, DARK = (0.035, 0.042, 0.055), (0.3, 0.02, 0.02), (0.6, 0.6, 0.55), (0.0, 0.0, 0.0)
 WHITE_LAMP, RED_LAMP, SIGN = (0.9, 0.9, 0.8), (0.75, 0.03, 0.02), (0.5, 0.3, 0.03)
+
+
+class Light(NamedTuple):
+    """The light of a clip: skylight, sun and the way to it, our headlights, lit windows, lamps; the tint of what is lit; the
+    sky's colours up high and at the horizon; exposure and the noise of the frames."""
+
+    ambient: float
+    sun: float
+    sun_x: float
+    sun_y: float
+    beam: float
+    windows: float
+    lamps: float
+    tint: Colour
+    top: Colour
+    low: Colour
+    exposure: float
+    noise: float
+
+
+class Ground(NamedTuple):
+    """Whether a road crosses ours, and where (y) its zebra and its lanes begin and end."""
+
+    junction: bool
+    zebra: tuple[float, float]
+    cross: tuple[float, float]
+
+
+class Look(NamedTuple):
+    paint: float
+    colour: Colour
+    half_l: float
+    half_w: float
+    z0: float
+    z1: float
+    seed: float
 
 
 class Eye(NamedTuple):
@@ -120,74 +129,71 @@ def smooth(x, y, seed):  # type: ignore[no-untyped-def]
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def beam(light, u, v, t):  # type: ignore[no-untyped-def]
     """Our headlights at a point `t` metres ahead, seen at slopes u and v: a flat cone, dimmer above the horizon."""
-    if light[BEAM] <= 0.0:
+    if light.beam <= 0.0:
         return 0.0
     reach = max(0.0, 1.0 - t / 38.0)
     wide = 1.0 / (1.0 + (u / 0.42) ** 4)
     high = 1.0 if v < 0.03 else 1.0 / (1.0 + ((v - 0.03) / 0.12) ** 2)
-    return light[BEAM] * reach * wide * high
+    return light.beam * reach * wide * high
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def mix(one, share, other):  # type: ignore[no-untyped-def]
+    return one[0] + (other[0] - one[0]) * share, one[1] + (other[1] - one[1]) * share, one[2] + (other[2] - one[2]) * share
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def scaled(colour, share):  # type: ignore[no-untyped-def]
+    return colour[0] * share, colour[1] * share, colour[2] * share
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True)
+def tinted(light, colour):  # type: ignore[no-untyped-def]
+    return colour[0] * light.tint[0], colour[1] * light.tint[1], colour[2] * light.tint[2]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def sky(light, v):  # type: ignore[no-untyped-def]
     """Sky colour at slope v above the horizon."""
-    k = min(1.0, max(0.0, v / 0.6))
-    return (
-        light[LOW_R] + (light[TOP_R] - light[LOW_R]) * k,
-        light[LOW_G] + (light[TOP_G] - light[LOW_G]) * k,
-        light[LOW_B] + (light[TOP_B] - light[LOW_B]) * k,
-    )
+    return mix(light.low, min(1.0, max(0.0, v / 0.6)), light.top)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def fog(light, t, r, g, b):  # type: ignore[no-untyped-def]
+def fog(light, t, colour):  # type: ignore[no-untyped-def]
     """Fade to the horizon's colour beyond 25 m."""
-    if t <= FOG_FROM_M:
-        return r, g, b
-    keep = math.exp((FOG_FROM_M - t) / FOG_LENGTH_M)
-    return (
-        light[LOW_R] + (r - light[LOW_R]) * keep,
-        light[LOW_G] + (g - light[LOW_G]) * keep,
-        light[LOW_B] + (b - light[LOW_B]) * keep,
-    )
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def mix(r, g, b, share, other):  # type: ignore[no-untyped-def]
-    return r + (other[0] - r) * share, g + (other[1] - g) * share, b + (other[2] - b) * share
+    return colour if t <= FOG_FROM_M else mix(light.low, math.exp((FOG_FROM_M - t) / FOG_LENGTH_M), colour)
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def ground_colour(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
     """Reflectance of the ground at (x, y), filtered over wx by wy metres."""
     ax, near_cross, cross = abs(x), False, 0.0
-    if ground[HAS_JUNCTION] > 0.0:
-        near_cross = ground[CROSS_0] - 2.0 - wy < y < ground[CROSS_1] + 2.0 + wy
-    r, g, b = ASPHALT
+    if ground.junction:
+        near_cross = ground.cross[0] - 2.0 - wy < y < ground.cross[1] + 2.0 + wy
+    colour = ASPHALT
     if ax + 0.5 * wx > ROAD_M:
-        r, g, b = GRASS
-        r, g, b = mix(r, g, b, cover(x, wx, -PAVING_M, PAVING_M), PAVING)
+        colour = mix(GRASS, cover(x, wx, -PAVING_M, PAVING_M), PAVING)
         if near_cross:
-            cross = cover(y, wy, ground[CROSS_0], ground[CROSS_1])
-            r, g, b = mix(r, g, b, cover(y, wy, ground[CROSS_0] - 1.8, ground[CROSS_1] + 1.8), PAVING)
-            r, g, b = mix(r, g, b, cover(y, wy, ground[CROSS_0] - 0.25, ground[CROSS_1] + 0.25), KERB)
-            r, g, b = mix(r, g, b, cross, ASPHALT)
+            cross = cover(y, wy, ground.cross[0], ground.cross[1])
+            colour = mix(colour, cover(y, wy, ground.cross[0] - 1.8, ground.cross[1] + 1.8), PAVING)
+            colour = mix(colour, cover(y, wy, ground.cross[0] - 0.25, ground.cross[1] + 0.25), KERB)
+            colour = mix(colour, cross, ASPHALT)
         if ax - 0.5 * wx < KERB_M:
-            r, g, b = mix(r, g, b, cover(x, wx, -KERB_M, KERB_M) * (1.0 - cross), KERB)
-            r, g, b = mix(r, g, b, cover(x, wx, -STRIP_M, STRIP_M) * (1.0 - cross), STRIP)
-            r, g, b = mix(r, g, b, cover(x, wx, -ROAD_M, ROAD_M), ASPHALT)
+            colour = mix(colour, cover(x, wx, -KERB_M, KERB_M) * (1.0 - cross), KERB)
+            colour = mix(colour, cover(x, wx, -STRIP_M, STRIP_M) * (1.0 - cross), STRIP)
+            colour = mix(colour, cover(x, wx, -ROAD_M, ROAD_M), ASPHALT)
     if ax - 0.5 * wx < ROAD_M:
-        r, g, b = mix(r, g, b, road_paint(ground, x, y, wx, wy), ROAD_PAINT)
-    return r, g, b
+        colour = mix(colour, road_paint(ground, x, y, wx, wy), ROAD_PAINT)
+    return colour
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def road_paint(ground, x, y, wx, wy):  # type: ignore[no-untyped-def]
     """Share of white paint on the driving lanes: centre dashes and edge lines, or zebra and stop line at a junction."""
     paint, lines = 0.0, 1.0
-    if ground[HAS_JUNCTION] > 0.0 and ground[ZEBRA_0] - 1.2 - wy < y < ground[CROSS_1] + 0.5 + wy:
-        z0, z1 = ground[ZEBRA_0], ground[ZEBRA_1]
-        lines = 1.0 - cover(y, wy, z0 - 1.2, ground[CROSS_1] + 0.5)
+    if ground.junction and ground.zebra[0] - 1.2 - wy < y < ground.cross[1] + 0.5 + wy:
+        z0, z1 = ground.zebra[0], ground.zebra[1]
+        lines = 1.0 - cover(y, wy, z0 - 1.2, ground.cross[1] + 0.5)
         if y - wy < z1:
             bars = cover(y, wy, z0, z1) * stripes(x, wx, 1.1, 0.5) * cover(x, wx, -3.7, 3.7)
             paint = bars + cover(y, wy, z0 - 1.1, z0 - 0.75) * cover(x, wx, 0.1, 3.6)
@@ -209,12 +215,11 @@ def shade_ground(light, ground, eye, u, v, pixel, dim):  # type: ignore[no-untyp
     across, along = t * pixel, t * t * pixel / CAMERA_M
     wx = across * abs(cos) + along * abs(dx) + 1e-6
     wy = across * abs(sin) + along * abs(dy) + 1e-6
-    r, g, b = ground_colour(ground, x, y, wx, wy)
-    lit = (light[AMBIENT] + light[SUN] * 0.9) * dim + beam(light, u, v, t) * (0.5 + 0.5 * dim)
+    lit = (light.ambient + light.sun * 0.9) * dim + beam(light, u, v, t) * (0.5 + 0.5 * dim)
     if wy < 6.0:  # beyond, the texture is finer than a pixel
         coarse = 0.05 * smooth(x * 0.27, y * 0.19, 3) / (1.0 + wy * wy * 0.1)
         lit *= 1.0 + coarse + 0.035 * smooth(x * 1.1, y * 1.1, 5) / (1.0 + wy * wy * 3.0)
-    return fog(light, t, r * lit * light[TINT_R], g * lit * light[TINT_G], b * lit * light[TINT_B])
+    return fog(light, t, tinted(light, scaled(ground_colour(ground, x, y, wx, wy), lit)))
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
@@ -222,16 +227,16 @@ def facade(light, part, face, s, z, ws, wz):  # type: ignore[no-untyped-def]
     """(wall share of reflectance, emitted light) of a house wall: windows on a 2.6 m x 3 m grid, some lit after dark."""
     if face >= TOP:
         return 0.75, 0.0
-    top = part[Z1] - 0.7
+    top = part.z1 - 0.7
     inside = cover(z, wz, 0.9, top)
     windows = stripes(s + 40.0 * 2.6 + 0.6, ws, 2.6, 0.5) * stripes(z - 0.9, wz, 3.0, 0.5) * inside
-    wall = 1.0 - 0.72 * windows + 0.12 * cover(z, wz, top + 0.35, part[Z1])
+    wall = 1.0 - 0.72 * windows + 0.12 * cover(z, wz, top + 0.35, part.z1)
     glow = 0.0
-    if light[WINDOWS] > 0.0 and windows > 0.0:
+    if light.windows > 0.0 and windows > 0.0:
         detail = 1.0 / (1.0 + (max(ws, wz) / 2.0) ** 4)  # far away single windows blur to their mean
         column, floor = math.floor((s + 104.6) / 2.6), math.floor((z - 0.9) / 3.0)
-        lit = 1.0 if chance(column, floor, int(part[SEED]) + 97 * face) < 0.35 else 0.0
-        glow = light[WINDOWS] * windows * (0.35 + (lit - 0.35) * detail)
+        lit = 1.0 if chance(column, floor, int(part.seed) + 97 * face) < 0.35 else 0.0
+        glow = light.windows * windows * (0.35 + (lit - 0.35) * detail)
     return wall, glow
 
 
@@ -240,16 +245,16 @@ def car_cabin(part, face, s, k, a):  # type: ignore[no-untyped-def]
     """Reflectance of a car above its belt: glass between pillars under a painted roof."""
     if face in (FRONT, BACK) and a < 0.86 and k < 0.82:
         return GLASS
-    if face in (RIGHT, LEFT) and 0.08 < abs(s) / part[HALF_L] < 0.88 and k < 0.8:
+    if face in (RIGHT, LEFT) and 0.08 < abs(s) / part.half_l < 0.88 and k < 0.8:
         return GLASS
-    return part[RED], part[GREEN], part[BLUE]
+    return part.colour
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def car_body(part, face, k, a):  # type: ignore[no-untyped-def]
     """(reflectance, emitted) of a car below its belt: lamps, grille, number plate, dark sills."""
-    colour = part[RED], part[GREEN], part[BLUE]
-    sill = colour[0] * 0.4, colour[1] * 0.4, colour[2] * 0.4
+    colour = part.colour
+    sill = scaled(colour, 0.4)
     if face == FRONT:
         if 0.5 < a < 0.93 and 0.42 < k < 0.8:
             return colour, WHITE_LAMP
@@ -268,20 +273,20 @@ def car_body(part, face, k, a):  # type: ignore[no-untyped-def]
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def truck_load(part, face, k, a):  # type: ignore[no-untyped-def]
     """(reflectance, emitted) of a truck's box: a door seam, a dark bumper with lamps."""
-    colour = part[RED], part[GREEN], part[BLUE]
+    colour = part.colour
     if face == BACK and k < 0.16:
         return GLASS, (RED_LAMP if a > 0.68 else DARK)
     if face == BACK and a < 0.02:
-        return (colour[0] * 0.5, colour[1] * 0.5, colour[2] * 0.5), DARK
+        return scaled(colour, 0.5), DARK
     if face in (RIGHT, LEFT) and k < 0.06:
-        return (colour[0] * 0.3, colour[1] * 0.3, colour[2] * 0.3), DARK
+        return scaled(colour, 0.3), DARK
     return colour, DARK
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def cab_or_bus(part, face, s, k, a):  # type: ignore[no-untyped-def]
     """(reflectance, emitted) of a truck's cab or a bus: wide glass, a lit destination sign on the bus."""
-    colour, bus = (part[RED], part[GREEN], part[BLUE]), part[PAINT] == BUS
+    colour, bus = part.colour, part.paint == BUS
     low, high = (0.42, 0.78) if bus else (0.52, 0.86)
     if face == FRONT:
         if a < 0.88 and low < k < high:
@@ -298,22 +303,22 @@ def cab_or_bus(part, face, s, k, a):  # type: ignore[no-untyped-def]
     if face not in (RIGHT, LEFT):
         return colour, DARK
     if not bus:
-        return (GLASS if -0.3 < s / part[HALF_L] < 0.7 and low < k < high else colour), DARK
+        return (GLASS if -0.3 < s / part.half_l < 0.7 and low < k < high else colour), DARK
     if low < k < high:
-        pane = (s / part[HALF_L] + 1.0) * 3.0
+        pane = (s / part.half_l + 1.0) * 3.0
         return (GLASS if pane - math.floor(pane) < 0.86 else colour), DARK
-    return ((colour[0] * 0.45, colour[1] * 0.45, colour[2] * 0.45) if k < 0.12 else colour), DARK
+    return (scaled(colour, 0.45) if k < 0.12 else colour), DARK
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
 def vehicle(part, face, s, w, z):  # type: ignore[no-untyped-def]
     """(reflectance, emitted at full lamp power) on a car, truck or bus; s along, w across, z up, all local."""
-    k, a = (z - part[Z0]) / (part[Z1] - part[Z0]), abs(w) / part[HALF_W]
-    if part[PAINT] == CAR_CABIN:
+    k, a = (z - part.z0) / (part.z1 - part.z0), abs(w) / part.half_w
+    if part.paint == CAR_CABIN:
         return car_cabin(part, face, s, k, a), DARK
-    if part[PAINT] == TRUCK_LOAD:
+    if part.paint == TRUCK_LOAD:
         return truck_load(part, face, k, a)
-    if part[PAINT] == CAR_BODY:
+    if part.paint == CAR_BODY:
         return car_body(part, face, k, a)
     return cab_or_bus(part, face, s, k, a)
 
@@ -322,22 +327,18 @@ def vehicle(part, face, s, w, z):  # type: ignore[no-untyped-def]
 def shade_part(light, part, lit, hit):  # type: ignore[no-untyped-def]
     """Linear RGB of a hit on one part; `lit` is the day- or skylight on that face."""
     face, s, w, ws, wz, u, v, t = hit
-    paint, z = part[PAINT], CAMERA_M + t * v
-    r, g, b = part[RED], part[GREEN], part[BLUE]
+    paint, z = part.paint, CAMERA_M + t * v
+    colour, emitted = part.colour, DARK
     if paint in (LAMP, GLOW):
-        shine = 1.0 if paint == LAMP else 0.25 + 0.6 * light[LAMPS]
-        return fog(light, t, r * shine, g * shine, b * shine)
-    er, eg, eb = 0.0, 0.0, 0.0
+        return fog(light, t, scaled(colour, 1.0 if paint == LAMP else 0.25 + 0.6 * light.lamps))
     if paint == BUILDING:
-        along = s if face in (RIGHT, LEFT) else w
-        share, glow = facade(light, part, face, along, z, ws, wz)
-        r, g, b = r * share, g * share, b * share
-        er, eg, eb = glow, glow * 0.78, glow * 0.42
+        share, glow = facade(light, part, face, s if face in (RIGHT, LEFT) else w, z, ws, wz)
+        colour, emitted = scaled(colour, share), (glow, glow * 0.78, glow * 0.42)
     elif paint == CROWN:
-        round_ = (z - part[Z0]) / (part[Z1] - part[Z0])
-        r, g, b = r * (0.55 + 0.6 * round_), g * (0.55 + 0.6 * round_), b * (0.55 + 0.6 * round_)
+        colour = scaled(colour, 0.55 + 0.6 * ((z - part.z0) / (part.z1 - part.z0)))
     elif paint != PLAIN:
-        (r, g, b), (er, eg, eb) = vehicle(part, face, s, w, z)
-        er, eg, eb = er * light[LAMPS], eg * light[LAMPS], eb * light[LAMPS]
+        colour, emitted = vehicle(part, face, s, w, z)
+        emitted = scaled(emitted, light.lamps)
     lit = lit + beam(light, u, v, t) * (0.8 if face != TOP else 0.25)
-    return fog(light, t, r * lit * light[TINT_R] + er, g * lit * light[TINT_G] + eg, b * lit * light[TINT_B] + eb)
+    seen = tinted(light, scaled(colour, lit))
+    return fog(light, t, (seen[0] + emitted[0], seen[1] + emitted[1], seen[2] + emitted[2]))

@@ -11,27 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eventspec.scenes.world import KERB_M, PAVING_M, SIZES_M, STRIP_M, Mover, World
+from eventspec.scenes.world import PAVING_M, SIZES_M, Mover, World
 
-Parts = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+Solids = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 X, Y, Z0, Z1, HALF_L, HALF_W, HX, HY, VX, VY, SWING, RATE, PHASE, SHAPE, PAINT, RED, GREEN, BLUE, OWNER, SEED = range(20)
 """Middle at mid-clip, z range, half length and width, unit heading, velocity, swing along the heading (m, rad/s, rad)."""
 PART = 20
 BOX, DISC, ELLIPSOID, RING = range(4)
-(
-    PLAIN,
-    BUILDING,
-    CAR_BODY,
-    CAR_CABIN,
-    TRUCK_LOAD,
-    TRUCK_CAB,
-    BUS,
-    LAMP,
-    CROWN,
-    SHADOW,
-    GLOW,
-) = range(11)
+PLAIN, BUILDING, CAR_BODY, CAR_CABIN, TRUCK_LOAD, TRUCK_CAB, BUS, LAMP, CROWN, SHADOW, GLOW = range(11)
 
 NOBODY, OWNER_BUILDING, OWNER_TREE, OWNER_RED, OWNER_GREEN, OWNER_ZEBRA, OWNER_POLE, OWNER_USER = 0, 1, 2, 3, 4, 5, 6, 8
 """Object ids: road user i is OWNER_USER + i."""
@@ -44,6 +32,10 @@ def linear(red: float, green: float, blue: float) -> tuple[float, float, float]:
     return (red / 255) ** GAMMA, (green / 255) ** GAMMA, (blue / 255) ** GAMMA
 
 
+def _linear(*colours: tuple[float, float, float]) -> tuple[tuple[float, float, float], ...]:
+    return tuple(linear(*colour) for colour in colours)
+
+
 CAR_PAINT = {
     "red": linear(215, 30, 35),
     "blue": linear(35, 80, 225),
@@ -52,19 +44,17 @@ CAR_PAINT = {
     "white": linear(240, 240, 240),
     "black": linear(30, 30, 34),
 }
-_WALLS = tuple(linear(*rgb) for rgb in ((196, 178, 152), (168, 160, 152), (176, 138, 118), (150, 152, 160), (188, 182, 160)))
-_COATS = tuple(
-    linear(*rgb) for rgb in ((214, 78, 66), (84, 128, 214), (224, 224, 220), (226, 196, 96), (176, 92, 190), (70, 176, 136))
-)
-_HEADS = tuple(linear(*rgb) for rgb in ((240, 196, 168), (196, 142, 108), (222, 172, 136)))
-_TROUSERS = tuple(linear(*rgb) for rgb in ((48, 56, 92), (84, 70, 58), (56, 56, 62)))
-_LOADS = tuple(linear(*rgb) for rgb in ((206, 206, 200), (170, 172, 178), (196, 182, 150)))
-_CABS = tuple(linear(*rgb) for rgb in ((96, 112, 140), (128, 122, 84), (124, 72, 62)))
-_BUSES = tuple(linear(*rgb) for rgb in ((228, 140, 40), (60, 160, 170), (170, 60, 120)))
+_WALLS = _linear((196, 178, 152), (168, 160, 152), (176, 138, 118), (150, 152, 160), (188, 182, 160))
+_COATS = _linear((214, 78, 66), (84, 128, 214), (224, 224, 220), (226, 196, 96), (176, 92, 190), (70, 176, 136))
+_HEADS = _linear((240, 196, 168), (196, 142, 108), (222, 172, 136))
+_TROUSERS = _linear((48, 56, 92), (84, 70, 58), (56, 56, 62))
+_LOADS = _linear((206, 206, 200), (170, 172, 178), (196, 182, 150))
+_CABS = _linear((96, 112, 140), (128, 122, 84), (124, 72, 62))
+_BUSES = _linear((228, 140, 40), (60, 160, 170), (170, 60, 120))
 _DARK = linear(34, 34, 38)
 
 
-def build_parts(world: World) -> Parts:
+def build_parts(world: World) -> Solids:
     """All solids of the street, float64 [N, PART]."""
     rng = np.random.default_rng(world.scenery_seed)
     rows: list[list[float]] = []
@@ -98,7 +88,6 @@ def _row(at: tuple[float, float], solid: Solid, heading: tuple[float, float] = (
 
 
 def _blocked(world: World, low: float, high: float, margin: float) -> bool:
-    """Whether [low, high] along our road touches the crossing road."""
     if world.junction is None:
         return False
     return high > world.junction.road[0] - margin and low < world.junction.road[1] + margin
@@ -153,7 +142,7 @@ def _signal(world: World, rows: list[list[float]]) -> None:
 # ---------------------------------------------------------------------------------------------------------- road users
 def _mover(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     start = len(rows)
-    {"car": _car, "truck": _truck, "bus": _bus, "pedestrian": _pedestrian, "cyclist": _cyclist}[mover.kind](mover, owner, rows)
+    {"pedestrian": _pedestrian, "cyclist": _cyclist}.get(mover.kind, _vehicle)(mover, owner, rows)
     for row in rows[start:]:
         row[VX], row[VY] = mover.vx, mover.vy
 
@@ -173,32 +162,31 @@ def _shadow(mover: Mover, rows: list[list[float]], grow: float = 0.15) -> None:
     rows.append(_part(mover, 0.0, 0.0, Solid((0.0, 0.02), half, (0.0, 0.0, 0.0), NOBODY, SHADOW)))
 
 
-def _wheels(mover: Mover, owner: int, rows: list[list[float]], along: tuple[float, ...], radius: float) -> None:
+_VEHICLES = {
+    "car": ((-1.3, 1.3), 0.33),
+    "truck": ((-2.6, -1.5, 2.6), 0.48),
+    "bus": ((-3.0, 3.0), 0.47),
+}
+"""Where along it the axles are, and the radius of the wheels."""
+
+
+def _vehicle(mover: Mover, owner: int, rows: list[list[float]]) -> None:
+    _shadow(mover, rows)
+    look = mover.look
+    if mover.kind == "car":
+        colour = CAR_PAINT[mover.colour or "white"]
+        rows.append(_part(mover, 0.0, 0.0, Solid((0.22, 0.86), (2.1, 0.88), colour, owner, CAR_BODY)))
+        rows.append(_part(mover, -0.25, 0.0, Solid((0.86, 1.45), (1.15, 0.78), colour, owner, CAR_CABIN)))
+    elif mover.kind == "truck":
+        rows.append(_part(mover, -0.85, 0.0, Solid((0.75, 3.2), (2.7, 1.2), _pick(_LOADS, look), owner, TRUCK_LOAD)))
+        rows.append(_part(mover, 2.75, 0.0, Solid((0.45, 2.55), (0.8, 1.1), _pick(_CABS, look * 7 % 1), owner, TRUCK_CAB)))
+        rows.append(_part(mover, -0.4, 0.0, Solid((0.45, 0.75), (3.0, 0.6), _DARK, owner)))
+    else:
+        rows.append(_part(mover, 0.0, 0.0, Solid((0.32, 3.1), (4.72, 1.22), _pick(_BUSES, look), owner, BUS)))
+    axles, radius = _VEHICLES[mover.kind]
     across = SIZES_M[mover.kind][1] / 2 - 0.08
     wheel = Solid((0.0, 2 * radius), (radius, 0.1), linear(24, 24, 26), owner, PLAIN, DISC)
-    rows += [_part(mover, position, side, wheel) for position in along for side in (-across, across)]
-
-
-def _car(mover: Mover, owner: int, rows: list[list[float]]) -> None:
-    colour = CAR_PAINT[mover.colour or "white"]
-    _shadow(mover, rows)
-    rows.append(_part(mover, 0.0, 0.0, Solid((0.22, 0.86), (2.1, 0.88), colour, owner, CAR_BODY)))
-    rows.append(_part(mover, -0.25, 0.0, Solid((0.86, 1.45), (1.15, 0.78), colour, owner, CAR_CABIN)))
-    _wheels(mover, owner, rows, (-1.3, 1.3), 0.33)
-
-
-def _truck(mover: Mover, owner: int, rows: list[list[float]]) -> None:
-    _shadow(mover, rows)
-    rows.append(_part(mover, -0.85, 0.0, Solid((0.75, 3.2), (2.7, 1.2), _pick(_LOADS, mover.look), owner, TRUCK_LOAD)))
-    rows.append(_part(mover, 2.75, 0.0, Solid((0.45, 2.55), (0.8, 1.1), _pick(_CABS, mover.look * 7 % 1), owner, TRUCK_CAB)))
-    rows.append(_part(mover, -0.4, 0.0, Solid((0.45, 0.75), (3.0, 0.6), _DARK, owner)))
-    _wheels(mover, owner, rows, (-2.6, -1.5, 2.6), 0.48)
-
-
-def _bus(mover: Mover, owner: int, rows: list[list[float]]) -> None:
-    _shadow(mover, rows)
-    rows.append(_part(mover, 0.0, 0.0, Solid((0.32, 3.1), (4.72, 1.22), _pick(_BUSES, mover.look), owner, BUS)))
-    _wheels(mover, owner, rows, (-3.0, 3.0), 0.47)
+    rows += [_part(mover, along, side, wheel) for along in axles for side in (-across, across)]
 
 
 def _pedestrian(mover: Mover, owner: int, rows: list[list[float]]) -> None:
@@ -234,6 +222,3 @@ def _cyclist(mover: Mover, owner: int, rows: list[list[float]]) -> None:
     rows.append(_part(mover, 0.12, 0.0, Solid((1.49, 1.85), (0.19, 0.18), linear(236, 236, 230), owner, PLAIN, ELLIPSOID)))
     rows.append(_part(mover, 0.62, 0.0, Solid((0.85, 1.0), (0.04, 0.08), (1.0, 1.0, 0.92), owner, GLOW)))
     rows.append(_part(mover, -0.45, 0.0, Solid((0.7, 0.86), (0.04, 0.08), (1.0, 0.04, 0.03), owner, GLOW)))
-
-
-assert STRIP_M < KERB_M < PAVING_M

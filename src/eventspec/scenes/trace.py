@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from eventspec.scenes import shapes as _s
-from eventspec.scenes.shade import BACK, BOTTOM, CAMERA_M, FRONT, HAS_JUNCTION, LEFT, RIGHT, TOP, ZEBRA_0, ZEBRA_1
+from eventspec.scenes.shade import BACK, BOTTOM, CAMERA_M, FRONT, LEFT, RIGHT, TOP
 
 Z0, Z1, HALF_L, HALF_W, HX, HY, SHAPE, OWNER = _s.Z0, _s.Z1, _s.HALF_L, _s.HALF_W, _s.HX, _s.HY, _s.SHAPE, _s.OWNER
 BOX, ELLIPSOID, RING, OWNER_ZEBRA = _s.BOX, _s.ELLIPSOID, _s.RING, _s.OWNER_ZEBRA
@@ -191,8 +191,8 @@ def identify(parts, ground, pose, raster, ids):  # type: ignore[no-untyped-def]
                 continue
             ids[row, column] = 0
             v = (middle - (row + 0.5)) / scale
-            if ground[HAS_JUNCTION] > 0.0 and v < 0.0:
+            if ground.junction and v < 0.0:
                 depth = CAMERA_M / -v
                 x, y = pose[0] + depth * (cos * u - sin), pose[1] + depth * (sin * u + cos)
-                if abs(x) < 3.7 and ground[ZEBRA_0] <= y <= ground[ZEBRA_1]:
+                if abs(x) < 3.7 and ground.zebra[0] <= y <= ground.zebra[1]:
                     ids[row, column] = OWNER_ZEBRA

@@ -25,7 +25,7 @@ BANDS_M = ((4.0, 6.9), (8.1, 11.9), (13.1, 16.9), (18.1, 21.9))
 """Where mid-clip distances may lie: at least 0.6 m inside the borders 7.5, 12.5, 17.5 and 22.5 m of the words."""
 SIDE_BORDERS = (0.4, 0.6)
 SIDE_GUARD = 0.03
-"""Sides are told by the middle of a road user's visible width, as a share of the picture; nobody is within the guard."""
+"""Sides are read off the middle of a road user's visible width, as a share of the picture; no road user is within the guard."""
 
 SIZES_M = {
     "car": (4.2, 1.8, 1.45),
@@ -53,14 +53,11 @@ class Ego:
         tau = time_s - MID_S
         heading = self.heading + self.turn_rate * tau
         if self.turn_rate == 0.0:
-            return (
-                self.x - math.sin(heading) * self.speed * tau,
-                math.cos(heading) * self.speed * tau,
-                heading + self.mount_yaw,
-            )
-        radius = self.speed / self.turn_rate
-        x = self.x + radius * (math.cos(heading) - math.cos(self.heading))
-        y = radius * (math.sin(heading) - math.sin(self.heading))
+            x, y = self.x - math.sin(heading) * self.speed * tau, math.cos(heading) * self.speed * tau
+        else:
+            radius = self.speed / self.turn_rate
+            x = self.x + radius * (math.cos(heading) - math.cos(self.heading))
+            y = radius * (math.sin(heading) - math.sin(self.heading))
         return x, y, heading + self.mount_yaw
 
 
@@ -114,7 +111,6 @@ class Mover:
         return x - half_x - margin, y - half_y - margin, x + half_x + margin, y + half_y + margin
 
     def corners(self, time_s: float) -> tuple[tuple[float, float], ...]:
-        """The four footprint corners (x, y) at a clip time."""
         x0, y0, x1, y1 = self.bounds(time_s)
         return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
 
@@ -154,19 +150,16 @@ def make_world(rng: np.random.Generator) -> World:
 def _ego(rng: np.random.Generator) -> Ego:
     state = str(rng.choice(("stopped", "slow", "fast", "turning left", "turning right"), p=(0.22, 0.22, 0.22, 0.17, 0.17)))
     x, mount = float(rng.uniform(1.5, 2.2)), float(rng.uniform(-0.06, 0.06))
-    if state == "stopped":
-        return Ego(state, 0.0, 0.0, x, 0.0, mount)
-    if state == "slow":
-        return Ego(state, float(rng.uniform(2.5, 4.5)), 0.0, x, 0.0, mount)
-    if state == "fast":
-        return Ego(state, float(rng.uniform(8.5, 12.0)), 0.0, x, 0.0, mount)
+    if not state.startswith("turning"):
+        speed = 0.0 if state == "stopped" else float(rng.uniform(*((2.5, 4.5) if state == "slow" else (8.5, 12.0))))
+        return Ego(state, speed, 0.0, x, 0.0, mount)
     sign = 1.0 if state == "turning left" else -1.0
     rate = sign * float(rng.uniform(0.25, 0.42))
     return Ego(state, float(rng.uniform(3.0, 5.0)), rate, x, sign * float(rng.uniform(0.0, 0.15)), mount)
 
 
 def _signal(rng: np.random.Generator, ego: Ego, junction: Junction | None) -> Signal | None:
-    """A pole before the zebra, or behind the junction when we are on the zebra already; its lamp is in view at mid-clip."""
+    """A pole before the zebra, or after the junction when we are on the zebra already; its lamp is in view at mid-clip."""
     present, colour = rng.random() < 0.45, "red" if rng.random() < 0.5 else "green"
     y = float(rng.uniform(6.0, 14.0))
     if not present:
@@ -190,10 +183,9 @@ def to_camera(pose: tuple[float, float, float], x: float, y: float) -> tuple[flo
 
 # ---------------------------------------------------------------------------------------------------------- road users
 _VEHICLE_ACTIONS = (("parked", "oncoming", "leading", "crossing left", "crossing right"), (0.3, 0.22, 0.2, 0.14, 0.14))
+VEHICLES = ("car", "truck", "bus")
 _ACTIONS = {
-    "car": _VEHICLE_ACTIONS,
-    "truck": _VEHICLE_ACTIONS,
-    "bus": _VEHICLE_ACTIONS,
+    **dict.fromkeys(VEHICLES, _VEHICLE_ACTIONS),
     "pedestrian": (("standing", "crossing left", "crossing right"), (0.36, 0.32, 0.32)),
     "cyclist": (("oncoming", "leading", "crossing left", "crossing right"), (0.26, 0.28, 0.23, 0.23)),
 }
@@ -222,7 +214,7 @@ def _place(
 def _action(rng: np.random.Generator, kind: str, junction: Junction | None) -> str:
     names, weights = _ACTIONS[kind]
     action = str(rng.choice(names, p=weights))
-    while junction is None and kind in ("car", "truck", "bus") and action.startswith("crossing"):
+    while junction is None and kind in VEHICLES and action.startswith("crossing"):
         action = str(rng.choice(names, p=weights))
     return action
 
@@ -249,7 +241,7 @@ def _draw(
         share = float(rng.uniform(0.06, 0.94))
         jitter = float(rng.uniform(-0.5, 0.5))
         x, y = _on_ray(ego, share, depth + SIZES_M[kind][1] / 2)
-        if kind in ("car", "truck", "bus"):
+        if kind in VEHICLES:
             if junction is None:
                 return None
             y = junction.road[0] + (5.25 if sign < 0 else 1.75) + jitter
@@ -265,7 +257,7 @@ def _draw(
 
 
 def _speed(rng: np.random.Generator, kind: str, action: str, ego: Ego) -> float:
-    """Metres per second. Who leads keeps near our own pace and never below 2.5 m/s, so that it is seen to move."""
+    """Metres per second. One that leads keeps near our own pace and never below 2.5 m/s, so that it is seen to move."""
     if action in ("parked", "standing"):
         return 0.0
     if kind == "pedestrian":
@@ -326,18 +318,18 @@ def _fits(mover: Mover, ego: Ego, junction: Junction | None, signal: Signal | No
         _, low, _, high = mover.bounds(MID_S, margin=1.0)
         if high > junction.zebra[0] and low < junction.road[1]:
             return False
-    if signal is not None and _near_point(mover, signal.x, signal.y):
+    pole = () if signal is None else (signal.x, signal.y) * 2
+    if pole and any(_overlap(mover.bounds(t, 0.4), pole) for t in _CHECK_S):
         return False
     if _hits_us(mover, ego):
         return False
-    return not any(_hides(mover, other, ego) or _collide(mover, other) for other in others)
+    return not any(
+        _hides(mover, other, ego) or any(_overlap(mover.bounds(t, 0.25), other.bounds(t, 0.25)) for t in _CHECK_S)
+        for other in others
+    )
 
 
 _CHECK_S = tuple(i / 8 for i in range(9))
-
-
-def _near_point(mover: Mover, x: float, y: float) -> bool:
-    return any(_overlap(mover.bounds(t, 0.4), (x, y, x, y)) for t in _CHECK_S)
 
 
 def _hits_us(mover: Mover, ego: Ego) -> bool:
@@ -359,10 +351,6 @@ def _hides(one: Mover, other: Mover, ego: Ego) -> bool:
     return min(b, d) - max(a, c) > 0.45 * (d - c)
 
 
-def _collide(one: Mover, other: Mover) -> bool:
-    return any(_overlap(one.bounds(t, 0.25), other.bounds(t, 0.25)) for t in _CHECK_S)
-
-
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
     """Whether two rectangles (x low, y low, x high, y high) share area."""
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadInput
 from eventspec.events.stream import EventStream
-from eventspec.recordings.native import write_native
+from eventspec.recordings.native import write_native, written_whole
 from eventspec.recordings.recording import Recording
 from eventspec.scenes import SOURCE
 from eventspec.scenes.clip import SceneClip, check_split, make_clip, split_seed
@@ -24,8 +22,7 @@ QA_NAME = "qa.jsonl"
 def write_scenes(out: Path, clips: int, split: str, seed: int, progress: Callable[[int], object] | None = None) -> None:
     """Write `clips` clips of a split into the folder `out`: clip_000000/, clip_000001/, ... and qa.jsonl.
 
-    `progress` is called with the number of finished clips. Everything is written beside `out` and renamed at the end, so a
-    folder named `out` is always whole. Raises BadInput for an unknown split, no clips, or a folder that holds something.
+    `progress` is called with the number of finished clips. Everything is written beside `out` and renamed at the end.
     """
     out = Path(out)
     check_split(split)
@@ -33,23 +30,14 @@ def write_scenes(out: Path, clips: int, split: str, seed: int, progress: Callabl
         raise BadInput(f"clips is {clips}: it must be at least 1")
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
-    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
-    try:
-        partial.mkdir(parents=True)
-        with (partial / QA_NAME).open("w", encoding="utf-8", newline="\n") as lines:
-            for index in range(clips):
-                clip = make_clip(split_seed(split, seed, index))
-                name = f"clip_{index:06d}"
-                write_native(partial / name, as_recording(clip, name), f"{SOURCE}, {split} clip seed {clip.seed}")
-                lines.writelines(json.dumps(row) + "\n" for row in _rows(clip, name))
-                if progress is not None:
-                    progress(index + 1)
-        partial.replace(out)  # an empty folder may stand there
-    except OSError as error:
-        reason = error.strerror or error
-        raise BadInput(f"{out}: cannot be written ({reason}): choose a folder with room and rights") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # gone already when it was renamed
+    with written_whole(out) as partial, (partial / QA_NAME).open("w", encoding="utf-8", newline="\n") as lines:
+        for index in range(clips):
+            clip = make_clip(split_seed(split, seed, index))
+            name = f"clip_{index:06d}"
+            write_native(partial / name, as_recording(clip, name), f"{SOURCE}, {split} clip seed {clip.seed}")
+            lines.writelines(json.dumps(row) + "\n" for row in _rows(clip, name))
+            if progress is not None:
+                progress(index + 1)
 
 
 def as_recording(clip: SceneClip, name: str) -> Recording:

@@ -1,7 +1,7 @@
 """Video: the clip record, decoding of files and image folders, and the choice of frames. It knows nothing about events."""
 
-from eventspec.video.clip import VideoClip
-from eventspec.video.decode import VideoFile, decode_frames, open_video
+from eventspec.video.clip import VideoClip, VideoFile
+from eventspec.video.decode import decode_frames, open_video
 from eventspec.video.images import read_image_folder
 from eventspec.video.sampling import uniform_indices
 

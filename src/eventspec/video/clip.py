@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,10 +36,8 @@ class VideoClip:
         if len(frames.shape) != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
             raise BadInput(f"{source}: frames are {frames.dtype} {frames.shape}: they must be uint8 [frames, height, width, 3]")
         if times.shape != (len(frames),) or (len(times) and times.dtype.kind not in "iu"):
-            raise BadInput(
-                f"{source}: {len(frames)} frames but times_us is {times.dtype} {times.shape}: "
-                "give one whole number of microseconds a frame"
-            )
+            what = f"{len(frames)} frames but times_us is {times.dtype} {times.shape}"
+            raise BadInput(f"{source}: {what}: give one whole number of microseconds a frame")
         back = times[1:] < times[:-1]
         if back.any():
             index = int(np.argmax(back)) + 1
@@ -56,7 +54,6 @@ class VideoClip:
 
     @property
     def span(self) -> Window | None:
-        """The smallest window that holds every frame, or None without frames."""
         return Window(int(self.times_us[0]), int(self.times_us[-1]) + 1) if len(self) else None
 
     def slice(self, window: Window) -> VideoClip:
@@ -65,14 +62,18 @@ class VideoClip:
         return VideoClip(self.frames[first:last], self.times_us[first:last])
 
     def empty_copy(self) -> VideoClip:
-        """The same camera, without frames."""
         return VideoClip(self.frames[:0], self.times_us[:0])
 
     def read_only(self) -> VideoClip:
-        """The same frames, which nobody can write to through this clip."""
         frames = read_only(self.frames) if isinstance(self.frames, np.ndarray) else self.frames
         return VideoClip(frames, read_only(self.times_us))
 
     def shifted(self, delta_us: int) -> VideoClip:
-        """The same frames on a clock that shows `delta_us` more."""
         return VideoClip(self.frames, self.times_us + np.int64(delta_us))
+
+
+class VideoFile(NamedTuple):
+    """What one file or folder held, and what the reader assumed or lost."""
+
+    clip: VideoClip
+    notes: tuple[str, ...] = ()

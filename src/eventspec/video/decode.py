@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -12,24 +11,15 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.video.clip import VideoClip
+from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.packets import MICROSECONDS, Packets, in_order, opened, survey
 from eventspec.video.seeking import SeekingReader
-from eventspec.video.stored import Frames, StoredFrames, is_short
+from eventspec.video.stored import LONG_NOTE, Frames, StoredFrames, is_short
 
-LONG_NOTE = "the video is long: its frames stay in the file, and are decoded when they are asked for"
 DEFAULT_RATE = 20  # frames a second of a stream that states none, as for images
 CHECKED = 8  # frames at the beginning whose times are decoded to see whether the packets tell the truth
 VIDEO_STARTS = (b"\x1a\x45\xdf\xa3", b"RIFF", b"OggS", b"FLV\x01", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3")
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".mpg", ".mpeg", ".ogv", ".flv", ".wmv"})
-
-
-@dataclass(frozen=True, eq=False)
-class VideoFile:
-    """What one file or folder held, and what the reader assumed or lost."""
-
-    clip: VideoClip
-    notes: tuple[str, ...] = ()
 
 
 def looks_like_video(path: Path) -> bool:
@@ -48,10 +38,9 @@ def open_video(path: Path | str, window: Window | None = None, *, stride: int = 
     """The frames whose time lies in `window` (file clock, default all), every `stride`-th of them.
 
     A short video is decoded now; the frames of a long one stay in the file and a note says so. Times are pts * time_base,
-    rounded to microseconds: of a long one as the packets tell them, checked by decoding the first frames and the last; where
-    they lie or the file is torn, by decoding everything once.
+    rounded to microseconds: of a long one as the packets give them, checked by decoding the first frames and the last; where
+    they are wrong or the file is torn, by decoding everything once.
     A torn file keeps the frames before the tear and a note says so; damage inside a long one is met when it is decoded.
-    Raises BadInput for a missing or unreadable file, one without video, or no frame in the window.
     """
     import av
 
@@ -64,9 +53,8 @@ def open_video(path: Path | str, window: Window | None = None, *, stride: int = 
     try:
         found = _opened_whole(path)
     except av.FFmpegError as error:
-        raise BadInput(
-            f"{path}: not a readable video ({' '.join(str(error).split())[:120]}): copy or record it again"
-        ) from None
+        reason = " ".join(str(error).split())[:120]
+        raise BadInput(f"{path}: not a readable video ({reason}): copy or record it again") from None
     clip = found.clip if window is None else found.clip.slice(window)
     if not len(clip):
         where = f" in [{window.start_us}, {window.end_us}) us" if window else ""
@@ -92,7 +80,7 @@ def _opened_whole(path: Path) -> VideoFile:
         packets = survey(container)
         times = packets.times_us
         lost = _lost(container, len(times), times.tolist())
-    if packets.honest:
+    if packets.reliable:
         frames = _stored(path, packets)
         if frames is not None:
             notes = (f"{lost}, everything before is kept", LONG_NOTE) if lost else (LONG_NOTE,)
@@ -101,14 +89,14 @@ def _opened_whole(path: Path) -> VideoFile:
 
 
 def _stored(path: Path, packets: Packets) -> StoredFrames | None:
-    """The frames that honest packets promise, or None when they are few, or when decoding finds others."""
+    """The frames that reliable packets promise, or None when they are few, or when decoding finds others."""
     import av
 
     try:
         with opened(path) as container:
             frames = list(islice(container.decode(video=0), CHECKED))
     except av.FFmpegError:
-        return None  # damaged within the first frames: counting tells how many there are
+        return None  # damaged within the first frames: count them
     if not frames:
         return None
     size = frames[0].height, frames[0].width
@@ -125,26 +113,23 @@ def _stored(path: Path, packets: Packets) -> StoredFrames | None:
 def _counted(path: Path, packets: Packets) -> VideoFile:
     """All frames that can be decoded, one after the other; no more of them are in memory than a short video has."""
     held: list[Frames] = []
-    times: list[int] = []
-    numbers: list[int] = []
-    pts: list[int | None] = []
+    kept: list[tuple[int, int, int | None]] = []  # time (us), number and pts of every frame of the first one's size
     notes: list[str] = []
+    damage: list[str] = []
     size: tuple[int, int] | None = None
     seen = 0
     with opened(path) as container:
-        damage: list[str] = []
         for number, (time_us, frame) in enumerate(_timed(container, notes, damage)):
             seen = number + 1
             size = size or (frame.height, frame.width)
             if (frame.height, frame.width) != size:
                 continue
-            times.append(time_us)
-            numbers.append(number)
-            pts.append(frame.pts)
-            if is_short(len(times), *size):
+            kept.append((time_us, number, frame.pts))
+            if is_short(len(kept), *size):
                 held.append(frame.to_ndarray(format="rgb24"))
             else:
                 held.clear()
+        times = [time for time, *_ in kept]
         lost = _lost(container, seen, times)
     if size is None:
         raise BadInput(f"{path}: no frame can be decoded: copy the file again")
@@ -155,19 +140,17 @@ def _counted(path: Path, packets: Packets) -> VideoFile:
     times, was_sorted = in_order(times)
     if was_sorted:
         notes.append("the file numbers its frames in the order they are stored in: their times are sorted")
-    if held:
-        return VideoFile(VideoClip.checked(np.stack(held), np.array(times, np.int64), source=str(path)), tuple(notes))
-    frames = StoredFrames(_reader(path, packets, numbers, pts), len(times), *size)
-    return VideoFile(VideoClip.checked(frames, np.array(times, np.int64), source=str(path)), (*notes, LONG_NOTE))
+    frames = np.stack(held) if held else StoredFrames(_reader(path, packets, kept), len(times), *size)
+    notes += [] if held else [LONG_NOTE]
+    return VideoFile(VideoClip.checked(frames, np.array(times, np.int64), source=str(path)), tuple(notes))
 
 
-def _reader(path: Path, packets: Packets, numbers: list[int], pts: list[int | None]) -> SeekingReader:
+def _reader(path: Path, packets: Packets, kept: list[tuple[int, int, int | None]]) -> SeekingReader:
     """A reader by the frames' own times where each has one that is found among the packets, else by their numbers."""
-    known = [time for time in pts if time is not None]
-    marks = np.array(known, np.int64)
-    if len(known) == len(pts) and (np.diff(marks) > 0).all() and np.isin(marks, packets.marks).all():
+    marks = np.array([pts for *_, pts in kept if pts is not None], np.int64)
+    if len(marks) == len(kept) and (np.diff(marks) > 0).all() and np.isin(marks, packets.marks).all():
         return SeekingReader(path, marks, packets.keys)
-    return SeekingReader(path, np.array(numbers, np.int64), packets.keys[:0])
+    return SeekingReader(path, np.array([number for _, number, _ in kept], np.int64), packets.keys[:0])
 
 
 def _lost(container: Any, seen: int, times: list[int]) -> str:
@@ -183,7 +166,7 @@ def _lost(container: Any, seen: int, times: list[int]) -> str:
 
 
 def _timed(container: Any, notes: list[str], damage: list[str]) -> Iterator[tuple[int, Any]]:
-    """(microseconds, frame) in order of presentation; ends at the first damaged packet, which `damage` then tells of."""
+    """(microseconds, frame) in order of presentation; ends at the first damaged packet, which is then described in `damage`."""
     import av
 
     stream = container.streams.video[0]

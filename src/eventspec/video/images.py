@@ -11,31 +11,26 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.video.clip import VideoClip
-from eventspec.video.decode import VideoFile
-from eventspec.video.stored import Frames, StoredFrames, held_frames
+from eventspec.video.clip import VideoFile
+from eventspec.video.stored import Frames, read_clip
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 TIMES_FILE = "timestamps.txt"
-LONG_NOTE = "the clip is long: its images stay in their files, and are decoded when they are asked for"
 DEFAULT_FPS = 20.0  # the rate of DSEC's images
 
 
 def image_paths(folder: Path) -> list[Path]:
     """The png and jpg files of a folder; numbers in names count as numbers: frame_2 comes before frame_10."""
     found = [path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")]
-    return sorted(found, key=lambda path: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _parts(path)])
+    parts = {path: re.split(r"(\d+)", path.name, flags=re.ASCII) for path in found}
+    return sorted(found, key=lambda path: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts[path]])
 
 
 def read_image_folder(
     folder: Path | str, fps: float | None = None, times_us: list[int] | None = None, times_file: Path | None = None
 ) -> VideoFile:
     """Images in order of name. Times: `times_us`, else `times_file` or ``timestamps.txt`` (one int64 us a line), else `fps`
-    (default 20).
-
-    A short clip is decoded now; the images of a long one stay in their files and a note says so.
-
-    Raises BadInput for a folder without images, unreadable or differently sized images, or times that do not fit.
+    (default 20). Images of a long clip stay in their files and a note says so. They must have one size, and as many times.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -51,11 +46,7 @@ def read_images(
     paths: list[Path], times_us: np.ndarray[Any, np.dtype[np.int64]], source: str, notes: tuple[str, ...] = ()
 ) -> VideoFile:
     """These images, of which there is at least one, at these times int64 [K] us; for the rest as `read_image_folder`."""
-    width, height = _one_size(paths)
-    frames = held_frames(lambda place: read_image(paths[place]), len(paths), height, width)
-    if isinstance(frames, StoredFrames):
-        notes = (*notes, LONG_NOTE)
-    return VideoFile(VideoClip.checked(frames, times_us, source=source), notes)
+    return read_clip(lambda place: read_image(paths[place]), _one_size(paths), times_us, source, notes)
 
 
 def read_image(path: Path) -> Frames:
@@ -68,23 +59,23 @@ def read_image(path: Path) -> Frames:
 
 
 def _one_size(paths: list[Path]) -> tuple[int, int]:
-    """Width and height of all the images, which their first bytes tell; BadInput names the first one of another size."""
-    first: tuple[int, int] | None = None
-    for path in paths:
-        with _opened(path) as image:
-            size: tuple[int, int] = image.size
-        first = first or size
-        if size != first:
-            raise BadInput(
-                f"{path}: is {size[0]}x{size[1]} but {paths[0].name} is {first[0]}x{first[1]}: frames of one clip have one size"
-            )
-    assert first is not None
+    """Height and width of all the images, from their first bytes; BadInput names the first one of another size."""
+    first = _size(paths[0])
+    for path in paths[1:]:
+        if (size := _size(path)) != first:
+            both = f"is {size[1]}x{size[0]} but {paths[0].name} is {first[1]}x{first[0]}"
+            raise BadInput(f"{path}: {both}: frames of one clip have one size")
     return first
+
+
+def _size(path: Path) -> tuple[int, int]:
+    with _opened(path) as image:
+        return image.height, image.width
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The PIL image, whose pixels are decoded when they are used; whatever PIL says becomes one BadInput."""
+    """The PIL image, whose pixels are decoded when they are used; PIL's errors become one BadInput."""
     from PIL import Image
 
     try:
@@ -92,10 +83,6 @@ def _opened(path: Path) -> Iterator[Any]:
             yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadInput(f"{path}: not a readable image ({' '.join(str(error).split())[:100]}): write it again") from None
-
-
-def _parts(path: Path) -> list[str]:
-    return re.split(r"(\d+)", path.name, flags=re.ASCII)
 
 
 def _times(
@@ -119,11 +106,18 @@ def _times(
 
 def _read_times(path: Path) -> list[int]:
     times: list[int] = []
-    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), start=1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
+    for number, text in lines_of(path):
         if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
             raise BadInput(f"{path}: line {number} is {text[:40]!r}: write one whole number of microseconds a line")
         times.append(int(text))
     return times
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Number, from 1 on, and text of every line that is neither empty nor a comment."""
+    try:
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
+    stripped = ((number, line.strip()) for number, line in enumerate(lines, start=1))
+    return ((number, line) for number, line in stripped if line and not line.startswith("#"))

@@ -1,4 +1,4 @@
-"""What a video file's packets tell without decoding: when each frame is shown, and where decoding can begin."""
+"""What is known of a video file from its packets, without decoding: when each frame is shown, and where decoding can begin."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Marks = np.ndarray[Any, np.dtype[np.int64]]
 class Packets:
     """marks int64 [K]: the pts of the frames, ascending, in units of `base` seconds; keys int64 [N]: those of the key frames.
 
-    honest: whether the packets look as if every one gives one frame at its own time; only decoding shows that they do.
+    reliable: whether the packets look as if every one gives one frame at its own time; only decoding shows that they do.
     """
 
     marks: Marks
     keys: Marks
     base: Fraction
-    honest: bool
+    reliable: bool
 
     @property
     def times_us(self) -> Marks:
@@ -47,22 +47,22 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def survey(container: Any) -> Packets:
-    """Walk through all packets of the first video stream; a file that breaks off in between is not honest."""
+    """Walk through all packets of the first video stream; a file that breaks off in between is not reliable."""
     import av
 
     stream = container.streams.video[0]
     shown: list[int] = []
     keys: list[int] = []
-    honest = stream.codec_context.name != "vp8"  # its packets may be frames that are never shown
+    reliable = stream.codec_context.name != "vp8"  # its packets may be frames that are never shown
     stored_us: int | None = None
     try:
         for packet in container.demux(stream):
             if not packet.size:
-                honest &= packet.dts is None  # only the last, which is not in the file: an empty one gives no frame
+                reliable &= packet.dts is None  # only the last, which is not in the file: an empty one gives no frame
                 continue
             backwards = stored_us is not None and packet.dts is not None and packet.dts <= stored_us
             stored_us = packet.dts if packet.dts is not None else stored_us
-            honest &= not (packet.is_corrupt or packet.pts is None or backwards)
+            reliable &= not (packet.is_corrupt or packet.pts is None or backwards)
             if packet.pts is None:
                 continue
             if packet.is_keyframe:
@@ -70,18 +70,18 @@ def survey(container: Any) -> Packets:
             if not packet.is_discard:  # what an edit list cuts away is decoded but not shown
                 shown.append(packet.pts)
     except av.FFmpegError:
-        honest = False
+        reliable = False
     marks = np.array(sorted(shown), np.int64)
-    honest &= bool(len(marks)) and bool((np.diff(marks) > 0).all())
+    reliable &= bool(len(marks)) and bool((np.diff(marks) > 0).all())
     base = Fraction(stream.time_base or Fraction(1, MICROSECONDS))
-    return Packets(marks, np.array(sorted(set(keys)), np.int64), base, honest)
+    return Packets(marks, np.array(sorted(set(keys)), np.int64), base, reliable)
 
 
 def in_order(times_us: list[int]) -> tuple[list[int], bool]:
     """Times of frames in order of presentation, and whether they had to be sorted for that.
 
     AVI numbers the packets as they are stored, so the times of H.264 with B-frames are the right ones in the wrong places.
-    A clock that goes back by more than that is left as it is: it was set anew.
+    A clock that goes back by more than that is left as it is: it was set again.
     """
     places = np.argsort(times_us, kind="stable")
     moved = int(np.abs(places - np.arange(len(places))).max(initial=0))

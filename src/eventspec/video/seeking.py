@@ -83,7 +83,6 @@ class SeekingReader:
         return None
 
     def _from_start(self) -> Iterator[tuple[int, Any]]:
-        """(mark, frame) of the whole file."""
         self._open.close()
         self._container = self._open.enter_context(opened(self._path))
         for number, frame in enumerate(self._container.decode(self._container.streams.video[0])):
@@ -93,7 +92,7 @@ class SeekingReader:
                 yield frame.pts, frame
 
     def _from_key(self, key: int) -> Iterator[tuple[int, Any]]:
-        """(pts, frame) from a key frame on; nothing where seeking comes out behind it, or at what is no key frame."""
+        """(pts, frame) from a key frame on; nothing where seeking ends after it, or at what is no key frame."""
         import av
 
         if self._container is None:
@@ -103,8 +102,7 @@ class SeekingReader:
             self._container.seek(key, stream=stream)
         except av.FFmpegError:  # a container without seeking
             return
-        first: int | None = None
-        begun = False
+        first, begun = None, False
         for packet in self._container.demux(stream):
             if first is None:
                 if not packet.is_keyframe or packet.pts is None:

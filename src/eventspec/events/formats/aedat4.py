@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -20,18 +20,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import (
-    LONG_NOTE,
-    EventFile,
-    Format,
-    Frames,
-    SensorSize,
-    order_notes,
-    policy_notes,
-    settled_size,
-)
-from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, opened
-from eventspec.events.stored import StoredStream, held, is_short
+from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, settled_size, whole_file
+from eventspec.events.formats.sequential import Decode, Sequential, Step, opened
+from eventspec.events.formats.source import Columns
+from eventspec.events.stored import held, is_short
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "aedat4"
@@ -51,36 +43,27 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     """Read events and frames. Of a torn or damaged file the packets before the tear are kept, and a note says what is lost.
 
     Everything is decoded once to see that it can be. The events of a short file are kept from there; of a long one nothing
-    is, and parts are decoded again when they are asked for. Raises BadInput when the header is damaged, no event and no frame
-    comes before the tear (the rule of `sequential.event_file`), or the events do not fit the sensor.
+    is, and parts are decoded again when they are used. A file is refused when its header is damaged, and when no event and no
+    frame comes before the tear (the rule of `sequential.event_file`).
     """
-    return _read(path, sensor_size, monotonic, frames=True)
-
-
-def read_alone(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """The events as `read` gives them, without the frames."""
-    return _read(path, sensor_size, monotonic, frames=False)
-
-
-def _read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic, frames: bool) -> EventFile:
     layout = _layout(path)
     packets = _packets(path, layout)
     notes = [_loss_note(packets, layout)] if packets.tear else []
     if packets.tear and not packets.events and not packets.shots:
         raise BadInput(f"{path}: is torn at byte {packets.tear}, before its first event or frame: copy or record it again")
-    events = _events(path, layout, packets, sensor_size, monotonic, notes)
-    shots, times = _frames(packets, notes) if frames else ([], None)
-    if events is None and not shots and frames:
+    found = _events(path, layout, packets, sensor_size, monotonic, notes)
+    shots, times, more = _frames(packets)
+    if found.events is None and not shots:
         raise BadInput(f"{path}: has neither events nor frames: record the camera's events or frames output")
     if not shots:
-        return EventFile(NAME, events, tuple(notes))
+        return found
 
     def picture(place: int) -> Frames:
         with opened(path) as file:
             (packet,) = _decoded(file, layout, [shots[place].packet])
         return _rgb(packet["frame"]["pixels"])
 
-    return EventFile(NAME, events, tuple(notes), picture, shots[0].shape, times)
+    return replace(found, notes=(*found.notes, *more), picture=picture, frame_shape=shots[0].shape, frame_times_us=times)
 
 
 # ---------------------------------------------------------------------------------------------------------- file on the disk
@@ -96,17 +79,11 @@ class _Layout:
     whole_end: int
 
 
-class _Packet(NamedTuple):
-    """Where a packet lies: its first byte and the one after its last."""
-
-    start: int
-    end: int
-
-
 class _Shot(NamedTuple):
-    """A frame without its pixels. shape (H, W); begin and end of its exposure, 0 where unknown, and t int64 us."""
+    """A frame without its pixels: its bytes in the file, its shape (H, W), t and the begin and end of its exposure (0 where
+    unknown), int64 us."""
 
-    packet: _Packet
+    packet: range
     shape: tuple[int, int]
     t: int
     begin: int
@@ -127,7 +104,6 @@ class _Packets:
 
     @property
     def first(self) -> int | None:
-        """The event stream that is read."""
         return min((number for number, stream in self.streams.items() if stream["type"] == "events"), default=None)
 
 
@@ -203,8 +179,10 @@ def _packets(path: Path, layout: _Layout) -> _Packets:
                     packets.short.append(part)
                     packets.short = packets.short if is_short(events, layout.end) else None
             elif "frame" in packet:
-                ends = [*layout.starts[count + 1 : count + 2], layout.end]
-                shot = _shot(_Packet(layout.starts[count], ends[0]), packet["frame"])
+                end = layout.starts[count + 1] if count + 1 < len(layout.starts) else layout.end
+                frame = packet["frame"]
+                times = frame["t"], frame["exposure_begin_t"], frame["exposure_end_t"]
+                shot = _Shot(range(layout.starts[count], end), frame["pixels"].shape[:2], *times)
                 packets.shots.setdefault(packet["stream_id"], []).append(shot)
             count += 1
     except BaseException as error:
@@ -218,12 +196,7 @@ def _packets(path: Path, layout: _Layout) -> _Packets:
     return packets
 
 
-def _shot(packet: _Packet, frame: dict[str, Any]) -> _Shot:
-    height, width = frame["pixels"].shape[:2]
-    return _Shot(packet, (height, width), frame["t"], frame["exposure_begin_t"], frame["exposure_end_t"])
-
-
-def _decoded(file: BinaryIO, layout: _Layout, chosen: list[_Packet]) -> list[dict[str, Any]]:
+def _decoded(file: BinaryIO, layout: _Layout, chosen: list[range]) -> list[dict[str, Any]]:
     """Some packets of the file, decoded. `aedat` reads files from the front only: they are put into a small one."""
     import aedat
 
@@ -234,7 +207,7 @@ def _decoded(file: BinaryIO, layout: _Layout, chosen: list[_Packet]) -> list[dic
                 part.write(layout.head)
                 for packet in chosen:
                     file.seek(packet.start)
-                    part.write(file.read(packet.end - packet.start))
+                    part.write(file.read(len(packet)))
             found = list(islice(aedat.Decoder(str(path)), len(chosen)))
             if len(found) < len(chosen):
                 raise ValueError(f"{len(found)} of {len(chosen)} packets")
@@ -261,36 +234,30 @@ def _events(
     sensor_size: SensorSize | None,
     monotonic: Monotonic,
     notes: list[str],
-) -> EventStream | None:
-    """The first event stream of the file, in memory when it is short, or None when there is none."""
+) -> EventFile:
+    """The file with the first event stream in it, in memory when it is short; without events where it has none."""
     first = packets.first
     if first is None:
-        return None
+        return EventFile(NAME, None, tuple(notes))
     if (streams := sum(stream["type"] == "events" for stream in packets.streams.values())) > 1:
         notes.append(f"{streams} event streams: only stream {first} is read")
     stream = packets.streams[first]
     size = settled_size((int(stream["width"]), int(stream["height"])), sensor_size, str(path))
     if first not in packets.events:
-        return EventStream.empty(*size)
+        return EventFile(NAME, EventStream.empty(*size), tuple(notes))
     end = packets.tear or layout.end
     if packets.short is not None and is_short(sum(len(part) for part in packets.short), end):
-        columns = _columns(packets.short)
-        short = EventStream.checked(*columns, *size, source=str(path), monotonic=monotonic)
-        notes += policy_notes(columns.t, monotonic)
-        return short
+        return whole_file(NAME, _columns(packets.short), size, path, monotonic, notes)
     packets.short = None
     source = Sequential(path, size, monotonic, _decoder(layout, first, end), layout.first, end, None)
-    events = held(source, end)
-    notes += order_notes(source.late, source.largest_lag_us, source.ordered)
-    notes += [LONG_NOTE] if isinstance(events, StoredStream) else []
-    return events
+    return source.file(NAME, held(source, end), notes)
 
 
 def _decoder(layout: _Layout, stream: int, end: int) -> Decode[None]:
     """The decoder of one stream's packets before byte `end`; those of other streams are passed over."""
 
     def decode(file: BinaryIO, position: int, state: None) -> Step[None]:
-        chosen: list[_Packet] = []
+        chosen: list[range] = []
         size = 0
         while position < end and size < BLOCK_BYTES:
             file.seek(position)
@@ -298,15 +265,13 @@ def _decoder(layout: _Layout, stream: int, end: int) -> Decode[None]:
             if len(head) < PACKET_HEAD.size:
                 raise BadInput(f"{file.name}: ends at byte {position}, before byte {end}: was it changed meanwhile?")
             number, length = PACKET_HEAD.unpack(head)
-            packet = _Packet(position, position + PACKET_HEAD.size + length)
-            position = packet.end
+            packet = range(position, position + PACKET_HEAD.size + length)
+            position = packet.stop
             if number == stream:
                 chosen.append(packet)
                 size += length
         parts = [packet["events"] for packet in _decoded(file, layout, chosen)] if chosen else []
-        if not parts:
-            return Step(Columns(*(np.empty(0, np.int64) for _ in range(4))), position, None)
-        return Step(_columns(parts), position, None)
+        return Step(_columns(parts) if parts else Columns(*(np.empty(0, np.int64),) * 4), position, None)
 
     return decode
 
@@ -316,10 +281,11 @@ def _columns(parts: list[Array]) -> Columns:
     return Columns(*(np.concatenate([part[name] for part in parts]) for name in ("x", "y", "t", "on")))
 
 
-def _frames(packets: _Packets, notes: list[str]) -> tuple[list[_Shot], Array | None]:
-    """The frames of the first stream in order of time, and their times int64 [K]; ([], None) without frames."""
+def _frames(packets: _Packets) -> tuple[list[_Shot], Array | None, list[str]]:
+    """The frames of the first stream in order of time, their times int64 [K] (None without frames), and notes."""
     if not packets.shots:
-        return [], None
+        return [], None, []
+    notes = []
     shots = packets.shots[min(packets.shots)]
     if len(packets.shots) > 1:
         notes.append(f"{len(packets.shots)} frame streams: only stream {min(packets.shots)} is read")
@@ -328,14 +294,14 @@ def _frames(packets: _Packets, notes: list[str]) -> tuple[list[_Shot], Array | N
     if len(fitting) < len(shots):
         notes.append(f"{len(shots) - len(fitting)} frames are left out: their size is not {shape[1]}x{shape[0]}")
     exposed = all(shot.begin > 0 and shot.end > 0 for shot in fitting)
-    if exposed:
-        times = np.array([(shot.begin + shot.end) // 2 for shot in fitting], np.int64)
-        notes.append("frame times are the middle of the exposure")
-    else:
-        times = np.array([shot.t for shot in fitting], np.int64)
-        notes.append("frame times are the file's own frame times: it does not say when the exposure began and ended")
+    notes.append(
+        "frame times are the middle of the exposure"
+        if exposed
+        else "frame times are the file's own frame times: it does not say when the exposure began and ended"
+    )
+    times = np.array([(shot.begin + shot.end) // 2 if exposed else shot.t for shot in fitting], np.int64)
     order = np.argsort(times, kind="stable")
-    return [fitting[index] for index in order], times[order]
+    return [fitting[index] for index in order], times[order], notes
 
 
 def _rgb(pixels: Array) -> Frames:
@@ -348,4 +314,4 @@ def _rgb(pixels: Array) -> Frames:
     return found
 
 
-FORMAT = Format(NAME, "AEDAT4", matches, read, read_alone)
+FORMAT = Format(NAME, "AEDAT4", matches, read)

@@ -1,6 +1,6 @@
 """Prophesee DAT: an ASCII header, two bytes (event type, event size), then records of 8 bytes: time, then x, y, polarity.
 
-The header may be of Metavision's four fields alone, so a file is also known by those two bytes behind it.
+The header may be of Metavision's four fields alone, so a file is also known by those two bytes after it.
 Times are 32-bit microseconds and wrap after 71.6 minutes; wraps are counted. Version 2 packs x in 14 bits, y in 14 and the
 polarity in 4; version 1 (the first ATIS cameras) in 9, 8 and 1.
 """
@@ -13,11 +13,12 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.evt2 import turned
+from eventspec.events.formats.evt2 import unwrapped
 from eventspec.events.formats.family import EventFile, Format, SensorSize
 from eventspec.events.formats.prophesee import Header, header, read_header
 from eventspec.events.formats.sensors import SENSORS
-from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, event_file, whole_words, words
+from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, whole_words, words
+from eventspec.events.formats.source import Columns
 from eventspec.events.stream import Monotonic
 
 NAME = "dat"
@@ -40,16 +41,13 @@ PACKINGS = {"1": Packing(9, 8, 1), "2": Packing(14, 14, 4)}
 
 
 def matches(path: Path, head: bytes) -> bool:
-    """A header that says what the file contains, or any header of fields with an event type of 8 bytes behind it."""
+    """A header that says what the file contains, or any header of fields with an event type of 8 bytes after it."""
     found = header(head)
     return "contains" in found.fields or (bool(found.fields) and head[found.end : found.end + 2] in STARTS)
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; a last record that is cut is left out with a note.
-
-    Raises BadInput for an unknown version or event type, no geometry anywhere, no events, or events that do not fit.
-    """
+    """The file; a last record that is cut is left out with a note."""
     found = read_header(path)
     with path.open("rb") as file:
         file.seek(found.end)
@@ -68,7 +66,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     start = found.end + 2
     end = whole_words(path, start, RECORD, notes)
     source = Sequential(path, size, monotonic, decoder(PACKINGS[version]), start, end, None)
-    return event_file(NAME, source, notes, lambda _: [])
+    return event_file(NAME, source, notes)
 
 
 def _size(path: Path, found: Header, asked: SensorSize | None, notes: list[str]) -> SensorSize:
@@ -84,7 +82,7 @@ def decoder(packing: Packing) -> Decode[int | None]:
 
     def decode(file: BinaryIO, position: int, latest: int | None) -> Step[int | None]:
         record = words(file, position, "<u8", BLOCK).view("<u4").reshape(-1, 2)
-        t = turned(record[:, 0], latest, TURN)
+        t = unwrapped(record[:, 0], latest, TURN)
         place = np.ascontiguousarray(record[:, 1])
         x = (place & np.uint32((1 << packing.x) - 1)).astype(np.uint16)
         y = (place >> packing.x & np.uint32((1 << packing.y) - 1)).astype(np.uint16)

@@ -12,19 +12,8 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.formats import hdf5
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
-from eventspec.events.formats.hdf5 import (
-    MAGIC,
-    ColumnTable,
-    H5Source,
-    dataset,
-    h5_file,
-    holds,
-    number,
-    opened_h5,
-    stated_size,
-    write_columns,
-)
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.stream import EventStream, Monotonic
 
@@ -35,29 +24,25 @@ LONGEST_US = 1 << 32  # t is 32 bits wide: 71.6 minutes
 
 
 def matches(path: Path, head: bytes) -> bool:
-    return head.startswith(MAGIC) and bool(holds(path, tuple(COLUMNS.values())))
+    return head.startswith(hdf5.MAGIC) and bool(hdf5.holds(path, tuple(COLUMNS.values())))
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; BadInput when it is damaged, needs a filter that is not installed, or holds columns that do not fit."""
-
-    def table(file: Any) -> ColumnTable:
-        columns = {name: dataset(file, place, path) for name, place in COLUMNS.items()}
-        offset_us = number(dataset(file, "t_offset", path, 0)[()], "t_offset", path) if "t_offset" in file else 0
-        index = dataset(file, "ms_to_idx", path) if "ms_to_idx" in file else None
-        return ColumnTable(columns, path, offset_us, index)
+    def table(file: Any) -> hdf5.ColumnTable:
+        columns = {name: hdf5.dataset(file, place, path) for name, place in COLUMNS.items()}
+        offset_us = hdf5.number(hdf5.dataset(file, "t_offset", path, 0)[()], "t_offset", path) if "t_offset" in file else 0
+        index = hdf5.dataset(file, "ms_to_idx", path) if "ms_to_idx" in file else None
+        return hdf5.ColumnTable(columns, path, offset_us, index)
 
     notes: list[str] = []
-    with opened_h5(path) as file:
-        columns = table(file)
-        stated = stated_size(file["events"], path)
+    with hdf5.opened_h5(path) as file:
+        stated = hdf5.stated_size(file["events"], path)
         if stated is None and sensor_size is None:
             stated = SENSORS["dsec"]
             notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")
         if "t_offset" not in file:
             notes.append("times are taken as they stand: there is no t_offset")
-        source = H5Source(path, settled_size(stated, sensor_size, str(path)), monotonic, table, columns.count)
-        return h5_file(NAME, source, columns, path, tuple(notes))
+        return hdf5.h5_file(NAME, path, file, table, settled_size(stated, sensor_size, str(path)), monotonic, notes)
 
 
 def write(path: Path, stream: EventStream) -> None:
@@ -75,22 +60,19 @@ def write(path: Path, stream: EventStream) -> None:
         raise BadInput(f"the events last {span.duration_us} us, DSEC's layout has room for {LONGEST_US}: write cuts of it")
     with h5py.File(path, "w", track_order=False) as file:
         group = file.create_group("events")
-        count = write_columns(group, stream, DTYPES, offset_us, **_packing())
+        hdf5.write_columns(group, stream, DTYPES, offset_us, **_packing())
         group.attrs["width"], group.attrs["height"] = np.int64(stream.width), np.int64(stream.height)
         file.create_dataset("t_offset", data=np.int64(offset_us), track_times=False)
-        index = _index(group["t"], span.duration_us if span is not None else 0, count)
+        index = _index(group["t"], span.duration_us if span is not None else 0)
         file.create_dataset("ms_to_idx", data=index, track_times=False)
 
 
-def _index(times: Any, duration_us: int, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _index(times: Any, duration_us: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """For each millisecond up to the last event's: the first event at or after its beginning."""
     milliseconds = np.arange((duration_us + 999) // 1000, dtype=np.int64) * 1000
     places = np.zeros(len(milliseconds), np.uint64)
-    step = 1 << 20
-    for start in range(0, count, step):
-        block = times[start : start + step]
-        # Events before each millisecond, counted block by block.
-        places += np.searchsorted(block, milliseconds).astype(np.uint64)
+    for start in range(0, len(times), 1 << 20):  # events before each millisecond, counted block by block
+        places += np.searchsorted(times[start : start + (1 << 20)], milliseconds).astype(np.uint64)
     return places
 
 

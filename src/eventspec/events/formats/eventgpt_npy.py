@@ -2,7 +2,7 @@
 
 A pickle is a program. Three walls stand before this one: its opcodes are listed and only those of plain containers, numbers
 and bytes pass; every global name but numpy's four array builders is refused; and those four are replaced by inert stand-ins,
-so no numpy code sees the pickle's claims before they were held against the bytes really present.
+so no numpy code sees the pickle's claims before they are compared with the bytes really present.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, policy_notes
+from eventspec.events.formats.family import EventFile, Format, SensorSize, four_columns, whole_file
 from eventspec.events.formats.npz import npy_header
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import Monotonic
 
 NAME = "eventgpt-npy"
 MAGIC = b"\x93NUMPY"
-COLUMNS = ("x", "y", "t", "p")
 DSEC_SIZE: SensorSize = (640, 480)
 LARGEST_PROGRAM = 10_000  # opcodes; EventGPT's files have about 150
 PLAIN_TYPES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8", "O8"})
@@ -42,8 +41,8 @@ HARMLESS_OPCODES = frozenset(_HARMLESS.split())
 MEMO_OPCODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 KEEPING_OPCODES = MEMO_OPCODES | {"MEMOIZE"}
 FETCHING_OPCODES = frozenset({"GET", "BINGET", "LONG_BINGET"})
-# What certainly leaves no tuple behind. A kept tuple is never fetched: tuples of twice the same tuple, a few hundred bytes of
-# program, take for ever to hash or to print.
+# Certainly no tuple is left on the stack by these. A kept tuple is never fetched: tuples of twice the same tuple, a few hundred
+# bytes of program, take for ever to hash or to print.
 FETCHABLE_OPCODES = HARMLESS_OPCODES - {
     *("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE", "BUILD", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "MARK"),
     *("PROTO", "FRAME", *KEEPING_OPCODES, *FETCHING_OPCODES),
@@ -60,10 +59,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; BadInput when it is no pickled dict of columns, wants to run code, or its columns do not fit.
-
-    The sensor is DSEC's 640x480 unless `sensor_size` says otherwise; a note tells so.
-    """
+    """The columns, of which no code was run; the sensor is DSEC's 640x480 unless `sensor_size` says otherwise."""
     with path.open("rb") as file:
         try:
             shape, dtype, _ = npy_header(file)
@@ -78,20 +74,10 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         raise BadInput(
             f"{path}: the pickle is refused and nothing in it was run: {error}; get the original file, or the events as npz"
         ) from None
-    missing = [name for name in COLUMNS if name not in columns]
-    if missing:
-        held = " ".join(", ".join(sorted(columns)).split())[:120] or "nothing"
-        raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: an EventGPT .npy has x, y, t and p")
     width, height = sensor_size or DSEC_SIZE
-    x, y, t, p = (columns[name] for name in COLUMNS)
-    stream = EventStream.checked(x, y, t, p, width, height, source=str(path), monotonic=monotonic)
-    notes = policy_notes(t, monotonic)
-    if sensor_size is None:
-        notes = (
-            *notes,
-            f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits",
-        )
-    return EventFile(NAME, stream, notes)
+    assumed = f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits"
+    found = four_columns(columns, path, "an EventGPT .npy")
+    return whole_file(NAME, found, (width, height), path, monotonic, () if sensor_size else (assumed,))
 
 
 # ------------------------------------------------------------------------------------------------- inert stand-ins for numpy
@@ -206,24 +192,18 @@ def _check(program: bytes) -> None:
 
 
 def _brief(value: object) -> str:
-    """Text of the pickle as a message shows it, on one short line."""
+    """Text of the pickle, short and on one line."""
     return " ".join(value.split())[:60] if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _columns(value: object) -> dict[str, Array]:
     """The dict inside the pickled array of shape () that np.save makes of a dict."""
     match value:
-        case _Array(shape=(), data=[dict() as columns]):
-            pass
-        case dict() as columns:
+        case _Array(shape=(), data=[dict() as columns]) | (dict() as columns):
             pass
         case _:
             raise _Refused("it is not a dict of columns")
-    arrays: dict[str, Array] = {}
-    for name, column in columns.items():
-        if isinstance(name, str) and isinstance(column, _Array):
-            arrays[name] = column.plain()
-    return arrays
+    return {name: one.plain() for name, one in columns.items() if isinstance(name, str) and isinstance(one, _Array)}
 
 
 FORMAT = Format(NAME, "EventGPT .npy", matches, read)

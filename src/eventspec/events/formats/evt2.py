@@ -11,7 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from eventspec.events.formats.sequential import Columns, Decode, Step, words
+from eventspec.events.formats.sequential import Decode, Step, words
+from eventspec.events.formats.source import Columns
 
 ON, TIME_HIGH, TRIGGER = 1, 8, 10
 BLOCK = 1 << 16  # words
@@ -38,11 +39,11 @@ def notes_of(state: State) -> list[str]:
     return notes
 
 
-def turned(values: Array, before: int | None, turn: int) -> Array:
+def unwrapped(values: Array, before: int | None, turn: int) -> Array:
     """A counter that starts again at 0 after `turn`, made to run on: int64 [N]; `before` is its last value, running on.
 
     A fall by more than half a turn is a new turn; a smaller one is a time that really goes back. A rise by all but 1/512 of a
-    turn is one that goes back over the border, behind an event of the new turn.
+    turn is one that goes back over the border, after an event of the new turn.
     """
     running = values.astype(np.int64)
     if not len(running):
@@ -57,7 +58,6 @@ def turned(values: Array, before: int | None, turn: int) -> Array:
 
 
 def decode(file: BinaryIO, position: int, state: State) -> Step[State]:
-    """One block of EVT 2.0."""
     word = words(file, position, "<u4", BLOCK)
     columns, state = _events(word, None, state)
     return Step(columns, position + 4 * len(word), state)
@@ -79,7 +79,7 @@ def _events(word: Array, mask: Array | None, state: State) -> tuple[Columns, Sta
     """Columns of words uint32 [N], each with a mask uint32 [N] of the pixels from its x on; None is one pixel each."""
     kind = (word >> 28).astype(np.uint8)
     ticks = np.flatnonzero(kind == TIME_HIGH)
-    high = turned(word[ticks] & 0x0FFFFFFF, state.high, TURN)
+    high = unwrapped(word[ticks] & 0x0FFFFFFF, state.high, TURN)
     event = np.flatnonzero(kind <= ON)
     # Words [0, ticks[0]) keep the time from before the block, [ticks[0], ticks[1]) have that of ticks[0], and so on.
     counts = np.diff(np.searchsorted(event, ticks), prepend=0, append=len(event))

@@ -4,8 +4,8 @@ A word's upper four bits are its type. ADDR_Y sets the row; ADDR_X is one event;
 the VECT_12 and VECT_8 words after it, whose set bits are events, and which move the column on by 12 or 8. TIME_HIGH and
 TIME_LOW carry twelve bits each, so that times wrap after 2^24 us (16.8 s); wraps are counted.
 
-There is no loop over words. The events of every word are counted and summed up, which gives each word its place among the
-events; a state such as the row is then each of its values repeated until the place of the next one.
+There is no loop over words: the running sum of events gives each word its place among them, and a state such as the row is
+then each of its values repeated until the place of the next one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from eventspec.events.formats.evt2 import turned
-from eventspec.events.formats.sequential import Columns, Step, words
+from eventspec.events.formats.evt2 import unwrapped
+from eventspec.events.formats.sequential import Step, words
+from eventspec.events.formats.source import Columns
 
 ADDR_Y, ADDR_X, VECT_BASE_X, VECT_12, VECT_8, TIME_LOW, TIME_HIGH, TRIGGER = 0, 2, 3, 4, 5, 6, 8, 10
 BLOCK = 1 << 16  # words: the fastest of 2^14 to 2^18, it fits in a core's cache
@@ -39,7 +40,6 @@ class State(NamedTuple):
 
 
 def decode(file: BinaryIO, position: int, state: State) -> Step[State]:
-    """One block of EVT 3.0."""
     word = words(file, position, "<u2", BLOCK)
     kind = (word >> 12).astype(np.uint8)
     single = kind == ADDR_X
@@ -76,7 +76,7 @@ def _times(word: Array, kind: Array, done: Array, state: State) -> tuple[Array, 
     value = word[ticks] & np.uint16(0xFFF)
     is_high = kind[ticks] == TIME_HIGH
     highs = np.flatnonzero(is_high)
-    high = turned(value[highs], state.high, TURN)
+    high = unwrapped(value[highs], state.high, TURN)
     base = np.repeat(np.concatenate(([state.high or 0], high)), np.diff(highs, prepend=0, append=len(ticks)))
     low = np.where(is_high, np.uint16(0), value)
     t = _spread((base << 12) + low, ticks, done, ((state.high or 0) << 12) + state.low)
@@ -119,10 +119,5 @@ def _columns(
 def _first_complete(state: State, rows: Array, kind: Array, done: Array) -> int:
     """How many events of the block come before the stream's first row or its first TIME_HIGH."""
     events = int(done[-1]) if len(done) else 0
-    first = 0
-    if state.row is None:
-        first = int(done[rows[0]]) if len(rows) else events
-    if state.high is None:
-        highs = np.flatnonzero(kind == TIME_HIGH)
-        first = max(first, int(done[highs[0]]) if len(highs) else events)
-    return first
+    needed = ((state.row, rows), (state.high, np.flatnonzero(kind == TIME_HIGH)))
+    return max((int(done[places[0]]) if len(places) else events) if before is None else 0 for before, places in needed)

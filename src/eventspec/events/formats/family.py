@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ class EventFile:
     """What one file held. A family that knows no frames leaves `picture` and their times None.
 
     events: None when the file has no event stream at all; notes: what the reader assumed or lost, one sentence each;
-    picture: the frame at a place, uint8 [H, W, 3] RGB, of `frame_shape` (H, W); frame_times_us int64 [K] are their times. As
-    plain arrays, one by one: this room knows no video.
+    picture: the frame at a place, uint8 [H, W, 3] RGB, of `frame_shape` (H, W); frame_times_us int64 [K] are their times.
     """
 
     format: str
@@ -34,42 +32,27 @@ class EventFile:
     frame_shape: tuple[int, int] = (0, 0)
     frame_times_us: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
-    @cached_property
-    def frames(self) -> Frames | None:
-        """All frames uint8 [K, H, W, 3] RGB, made when they are first asked for: who wants events alone does not wait."""
-        if self.picture is None or self.frame_times_us is None:
-            return None
-        found = np.empty((len(self.frame_times_us), *self.frame_shape, 3), np.uint8)
-        for place, row in enumerate(found):
-            row[...] = self.picture(place)
-        return found
-
-
-Read = Callable[[Path, SensorSize | None, Monotonic], EventFile]
-
 
 @dataclass(frozen=True)
 class Format:
     """One family: its name in reports, how a person calls it, and its functions.
 
     ``matches(path, head)`` sees the first bytes (up to `HEAD_BYTES`) and may open the file; ``read(path, sensor_size,
-    monotonic)`` raises BadInput for a file of this family it cannot use; ``read_alone`` is the same without frames, for a
-    family that would have to keep them.
+    monotonic)`` raises BadInput, one line, for a file of this family it cannot use.
     """
 
     name: str
     title: str
     matches: Callable[[Path, bytes], bool]
-    read: Read
-    read_alone: Read | None = None
+    read: Callable[[Path, SensorSize | None, Monotonic], EventFile]
 
 
 HEAD_BYTES = 4096
-LONG_NOTE = "the file is long: its events stay in it, and are read and checked when they are asked for"
+LONG_NOTE = "the file is long: its events stay in it, and are read and checked when they are used"
 
 
 class SizeUnknown(BadInput):
-    """A file that can be read once somebody says how large its sensor is."""
+    """A file that can be read once the caller says how large its sensor is."""
 
 
 def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: str) -> SensorSize:
@@ -84,21 +67,31 @@ def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: st
             f"{source}: the file says {stated[0]}x{stated[1]} pixels but sensor_size is {asked[0]}x{asked[1]}: "
             "leave sensor_size out"
         )
-    size = stated if stated is not None else asked
-    assert size is not None
-    return size
+    return stated or asked  # type: ignore[return-value]  # one of them is there
 
 
 def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]:
-    """What the policy for time did to `late` events; nothing to tell when none was late."""
+    """What the policy for time did to `late` events; nothing when none was late."""
     if not late:
         return ()
     done = "each is lifted to the latest time before it" if lifted else "they are left as they are"
     return (f"{late} event times go back, by at most {largest_lag_us} us: {done}",)
 
 
-def policy_notes(times: np.ndarray[Any, np.dtype[Any]], monotonic: Monotonic) -> tuple[str, ...]:
-    """What the policy did to these times [E] of whole microseconds, which `EventStream.checked` has accepted."""
-    if monotonic == "raise":
-        return ()
-    return order_notes(*lags(np.asarray(times).astype(np.int64)), lifted=monotonic == "clamp")
+def whole_file(
+    name: str, columns: Sequence[Any], size: SensorSize, path: Path, monotonic: Monotonic, notes: Iterable[str] = ()
+) -> EventFile:
+    """A file whose columns x, y, t and p were read as a whole, checked."""
+    x, y, t, p = columns
+    stream = EventStream.checked(x, y, t, p, *size, source=str(path), monotonic=monotonic)
+    late = (0, 0) if monotonic == "raise" else lags(np.asarray(t).astype(np.int64))
+    return EventFile(name, stream, (*notes, *order_notes(*late, lifted=monotonic == "clamp")))
+
+
+def four_columns(columns: Mapping[str, Any], path: Path, kind: str) -> list[Any]:
+    """Of an archive's entries x, y, t and p; BadInput, with the `kind` of archive, where one is missing."""
+    missing = [name for name in "xytp" if name not in columns]
+    if missing:
+        held = " ".join(", ".join(sorted(columns)).split())[:120] or "nothing"
+        raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: {kind} has x, y, t and p")
+    return [columns[name] for name in "xytp"]

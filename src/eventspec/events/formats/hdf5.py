@@ -7,22 +7,22 @@ no more than deflate could have packed. Rows are read block by block, and a wind
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
-from eventspec.events.formats.sequential import Columns
+from eventspec.events.formats.family import EventFile, SensorSize
+from eventspec.events.formats.source import CheckedSource, Columns, hull
 from eventspec.events.stored import StoredStream, is_short
-from eventspec.events.stream import BLOCK, EVENT_BYTES, Block, EventStream, Monotonic, Off, lags
+from eventspec.events.stream import BLOCK, EVENT_BYTES, EventStream, Monotonic
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CHUNK = 1 << 16  # events a chunk
-# Deflate cannot shrink data more than 1032:1, so a dataset that claims more than this was not written by anyone honest.
+# Deflate cannot shrink data more than 1032:1, so a dataset that claims more than this is not an honest one.
 LARGEST_RATIO = 1100
 UNDEFINED = (1 << 64) - 1  # an address that points nowhere
 LARGEST_CHUNK = 1 << 24  # bytes; more only in a file that is larger itself
@@ -39,7 +39,7 @@ class EcfMissing(BadInput):
 
 @contextmanager
 def opened_h5(path: Path) -> Iterator[Any]:
-    """The h5py file, open for reading; whatever h5py says about damage inside becomes one BadInput."""
+    """The h5py file, open for reading; h5py's errors on damage become one BadInput."""
     import h5py
 
     try:
@@ -106,7 +106,6 @@ def dataset(file: Any, name: str, path: Path, axes: int = 1, fields: tuple[str, 
 
 
 def number(value: Any, name: str, path: Path) -> int:
-    """One whole number, from an attribute or a dataset's value."""
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "iu":
         raise BadInput(f"{path}: {name} is not one whole number: store it as an integer")
@@ -141,35 +140,33 @@ def _need_filters(place: Any, name: str, path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------- reading
-class Table(Protocol):
-    """The events of an open file, unchecked."""
+class Table:
+    """The events of an open file, unchecked: `count` of them, and ``rows(first, last)`` gives some."""
 
-    @property
-    def count(self) -> int: ...
-    @property
-    def at_once(self) -> int:
-        """How many rows to read together when all of them are wanted in memory."""
-        ...
+    at_once = BLOCK
+    """How many rows to read together when all of them are wanted in memory."""
+
+    def __init__(self, count: int, rows: Callable[[int, int], Columns]) -> None:
+        self.count, self._read = count, rows
 
     def rows(self, first: int, last: int) -> Columns:
-        """Events [first, last)."""
-        ...
+        return self._read(first, last)
 
     def times(self, first: int, last: int) -> Array:
-        """Their times alone, in us."""
-        ...
+        """The times of events [first, last) alone, in us."""
+        return self.rows(first, last).t
 
     def near(self, time_us: int) -> tuple[int, int]:
         """Places between which the first event at or after a time is said to be; (0, count) when nothing is known."""
-        ...
+        return 0, self.count
 
 
-class ColumnTable:
+class ColumnTable(Table):
     """One dataset for each of x, y, t and p; `offset_us` is added to t, and `index` is DSEC's ms_to_idx."""
 
     def __init__(self, columns: Mapping[str, Any], path: Path, offset_us: int = 0, index: Any = None) -> None:
+        super().__init__(len(columns["t"]), self.rows)
         self._columns, self._offset_us, self._index = columns, offset_us, index
-        self.count = len(columns["t"])
         if any(len(column) != self.count for column in columns.values()):
             lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
             raise BadInput(f"{path}: the columns differ in length ({lengths}): every event needs x, y, t and p")
@@ -196,18 +193,12 @@ class ColumnTable:
         return (low, high) if 0 <= low <= high <= self.count else (0, self.count)
 
 
-class H5Source:
+class H5Source(CheckedSource):
     """A `Source` over the table of `count` events that ``table(file)`` finds in an open file."""
 
     def __init__(self, path: Path, size: SensorSize, monotonic: Monotonic, table: Callable[[Any], Table], count: int) -> None:
-        self.width, self.height = size
-        self.ordered = monotonic != "keep"
-        self._path, self._monotonic, self._table, self._count = path, monotonic, table, count
-        self.late, self.largest_lag_us = 0, 0
-        self._off = Off()
-
-    def __str__(self) -> str:
-        return str(self._path)
+        super().__init__(path, size, monotonic)
+        self._table, self._count = table, count
 
     def count(self) -> int:
         return self._count
@@ -222,8 +213,7 @@ class H5Source:
             if first < 0 or last < first:
                 raise BadInput(f"{self._path}: t goes from {first} to {last}: sort the file, or read it with --monotonic clamp")
             return Window(first, last + 1)
-        spans = [span for block in self.blocks() if (span := block.span) is not None]
-        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+        return hull(block.span for block in self.blocks())
 
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """Checked events. Where times must not go back, a window is found by search, and nothing else is read."""
@@ -232,21 +222,15 @@ class H5Source:
             first, last = 0, self._count
             if window is not None and self._monotonic == "raise":
                 first, last = (_place(table, time) for time in (window.start_us, window.end_us))
-            yield from self._checked(table, window, first, last, BLOCK)
+            yield from self._pieces(table, window, first, last, BLOCK)
 
     def whole(self, table: Table) -> EventStream:
-        """Every event of an open file, checked, in memory."""
-        return EventStream.joined(self._checked(table, None, 0, self._count, table.at_once), self.width, self.height)
+        return EventStream.joined(self._pieces(table, None, 0, self._count, table.at_once), self.width, self.height)
 
-    def _checked(self, table: Table, window: Window | None, first: int, last: int, step: int) -> Iterator[EventStream]:
+    def _pieces(self, table: Table, window: Window | None, first: int, last: int, step: int) -> Iterator[EventStream]:
         latest = 0
         for start in range(first, last, step):
-            columns = table.rows(start, min(start + step, last))
-            place = Block(str(self._path), start, latest, off=self._off)
-            block = EventStream.checked_block(columns, self.width, self.height, place, self._monotonic)
-            if self._monotonic != "raise" and window is None:
-                late, lag = lags(columns.t.astype(np.int64), latest)
-                self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+            block = self._checked(table.rows(start, min(start + step, last)), start, latest, count_late=window is None)
             latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
             part = block if window is None else block.slice(window)
             if len(part):
@@ -256,15 +240,9 @@ class H5Source:
 def _place(table: Table, time_us: int) -> int:
     """The first event at or after a time. What the file's index says is only believed when the times there agree."""
     low, high = table.near(time_us)
-    if high - low <= CHUNK:
-        start = max(low - 1, 0)
-        times = table.times(start, min(high + 1, table.count))
-        starts_before = low == 0 or bool(times[0] < time_us)
-        ends_after = high == table.count or bool(times[-1] >= time_us)
-        if starts_before and ends_after:
-            return start + int(np.searchsorted(times, time_us))
-        low, high = 0, table.count
-    elif not _surrounds(table, low, high, time_us):
+    starts_before = low == 0 or table.times(low - 1, low)[0] < time_us
+    ends_after = high == table.count or table.times(high, high + 1)[0] >= time_us
+    if not (starts_before and ends_after):
         low, high = 0, table.count
     while high - low > CHUNK:
         middle = (low + high) // 2
@@ -275,17 +253,20 @@ def _place(table: Table, time_us: int) -> int:
     return low + int(np.searchsorted(table.times(low, high), time_us))
 
 
-def _surrounds(table: Table, low: int, high: int, time_us: int) -> bool:
-    """Whether the first event at or after a time lies in [low, high]."""
-    starts_before = low == 0 or bool(table.times(low - 1, low)[0] < time_us)
-    return starts_before and (high == table.count or bool(table.times(high, high + 1)[0] >= time_us))
-
-
-def h5_file(name: str, source: H5Source, table: Table, path: Path, notes: tuple[str, ...] = ()) -> EventFile:
-    """The file as a whole: in memory when it is short, and then read from the table of the open file."""
-    stream = source.whole(table) if is_short(source.count(), path.stat().st_size) else StoredStream(source)
-    found = [*notes, *order_notes(source.late, source.largest_lag_us, source.ordered)]
-    return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
+def h5_file(
+    name: str,
+    path: Path,
+    file: Any,
+    table: Callable[[Any], Table],
+    size: SensorSize,
+    monotonic: Monotonic,
+    notes: Iterable[str] = (),
+) -> EventFile:
+    """The open file as a whole: in memory when it is short, and else read from its path later."""
+    events = table(file)
+    source = H5Source(path, size, monotonic, table, events.count)
+    short = is_short(events.count, path.stat().st_size)
+    return source.file(name, source.whole(events) if short else StoredStream(source), notes)
 
 
 # ------------------------------------------------------------------------------------------------------------------- writing
@@ -294,16 +275,9 @@ def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], of
 
     `dtypes`: "x", "y", "t", "p" -> dtype; `offset_us` is subtracted from t; `packing`: arguments of create_dataset.
     """
+    # Without creation times, which would make every file different.
     columns = {
-        name: place.create_dataset(
-            name,
-            (0,),
-            dtype,
-            maxshape=(None,),
-            chunks=(CHUNK,),
-            track_times=False,  # creation times would make every file different
-            **packing,
-        )
+        name: place.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNK,), track_times=False, **packing)
         for name, dtype in dtypes.items()
     }
     count = 0

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, policy_notes
-from eventspec.events.formats.hdf5 import MAGIC, EcfMissing, H5Source, dataset, h5_file, holds, opened_h5
+from eventspec.events.formats.family import EventFile, Format, SensorSize, whole_file
+from eventspec.events.formats.hdf5 import MAGIC, EcfMissing, Table, dataset, h5_file, holds, opened_h5
 from eventspec.events.formats.prophesee import Header
-from eventspec.events.formats.sequential import Columns
-from eventspec.events.stream import BLOCK, EventStream, Monotonic
+from eventspec.events.formats.source import Columns
+from eventspec.events.stream import Monotonic
 
 NAME = "metavision-h5"
 EVENTS, TRIGGERS = "CD/events", "EXT_TRIGGER/events"
@@ -28,10 +28,14 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; BadInput when it is damaged, is packed with a filter that is not there, or holds other columns."""
+    def table(file: Any) -> Table:
+        records = dataset(file, EVENTS, path, fields=FIELDS)
 
-    def table(file: Any) -> RecordTable:
-        return RecordTable(dataset(file, EVENTS, path, fields=FIELDS))
+        def rows(first: int, last: int) -> Columns:
+            found = records[first:last]
+            return Columns(found["x"], found["y"], found["t"].astype(np.int64), found["p"])
+
+        return Table(len(records), rows)
 
     notes: list[str] = []
     with opened_h5(path) as file:
@@ -39,17 +43,14 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
             notes.append("external trigger events are not read")
         attributes = Header(_attributes(file, path), 0)
         try:
-            records = table(file)
+            table(file)
         except EcfMissing as missing:
             count, refusal = len(file[EVENTS]), missing
         else:
-            source = H5Source(path, attributes.size(path, sensor_size, notes), monotonic, table, records.count)
-            return h5_file(NAME, source, records, path, tuple(notes))
+            return h5_file(NAME, path, file, table, attributes.size(path, sensor_size, notes), monotonic, notes)
     columns = _through_evlib(path, count, refusal)
     notes.append("the events are decoded by evlib, all of them at once")
-    width, height = attributes.size(path, sensor_size, notes)
-    stream = EventStream.checked(*columns, width, height, source=str(path), monotonic=monotonic)
-    return EventFile(NAME, stream, (*notes, *policy_notes(columns.t, monotonic)))
+    return whole_file(NAME, columns, attributes.size(path, sensor_size, notes), path, monotonic, notes)
 
 
 def _through_evlib(path: Path, count: int, refusal: BadInput) -> Columns:
@@ -73,7 +74,7 @@ def _through_evlib(path: Path, count: int, refusal: BadInput) -> Columns:
 def _has_triggers(file: Any, path: Path) -> bool:
     try:
         return TRIGGERS in file and len(dataset(file, TRIGGERS, path, fields=("p", "t"))) > 0
-    except EcfMissing:  # nobody packs nothing
+    except EcfMissing:  # an empty dataset is not packed
         return True
 
 
@@ -86,26 +87,6 @@ def _attributes(file: Any, path: Path) -> dict[str, str]:
         elif name.lower() == "geometry":
             raise BadInput(f"{path}: the attribute geometry is {value!r}: write it as WIDTHxHEIGHT")
     return found
-
-
-class RecordTable:
-    """Events as records of one dataset."""
-
-    at_once = BLOCK
-
-    def __init__(self, records: Any) -> None:
-        self._records, self.count = records, len(records)
-
-    def rows(self, first: int, last: int) -> Columns:
-        rows = self._records[first:last]
-        return Columns(rows["x"], rows["y"], rows["t"].astype(np.int64), rows["p"])
-
-    def times(self, first: int, last: int) -> np.ndarray[Any, np.dtype[Any]]:
-        times: np.ndarray[Any, np.dtype[Any]] = self._records[first:last]["t"].astype(np.int64)
-        return times
-
-    def near(self, time_us: int) -> tuple[int, int]:
-        return 0, self.count
 
 
 FORMAT = Format(NAME, "Metavision HDF5", matches, read)

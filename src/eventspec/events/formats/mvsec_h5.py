@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,13 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
-from eventspec.events.formats.hdf5 import MAGIC, H5Source, dataset, h5_file, holds, opened_h5
+from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5
 from eventspec.events.formats.sensors import SENSORS
-from eventspec.events.formats.sequential import Columns
-from eventspec.events.stream import BLOCK, Monotonic
+from eventspec.events.formats.source import Columns
+from eventspec.events.stream import Monotonic
 
 NAME = "mvsec-hdf5"
 CAMERAS = ("davis/left", "davis/right")
-LARGEST_FRAMES = 1 << 28  # bytes of grey frames that are read; a recording (`recordings.mvsec`) leaves more in the file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,98 +26,49 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Events and frames of one camera; frames that would not fit in memory are left out with a note.
+    """Events and grey frames of the left camera, or of the right one where it is alone."""
 
-    Raises BadInput when the file is damaged or its columns do not fit.
-    """
-    found, camera = read_events(path, sensor_size, monotonic)
-    grey = grey_frames(path, camera)
-    if grey is None or not len(grey.times_us):
-        return found
-    size = len(grey.times_us) * grey.height * grey.width
-    if size > min(LARGEST_FRAMES, 20 * path.stat().st_size):
-        note = f"{len(grey.times_us)} grey frames are left out: they are {size} bytes; open the file as a recording"
-        return replace(found, notes=(*found.notes, note))
-    return replace(found, picture=grey.read, frame_shape=(grey.height, grey.width), frame_times_us=grey.times_us)
-
-
-def read_events(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> tuple[EventFile, str]:
-    """The events of the left camera, or of the right one where it is alone, without frames; and the camera's group.
-
-    Raises BadInput when the file is damaged or its events do not fit the sensor (DAVIS346's 346x260).
-    """
-
-    def table(file: Any) -> MatrixTable:
-        return MatrixTable(dataset(file, f"{found[0]}/events", path, 2), path)
+    def table(file: Any) -> Table:
+        return _matrix(dataset(file, f"{found[0]}/events", path, 2), path)
 
     notes: list[str] = []
     with opened_h5(path) as file:
         found = [camera for camera in CAMERAS if f"{camera}/events" in file]
         if len(found) > 1:
             notes.append(f"two event cameras: only {found[0]} is read")
-        matrix = table(file)
         size = settled_size(None, sensor_size or SENSORS["davis346"], str(path))
-        source = H5Source(path, size, monotonic, table, matrix.count)
-        return h5_file(NAME, source, matrix, path, tuple(notes)), found[0]
-
-
-@dataclass(frozen=True, eq=False)
-class GreyFrames:
-    """A camera's frames, which stay in the file. times_us int64 [K], in order; places int64 [K]: where each is in `name`."""
-
-    path: Path
-    name: str
-    times_us: Array
-    places: Array
-    height: int
-    width: int
-
-    def read(self, index: int) -> Array:
-        """One frame uint8 [H, W, 3]."""
-        with opened_h5(self.path) as file:
-            return np.repeat(dataset(file, self.name, self.path, 3)[self.places[index]][..., None], 3, axis=2)
-
-
-def grey_frames(path: Path, camera: str) -> GreyFrames | None:
-    """The camera's frames, None without; BadInput when they and their times do not match."""
-    name = f"{camera}/image_raw"
-    with opened_h5(path) as file:
+        events = h5_file(NAME, path, file, table, size, monotonic, notes)
+        name = f"{found[0]}/image_raw"
         if name not in file or f"{name}_ts" not in file:
-            return None
+            lacks = f"{found[0]} has no image_raw with image_raw_ts: the recording has events only"
+            return replace(events, notes=(*events.notes, lacks))
         images, seconds = dataset(file, name, path, 3), dataset(file, f"{name}_ts", path)
         unwritten = seconds.nbytes > path.stat().st_size  # times are read whole, and packed they are no smaller than a frame
         if images.dtype != np.uint8 or len(images) != len(seconds) or unwritten:
-            raise BadInput(
-                f"{path}: image_raw is {images.dtype} of shape {images.shape} with {len(seconds)} times: they must match"
-            )
-        _, height, width = images.shape
-        zero = float(seconds[0]) if len(seconds) else 0.0
-        times = _microseconds(seconds[...].astype(np.float64), zero, 0, path)
+            what = f"image_raw is {images.dtype} of shape {images.shape} with {len(seconds)} times"
+            raise BadInput(f"{path}: {what}: they must match")
+        shape = images.shape[1:]
+        times = _microseconds(seconds[...].astype(np.float64), float(seconds[0]) if len(seconds) else 0.0, 0, path)
     order = np.argsort(times, kind="stable")
-    return GreyFrames(path, name, times[order], order, height, width)
+
+    def picture(place: int) -> Array:
+        with opened_h5(path) as file:
+            return np.repeat(dataset(file, name, path, 3)[order[place]][..., None], 3, axis=2)
+
+    return replace(events, picture=picture, frame_shape=shape, frame_times_us=times[order])
 
 
-class MatrixTable:
+def _matrix(matrix: Any, path: Path) -> Table:
     """Events as the rows x, y, seconds, polarity of one matrix. Differences from the first time keep their full precision."""
+    if matrix.shape[1] != 4 or matrix.dtype.kind != "f":
+        raise BadInput(f"{path}: events is {matrix.dtype} of shape {matrix.shape}: MVSEC's is float64 with 4 columns")
+    zero = float(matrix[0, 2]) if len(matrix) else 0.0
 
-    at_once = BLOCK
+    def rows(first: int, last: int) -> Columns:
+        x, y, t, p = matrix[first:last].T
+        return Columns(x, y, _microseconds(t, zero, first, path), p)
 
-    def __init__(self, matrix: Any, path: Path) -> None:
-        if matrix.shape[1] != 4 or matrix.dtype.kind != "f":
-            raise BadInput(f"{path}: events is {matrix.dtype} of shape {matrix.shape}: MVSEC's is float64 with 4 columns")
-        self._matrix, self._path = matrix, path
-        self.count = len(matrix)
-        self._zero = float(matrix[0, 2]) if self.count else 0.0
-
-    def rows(self, first: int, last: int) -> Columns:
-        x, y, t, p = self._matrix[first:last].T
-        return Columns(x, y, _microseconds(t, self._zero, first, self._path), p)
-
-    def times(self, first: int, last: int) -> Array:
-        return _microseconds(self._matrix[first:last, 2], self._zero, first, self._path)
-
-    def near(self, time_us: int) -> tuple[int, int]:
-        return 0, self.count
+    return Table(len(matrix), rows)
 
 
 def _microseconds(seconds: Array, zero: float, first: int, path: Path) -> Array:

@@ -7,40 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from eventspec.events.formats import hdf5
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
-from eventspec.events.formats.hdf5 import (
-    MAGIC,
-    ColumnTable,
-    H5Source,
-    dataset,
-    h5_file,
-    holds,
-    opened_h5,
-    stated_size,
-    write_columns,
-)
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "native-h5"
-COLUMNS = ("x", "y", "t", "p")
 DTYPES = {"x": "<u2", "y": "<u2", "t": "<i8", "p": "<u1"}
 
 
 def matches(path: Path, head: bytes) -> bool:
     """An HDF5 file with x, y, t and p at its root, or one that is torn: `read` says so."""
-    return head.startswith(MAGIC) and holds(path, COLUMNS) is not False
+    return head.startswith(hdf5.MAGIC) and hdf5.holds(path, tuple(DTYPES)) is not False
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; BadInput when it is damaged, points outside itself, or holds columns that do not fit."""
+    def table(file: Any) -> hdf5.ColumnTable:
+        return hdf5.ColumnTable({name: hdf5.dataset(file, name, path) for name in DTYPES}, path)
 
-    def table(file: Any) -> ColumnTable:
-        return ColumnTable({name: dataset(file, name, path) for name in COLUMNS}, path)
-
-    with opened_h5(path) as file:
-        columns = table(file)
-        size = settled_size(stated_size(file, path), sensor_size, str(path))
-        return h5_file(NAME, H5Source(path, size, monotonic, table, columns.count), columns, path)
+    with hdf5.opened_h5(path) as file:
+        size = settled_size(hdf5.stated_size(file, path), sensor_size, str(path))
+        return hdf5.h5_file(NAME, path, file, table, size, monotonic)
 
 
 def write(path: Path, stream: EventStream) -> None:
@@ -48,7 +34,7 @@ def write(path: Path, stream: EventStream) -> None:
     import h5py
 
     with h5py.File(path, "w", track_order=False) as file:
-        write_columns(file, stream, DTYPES, 0, compression="gzip", compression_opts=6, shuffle=True)
+        hdf5.write_columns(file, stream, DTYPES, 0, compression="gzip", compression_opts=6, shuffle=True)
         file.attrs["width"] = np.int64(stream.width)
         file.attrs["height"] = np.int64(stream.height)
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.formats.sensors import SENSORS
-from eventspec.events.formats.sequential import Columns, Sequential, Step, event_file, whole_words, words
+from eventspec.events.formats.sequential import Sequential, Step, event_file, whole_words, words
+from eventspec.events.formats.source import Columns
 from eventspec.events.stream import Monotonic
 
 NAME = "nmnist-bin"
@@ -22,7 +23,7 @@ BLOCK = 1 << 15  # records
 TURN_ROW = 240
 TURN_US = 1 << 13
 LEAST_RECORDS = 8
-LONGEST_STEP_US = 1_000_000  # the recordings last 0.3 s, and their pixels never fall silent for long
+LONGEST_STEP_US = 1_000_000  # the recordings last 0.3 s, and there is no long time without an event
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,10 +44,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; a last record that is cut is left out with a note, as is the guess at the sensor.
-
-    Raises BadInput when events do not fit the sensor.
-    """
+    """The file; a last record that is cut is left out with a note, as is the guess at the sensor."""
     notes: list[str] = []
     end = whole_words(path, 0, RECORD, notes)
     size = sensor_size if sensor_size is not None else _size(path, notes)

@@ -12,25 +12,16 @@ from typing import IO, Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, policy_notes, settled_size
+from eventspec.events.formats.family import EventFile, Format, SensorSize, four_columns, settled_size, whole_file
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "npz"
-COLUMNS = ("x", "y", "t", "p")
 # Archives are read whole. Real events need 1.5 bytes packed, and 32 as four columns of 64 bits.
+SIDES = ("width", "height")
 LARGEST_RATIO = 40
 LEAST_BYTES = 1 << 25  # that may be unpacked however small the archive is
 # What zipfile and zlib raise on damaged archives; names that are no text are ValueErrors.
-DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    RuntimeError,
-    OSError,
-    ValueError,
-    struct.error,
-    KeyError,
-)
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError, struct.error, KeyError)
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -46,29 +37,21 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read an archive; BadInput for missing keys, object arrays, claims larger than the file, or columns that do not fit."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = {name.removesuffix(".npy") for name in archive.namelist()}
-            missing = [name for name in COLUMNS if name not in names]
-            if missing:
-                held = " ".join(", ".join(sorted(names)).split())[:120] or "nothing"
-                raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: an events archive has x, y, t and p")
-            wanted = [f"{name}.npy" for name in (*COLUMNS, "width", "height") if name in names]
-            size, packed = sum(archive.getinfo(name).file_size for name in wanted), path.stat().st_size
-            if size > max(LEAST_BYTES, LARGEST_RATIO * packed):
-                problem = f"{packed} bytes that unpack to {size} are no recorded events"
+            names = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            wanted = [*four_columns(names, path, "an events archive"), *(names[side] for side in SIDES if side in names)]
+            unpacked, packed = sum(archive.getinfo(name).file_size for name in wanted), path.stat().st_size
+            if unpacked > max(LEAST_BYTES, LARGEST_RATIO * packed):
+                problem = f"{packed} bytes that unpack to {unpacked} are no recorded events"
                 raise BadInput(f"{path}: {problem}: write them as .h5, which is read in parts")
-            columns = {name: _member(archive, name, path) for name in COLUMNS}
-            sides = {name: _side(_member(archive, name, path), name, path) for name in ("width", "height") if name in names}
+            columns = [_member(archive, name, path) for name in "xytp"]
+            stated = [_side(_member(archive, name, path), name, path) for name in SIDES if name in names]
     except DAMAGE as error:
         reason = " ".join(str(error).split())[:120]
         raise BadInput(f"{path}: the archive is damaged or cut short ({reason}): copy or write it again") from None
-    stated = (sides["width"], sides["height"]) if len(sides) == 2 else None
-    width, height = settled_size(stated, sensor_size, str(path))
-    x, y, t, p = (columns[name] for name in COLUMNS)
-    stream = EventStream.checked(x, y, t, p, width, height, source=str(path), monotonic=monotonic)
-    return EventFile(NAME, stream, policy_notes(t, monotonic))
+    size = settled_size((stated[0], stated[1]) if len(stated) == 2 else None, sensor_size, str(path))
+    return whole_file(NAME, columns, size, path, monotonic)
 
 
 def write(path: Path, stream: EventStream) -> None:
@@ -78,7 +61,7 @@ def write(path: Path, stream: EventStream) -> None:
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
-    """One array, after its header was held against the size the archive really stores."""
+    """One array, after its header was compared with the size that the archive stores."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as file:
         try:

@@ -42,10 +42,9 @@ class Header:
     def sensor(self) -> str | None:
         """The name of the sensor (a key of `SENSORS`), where the header says which one it is."""
         for key in ("sensor_name", "plugin_name"):
-            value = self.fields.get(key, "").lower()
-            for part, name in GENERATIONS:
-                if part in value:
-                    return name
+            found = next((name for part, name in GENERATIONS if part in self.fields.get(key, "").lower()), None)
+            if found is not None:
+                return found
         generation = self.fields.get("sensor_generation", self.fields.get("generation", ""))
         return SENSOR_GENERATIONS.get(generation)
 
@@ -60,13 +59,10 @@ class Header:
     def geometry(self) -> SensorSize | None:
         """Width and height where the header states both, in any of its three ways."""
         match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", self.fields.get("geometry", ""))
-        if match is not None:
-            return int(match[1]), int(match[2])
-        for fields in (self.options, self.fields):
-            width, height = fields.get("width", ""), fields.get("height", "")
-            if re.fullmatch(r"[0-9]{1,5}", width) and re.fullmatch(r"[0-9]{1,5}", height):
-                return int(width), int(height)
-        return None
+        stated = [match.groups()] if match else []
+        stated += [(fields.get("width", ""), fields.get("height", "")) for fields in (self.options, self.fields)]
+        fits = (sides for sides in stated if all(re.fullmatch(r"[0-9]{1,5}", side) for side in sides))
+        return next(((int(width), int(height)) for width, height in fits), None)
 
     def size(self, path: Path, asked: SensorSize | None, notes: list[str]) -> SensorSize:
         """The sensor size: stated, else the caller's, else the one of the sensor that the header names (with a note)."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from eventspec.core import BadInput
 from eventspec.events.formats import evt2, evt3
 from eventspec.events.formats.family import EventFile, Format, SensorSize
 from eventspec.events.formats.prophesee import Header, header, read_header
-from eventspec.events.formats.sequential import Sequential, event_file, whole_words
+from eventspec.events.formats.sequential import Decode, Sequential, event_file, whole_words
 from eventspec.events.stream import Monotonic
 
 ENCODINGS = {"2.0": "evt2", "2.1": "evt21", "3.0": "evt3", "EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
@@ -22,21 +23,19 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; a last word that is cut is left out with a note.
-
-    Raises BadInput for an unknown encoding, no geometry anywhere, no events, or events that do not fit the sensor.
-    """
+    """The file; a last word that is cut is left out with a note."""
     found = read_header(path)
     notes: list[str] = []
     encoding = _encoding(path, found, notes)
     size = found.size(path, sensor_size, notes)
     end = whole_words(path, found.end, WORD_BYTES[encoding], notes)
-    if encoding == "evt3":
-        three = Sequential(path, size, monotonic, evt3.decode, found.end, end, evt3.State())
-        return event_file(encoding, three, notes, evt2.notes_of)
-    decode = evt2.decode if encoding == "evt2" else evt2.decoder21(_legacy(found))
-    two = Sequential(path, size, monotonic, decode, found.end, end, evt2.State())
-    return event_file(encoding, two, notes, evt2.notes_of)
+    decoders: dict[str, tuple[Decode[Any], Any]] = {
+        "evt2": (evt2.decode, evt2.State()),
+        "evt21": (evt2.decoder21(_legacy(found)), evt2.State()),
+        "evt3": (evt3.decode, evt3.State()),
+    }
+    decode, state = decoders[encoding]
+    return event_file(encoding, Sequential(path, size, monotonic, decode, found.end, end, state), notes, evt2.notes_of)
 
 
 def _encoding(path: Path, found: Header, notes: list[str]) -> str:

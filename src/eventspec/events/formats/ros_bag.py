@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from threading import Lock
@@ -18,10 +18,11 @@ import numpy as np
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import ros_messages
-from eventspec.events.formats.family import LONG_NOTE, EventFile, Format, Frames, SensorSize, order_notes, settled_size
+from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, settled_size
 from eventspec.events.formats.ros_messages import ARRAYS, ENCODINGS, IMAGE
-from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import Block, EventStream, Monotonic, Off, lags
+from eventspec.events.formats.source import CheckedSource, hull, overlap
+from eventspec.events.stored import held
+from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "ros-bag"
 MAGIC1 = b"#ROSBAG V2.0"
@@ -33,7 +34,6 @@ Message = tuple[int, bytes]
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder is a ROS 2 bag."""
     try:
         with (folder / METADATA).open("rb") as file:
             return MARK in file.read(4096)
@@ -48,25 +48,18 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Events and frames of a bag: of several topics the first by name, and images that go with it; notes name the others.
-
-    BadInput when rosbags is not installed, the bag cannot be read or has neither, or its events do not fit their sensor.
-    """
+    """Events and frames of a bag: of several topics the first by name, and images that go with it; notes name the others."""
     bag = Bag.open(path)
     notes = list(bag.notes)
     frames = bag.frames(notes) if bag.images else None
-    stream = None
+    found = EventFile(NAME, None, tuple(notes))
     if bag.events:
-        stated = bag.size if all(bag.size) else None
-        source = BagSource(bag, settled_size(stated, sensor_size, str(path)), monotonic)
-        stream = held(source, bag.bytes)
-        notes += order_notes(source.late, source.largest_lag_us, source.ordered)
-        if isinstance(stream, StoredStream):
-            notes.append(LONG_NOTE)
+        source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), monotonic)
+        found = source.file(NAME, held(source, bag.bytes), notes)
     if frames is None:
-        return EventFile(NAME, stream, tuple(notes))
+        return found
     picture, shape, times_us = frames
-    return EventFile(NAME, stream, tuple(notes), picture, shape, times_us)
+    return replace(found, picture=picture, frame_shape=shape, frame_times_us=times_us)
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ class Bag:
 
     @classmethod
     def open(cls, path: Path) -> Bag:
-        """Choose the topics and walk through their messages; BadInput for a bag with neither events nor images."""
+        """Choose the topics and walk through their messages."""
         bag = cls(path, path.is_dir() or path.suffix.lower() in MAGICS2)
         with bag.reader() as reader:
             kinds = {connection.topic: connection.msgtype for connection in reader.connections}
@@ -124,7 +117,7 @@ class Bag:
 
     @contextmanager
     def reader(self) -> Iterator[Any]:
-        """rosbags' reader, open; whatever it says becomes one BadInput."""
+        """rosbags' reader, open; its errors become one BadInput."""
         try:
             from rosbags import rosbag1, rosbag2
         except ImportError:
@@ -203,7 +196,6 @@ class _Pictures:
             raise BadInput(f"{self._bag.path}: image {number} of {self._bag.images} cannot be read ({error})") from None
 
     def _from(self, number: int) -> Iterator[Message]:
-        """The messages from a place on."""
         start = self._bag.stamps[number][0]
         skipped = number - next(place for place, (stamp, _) in enumerate(self._bag.stamps) if stamp == start)
         with self._bag.reader() as reader:
@@ -212,31 +204,21 @@ class _Pictures:
                     yield message
 
 
-class BagSource:
-    """A `Source` over the messages of events of a bag."""
-
+class BagSource(CheckedSource):
     def __init__(self, bag: Bag, size: SensorSize, monotonic: Monotonic) -> None:
-        self.width, self.height = size
-        self.ordered = monotonic != "keep"
-        self._bag, self._monotonic, self._off = bag, monotonic, Off()
-        self.late, self.largest_lag_us = 0, 0
-
-    def __str__(self) -> str:
-        return str(self._bag.path)
+        super().__init__(bag.path, size, monotonic)
+        self._bag = bag
 
     def count(self) -> int:
         return self._bag.marks[-1].first + self._bag.marks[-1].count if self._bag.marks else 0
 
     def span(self) -> Window | None:
-        spans = [mark.span for mark in self._bag.marks if mark.span is not None]
-        if not spans:
-            return None
-        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+        return hull(mark.span for mark in self._bag.marks)
 
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """Checked events, message by message; those outside the window are not parsed."""
         marks = self._bag.marks
-        wanted = [place for place, mark in enumerate(marks) if mark.span is not None and self._meets(mark, window)]
+        wanted = [place for place, mark in enumerate(marks) if self._meets(mark, window)]
         if not wanted:
             return
         start = marks[wanted[0]].stamp_ns
@@ -245,26 +227,20 @@ class BagSource:
         with self._bag.reader() as reader:
             for _, raw in self._bag.messages(reader, self._bag.events, start, marks[wanted[-1]].stamp_ns + 1):
                 if place in chosen:
-                    block = self._checked(raw, marks[place], window is None)
+                    _, _, columns = ros_messages.events(raw, self._bag.cdr)
+                    mark = marks[place]
+                    block = self._checked(columns, mark.first, mark.latest, count_late=window is None)
                     part = block if window is None else block.slice(window)
                     if len(part):
                         yield part
                 place += 1
 
     def _meets(self, mark: _Mark, window: Window | None) -> bool:
-        if window is None or mark.span is None:
-            return True
+        if mark.span is None:
+            return False
         # Lifted times may lie as late as the latest before them.
-        end = max(mark.span.end_us, mark.latest + 1) if self._monotonic == "clamp" else mark.span.end_us
-        return mark.span.start_us < window.end_us and window.start_us < end
-
-    def _checked(self, raw: bytes, mark: _Mark, count_late: bool) -> EventStream:
-        _, _, columns = ros_messages.events(raw, self._bag.cdr)
-        if count_late and self._monotonic != "raise":
-            late, lag = lags(columns.t, mark.latest)
-            self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
-        block = Block(str(self._bag.path), mark.first, mark.latest, off=self._off)
-        return EventStream.checked_block(columns, self.width, self.height, block, self._monotonic)
+        late = max(mark.span.end_us, mark.latest + 1) if self._monotonic == "clamp" else mark.span.end_us
+        return overlap(Window(mark.span.start_us, late), window)
 
 
 FORMAT = Format(NAME, "ROS bags", matches, read)

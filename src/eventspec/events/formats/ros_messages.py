@@ -11,22 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eventspec.events.formats.sequential import Columns
+from eventspec.events.formats.source import Columns
 
 ARRAYS = frozenset({"dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray"})
 IMAGE = "sensor_msgs/msg/Image"
 EVENT_BYTES = 13  # x, y uint16; seconds, nanoseconds uint32; polarity
 CDR_EVENT_BYTES = 16
-PACKED = np.dtype({"names": ["x", "y", "s", "ns", "p"], "formats": ["<u2", "<u2", "<u4", "<u4", "u1"]})
-# Behind the first event of a CDR array, times are again at multiples of four: two bytes later.
-ALIGNED = np.dtype(
-    {
-        "names": ["x", "y", "s", "ns", "p"],
-        "formats": ["<u2", "<u2", "<u4", "<u4", "u1"],
-        "offsets": [0, 2, 6, 10, 14],
-        "itemsize": 16,
-    }
-)
+_FIELDS = {"names": ["x", "y", "s", "ns", "p"], "formats": ["<u2", "<u2", "<u4", "<u4", "u1"]}
+PACKED: np.dtype[Any] = np.dtype(_FIELDS)  # type: ignore[call-overload]
+# After the first event of a CDR array, times are again at multiples of four: two bytes later.
+ALIGNED: np.dtype[Any] = np.dtype({**_FIELDS, "offsets": [0, 2, 6, 10, 14], "itemsize": 16})  # type: ignore[call-overload]
 # Encoding -> channels, and which of them are red, green and blue.
 ENCODINGS = {
     "mono8": (1, (0, 0, 0)),
@@ -79,11 +73,8 @@ def events(raw: bytes, cdr: bool) -> tuple[int, int, Columns]:
     reader = _Reader(raw, cdr)
     reader.header()
     height, width, count = reader.number("I"), reader.number("I"), reader.number("I")
-    if not cdr:
-        rows = np.frombuffer(reader.rest(count * EVENT_BYTES), PACKED)
-        return width, height, _columns(rows)
-    if not count:
-        return width, height, _columns(np.empty(0, PACKED))
+    if not cdr or not count:
+        return width, height, _columns(np.frombuffer(reader.rest(count * EVENT_BYTES), PACKED))
     first = np.frombuffer(reader.rest(EVENT_BYTES), PACKED)
     # One byte of padding, then two bytes ahead of every time: a stride of 16, of which the last event lacks one.
     others = np.frombuffer(reader.rest((count - 1) * CDR_EVENT_BYTES)[1:] + b"\0" if count > 1 else b"", ALIGNED)
@@ -96,8 +87,6 @@ def _columns(rows: np.ndarray[Any, Any]) -> Columns:
 
 
 class _Reader:
-    """Reads the fields of one message, one after the other."""
-
     def __init__(self, raw: bytes, cdr: bool) -> None:
         self._raw, self._cdr, self._at = raw, cdr, 0
         if cdr:

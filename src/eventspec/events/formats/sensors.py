@@ -8,37 +8,24 @@ from eventspec.core import BadInput
 from eventspec.events.formats.family import SensorSize
 from eventspec.events.stream import LARGEST_SIDE
 
-SENSORS: dict[str, SensorSize] = {
-    "nmnist": (34, 34),
-    "ncaltech101": (240, 180),
-    "dvs128": (128, 128),
-    "davis240": (240, 180),
-    "davis346": (346, 260),
-    "dvxplorer": (640, 480),
-    "dvxplorermini": (640, 480),
-    "dvxplorerlite": (320, 240),
-    "celex5": (1280, 800),
-    "dsec": (640, 480),
-    "mvsec": (346, 260),
-    "atis": (304, 240),
-    "gen1": (304, 240),
-    "gen3": (640, 480),
-    "gen31": (640, 480),
-    "gen4": (1280, 720),
-    "gen41": (1280, 720),
-    "imx636": (1280, 720),
-    "imx646": (1280, 720),
-    "genx320": (320, 320),
-    "evk3": (1280, 720),
-    "evk4": (1280, 720),
+_NAMES: dict[SensorSize, str] = {
+    (34, 34): "nmnist",
+    (128, 128): "dvs128",
+    (240, 180): "davis240 ncaltech101",
+    (304, 240): "atis gen1",
+    (320, 240): "dvxplorerlite",
+    (320, 320): "genx320",
+    (346, 260): "davis346 mvsec",
+    (640, 480): "dsec dvxplorer dvxplorermini gen3 gen31",
+    (1280, 720): "gen4 gen41 imx636 imx646 evk3 evk4",
+    (1280, 800): "celex5",
 }
+SENSORS: dict[str, SensorSize] = {name: size for size, names in _NAMES.items() for name in names.split()}
 
 
 def parse_sensor_size(text: str) -> SensorSize:
-    """``640x480`` or a name of `SENSORS` as (width, height); BadInput for anything else, and for a side of 0.
-
-    Names are known as makers write them: in either case, with spaces, dots and dashes, and a DAVIS with its variant's letter.
-    """
+    """``640x480`` or a name of `SENSORS`, as (width, height). Names as makers write them: in either case, with spaces, dots and
+    dashes, and a DAVIS with its variant's letter. BadInput for anything else, and for a side of 0."""
     name = re.sub(r"[ ._-]", "", text.lower())
     name = re.sub(r"^(davis\d{3})(?:[a-d]|color|red|blue|mono)$", r"\1", name)
     if name in SENSORS:

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.family import LONG_NOTE, EventFile, SensorSize, order_notes
+from eventspec.events.formats.family import EventFile, SensorSize
+from eventspec.events.formats.source import CheckedSource, Columns, hull, overlap
 from eventspec.events.stored import StoredStream, held
-from eventspec.events.stream import Block, EventStream, Monotonic, Named, Off, lags
+from eventspec.events.stream import EventStream, Monotonic, Named
 
 State = TypeVar("State")
-
-
-class Columns(NamedTuple):
-    """Events of one block as they stand in the file, unchecked: [E] each, t int64 microseconds."""
-
-    x: np.ndarray[Any, np.dtype[Any]]
-    y: np.ndarray[Any, np.dtype[Any]]
-    t: np.ndarray[Any, np.dtype[np.int64]]
-    p: np.ndarray[Any, np.dtype[Any]]
 
 
 class Step(NamedTuple, Generic[State]):
@@ -43,8 +34,7 @@ class Step(NamedTuple, Generic[State]):
 Decode = Callable[[BinaryIO, int, State], Step[State]]
 
 
-@dataclass(frozen=True)
-class _Mark(Generic[State]):
+class _Mark(NamedTuple, Generic[State]):
     """The beginning of a block: its byte, the decoder's state, its first event's index and the latest time before it."""
 
     position: int
@@ -53,8 +43,8 @@ class _Mark(Generic[State]):
     latest: int
 
 
-class Sequential(Generic[State]):
-    """A `Source` over a file of `end` bytes whose events begin at byte `start`; `named` as for `stream.Block`."""
+class Sequential(CheckedSource, Generic[State]):
+    """A `Source` over a file of `end` bytes whose events begin at byte `start`."""
 
     def __init__(
         self,
@@ -67,17 +57,11 @@ class Sequential(Generic[State]):
         state: State,
         named: Named | None = None,
     ) -> None:
-        self.width, self.height = size
-        self.ordered = monotonic != "keep"
-        self._path, self._monotonic, self._decode, self._end, self._named = path, monotonic, decode, end, named
+        super().__init__(path, size, monotonic, named)
+        self._decode, self._end = decode, end
         self._marks = [_Mark(start, state, 0, 0)]  # of every block seen so far, and of the next one
         self._spans: list[Window | None] = []  # of every block seen so far
         self._growing = threading.Lock()
-        self._off = Off()
-        self.late, self.largest_lag_us = 0, 0  # times that go back, in the blocks seen so far
-
-    def __str__(self) -> str:
-        return str(self._path)
 
     @property
     def state(self) -> State:
@@ -101,10 +85,7 @@ class Sequential(Generic[State]):
 
     def span(self) -> Window | None:
         self._finish()
-        spans = [span for span in self._spans if span is not None]
-        if not spans:
-            return None
-        return Window(min(span.start_us for span in spans), max(span.end_us for span in spans))
+        return hull(self._spans)
 
     def count(self) -> int:
         self._finish()
@@ -123,10 +104,11 @@ class Sequential(Generic[State]):
                 if index == len(self._spans):
                     return self._next(file) if self._marks[-1].position < self._end else None
         span = self._spans[index]
-        if span is None or (window is not None and not _meet(span, window)):
+        if span is None or not overlap(span, window):
             return None
         mark = self._marks[index]
-        return self._checked(self._decode(file, mark.position, mark.state).columns, mark)
+        columns = self._decode(file, mark.position, mark.state).columns
+        return self._checked(columns, mark.first, mark.latest, count_late=False)
 
     def _next(self, file: BinaryIO) -> EventStream | None:
         """The first block that was never read; it is remembered where the one after it begins."""
@@ -134,27 +116,18 @@ class Sequential(Generic[State]):
         columns, position, state = self._decode(file, mark.position, mark.state)
         if position <= mark.position:  # a walk must come to an end, also through a file that shrinks meanwhile
             raise BadInput(f"{self._path}: cannot be read on at byte {position}: was it changed meanwhile?")
-        block = self._checked(columns, mark)
-        if self._monotonic != "raise":
-            late, lag = lags(columns.t, mark.latest)
-            self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+        block = self._checked(columns, mark.first, mark.latest, count_late=True)
         span = block.span
         latest = mark.latest if span is None else max(mark.latest, span.end_us - 1)
-        # In this order: whoever sees that the end is reached must find the last block known.
+        # In this order: a thread that sees that the end is reached must find the last block known.
         self._spans.append(span)
         self._marks.append(_Mark(position, state, mark.first + len(block), latest))
         return block if len(block) else None
 
-    def _checked(self, columns: Columns, mark: _Mark[State]) -> EventStream:
-        block = Block(str(self._path), mark.first, mark.latest, self._named, self._off)
-        return EventStream.checked_block(columns, self.width, self.height, block, self._monotonic)
 
-
-def _meet(span: Window, window: Window) -> bool:
-    return span.start_us < window.end_us and window.start_us < span.end_us
-
-
-def event_file(name: str, source: Sequential[Any], notes: list[str], notes_of: Callable[[Any], list[str]]) -> EventFile:
+def event_file(
+    name: str, source: Sequential[Any], notes: list[str], notes_of: Callable[[Any], list[str]] = lambda _: []
+) -> EventFile:
     """The file as a whole: in memory when it is short. ``notes_of(state)`` says what the decoder had to leave out.
 
     The rule for files without an event, which all formats keep: a container that says how many events it has may say none
@@ -162,11 +135,11 @@ def event_file(name: str, source: Sequential[Any], notes: list[str], notes_of: C
     not one event is complete cannot be told from one that was cut: BadInput.
     """
     stream = held(source, source._end)
-    found = [*notes, *notes_of(source.state), *order_notes(source.late, source.largest_lag_us, source.ordered)]
+    found = source.file(name, stream, [*notes, *notes_of(source.state)])
     if not isinstance(stream, StoredStream) and not len(stream):  # a stored one is long
-        why = f" ({'; '.join(found)})" if found else ""
+        why = f" ({'; '.join(found.notes)})" if found.notes else ""
         raise BadInput(f"{source}: ends at byte {source._end}, before its first event{why}: copy or record it again")
-    return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else tuple(found))
+    return found
 
 
 def opened(path: Path) -> BinaryIO:
@@ -186,7 +159,7 @@ def words(file: BinaryIO, position: int, dtype: str, count: int) -> np.ndarray[A
 
 
 def whole_words(path: Path, start: int, size: int, notes: list[str]) -> int:
-    """The byte after the last whole word of `size` bytes; a note tells what is cut off. BadInput when there is no word."""
+    """The byte after the last whole word of `size` bytes; a note says what is cut off. BadInput when there is no word."""
     end = path.stat().st_size
     rest = (end - start) % size
     if end - start < size:

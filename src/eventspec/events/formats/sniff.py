@@ -37,7 +37,7 @@ FORMATS: tuple[Format, ...] = (
     nmnist.FORMAT,
 )
 
-# What a person may have given us by mistake, so that the refusal can name it.
+# Files given by mistake, so that the refusal can name them.
 KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
     (b"#!AER-DAT2", "an AEDAT 2 file"),
     (b"#!AER-DAT3", "an AEDAT 3 file"),
@@ -54,21 +54,15 @@ KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def open_events(
-    path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise", frames: bool = True
-) -> EventFile:
-    """Read an event file of any known family, with its notes and, where it has them and `frames` are wanted, its frames.
-
-    Raises BadInput, one line, for a missing, empty, unknown or unusable file.
-    """
+def open_events(path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> EventFile:
+    """Read an event file of any known family, with its notes and frames; BadInput, one line, for one that cannot be used."""
     path = Path(path)
     family = recognised(path)
     if family is not None:
-        read = family.read if frames or family.read_alone is None else family.read_alone
-        return read(path, sensor_size, monotonic)
-    head = _head(path)
+        return family.read(path, sensor_size, monotonic)
     readable = ", ".join(known.title for known in FORMATS)
-    raise BadInput(f"{path}: looks like {describe(head)}, which is not a readable event file: readable are {readable}")
+    looks = describe(_head(path))
+    raise BadInput(f"{path}: looks like {looks}, which is not a readable event file: readable are {readable}")
 
 
 def recognised(path: Path) -> Format | None:
@@ -79,14 +73,13 @@ def recognised(path: Path) -> Format | None:
 
 def read_events(path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> EventStream:
     """The event stream of a file; BadInput when it cannot be read or has none. `open_events` also gives the notes."""
-    found = open_events(path, sensor_size, monotonic, frames=False)
+    found = open_events(path, sensor_size, monotonic)
     if found.events is None:
         raise BadInput(f"{path}: the {found.format} file holds no event stream: give a recording with events")
     return found.events
 
 
 def describe(head: bytes) -> str:
-    """What the first bytes of a file look like, in words."""
     for start, words in KNOWN_STARTS:
         if head.startswith(start):
             return words

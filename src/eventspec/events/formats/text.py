@@ -19,7 +19,8 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
-from eventspec.events.formats.sequential import Columns, Decode, Sequential, Step, event_file, opened
+from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, opened
+from eventspec.events.formats.source import Columns
 from eventspec.events.stream import EventStream, Monotonic, Named
 
 NAME = "text"
@@ -64,7 +65,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def _beginning(path: Path) -> tuple[bytes, bool]:
-    """The comments that a file begins with, at most `MOST_COMMENTS` bytes, and `HEAD_BYTES` behind them; is that all of it?"""
+    """The comments that a file begins with, at most `MOST_COMMENTS` bytes, and `HEAD_BYTES` after them; is that all of it?"""
     with path.open("rb") as file:
         found = line = file.readline(MOST_COMMENTS)
         while line and len(found) < MOST_COMMENTS and COMMENT.match(line.removeprefix(MARK)):
@@ -87,10 +88,12 @@ def layout(head: bytes, whole: bool) -> Layout | None:
         if words and names is None and (found := _header(words)):
             names, scale = found
         elif words and not line.lstrip().startswith((b"#", b"%")):
-            separator = _separator(words)
+            separator = next((sign for sign in (b",", b";") if sign in words), None)
             cells = words.split(separator)
-            # Behind a header that names t, x, y and p any line is one of them, and `read` says which one is wrong.
-            if not ends or not (names or all(_looks_numeric(cell.strip()) for cell in cells)):
+            # After a header that names t, x, y and p any line is one of them, and `read` says which one is wrong.
+            if not ends or not (
+                names or all(NUMBER.fullmatch(cell.strip()) or NO_NUMBER.fullmatch(cell.strip()) for cell in cells)
+            ):
                 return None
             if len(cells) == 2 and size is None and all(cell.strip().isdigit() for cell in cells):
                 size = int(cells[0]), int(cells[1])
@@ -101,12 +104,8 @@ def layout(head: bytes, whole: bool) -> Layout | None:
             else:
                 return None
         start += len(line)
-    # Nothing behind a header: text of no events.
+    # Nothing after a header: text of no events.
     return Layout(b",", names, scale or 1.0, start, size, True, "there is no line of events") if names and whole else None
-
-
-def _looks_numeric(cell: bytes) -> bool:
-    return NUMBER.fullmatch(cell) is not None or NO_NUMBER.fullmatch(cell) is not None
 
 
 def _header(line: bytes) -> tuple[tuple[int, int, int, int], float] | None:
@@ -127,12 +126,8 @@ def _header(line: bytes) -> tuple[tuple[int, int, int, int], float] | None:
     return (places["t"], places["x"], places["y"], places["p"]), scale
 
 
-def _separator(line: bytes) -> bytes | None:
-    return next((sign for sign in (b",", b";") if sign in line), None)
-
-
 def _unit(lines: bytes, separator: bytes | None, place: int) -> tuple[float, str]:
-    """us in one unit of the times in these lines, which the header does not tell, and why they are taken for it."""
+    """us in one unit of the times in these lines, which the header does not state, and why they are taken for it."""
     cells = (line.split(separator) for line in lines.splitlines()[:-1] or [lines])
     words = [row[place].strip() for row in cells if len(row) > place]
     times = np.array([float(word) for word in words if NUMBER.fullmatch(word) and not word.isalpha()])
@@ -145,20 +140,15 @@ def _unit(lines: bytes, separator: bytes | None, place: int) -> tuple[float, str
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    """Read the file; a last line that is cut is left out with a note, and notes tell which order and unit were assumed.
-
-    Raises BadInput for a line that is no event, no sensor size anywhere, or events that do not fit the sensor.
-    """
+    """The file; a last line that is cut is left out, and notes say so and which order and unit were assumed."""
     found = layout(*_beginning(path))
     if found is None:  # `matches` saw another file
         raise BadInput(f"{path}: holds no lines of t, x, y and p any more: was it changed meanwhile?")
     notes = [] if found.header else ["the columns are taken for t x y p: there is no header"]
     notes.append(f"times are taken for {UNIT_WORDS[found.scale]}: {found.why}")
     size = settled_size(found.size, sensor_size, str(path))
-    end = path.stat().st_size
-    source = Sequential(
-        path, size, monotonic, decoder(path, found, end, monotonic == "raise"), found.start, end, 0, _named(path, found.start)
-    )
+    decode = decoder(path, found, path.stat().st_size, monotonic == "raise")
+    source = Sequential(path, size, monotonic, decode, found.start, path.stat().st_size, 0, _named(path, found.start))
     return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
 
 
@@ -221,20 +211,25 @@ def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
         wrong = ((place, text) for place, text in _event_lines(raw.split(b"\n")) if not _is_event(text, found))
         place, text = next(wrong, (0, lines[:80]))
         raise BadInput(f"{path}: line {number + place} is no event ({_shown(text)}): mend or remove it") from None
+
+    def row_of(bad: Any) -> tuple[int, bytes, int]:
+        """Number and text of the first bad line, and its row of the table."""
+        row = int(np.argmax(bad))
+        return *_line_of(path, position, row), row
+
     bad = ~np.isfinite(table).all(axis=1)
     if bad.any():
-        number, line = _line_of(path, position, int(np.argmax(bad)))
+        number, line, _ = row_of(bad)
         raise BadInput(f"{path}: line {number} has a value that is no number ({_shown(line)}): mend or remove it")
     t, x, y, p = table.T
     us = np.rint(t * found.scale)
     if found.scale == 1.0 and (us != t).any():
-        row = int(np.argmax(us != t))
-        told_time = f"t in line {_line_of(path, position, row)[0]} is {t[row]:g}, and times are in microseconds: {found.why}"
-        raise BadInput(f"{path}: {told_time}; name the unit in a header, such as t_s,x,y,p")
-    if len(us) and np.abs(us).max() >= 2.0**62:
-        row = int(np.abs(us).argmax())
-        told_time = f"t in line {_line_of(path, position, row)[0]} is {us[row]:g} us"
-        raise BadInput(f"{path}: {told_time}: give times in seconds or us")
+        number, _, row = row_of(us != t)
+        stated = f"t in line {number} is {t[row]:g}, and times are in microseconds: {found.why}"
+        raise BadInput(f"{path}: {stated}; name the unit in a header, such as t_s,x,y,p")
+    if (bad := np.abs(us) >= 2.0**62).any():
+        number, _, row = row_of(bad)
+        raise BadInput(f"{path}: t in line {number} is {us[row]:g} us: give times in seconds or us")
     return Columns(x, y, us.astype(np.int64), p)
 
 
@@ -246,10 +241,7 @@ def _event_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _line_of(path: Path, position: int, event: int = 0) -> tuple[int, bytes]:
-    """Number of a line in the file, from 1 on, and its text: that of an event, the first from byte `position` on being 0.
-
-    Only messages need it, so it may walk through the file: what is before was read, in lines of bounded length.
-    """
+    """Number of a line in the file, from 1 on, and its text: that of an event, the first from byte `position` on being 0."""
     with opened(path) as file:
         file.seek(position)
         place, line = next(islice(_event_lines(file), event, None), (0, b""))
