@@ -1,5 +1,5 @@
-"""The tensors of a checkpoint folder: safetensors or torch's .bin, whole or sharded, read without trusting them. Files are mapped:
-loading needs memory for converted and stacked tensors only."""
+"""The tensors of a checkpoint folder: safetensors or torch's .bin, whole or sharded, read without trusting them. Files are
+mapped: loading needs memory for converted and stacked tensors only."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def without_memory() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of tensors: their shapes and dtypes by name (None: no dtype that a weight may have), and `tensor`, which gives one
-    as it is stored, mapped from the file where the format allows it."""
+    """One file of tensors: their shapes and dtypes by name (None: no dtype that a weight may have), and `tensor`, which gives
+    one as it is stored, mapped from the file where the format allows it."""
 
     path: Path
     shapes: dict[str, list[int]]
@@ -58,7 +58,7 @@ class Shard:
         """A .safetensors file; the library checks the header (sizes, overlaps, holes) and maps the data privately."""
         try:
             file: Any = safe_open(path, framework="pt")
-            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            parts = {name: file.get_slice(name) for name in list(file.keys())}
         except (SafetensorError, OSError, ValueError) as error:
             raise BadCheckpoint(f"{path} cannot be read as safetensors ({error}): fetch or train it again") from None
         shapes = {name: part.get_shape() for name, part in parts.items()}
@@ -75,7 +75,9 @@ class Shard:
                 found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except Exception as error:  # a damaged pickle or zip raises nearly anything
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise BadCheckpoint(f"{path} cannot be read as torch weights ({why}): fetch it again, best as safetensors") from None
+            raise BadCheckpoint(
+                f"{path} cannot be read as torch weights ({why}): fetch it again, best as safetensors"
+            ) from None
         if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
             raise BadCheckpoint(f"{path} is no table of tensors: give the file that save_pretrained wrote")
         dtypes = {name: tensor.dtype if tensor.dtype in DTYPES.values() else None for name, tensor in found.items()}
