@@ -121,7 +121,6 @@ class SubstitutedTarget(Target):
 
     @cached_property
     def limits(self) -> Limits:
-        """As `core.Target.limits`."""
         return self.target.limits
 
     def asking(self, target: Target) -> SubstitutedTarget:
@@ -185,11 +184,9 @@ class SubstitutedContext(Context):
         self._whole = False
 
     def keep_outputs(self) -> None:
-        """As `core.Context.keep_outputs`."""
         self._whole = True
 
     def extend(self, frames: Frames, trace: Trace) -> None:
-        """As `core.Context.extend`."""
         if self._context is None:
             self._later.append(frames)
         else:
@@ -267,11 +264,9 @@ class SaidSession:
 
     @property
     def room(self) -> int:
-        """As `core.TargetSession.room`."""
         return len(self.tokens)
 
     def fresh_copy(self) -> TargetSession:
-        """As `core.TargetSession.fresh_copy`."""
         return SaidSession(self.tokens, self.vocabulary)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
@@ -285,7 +280,6 @@ class SaidSession:
         return Scores(torch.stack([self._row(self.at + level) for level in (0, *levels)]))
 
     def commit(self, verdict: Verdict) -> None:
-        """As `core.TargetSession.commit`."""
         self.at += len(verdict.tokens)
 
     def _row(self, place: int) -> Tensor:

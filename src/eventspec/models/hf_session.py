@@ -164,7 +164,6 @@ class HfEnds(LanguageEnds):
 
     @property
     def whole(self) -> nn.Module:
-        """As `LanguageEnds.whole`."""
         found: nn.Module = self._whole[0]
         return found
 
@@ -217,7 +216,6 @@ class HfTarget(Target):
 
     @cached_property
     def limits(self) -> Limits:
-        """As `core.Target.limits`."""
         language, example = self.language, self.example
         with torch.inference_mode():
             rounding = measured_rounding(lambda: opened(language, example), language.vocabulary)
@@ -255,7 +253,6 @@ class HfContext(Context):
         self._latest: _Reading | None = None
 
     def extend(self, frames: Frames, trace: Trace) -> None:
-        """As `core.Context.extend`."""
         together = len(self.frames) + len(frames)
         if together > self.target.frames:
             raise BadInput(f"{together} frames are more than the target takes ({self.target.frames}): begin another recording")
@@ -331,7 +328,6 @@ class HfSession:
         return 1 << 30
 
     def fresh_copy(self) -> TargetSession:
-        """As `core.TargetSession.fresh_copy`."""
         return opened(self.language, self._reading.prompt)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
@@ -360,7 +356,6 @@ class HfSession:
         return Scores(logits, None if features is None else features[len(pending) - 1 :])
 
     def commit(self, verdict: Verdict) -> None:
-        """As `core.TargetSession.commit`."""
         accepted = len(verdict.path)
         self.length += len(self.pending)
         keep_rows(self.cache, self.length, verdict.path.tolist())

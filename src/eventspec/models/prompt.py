@@ -86,7 +86,6 @@ class FrameEncoder:
         return FrameEncoder(self.language, self.text, self.see, 1, self.name, True, self.kept)
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
-        """As `PromptEncoder.encode`."""
         if media.frames is None or len(media.frames.frames) == 0:
             return self.language.embed.weight[:0]  # they may come later
         began = trace.now()
@@ -98,7 +97,6 @@ class FrameEncoder:
         return visual
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
-        """As `PromptEncoder.extend`."""
         if not len(frames):
             return visual
         found = self._rows(frames)
@@ -136,7 +134,6 @@ class EventEncoder:
         self.language, self.text, self.see, self.name, self.most_rows = language, text, see, name, most_rows
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
-        """As `PromptEncoder.encode`."""
         if media.events is None:
             raise BadInput(f"the recording has no events: {self.name} has nothing to see")
         began = trace.now()
@@ -146,11 +143,9 @@ class EventEncoder:
         return visual
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
-        """As `PromptEncoder.extend`."""
         raise BadInput(f"{self.name} sees events, not frames: it cannot be given more frames")
 
     def prompt(self, question: str, visual: Tensor) -> Prompt:
-        """As `PromptEncoder.prompt`."""
         whole = splice(self.language, self.text(question), visual)
         return Prompt(whole.rows[: self.most_rows], whole.visual)
 
@@ -166,9 +161,7 @@ class TextEncoder:
         return self.language.embed.weight[:0]
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
-        """As `PromptEncoder.extend`."""
         raise BadInput("this model reads text only: it cannot be given frames")
 
     def prompt(self, question: str, visual: Tensor) -> Prompt:
-        """As `PromptEncoder.prompt`."""
         return self.make(question)

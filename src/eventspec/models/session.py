@@ -49,16 +49,13 @@ class LanguageTarget(Target):
 
     @cached_property
     def limits(self) -> Limits:
-        """As `core.Target.limits`."""
         config = self.language.config
         return Limits(config.vocab_size, config.num_hidden_layers, True, rounding_of(self.language), batches=True)
 
     def encode(self, media: Media, trace: Trace) -> LanguageContext:
-        """As `core.Target.encode`."""
         return LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
 
     def score(self, batch: Sequence[tuple[TargetSession, Proposal]]) -> list[Scores]:
-        """As `core.Target.score`."""
         if len(batch) == 1:
             return [batch[0][0].score(batch[0][1])]
         sessions = [session for session, _ in batch]
@@ -90,7 +87,6 @@ class LanguageContext:
         self._whole = True
 
     def extend(self, frames: Frames, trace: Trace) -> None:
-        """As `core.Context.extend`."""
         began = trace.now()
         self.visual = self.encoder.extend(self.visual, frames)
         arrived(self.visual)
@@ -191,7 +187,6 @@ class LanguageSession:
 
     @property
     def room(self) -> int:
-        """As `core.TargetSession.room`."""
         return self.cache.capacity - self.cache.length - len(self.pending)
 
     def fresh_copy(self) -> TargetSession:
@@ -306,7 +301,6 @@ class LanguageSession:
         return Scores(logits, torch.cat(found, 1) if found else None)
 
     def commit(self, verdict: Verdict) -> None:
-        """As `core.TargetSession.commit`."""
         self.cache.keep(len(self.pending), verdict.path.tolist())
         bonus = torch.from_numpy(verdict.tokens[-1:]).to(self.pending.device)
         self.pending = self.language.embed(bonus)
