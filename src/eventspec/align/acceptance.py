@@ -30,7 +30,7 @@ BINS = 10
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def fit_logistic(features: Floats, right: Any, prior: Floats, penalty: float) -> tuple[list[float], float]:
+def fit_logistic(features: Floats, right: Any, prior: Floats) -> tuple[list[float], float]:
     """Weights [F] and bias under which labels bool [N] are most likely given features float64 [N, F] (binary cross-entropy),
     with a Gaussian prior around the weights `prior`, float64 [F]."""
     x, y, begin = torch.from_numpy(features), torch.from_numpy(np.asarray(right, float)), torch.from_numpy(prior)
@@ -40,7 +40,7 @@ def fit_logistic(features: Floats, right: Any, prior: Floats, penalty: float) ->
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
         found = torch.nn.functional.binary_cross_entropy_with_logits(x @ weights + bias, y, reduction="sum")
-        whole = found + penalty * ((weights - begin) ** 2).sum()
+        whole = found + ((weights - begin) ** 2).sum()
         whole.backward()
         return whole
 
@@ -59,7 +59,7 @@ class Predictor:
     bias: float
 
     @classmethod
-    def fit(cls, names: Sequence[str], features: Any, right: Any, penalty: float = 1.0) -> Predictor:
+    def fit(cls, names: Sequence[str], features: Any, right: Any) -> Predictor:
         """As `fit_logistic`, of features float [N, F], right bool [N]. BadInput for NaN, for other shapes, and where there are
         too few of either kind to learn from."""
         rows, kept = _matrix(features, len(names)), np.asarray(right, bool)
@@ -72,7 +72,7 @@ class Predictor:
                 f"{LEAST // 4} of either kind"
             )
         mean, scale = rows.mean(0), np.maximum(rows.std(0), 1e-9)
-        weights, bias = fit_logistic((rows - mean) / scale, kept, np.zeros(len(names)), penalty)
+        weights, bias = fit_logistic((rows - mean) / scale, kept, np.zeros(len(names)))
         return cls(tuple(names), tuple(mean), tuple(scale), tuple(weights), bias)
 
     def probabilities(self, features: Any) -> Floats:

@@ -71,11 +71,19 @@ LARGEST = {"num_hidden_layers": 1 << 10, "max_position_embeddings": 1 << 21}
 """Bounds of fields that cost time or memory before any weight is looked at; the others must stay below 2^24."""
 
 
-def whole(data: Fields, name: str) -> int:
-    """A field that must be a positive whole number, and no absurd one."""
-    value, most = data.get(name), LARGEST.get(name, 1 << 24)
-    require(data, name, type(value) is int and 0 < value <= most, f"a whole number, 1 to {most}")
+def whole(data: Fields, name: str, least: int = 1, most: int | None = None) -> int:
+    """A field that must be a whole number from `least` to `most`, or to the field's bound."""
+    value, most = data.get(name), most or LARGEST.get(name, 1 << 24)
+    require(data, name, type(value) is int and least <= value <= most, f"a whole number, {least} to {most}")
     return int(data[name])
+
+
+def ascending(data: Fields, name: str, least: int, wanted: str) -> tuple[int, ...]:
+    """A field that must be a list of ascending whole numbers from `least` on."""
+    value = data.get(name)
+    fits = isinstance(value, list) and len(value) > 0 and all(type(number) is int and number >= least for number in value)
+    require(data, name, fits and sorted(set(data[name])) == value, wanted)
+    return tuple(data[name])
 
 
 def part(data: Fields, name: str, default: Fields) -> Fields:

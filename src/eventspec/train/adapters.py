@@ -58,11 +58,11 @@ PRESETS = {  # seconds for each adapter
 
 def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str, ...]:
     """The phases in their order, all of them for none, alignment alone for free-running texts; BadInput for an unknown one, and
-    for one that such texts do not have."""
+    for another one with these texts."""
     wanted = tuple(phases)
-    if free_running and set(wanted) - {"alignment"}:
-        raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
     if free_running:
+        if set(wanted) - {"alignment"}:
+            raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
         return ("alignment",)
     for phase in wanted:
         if phase not in PHASES:

@@ -1,6 +1,6 @@
 """The target's own greedy answers on training clips, with its top logits: what a drafter is distilled on.
 
-All questions about a clip are decoded together: they are branches behind one visual prefix, kept apart by the attention mask.
+All questions about a clip are decoded together: they are branches after one visual prefix, kept apart by the attention mask.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def target_answers(model: VideoLlava, questions: Questions, frames: np.ndarray[A
 
 @torch.inference_mode()
 def greedy_answers(language: Llama, before: list[int], visual: torch.Tensor, asked: list[list[int]]) -> list[Branch]:
-    """What a language model answers behind the text ids `before` and visual rows [T, D], to each of the questions in ids; as
+    """What a language model answers after the text ids `before` and visual rows [T, D], to each of the questions in ids; as
     `target_answers`."""
     device = language.embed.weight.device
     prefix = torch.cat((language.embed(torch.tensor(before, device=device)), visual))
@@ -78,7 +78,7 @@ def greedy_answers(language: Llama, before: list[int], visual: torch.Tensor, ask
 def _read(
     language: Llama, cache: KVCache, tokens: list[int], positions: list[int], visible: list[list[int]], prefix: int
 ) -> torch.Tensor:
-    """Rows behind the cache, each seeing the prefix and the cache rows `visible`; they are committed."""
+    """Rows on top of the cache, each seeing the prefix and the cache rows `visible`; they are committed."""
     mask, device = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool), language.embed.weight.device
     mask[:, :prefix] = True
     for row, seen in zip(mask, visible, strict=True):

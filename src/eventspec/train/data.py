@@ -129,8 +129,8 @@ def drawn(known: list[Branch], count: int, rng: np.random.Generator) -> list[Bra
 
 @dataclass(frozen=True)
 class Packed:
-    """Branches of B recordings behind one prefix each: ids int64 [B, R], labels int64 [B, R] (-100 = no loss; row i's label is
-    the token after it), offsets int64 [B, R] positions behind the prefix, mask bool [B, 1, R, prefix + R]."""
+    """Branches of B recordings after one prefix each: ids int64 [B, R], labels int64 [B, R] (-100 = no loss; row i's label is
+    the token after it), offsets int64 [B, R] positions after the prefix, mask bool [B, 1, R, prefix + R]."""
 
     ids: Tensor
     labels: Tensor
@@ -141,7 +141,7 @@ class Packed:
 
 
 def pack(batch: list[list[Branch]], prefix: int) -> Packed:
-    """Lay every recording's branches one behind the other; a branch sees the prefix and itself."""
+    """Lay every recording's branches one after the other; a branch sees the prefix and itself."""
     rows = max(sum(len(b.question) + len(b.answer) - 1 for b in branches) for branches in batch)
     shape = (len(batch), rows)
     ids, labels = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -100)
@@ -186,7 +186,7 @@ class Questions:
         return self._known[text]
 
     def question(self, text: str) -> list[int]:
-        """What stands behind the visual rows."""
+        """What stands after the visual rows."""
         return self.encode(f"\n{text} ASSISTANT:")
 
     def prefix(self) -> list[int]:

@@ -36,7 +36,7 @@ class BatchSource(Protocol):
         """The model that heads are to draft for."""
 
     def batches(self, numbers: Index, layers: tuple[int, ...], rng: np.random.Generator) -> Iterator[TargetBatch]:
-        """The target's own pass over recordings, with some of its answers behind each, and the outputs of `layers` (the last
+        """The target's own pass over recordings, with some of its answers to each, and the outputs of `layers` (the last
         one's, normed, come as -1 anyway); as many batches as suit the target. Not differentiable."""
 
 
@@ -76,7 +76,7 @@ class HeadTraining(nn.Module):
     @torch.no_grad()
     def acceptance(self, numbers: list[int], batch: int, depth: int = 8) -> dict[str, float]:
         """tau of every head on recordings: how many drafts of a chain of `depth`, begun at any token of an answer, are the
-        target's own next tokens, and the bonus token. What lies behind an answer's end counts as neither right nor wrong."""
+        target's own next tokens, and the bonus token. What lies after an answer's end counts as neither right nor wrong."""
         right, begun = dict.fromkeys(self.own, 0.0), dict.fromkeys(self.own, 0.0)
         for seen in self._again(numbers, batch):
             for name, head in self.own.items():
@@ -146,7 +146,7 @@ def head_losses(head: Head, recipe: Recipe, target: LanguageEnds, batch: TargetB
 
 def ranked(head: Head, target: LanguageEnds, batch: TargetBatch, most: int, depth: int) -> Tensor:
     """Of a chain of `depth` drafts begun at every branch row, the ranks int64 [depth, B, R] that the target's next tokens have
-    among the head's choices: `most` where they are no such one, -1 behind a draft that was not right and behind an answer's
+    among the head's choices: `most` where they are none of them, -1 after a draft that was not right and after an answer's
     end."""
     wanted = batch.logits.roll(-1, 1).argmax(-1)
     steps = min(depth, wanted.shape[1])  # no answer is longer than all rows
@@ -168,12 +168,12 @@ def ranked(head: Head, target: LanguageEnds, batch: TargetBatch, most: int, dept
 
 def count_rounds(ranks: Tensor, most: int) -> Tensor:
     """Counts float [depth + 1, most + 1] of ranks [depth, B, R] by level, in the rounds that chains take through the answers:
-    the next one begins behind the drafts that were right and the target's own token. The first entry of all is how many."""
+    the next one begins after the drafts that were right and the target's own token. The first entry of all is how many."""
     depth, count = len(ranks), torch.zeros(len(ranks) + 1, most + 1)
     loss_mask, gained = (ranks[0] >= 0).tolist(), (ranks == 0).sum(0).tolist()
     begun = torch.zeros(ranks.shape[1:], dtype=torch.bool)
     for branch, rows in enumerate(loss_mask):
-        due = 0  # an answer's last round comes two rows behind its end at most, where the next one may begin
+        due = 0  # an answer's last round comes two rows after its end at most, where the next one may begin
         for row, known in enumerate(rows):
             if known and row >= due:
                 begun[branch, row], due = True, row + gained[branch][row] + 1

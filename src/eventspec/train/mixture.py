@@ -104,7 +104,7 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
         report("questions", (number + 1) / count, {})
 
 
-def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
+def fitted(rows: Sequence[Judged]) -> Mixture:
     """The weights under which what was judged is most likely, with a small Gaussian prior around those that take the drafters'
     own probabilities as they are. BadInput where there are too few to learn from."""
     names = tuple(dict.fromkeys(name for row in rows for name in row.names))
@@ -117,7 +117,7 @@ def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
         at += len(row.right)
     right = np.concatenate([row.right for row in rows])
     prior = np.tile([0.0, 1.0, 0.0, -1.0], len(names))
-    weights, bias = fit_logistic(features.reshape(count, -1), right, prior, penalty)
+    weights, bias = fit_logistic(features.reshape(count, -1), right, prior)
     sources = [SourceWeights(*weights[at : at + 4]) for at in range(0, len(weights), 4)]
     return Mixture(dict(zip(names, sources, strict=True)), bias)
 

@@ -46,8 +46,8 @@ class StreetBatches:
         hidden, tapped = language.tapped(rows, places, prefix, mask, layers)
         taps = {**dict(zip(layers, tapped, strict=True)), -1: language.normed(hidden)}
         # The row after: in a branch the next token, at its end the last one, which has no row; every branch begins alike.
-        behind = torch.where(labels >= 0, labels, ids.roll(-1, 1))
-        following = torch.cat((rows[:, 1:prefix], language.embed(ids[:, :1]), language.embed(behind)), 1)
+        after = torch.where(labels >= 0, labels, ids.roll(-1, 1))
+        following = torch.cat((rows[:, 1:prefix], language.embed(ids[:, :1]), language.embed(after)), 1)
         said = torch.full(rows.shape[:2], -1, device=device)
         said[:, : len(before)], said[:, prefix:] = torch.tensor(before), ids
         logits = language.logits(hidden[:, prefix:])
