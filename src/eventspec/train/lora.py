@@ -114,7 +114,8 @@ def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, wor
     run_stage(preset.stage, training, sampler, training.losses, out, report)
     StageState(out, preset.stage.name).require(training)
     after = calibration.note({"step": -1})
-    about = {"before": before, "calibration": after, "rank": rank, "parameters": training.learned}
+    figures = ({name: row[name] for name in row if name != "step"} for row in (before, after))
+    about = {**dict(zip(("before", "calibration"), figures, strict=True)), "rank": rank, "parameters": training.learned}
     about |= {"seconds": preset.stage.seconds, "torch": torch.__version__}
     return export(folder, training.merged(), about, out)
 
