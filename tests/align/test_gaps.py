@@ -12,7 +12,7 @@ import torch
 from scipy.spatial.distance import cosine as cosine_distance
 from scipy.stats import wasserstein_distance
 
-from eventspec.align.gaps import cosine, information, l2, linear_cka, mmd, sliced_wasserstein
+from eventspec.align.gaps import cosine, l2, linear_cka, mmd, sliced_wasserstein
 from eventspec.core import BadInput
 
 Gap = Callable[[Any, Any], float]
@@ -91,43 +91,7 @@ def test_alignment_of_kernels_does_not_see_rotations_and_scales(rng: np.random.G
         assert linear_cka(np.full((rows, 2), 0.1), A[:rows]) == 0
 
 
-@pytest.mark.parametrize(("rho", "columns"), [(0.0, 2), (0.5, 2), (0.8, 2), (0.5, 8)])
-@pytest.mark.parametrize("scales", [(1, 1), (1000, 1e-7)])
-def test_information_of_gaussians_is_the_closed_form(
-    rho: float, columns: int, scales: tuple[float, float], rng: np.random.Generator
-) -> None:
-    """Whatever the units of the columns, and whichever way they are turned."""
-    x = rng.normal(size=(9000, columns))
-    y = rho * x + math.sqrt(1 - rho**2) * rng.normal(size=x.shape)
-    turned = y @ rng.normal(size=(columns, columns)) + 3
-    x[:, 0] *= scales[0]
-    assert information(x * scales[1], turned) == pytest.approx(-columns / 2 * math.log(1 - rho**2), abs=0.08)
-
-
-def test_information_is_no_more_than_there_is(rng: np.random.Generator) -> None:
-    """From few rows, of independent and of dependent sets, on average."""
-    least = 12 * 8
-    unrelated = [information(*rng.normal(size=(2, least, 8))) for _ in range(60)]
-    assert -0.2 < np.mean(unrelated) < 0.02
-    truth = -4 * math.log(1 - 0.6**2)
-    pairs = ((x, 0.6 * x + 0.8 * rng.normal(size=x.shape)) for x in rng.normal(size=(60, 3 * least, 8)))
-    assert 0.3 * truth < np.mean([information(x, y) for x, y in pairs]) < truth
-    assert 0.9 * math.log(len(A) / 3) < information(A, A) <= math.log(len(A) / 3) + 1e-9
-
-
-def test_information_of_two_slow_series_that_do_not_know_each_other_is_small(rng: np.random.Generator) -> None:
-    """What is fitted and what is judged are apart in time: neighbours would be near copies of one another."""
-
-    def series() -> np.ndarray[Any, Any]:
-        found = rng.normal(size=(400, 8))
-        for at in range(1, len(found)):
-            found[at] = 0.9 * found[at - 1] + math.sqrt(1 - 0.9**2) * found[at]
-        return found
-
-    assert -0.5 < np.mean([information(series(), series()) for _ in range(20)]) < 0.05
-
-
-@pytest.mark.parametrize("gap", [cosine, l2, mmd, sliced_wasserstein, linear_cka, information])
+@pytest.mark.parametrize("gap", [cosine, l2, mmd, sliced_wasserstein, linear_cka])
 def test_what_is_no_set_of_features_is_refused(gap: Gap) -> None:
     broken = A[:100].copy()
     broken[3, 1] = np.nan
@@ -153,5 +117,3 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     for settings in ({"order": 3}, {"projections": 0}, {"projections": 2.5}):
         with pytest.raises(BadInput, match="projection"):
             sliced_wasserstein(A, B, **settings)
-    with pytest.raises(BadInput, match="96 at least"):
-        information(A[:95], A[:95])

@@ -54,7 +54,7 @@ def test_heads_learn_from_images_and_questions_and_then_draft(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.Preset(4, Stage("heads", seconds, 1e-2, 4), 2))
+    monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.TrainingPreset(4, 4, Stage("heads", seconds, 1e-2, 4), 2))
     out, target = tmp_path / "out", checkpoint(kind)
     words = ["train", "heads", "--target", str(target), "--questions", str(questions), "--out", str(out), "--preset", "tiny"]
     assert run([*words, "--max-new-tokens", "16", *(word for name in names for word in ("--head", name)), "--json"]) == 0
@@ -89,7 +89,7 @@ def test_a_question_that_is_refused_can_be_mended(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.Preset(4, Stage("heads", 0.1, 1e-2, 4), 2))
+    monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.TrainingPreset(4, 4, Stage("heads", 0.1, 1e-2, 4), 2))
     out, mine = tmp_path / "out", tmp_path / "mine.jsonl"
     words = ["train", "heads", "--target", str(checkpoint("llava")), "--questions", str(mine), "--out", str(out)]
     words += ["--preset", "tiny", "--max-new-tokens", "8", "--head", "eagle"]

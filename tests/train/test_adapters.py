@@ -206,7 +206,7 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
 
 def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    rows: list[recipe.Judged] = []
+    rows: list[recipe.JudgedAnswer] = []
     for clip in range(80):
         for _ in range(5):
             sure = float(rng.normal())

@@ -24,9 +24,8 @@ from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import rope_tables
 from eventspec.train.data import Branch, pack
-from eventspec.train.distillation import HeadTraining, head_losses
+from eventspec.train.distillation import HeadTraining, acceptance_rates, count_rounds, head_losses, ranked
 from eventspec.train.heads import new_heads
-from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
 
 ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
 

@@ -80,8 +80,7 @@ def heads(out: Path, seconds: float, processes: Processes = ALONE, bad_call: int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "trained_clock", partial(next, itertools.count(0, 1 + processes.rank)))
         patch.setattr(Watched, "bad_call", bad_call)
-        patch.setattr(recipe, "CALIBRATION", 2)
-        patch.setitem(recipe.PRESETS, "tiny", recipe.Preset(8, Stage("heads", seconds, 1e-3, 2), 2))
+        patch.setitem(recipe.PRESETS, "tiny", recipe.TrainingPreset(8, 2, Stage("heads", seconds, 1e-3, 2), 2))
         patch.setattr(recipe, "HeadTraining", Watched)
         patch.setattr(recipe, "answered", answered)
         recipe.train("nano", "tiny", ["eagle1"], out, lambda *told: None, processes=processes)

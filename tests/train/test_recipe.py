@@ -14,7 +14,7 @@ from torch import nn
 
 from eventspec.core import BadInput
 from eventspec.train.data import Branch, augment_frames, pack
-from eventspec.train.loop import Checkpoint, Stage, TrainingFailed, learning_rate, run_stage
+from eventspec.train.loop import Stage, StageState, TrainingFailed, learning_rate, run_stage
 
 
 def silent(name: str, progress: float, figures: dict[str, float]) -> None:
@@ -52,7 +52,7 @@ def test_a_stage_resumes_where_it_stopped(tmp_path: Path) -> None:
 
     run_stage(Stage("one", 0.2, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
     again = nn.Linear(3, 1)
-    seconds, steps = Checkpoint(tmp_path, "one").load(again, None)
+    seconds, steps = StageState(tmp_path, "one").load(again, None)
     assert seconds >= 0.2
     assert steps > 0
     assert torch.equal(again.weight, model.weight)
@@ -90,13 +90,13 @@ def test_an_interrupt_keeps_every_step(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_stage(Stage("cut", 60, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
     again = nn.Linear(1, 1)
-    assert Checkpoint(tmp_path, "cut").load(again, None)[1] == 7
+    assert StageState(tmp_path, "cut").load(again, None)[1] == 7
     assert torch.equal(again.weight, model.weight)
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
 def test_a_damaged_checkpoint_is_told(content: bytes | None, tmp_path: Path) -> None:
-    whole = Checkpoint(tmp_path, "one")
+    whole = StageState(tmp_path, "one")
     whole.save(nn.Linear(2, 2), None, 1.0, 1)
     whole.path.write_bytes(whole.path.read_bytes()[:-100] if content is None else content)
     with pytest.raises(BadInput, match=r"one\.pt is damaged"):
@@ -104,9 +104,9 @@ def test_a_damaged_checkpoint_is_told(content: bytes | None, tmp_path: Path) -> 
 
 
 def test_a_checkpoint_of_other_models_is_told(tmp_path: Path) -> None:
-    Checkpoint(tmp_path, "one").save(nn.Linear(2, 2), None, 1.0, 1)
+    StageState(tmp_path, "one").save(nn.Linear(2, 2), None, 1.0, 1)
     with pytest.raises(BadInput, match="of other models"):
-        Checkpoint(tmp_path, "one").load(nn.Linear(3, 2), None)
+        StageState(tmp_path, "one").load(nn.Linear(3, 2), None)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's budget is wall time")
@@ -133,7 +133,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_state(tmp_path: 
         stage = Stage("bad", 60, 1e-3, 1, save_every=0.0)
         run_stage(stage, model, itertools.repeat(None), losses, tmp_path, silent)
     fresh = nn.Linear(1, 1)
-    Checkpoint(tmp_path, "bad").load(fresh, None)
+    StageState(tmp_path, "bad").load(fresh, None)
     assert torch.isfinite(fresh.weight).all()
 
 

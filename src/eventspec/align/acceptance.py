@@ -1,4 +1,4 @@
-"""Whether a drafted answer will be the target's, told before the target has seen a frame; and how often that may go wrong.
+"""Whether a drafted answer will be the target's, predicted before the target has seen a frame; and how often that may go wrong.
 
 A logistic model gives the probability from what is known of a draft. Which probability is enough is no guess: the threshold is
 chosen on calibration recordings so that answers that are taken and wrong stay, of all answers, a share below the risk that the
@@ -28,6 +28,26 @@ EVIDENCE = 3.0
 BINS = 10
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
+def fit_logistic(features: Floats, right: Any, prior: Floats) -> tuple[list[float], float]:
+    """Weights [F] and bias under which labels bool [N] are most likely given features float64 [N, F] (binary cross-entropy),
+    with a Gaussian prior around the weights `prior`, float64 [F]."""
+    x, y, begin = torch.from_numpy(features), torch.from_numpy(np.asarray(right, float)), torch.from_numpy(prior)
+    weights, bias = begin.clone().requires_grad_(), torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights, bias], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        found = torch.nn.functional.binary_cross_entropy_with_logits(x @ weights + bias, y, reduction="sum")
+        whole = found + ((weights - begin) ** 2).sum()
+        whole.backward()
+        return whole
+
+    optimiser.step(loss)
+    return weights.detach().tolist(), float(bias.detach())
+
+
 @dataclass(frozen=True)
 class Predictor:
     """Log-odds that a draft is the target's answer: a weight for each of the named features, standardised, and a bias."""
@@ -39,12 +59,9 @@ class Predictor:
     bias: float
 
     @classmethod
-    @torch.inference_mode(False)
-    @torch.enable_grad()
-    def fit(cls, names: Sequence[str], features: Any, right: Any, penalty: float = 1.0) -> Predictor:
-        """The weights under which what was seen is most likely (binary cross-entropy, with a Gaussian prior around none):
-        features float [N, F], right bool [N]. BadInput for NaN, for other shapes, and where there is too little of either
-        kind to learn from."""
+    def fit(cls, names: Sequence[str], features: Any, right: Any) -> Predictor:
+        """As `fit_logistic`, of features float [N, F], right bool [N]. BadInput for NaN, for other shapes, and where there are
+        too few of either kind to learn from."""
         rows, kept = _matrix(features, len(names)), np.asarray(right, bool)
         if kept.shape != (len(rows),):
             raise BadInput(f"{len(rows)} answers, and {list(kept.shape)} of which are right: give one for each")
@@ -55,20 +72,8 @@ class Predictor:
                 f"{LEAST // 4} of either kind"
             )
         mean, scale = rows.mean(0), np.maximum(rows.std(0), 1e-9)
-        x, y = torch.from_numpy((rows - mean) / scale), torch.from_numpy(kept).double()
-        weights = torch.zeros(len(names), dtype=torch.float64, requires_grad=True)
-        bias = torch.zeros((), dtype=torch.float64, requires_grad=True)
-        optimiser = torch.optim.LBFGS([weights, bias], max_iter=200, line_search_fn="strong_wolfe")
-
-        def loss() -> torch.Tensor:
-            optimiser.zero_grad()
-            found = torch.nn.functional.binary_cross_entropy_with_logits(x @ weights + bias, y, reduction="sum")
-            whole = found + penalty * (weights**2).sum()
-            whole.backward()
-            return whole
-
-        optimiser.step(loss)
-        return cls(tuple(names), tuple(mean), tuple(scale), tuple(weights.detach().tolist()), float(bias.detach()))
+        weights, bias = fit_logistic((rows - mean) / scale, kept, np.zeros(len(names)))
+        return cls(tuple(names), tuple(mean), tuple(scale), tuple(weights), bias)
 
     def probabilities(self, features: Any) -> Floats:
         """float64 [N] for features float [N, F]; BadInput for NaN and other shapes."""
@@ -105,16 +110,13 @@ class Calibrated:
     of: Mapping[str, str] = field(default_factory=dict)
 
     def threshold(self, risk: float) -> float:
-        """As `threshold`, of these answers; infinite unless the predictor tells right ones from wrong ones both where it
+        """As `threshold`, of these answers; infinite unless the predictor separates right ones from wrong ones both where it
         learned and here: one that was fitted to noise may order these by luck."""
         least = threshold(self.probabilities, self.wrong, self.recordings, risk)
         if least <= self.probabilities.min():
-            return least  # everything may be taken, nothing has to be told apart
-        return least if self.evidence >= EVIDENCE and self._tells() else math.inf
-
-    def _tells(self) -> bool:
-        """Whether its AUC is above chance, one-sided at 5 %."""
-        return not self.wrong.any() or above_chance(self.probabilities, ~self.wrong) > 1.645
+            return least  # everything may be taken, nothing has to be separated
+        separates = not self.wrong.any() or above_chance(self.probabilities, ~self.wrong) > 1.645  # one-sided, at 5 %
+        return least if self.evidence >= EVIDENCE and separates else math.inf
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -187,9 +189,9 @@ def threshold(probabilities: Any, wrong: Any, recordings: Any, risk: float) -> f
 
 
 def evidence_of(names: Sequence[str], features: Any, right: Any, recordings: Any) -> float:
-    """How surely features tell right answers from wrong ones: by how many standard errors the AUC lies above chance where each
-    half of the recordings is judged by a predictor fitted on the other. Of labels that mean nothing it is drawn from about a
-    standard normal distribution. Features float [N, F], right bool [N], recordings [N]; -inf where a half is too small."""
+    """How surely features separate right answers from wrong ones: by how many standard errors the AUC lies above chance where
+    each half of the recordings is judged by a predictor fitted on the other. Of labels that mean nothing it is drawn from about
+    a standard normal distribution. Features float [N, F], right bool [N], recordings [N]; -inf where a half is too small."""
     rows, kept, about = np.asarray(features, float), np.asarray(right, bool), np.asarray(recordings)
     later = np.isin(about, np.unique(about)[1::2])
     said = np.zeros(len(rows))
@@ -228,11 +230,8 @@ def reliability(predicted: Any, right: Any) -> dict[str, Any]:
     calibration error."""
     said, hits = np.asarray(predicted, float), np.asarray(right, float)
     place = np.minimum((said * BINS).astype(int), BINS - 1)
-    rows = []
-    for tenth in range(BINS):
-        here = place == tenth
-        if here.any():
-            rows.append({"n": int(here.sum()), "said": float(said[here].mean()), "right": float(hits[here].mean())})
+    bins = [place == tenth for tenth in range(BINS) if (place == tenth).any()]
+    rows = [{"n": int(here.sum()), "said": float(said[here].mean()), "right": float(hits[here].mean())} for here in bins]
     apart = sum(row["n"] * abs(row["said"] - row["right"]) for row in rows) / max(1, len(said))
     return {"bins": rows, "brier": float(((said - hits) ** 2).mean()), "calibration_error": apart, "n": len(said)}
 

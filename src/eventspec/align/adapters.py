@@ -1,15 +1,14 @@
 """Modules that map what an event model computes to what a target's language model reads; both models stay as they are.
 
 Output `rows`: features of the event tower become visual rows of the target, laid out as EventGPT's: one a picture (means over
-its places), then one a place (means over the pictures). Output `features`: what the event model computes behind a token becomes
+its places), then one a place (means over the pictures). Output `features`: what the event model computes at a token becomes
 what the target's own head reads, so that the next token is named with the target's embeddings.
 
 linear: one product. bottleneck, blocks, wide: residual MLPs (one narrow, three narrow, three wide: the L1, L2 and L3 of earlier
 work). attention: rows attend to each other; causal: to earlier ones only, and each also learns to predict the next. cross: rows
-attend to a learned bank; DREAM's drafter (arXiv 2505.19201) attends to features of the target, of which there are none before
-it encodes. fused: several inputs (layers of the tower; a token's feature and its embedding), mixed by a gate for every
-row and channel. constant: a control that sees no event and learns one row for all places, a prompt; what another kind is worth
-is what exceeds it.
+attend to a learned bank, where DREAM's drafter (arXiv 2505.19201) attends to features of the target. fused: several inputs
+(layers of the tower; a token's feature and its embedding), mixed by a gate for every row and channel. constant: a control that
+sees no event and learns one row for all places.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class Constant(nn.Module):
 @dataclass(frozen=True)
 class Kind:
     """How an adapter of a kind is made for rows of a width: its blocks, whether it reads several inputs, whether it writes rows
-    only (they look at each other, or there is nothing to say of a single token), and whether each row also learns to predict
+    only, and whether each row also learns to predict
     the next."""
 
     blocks: Callable[[int], list[nn.Module]]
@@ -171,16 +170,12 @@ class AdapterConfig:
         """The config of an adapter's folder; BadField for what can be none."""
         kind: Any = data.get("kind")
         output: Any = data.get("output")
-        layers: Any = data.get("layers")
         fields.require(data, "output", output in get_args(Output), " or ".join(get_args(Output)))
         fields.require(data, "kind", kind in kinds_to(output), f"one of {', '.join(kinds_to(output))}")
-        fits = isinstance(layers, list) and len(layers) > 0 and all(type(i) is int and i > 0 for i in layers)
-        fields.require(data, "layers", fits and sorted(set(layers)) == layers, "ascending inputs, from 1")
-        sizes: dict[str, Any] = {name: data.get(name) for name in ("reads", "width")}
-        for name, size in sizes.items():
-            fields.require(data, name, type(size) is int and 0 < size <= LARGEST, f"a whole number, 1 to {LARGEST}")
-        fields.require(data, "width", sizes["width"] % HEADS == 0, f"a multiple of {HEADS}")
-        return cls(kind, output, tuple(layers), **sizes)
+        layers = fields.ascending(data, "layers", 1, "ascending inputs, from 1")
+        reads, width = (fields.whole(data, name, 1, LARGEST) for name in ("reads", "width"))
+        fields.require(data, "width", width % HEADS == 0, f"a multiple of {HEADS}")
+        return cls(kind, output, layers, reads, width)
 
     def check(self, drafter: EventGptConfig, width: int) -> None:
         """BadField unless it is one for this event model and a language model of this width."""

@@ -16,8 +16,6 @@ from eventspec.core import BadInput
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 _BLOCK = 1024
 """Rows that are compared with all others at once."""
-_DAMPING = 1e-3
-"""Added to the variance of standardised columns before they are whitened."""
 
 
 def cosine(a: Any, b: Any) -> float:
@@ -76,50 +74,14 @@ def linear_cka(a: Any, b: Any) -> float:
     """Linear centred kernel alignment of paired rows, in [0, 1] (Kornblith et al. 2019, section 3): 1 for rotations and
     scalings of one another. Biased upwards: independent white rows give about D / (N + D), so take many more rows than columns.
     a and b may differ in the number of columns; a set that does not vary gives 0."""
-    x, y = _rows_in_pairs(a, b, 3)
+    x, y = _matrix(a), _matrix(b)
+    if len(x) != len(y) or len(x) < 3:
+        raise BadInput(f"{len(x)} and {len(y)} rows of features: wanted pairs, 3 at least")
     centred = [rows - rows.mean(0) for rows in (x, y)]
     if any(np.linalg.norm(now) <= 1e-12 * np.linalg.norm(was) for now, was in zip(centred, (x, y), strict=True)):
         return 0.0
     x, y = (rows / np.linalg.norm(rows) for rows in centred)
     return float(np.linalg.norm(y.T @ x) ** 2 / (np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)))
-
-
-def information(a: Any, b: Any) -> float:
-    """Estimate in nats of the mutual information of paired rows, which are independent of one another; on average no more than
-    it, so below 0 at times, and never more than the logarithm of a third of their number (InfoNCE: van den Oord et al. 2018,
-    section 2.3; Poole et al. 2019, section 2).
-
-    The critic is the density ratio of Gaussians: canonical directions from the first third of the rows, their correlations from
-    the second, judged on the third. Rows that follow one another in time are not independent: leave gaps, or take one a clip.
-    """
-    least = 12 * max(_matrix(a).shape[1], _matrix(b).shape[1])
-    x, y = _rows_in_pairs(a, b, least)
-    third = len(x) // 3
-    u, v = _canonical(x, y, third)
-    known = slice(third, 2 * third)
-    u, v = ((rows - rows[known].mean(0)) / np.maximum(rows[known].std(0), 1e-12) for rows in (u, v))
-    rho = np.clip((u[known] * v[known]).mean(0), 0.0, 0.9999)
-    # log p(v | u) - log p(v) for row u with column v, but for what depends on u alone, which cancels.
-    u, v = u[2 * third :] * (rho / (1 - rho**2)), v[2 * third :]
-    alone = (v**2) @ (rho**2 / (1 - rho**2)) / 2
-    found = 0.0
-    for at in range(0, len(u), _BLOCK):
-        critic = u[at : at + _BLOCK] @ v.T - alone
-        own = critic[np.arange(len(critic)), np.arange(at, at + len(critic))]
-        top = critic.max(1)
-        found += float((own - top - np.log(np.exp(critic - top[:, None]).mean(1))).sum())
-    return found / len(u)
-
-
-def _canonical(x: Matrix, y: Matrix, known: int) -> tuple[Matrix, Matrix]:
-    """The coordinates of all rows along the canonical directions of the first `known` ones, the most correlated first."""
-    sides, turned = [x, y], list[Matrix]()
-    for at, rows in enumerate(sides):
-        sides[at] = (rows - rows[:known].mean(0)) / np.maximum(rows[:known].std(0), 1e-12 + 1e-12 * np.abs(rows[:known]).max(0))
-        variances, axes = np.linalg.eigh(sides[at][:known].T @ sides[at][:known] / known)
-        turned.append(axes / np.sqrt(np.maximum(variances, 0.0) + _DAMPING))
-    left, _, right = np.linalg.svd(turned[0].T @ (sides[0][:known].T @ sides[1][:known]) @ turned[1], full_matrices=False)
-    return sides[0] @ (turned[0] @ left), sides[1] @ (turned[1] @ right.T)
 
 
 def _matrix(given: Any) -> Matrix:
@@ -147,14 +109,6 @@ def _paired(a: Any, b: Any) -> tuple[Matrix, Matrix]:
     x, y = _matrix(a), _matrix(b)
     if x.shape != y.shape:
         raise BadInput(f"features are {list(x.shape)} and {list(y.shape)}: wanted pairs, so the same shape")
-    return x, y
-
-
-def _rows_in_pairs(a: Any, b: Any, least: int) -> tuple[Matrix, Matrix]:
-    """Pairs whose halves may have different numbers of columns."""
-    x, y = _matrix(a), _matrix(b)
-    if len(x) != len(y) or len(x) < least:
-        raise BadInput(f"{len(x)} and {len(y)} rows of features: wanted pairs, {least} at least for so many columns")
     return x, y
 
 

@@ -1,7 +1,7 @@
 """LOSSY: a target that does not look at the frames where events are enough.
 
-Its language model answers from adapted event rows first. How sure it was, token by token, how likely the answer is to whoever
-saw no recording, and how much moved give the probability that this is the answer of the target that sees (`align.acceptance`);
+Its language model answers from adapted event rows first. How sure it was, token by token, how likely the answer is without any
+recording, and how much moved give the probability that this is the answer of the target that sees (`align.acceptance`);
 above a threshold that keeps a calibrated risk the answer stands, and no frame is ever encoded. Below it the target is asked,
 with the answer from events as its draft. Where earlier answers to a question were mostly not sure enough, and the lanes are
 two, the frames are encoded beside the answer from events: being unsure then costs no time.
@@ -47,8 +47,8 @@ from eventspec.trace import Lane
 from eventspec.tree import depths
 
 FEATURES = ("least", "sum", "length", "blind", "events")
-"""Log-probability of the least sure token, and of all together; the logarithm of how many there are; log-probability to whoever
-saw no recording; the logarithm of how many events came a second."""
+"""Log-probability of the least sure token, and of all together; the logarithm of how many there are; log-probability without
+any recording; the logarithm of how many events came a second."""
 LONGEST = 256
 """Tokens of an answer that is judged, at most; a longer one is left to the target."""
 SURE = 50.0
@@ -62,13 +62,13 @@ FORGETS = 0.9
 _FREE = ("max_new_tokens", "stop_strings", "seed")
 """Settings that cut an answer, or do nothing to a greedy one."""
 Blind = Callable[[str, list[int]], float]
-"""(question, answer) -> its log-probability to somebody who saw no recording."""
+"""(question, answer) -> its log-probability without a recording."""
 
 
 @dataclass(frozen=True)
 class Drafted:
     """An answer from adapted event rows, what is known of it, by `FEATURES`, and how many rows its prompt had, text and visual.
-    Without features it is not to be judged: there were no events, or it did not end."""
+    Features are None where there were no events, or it did not end."""
 
     token_ids: list[int]
     features: tuple[float, ...] | None
@@ -78,7 +78,7 @@ class Drafted:
 @dataclass(frozen=True)
 class Substitute:
     """Answers from events alone: `aligned` reads adapted event rows, `drafts` make that faster and change nothing, `blind`
-    knows what answers usually say; `plain` is how a pair answers where nothing else is asked for, with LONGEST tokens."""
+    knows what answers usually say; `plain` is how a pair answers with default settings and LONGEST tokens."""
 
     aligned: LanguageTarget
     blind: Blind
@@ -121,7 +121,6 @@ class SubstitutedTarget(Target):
 
     @cached_property
     def limits(self) -> Limits:
-        """As `core.Target.limits`."""
         return self.target.limits
 
     def asking(self, target: Target) -> SubstitutedTarget:
@@ -131,7 +130,7 @@ class SubstitutedTarget(Target):
         return made
 
     def reset(self) -> SubstitutedTarget:
-        """The same before it answered anything."""
+        """The same without any answers yet."""
         return SubstitutedTarget(self.target, self.substitute, self.calibrated, self.risk, self.adapter)
 
     def answers(self, media: Media) -> dict[str, Drafted]:
@@ -185,18 +184,16 @@ class SubstitutedContext(Context):
         self._whole = False
 
     def keep_outputs(self) -> None:
-        """As `core.Context.keep_outputs`."""
         self._whole = True
 
     def extend(self, frames: Frames, trace: Trace) -> None:
-        """As `core.Context.extend`."""
         if self._context is None:
             self._later.append(frames)
         else:
             self._context.extend(frames, trace)
 
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
-        """As `core.Context.open`; BadInput for settings that change an answer, whose risk nobody has measured."""
+        """As `core.Context.open`; BadInput for settings that change an answer, whose risk was not measured."""
         owner, plain = self.owner, self.owner.substitute.plain
         for item in fields(Sampling):
             if item.name not in _FREE and getattr(sampling, item.name) != getattr(plain, item.name):
@@ -267,11 +264,9 @@ class SaidSession:
 
     @property
     def room(self) -> int:
-        """As `core.TargetSession.room`."""
         return len(self.tokens)
 
     def fresh_copy(self) -> TargetSession:
-        """As `core.TargetSession.fresh_copy`."""
         return SaidSession(self.tokens, self.vocabulary)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
@@ -285,7 +280,6 @@ class SaidSession:
         return Scores(torch.stack([self._row(self.at + level) for level in (0, *levels)]))
 
     def commit(self, verdict: Verdict) -> None:
-        """As `core.TargetSession.commit`."""
         self.at += len(verdict.tokens)
 
     def _row(self, place: int) -> Tensor:

@@ -6,13 +6,10 @@ Rows are pairs side by side, float [..., T, 2 D]: the embedding of a row and the
 [..., M, 2 D] and their places int64 [M] among the T; a place decides a row's position.
 """
 
-from eventspec.compress.convolve import Convolution
 from eventspec.compress.elastic import Elastic, Option
 from eventspec.compress.lossy import CompressedEncoder
 from eventspec.compress.packer import Packer, PackerConfig
-from eventspec.compress.pool import Pooling
-from eventspec.compress.prune import Pruning
-from eventspec.compress.resample import Resampler
+from eventspec.compress.reductions import Convolution, Pooling, Pruning, Resampler
 
 __all__ = [
     "CompressedEncoder",

@@ -16,7 +16,7 @@ SURE = 0.4
 
 
 def attention_of_last(language: Llama, layer: int, inputs: Tensor) -> Tensor:
-    """How a prompt's last row attends to every row [T], the mean over the heads of the layer behind `layer` others, whose
+    """How a prompt's last row attends to every row [T], the mean over the heads of the layer after `layer` others, whose
     inputs are given, float [T, D]."""
     block, last = language.decoder_layer(layer), len(inputs) - 1
     cos, sin = language.cos[: last + 1].to(inputs.dtype), language.sin[: last + 1].to(inputs.dtype)

@@ -1,7 +1,7 @@
 """The elastic compressor: several views of the visual rows, and a gate that looks at the question (SpecVLM, section 3.2).
 
 select: one branch for every question, drawn with Gumbel noise while training and the likeliest one afterwards, no visual row at
-all among them; weighted: branches of one ratio, their rows added by the gate's shares; concat: all branches behind each other.
+all among them; weighted: branches of one ratio, their rows added by the gate's shares; concat: the rows of all branches.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.compress.convolve import Convolution
-from eventspec.compress.pool import Pooling
-from eventspec.compress.prune import Pruning
-from eventspec.compress.resample import Resampler
+from eventspec.compress.reductions import Convolution, Pooling, Pruning, Resampler
 from eventspec.errors import BadCheckpoint
 
 Mode = Literal["select", "weighted", "concat"]

@@ -2,7 +2,7 @@
 
 One row of `size` stays. prune: every `size`-th; pool: the mean of `size` neighbours; attention: those that the prompt's last
 row attends to most, by the mean over heads in the second layer. That is FastV's ranking (2403.06764, K = 2), not its way:
-there rows are dropped behind that layer and the others keep their positions, here they never enter, and those that stay move
+there rows are dropped after that layer and the others keep their positions, here they never enter, and those that stay move
 together; so the first layer runs over all rows once more. `packer` is the kind that is trained.
 """
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from eventspec.compress.attended import RANKED_BEHIND, attention_of_last
-from eventspec.compress.pool import Pooling
-from eventspec.compress.prune import Pruning
+from eventspec.compress.reductions import Pooling, Pruning
 from eventspec.core import BadInput, Media, Trace
 from eventspec.models.prompt import Frames, Prompt, PromptEncoder
 from eventspec.nn import Llama
@@ -38,7 +37,6 @@ class CompressedEncoder:
         return self.inner.encode(media, trace, lane)
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
-        """As `PromptEncoder.extend`."""
         return self.inner.extend(visual, frames)
 
     def prompt(self, question: str, visual: Tensor) -> Prompt:

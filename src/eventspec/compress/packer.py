@@ -1,8 +1,8 @@
 """A projector that packs: a frame's patches become one row for every `scale` x `scale` of them (TokenPacker, 2407.02392).
 
-A query is the grid of the layer that the target reads, bilinearly down-sampled. It looks at the patches of its own square
-alone, in several layers of the tower, adds what it finds and goes through an MLP to the language model's width. Unlike the
-paper's, it starts as something that works: the target's own projector on the down-sampled grid.
+A query is a place of the down-sampled grid of the layer that the target reads. It attends to the patches of its own square in
+several layers of the tower, adds what it finds and goes through an MLP to the language model's width. Unlike the paper's, it
+starts as the target's own projector on the down-sampled grid.
 """
 
 from __future__ import annotations
@@ -54,12 +54,8 @@ class PackerConfig:
     @classmethod
     def from_json(cls, data: fields.Fields) -> PackerConfig:
         """The config of a packer's folder; BadField for what can be none for any target."""
-        scale: Any = data.get("scale")
-        layers: Any = data.get("layers")
-        fields.require(data, "scale", type(scale) is int and 2 <= scale <= LARGEST, f"a whole number, 2 to {LARGEST}")
-        fits = isinstance(layers, list) and len(layers) > 0 and all(type(i) is int and i >= 0 for i in layers)
-        fields.require(data, "layers", fits and sorted(set(layers)) == layers, "ascending layers of the target's tower")
-        return cls(scale, tuple(layers))
+        scale = fields.whole(data, "scale", 2, LARGEST)
+        return cls(scale, fields.ascending(data, "layers", 0, "ascending layers of the target's tower"))
 
     def check(self, target: VideoLlavaConfig) -> None:
         """BadField unless it is one for this target."""
@@ -98,7 +94,7 @@ class Packer(nn.Module):
         self.projector = Projector(width, target.language.hidden_size)
 
     def begin_as(self, target: VideoLlava) -> None:
-        """Start as the target's projector on the down-sampled grid: what the queries find counts nothing yet."""
+        """Start as the target's projector on the down-sampled grid: what the queries find has weight 0 yet."""
         self.projector.load_state_dict(target.projector.state_dict())
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)

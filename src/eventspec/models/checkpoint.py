@@ -1,19 +1,16 @@
-"""The tensors of a checkpoint folder: safetensors or torch's .bin, whole or sharded, read without trusting them.
-
-Memory: a tensor that is used as it is stored is mapped, not read; the others are read straight into their place. So loading
-needs the module's own size and no second copy.
-"""
+"""The tensors of a checkpoint folder: safetensors or torch's .bin, whole or sharded, read without trusting them. Files are
+mapped: loading needs memory for converted and stacked tensors only."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -46,88 +43,36 @@ def without_memory() -> Iterator[None]:
         yield
 
 
-class Shard(Protocol):
-    """One file of tensors: their shapes and dtypes (None: no dtype that a weight may have) by name."""
+@dataclass(frozen=True)
+class Shard:
+    """One file of tensors: their shapes and dtypes by name (None: no dtype that a weight may have), and `tensor`, which gives
+    one as it is stored, mapped from the file where the format allows it."""
 
     path: Path
     shapes: dict[str, list[int]]
     dtypes: dict[str, torch.dtype | None]
+    tensor: Callable[[str], Tensor]
 
-    def read(self, name: str, place: Tensor) -> None:
-        """Copy a tensor into `place`, converting it."""
-
-    def table(self, name: str) -> Tensor:
-        """A small tensor as it is stored, of any dtype."""
-
-    def mapped(self, name: str) -> Tensor | None:
-        """The tensor as memory of the file itself; None where that cannot be."""
-
-    def close(self) -> None:
-        """Keep no tensor that nobody took."""
-
-
-class SafetensorsShard:
-    """A .safetensors file. The library checks the header (sizes, overlaps, holes); the data are then read at their offsets."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    @classmethod
+    def of_safetensors(cls, path: Path) -> Shard:
+        """A .safetensors file; the library checks the header (sizes, overlaps, holes) and maps the data privately."""
         try:
-            with safe_open(path, framework="pt") as file:
-                names = list(file.keys())
-            with path.open("rb") as raw:
-                size = int.from_bytes(raw.read(8), "little")
-                header: dict[str, Any] = json.loads(raw.read(size))
+            file: Any = safe_open(path, framework="pt")
+            parts = {name: file.get_slice(name) for name in list(file.keys())}
         except (SafetensorError, OSError, ValueError) as error:
             raise BadCheckpoint(f"{path} cannot be read as safetensors ({error}): fetch or train it again") from None
-        self._start = {name: 8 + size + header[name]["data_offsets"][0] for name in names}
-        self.shapes = {name: header[name]["shape"] for name in names}
-        self.dtypes = {name: DTYPES.get(header[name]["dtype"]) for name in names}
-        self._storage: Any = None
+        shapes = {name: part.get_shape() for name, part in parts.items()}
+        return cls(path, shapes, {name: DTYPES.get(part.get_dtype()) for name, part in parts.items()}, file.get_tensor)
 
-    def read(self, name: str, place: Tensor) -> None:
-        dtype = self.dtypes[name]
-        direct = place.dtype == dtype and place.is_contiguous()
-        into = place if direct else torch.empty(place.shape, dtype=dtype)
-        view: Any = into.reshape(-1).view(torch.uint8).numpy()
-        with self.path.open("rb") as file:
-            file.seek(self._start[name])
-            count = file.readinto(view)
-        if count != len(view):
-            raise BadCheckpoint(f"{self.path}: the file ends inside tensor {name}: fetch it again")
-        if not direct:
-            place.copy_(into)
-
-    def table(self, name: str) -> Tensor:
-        with safe_open(self.path, framework="pt") as file:
-            found: Tensor = file.get_tensor(name)
-        return found
-
-    def mapped(self, name: str) -> Tensor | None:
-        dtype = self.dtypes[name]
-        if dtype is None or self._start[name] % dtype.itemsize:
-            return None
-        if self._storage is None:
-            self._storage = torch.UntypedStorage.from_file(str(self.path), False, self.path.stat().st_size)
-        flat = torch.empty(0, dtype=dtype)
-        shape = torch.Size(self.shapes[name])
-        flat.set_(self._storage, self._start[name] // dtype.itemsize, shape, _strides(shape))
-        return flat
-
-    def close(self) -> None:
-        self._storage = None
-
-
-def _strides(shape: torch.Size) -> tuple[int, ...]:
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-class BinShard:
-    """A file of torch.save, read with weights_only=True: nothing in it is executed."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    @classmethod
+    def of_bin(cls, path: Path) -> Shard:
+        """A file of torch.save, read with weights_only=True: nothing in it is executed."""
         try:
-            found = self._load()
+            with path.open("rb") as raw:
+                zipped = raw.read(2) == b"PK"  # the older format cannot be mapped
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what torch finds odd is refused below, or is read
+                found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except Exception as error:  # a damaged pickle or zip raises nearly anything
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise BadCheckpoint(
@@ -135,29 +80,8 @@ class BinShard:
             ) from None
         if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
             raise BadCheckpoint(f"{path} is no table of tensors: give the file that save_pretrained wrote")
-        self._tensors: dict[str, Tensor] = found
-        known = set(DTYPES.values())
-        self.shapes = {name: list(tensor.shape) for name, tensor in found.items()}
-        self.dtypes = {name: tensor.dtype if tensor.dtype in known else None for name, tensor in found.items()}
-
-    def _load(self) -> object:
-        with self.path.open("rb") as file:
-            zipped = file.read(2) == b"PK"  # the older format cannot be mapped
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch finds odd is refused below, or is read
-            return torch.load(self.path, map_location="cpu", weights_only=True, mmap=zipped)
-
-    def read(self, name: str, place: Tensor) -> None:
-        place.copy_(self._tensors[name])
-
-    def table(self, name: str) -> Tensor:
-        return self._tensors[name]
-
-    def mapped(self, name: str) -> Tensor | None:
-        return None
-
-    def close(self) -> None:
-        self._tensors = {}
+        dtypes = {name: tensor.dtype if tensor.dtype in DTYPES.values() else None for name, tensor in found.items()}
+        return cls(path, {name: list(tensor.shape) for name, tensor in found.items()}, dtypes, found.__getitem__)
 
 
 class Checkpoint:
@@ -166,7 +90,7 @@ class Checkpoint:
     def __init__(self, folder: Path, rename: Callable[[str], str] = str) -> None:
         paths = _shards(folder)
         self.where = paths[0] if len(paths) == 1 else folder
-        self.shards: list[Shard] = [BinShard(path) if path.suffix == ".bin" else SafetensorsShard(path) for path in paths]
+        self.shards = [Shard.of_bin(path) if path.suffix == ".bin" else Shard.of_safetensors(path) for path in paths]
         self.at: dict[str, tuple[Shard, str]] = {}
         for shard in self.shards:
             for theirs in shard.shapes:
@@ -194,7 +118,7 @@ class Checkpoint:
     def integers(self, name: str) -> Tensor:
         """A table of whole numbers, int64; BadCheckpoint where it holds others."""
         shard, theirs = self.at[name]
-        found = shard.table(theirs)
+        found = shard.tensor(theirs)
         if found.dtype not in WHOLE:
             kind = str(found.dtype).removeprefix("torch.")
             raise BadCheckpoint(f"{shard.path}: tensor {theirs} is {kind}, wanted whole numbers: fetch it again")
@@ -232,24 +156,17 @@ class Checkpoint:
                 self.dtype(part)
 
     def fill(self, module: nn.Module, sources: Sources, dtype: torch.dtype) -> None:
-        """Put the tensors into a module of the meta device, after `check`; those stored as `dtype` and alone are mapped."""
-        own = dict(module.named_parameters())
+        """Put the tensors into a module of the meta device, after `check`; one that needs no conversion stays in its file."""
         for name, parts in sources.items():
-            tensor = None
-            if len(parts) == 1 and self.dtype(parts[0][0]) == dtype:
-                shard, theirs = self.at[parts[0][0]]
-                tensor = shard.mapped(theirs)
-            if tensor is None:
-                tensor = torch.empty(own[name].shape, dtype=dtype)
-                first = 0
-                for part, rows in parts:
-                    shard, theirs = self.at[part]
-                    shard.read(theirs, tensor[first : first + rows] if rows else tensor)
-                    first += rows
+            stored = [shard.tensor(theirs) for shard, theirs in (self.at[part] for part, _ in parts)]
+            if len(stored) == 1:
+                tensor = stored[0].to(dtype).contiguous()
+            else:
+                tensor = torch.empty(module.get_parameter(name).shape, dtype=dtype)
+                for place, part in zip(tensor.split([rows for _, rows in parts]), stored, strict=True):
+                    place.copy_(part)
             owner, _, last = name.rpartition(".")
             setattr(module.get_submodule(owner), last, nn.Parameter(tensor, requires_grad=False))
-        for shard in self.shards:
-            shard.close()
 
 
 def _some(names: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,17 @@ class BadField(ValueError):
 
 
 @contextmanager
-def of_folder(folder: Path) -> Iterator[None]:
-    """A field that cannot be is one of the folder's config.json: its BadField becomes a BadCheckpoint that names the file."""
+def of_file(path: Path) -> Iterator[None]:
+    """A BadField raised here becomes a BadCheckpoint that names the file."""
     try:
         yield
     except BadField as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
+        raise BadCheckpoint(f"{path}: {error}") from None
+
+
+def of_folder(folder: Path) -> AbstractContextManager[None]:
+    """As `of_file`, of the folder's config.json."""
+    return of_file(folder / "config.json")
 
 
 def require(data: Fields, name: str, holds: bool, wanted: str) -> None:
@@ -56,15 +61,29 @@ def require(data: Fields, name: str, holds: bool, wanted: str) -> None:
         raise BadField(f"{name} is {data.get(name)!r}, wanted {wanted}")
 
 
+def require_only(data: Fields, only: Fields, why: str) -> None:
+    """BadField for a field that has another value than the one in `only`, where it is given."""
+    for name, value in only.items():
+        require(data, name, data.get(name, value) == value, f"{value!r}: {why}")
+
+
 LARGEST = {"num_hidden_layers": 1 << 10, "max_position_embeddings": 1 << 21}
 """Bounds of fields that cost time or memory before any weight is looked at; the others must stay below 2^24."""
 
 
-def whole(data: Fields, name: str) -> int:
-    """A field that must be a positive whole number, and no absurd one."""
-    value, most = data.get(name), LARGEST.get(name, 1 << 24)
-    require(data, name, type(value) is int and 0 < value <= most, f"a whole number, 1 to {most}")
+def whole(data: Fields, name: str, least: int = 1, most: int | None = None) -> int:
+    """A field that must be a whole number from `least` to `most`, or to the field's bound."""
+    value, most = data.get(name), most or LARGEST.get(name, 1 << 24)
+    require(data, name, type(value) is int and least <= value <= most, f"a whole number, {least} to {most}")
     return int(data[name])
+
+
+def ascending(data: Fields, name: str, least: int, wanted: str) -> tuple[int, ...]:
+    """A field that must be a list of ascending whole numbers from `least` on."""
+    value = data.get(name)
+    fits = isinstance(value, list) and len(value) > 0 and all(type(number) is int and number >= least for number in value)
+    require(data, name, fits and sorted(set(data[name])) == value, wanted)
+    return tuple(data[name])
 
 
 def part(data: Fields, name: str, default: Fields) -> Fields:
@@ -110,8 +129,7 @@ def llama_json(config: LlamaConfig) -> Fields:
 def clip_config(data: Fields) -> ClipConfig:
     """A tower's sizes from a CLIPVisionConfig; BadField names what cannot be."""
     data = {**CLIP_DEFAULTS, **data}
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
-    sizes = {name: whole(data, name) for name in names}
+    sizes = {name: whole(data, name) for name, value in CLIP_DEFAULTS.items() if type(value) is int}
     heads, patch = sizes["num_attention_heads"], sizes["patch_size"]
     require(data, "num_attention_heads", sizes["hidden_size"] % heads == 0, f"a divisor of {sizes['hidden_size']}")
     require(data, "patch_size", sizes["image_size"] % patch == 0, f"a divisor of {sizes['image_size']}")
@@ -124,15 +142,7 @@ def clip_config(data: Fields) -> ClipConfig:
 def llama_config(data: Fields) -> LlamaConfig:
     """A decoder's sizes from a LlamaConfig; BadField names what cannot be, or what our decoder does not do."""
     data = {**LLAMA_DEFAULTS, **data}
-    names = (
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "max_position_embeddings",
-    )
-    sizes = {name: whole(data, name) for name in names}
+    sizes = {name: whole(data, name) for name, value in LLAMA_DEFAULTS.items() if type(value) is int}
     heads, width = sizes["num_attention_heads"], sizes["hidden_size"]
     if data.get("num_key_value_heads") is None:
         data["num_key_value_heads"] = heads
@@ -142,8 +152,8 @@ def llama_config(data: Fields) -> LlamaConfig:
     require(data, "head_dim", data.get("head_dim") in (None, width // heads), f"{width // heads}")
     require(data, "rms_norm_eps", _is_positive(data["rms_norm_eps"]), "a positive finite number")
     require(data, "tie_word_embeddings", isinstance(data["tie_word_embeddings"], bool), "true or false")
-    for name, only in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu"), ("partial_rotary_factor", 1.0)):
-        require(data, name, data.get(name, only) == only, f"{only!r}: our decoder does nothing else")
+    only = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "partial_rotary_factor": 1.0}
+    require_only(data, only, "our decoder does nothing else")
     return LlamaConfig(
         **sizes,
         num_key_value_heads=groups,

@@ -22,6 +22,7 @@ from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import ClipConfig, LlamaConfig
 
 PAD, BOS, EOS, IMAGE, VIDEO, EVENT = range(6)
+TOKENS = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<image>", "<video>", "<event>")
 VOCABULARY = 768
 FINE_VOCABULARY = 400
@@ -87,13 +88,8 @@ def target_prompt(question: str) -> str:
     return f"USER: <video>\n{question} ASSISTANT:"
 
 
-def drafter_prompt(question: str) -> str:
-    """The drafter's prompt; `<event>` stands for its event rows."""
-    return f"USER: <event>\n{question} ASSISTANT:"
-
-
 def target_ids(encode: Callable[[str], list[int]]) -> TextIds:
-    """The text of the target's prompt in ids."""
+    """The text of the prompt in ids; the drafter reads the same one around its event rows."""
 
     def ids(question: str) -> tuple[list[int], list[int]]:
         before, after = target_prompt(question).split("<video>", 1)
@@ -124,8 +120,4 @@ def drafter_encoder(model: EventGpt, encode: Callable[[str], list[int]]) -> Even
         pixels = pixels_from_classes(classes).to(model.projector.linear_1.weight)
         return model.encode_for_drafts(pixels)[0]
 
-    def ids(question: str) -> tuple[list[int], list[int]]:
-        before, after = drafter_prompt(question).split("<event>", 1)
-        return [BOS, *encode(before)], encode(after)
-
-    return EventEncoder(model.language, ids, rows, "the event drafter")
+    return EventEncoder(model.language, target_ids(encode), rows, "the event drafter")

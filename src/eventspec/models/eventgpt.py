@@ -138,11 +138,9 @@ def load_eventgpt(
     kept = dtype or checkpoint.dtype("model.embed_tokens.weight")
     wanted = sources(config)
     if not _has_tower(checkpoint):
-        tower = clip_folder(folder, fields.read_json(folder / "config.json"))
-        assert tower is not None  # open_eventgpt checked it
-        ours = weights.clip_sources(config.vision, "tower.", "vision_model.")
-        Checkpoint(tower, _clip_name).fill(model, ours, kept)
-        wanted = {name: parts for name, parts in wanted.items() if not name.startswith("tower.")}
+        tower, ours = _clip_checkpoint(folder, fields.read_json(folder / "config.json"), config)
+        tower.fill(model, ours, kept)
+        wanted = _without_tower(wanted)
     checkpoint.fill(model, wanted, kept)
     if config.language.tie_word_embeddings:
         model.language.head.weight = model.language.embed.weight
@@ -154,22 +152,19 @@ def load_eventgpt(
 def open_eventgpt(folder: Path) -> tuple[EventGptConfig, Checkpoint, EventGpt]:
     """The config, the checked tensors and a module without memory; nothing of the weights is read yet."""
     data = fields.read_json(folder / "config.json")
-    try:
+    with fields.of_folder(folder):
         config = eventgpt_config(data, _tower_sizes(folder, data))
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
     with without_memory():
         model = EventGpt(config)
     checkpoint, wanted = Checkpoint(folder, released_name), sources(config)
     tied = config.language.tie_word_embeddings
     if not _has_tower(checkpoint):
-        _check_clip_folder(folder, data, config, model)
-        wanted = {name: parts for name, parts in wanted.items() if not name.startswith("tower.")}
-
-    def tolerated(name: str) -> bool:
-        return _tolerated(name) or (tied and name == HEAD)
-
-    checkpoint.check(model, wanted, tolerated, fields.assumed(data, fields.LLAMA_DEFAULTS))
+        tower, ours = _clip_checkpoint(folder, data, config)
+        whole = ("text_model.", "visual_projection.", "text_projection.", "logit_scale")  # a whole CLIP, not only its tower
+        tower.check(model, ours, lambda name: _tolerated(name) or name.startswith(whole))
+        wanted = _without_tower(wanted)
+    assumed = fields.assumed(data, fields.LLAMA_DEFAULTS)
+    checkpoint.check(model, wanted, lambda name: _tolerated(name) or (tied and name == HEAD), assumed)
     return config, checkpoint, model
 
 
@@ -178,10 +173,8 @@ def eventgpt_config(data: fields.Fields, vision: ClipConfig) -> EventGptConfig:
     fields.require(data, "model_type", data.get("model_type") == MODEL_TYPE, repr(MODEL_TYPE))
     absent = "use_event_qformer" not in data  # its mere presence builds one
     fields.require(data, "use_event_qformer", absent, "no such field: the query former's code was never published")
-    width = data.get("mm_hidden_size", RELEASED_WIDTH)
-    fields.require(
-        {"mm_hidden_size": width}, "mm_hidden_size", width == vision.hidden_size, f"the tower's {vision.hidden_size}"
-    )
+    own = {"mm_hidden_size": RELEASED_WIDTH, **data}
+    fields.require(own, "mm_hidden_size", own["mm_hidden_size"] == vision.hidden_size, f"the tower's {vision.hidden_size}")
     images = fields.whole({"event_images": 5, **data}, "event_images")
     # The adaptor is there when the field is, even as false: that is how the released code asks.
     return EventGptConfig(vision, fields.llama_config(data), images, "event_feature_adaptor" in data)
@@ -207,14 +200,12 @@ def _tower_sizes(folder: Path, data: fields.Fields) -> ClipConfig:
     place, name = clip_folder(folder, data), Path(str(tower)).name
     if place is None and name in KNOWN_TOWERS:
         return KNOWN_TOWERS[name]
-    path = (place or folder / name) / "config.json"
-    clip = fields.read_json(path) if place else None
-    if clip is None:
+    if place is None:
+        path = folder / name / "config.json"
         raise BadCheckpoint(f"{path} is missing: mm_visual_tower is {tower!r}, put that CLIP folder in {folder} or beside it")
-    try:
+    clip = fields.read_json(place / "config.json")
+    with fields.of_folder(place):
         return fields.clip_config(fields.part(clip, "vision_config", clip))
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{path}: {error}") from None
 
 
 def _clip_name(name: str) -> str:
@@ -223,13 +214,16 @@ def _clip_name(name: str) -> str:
     return f"vision_model.{name}" if name.startswith(tower) else name
 
 
-def _check_clip_folder(folder: Path, data: fields.Fields, config: EventGptConfig, model: EventGpt) -> None:
+def _clip_checkpoint(folder: Path, data: fields.Fields, config: EventGptConfig) -> tuple[Checkpoint, weights.Sources]:
+    """The tower's own folder; BadCheckpoint where there is none."""
     place = clip_folder(folder, data)
     if place is None:
         raise BadCheckpoint(f"{folder} holds no tower: put the CLIP folder {data['mm_visual_tower']!r} in it or beside it")
-    ours = weights.clip_sources(config.vision, "tower.", "vision_model.")
-    whole = ("text_model.", "visual_projection.", "text_projection.", "logit_scale")  # a whole CLIP, not only its tower
-    Checkpoint(place, _clip_name).check(model, ours, lambda name: _tolerated(name) or name.startswith(whole))
+    return Checkpoint(place, _clip_name), weights.clip_sources(config.vision, "tower.", "vision_model.")
+
+
+def _without_tower(sources: weights.Sources) -> weights.Sources:
+    return {name: parts for name, parts in sources.items() if not name.startswith("tower.")}
 
 
 def _resize(model: EventGpt, rows: int) -> None:

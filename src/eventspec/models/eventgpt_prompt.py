@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadCheckpoint, BadInput, EventSlice
+from eventspec.core import BadInput, EventSlice
 from eventspec.events.representations import red_blue
 from eventspec.models import configuration as fields
 from eventspec.models.eventgpt import EventGpt, clip_folder
@@ -62,7 +62,7 @@ class EventPixels:
         found = fields.read_json(path) if place is not None and path.is_file() else {}
         self.size, self.mean, self.std = size, found.get("image_mean", CLIP_MEAN), found.get("image_std", CLIP_STD)
         sides = {"size": ({"shortest_edge": size}, size), "crop_size": ({"height": size, "width": size}, size)}
-        try:
+        with fields.of_file(path):
             for name, fitting in sides.items():
                 fields.require(found, name, found.get(name, size) in fitting, f"the tower's {size}")
             for name in ("image_mean", "image_std"):
@@ -71,8 +71,6 @@ class EventPixels:
             for name in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
                 fields.require(found, name, found.get(name, True) is True, "true: nothing else is supported")
             fields.require(found, "resample", found.get("resample", 3) == 3, "3, bicubic")
-        except fields.BadField as error:
-            raise BadCheckpoint(f"{path}: {error}") from None
 
     def __call__(self, images: list[Picture]) -> Tensor:
         """uint8 [H, W, 3] each -> float32 [images, 3, S, S], rounded to bfloat16 as upstream always does."""

@@ -30,12 +30,10 @@ def content_key(frame: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
 
 
 class FeatureFolder:
-    """Rows of frames on disk, a safetensors file a frame with the SHA-256 of its rows. What was cut or tampered with is found
-    and computed anew; a disk without space costs what would have been kept. `notes` say so, one sentence each.
-
-    `encode` makes rows of frames uint8 [1, H, W, 3]. A model is told by what it makes of a test picture, to the bit: other
-    weights, pixels or kernels that show there have a folder of their own.
-    """
+    """Rows of frames on disk, a safetensors file a frame with the SHA-256 of its rows. A damaged file is found and
+    computed again; on a full disk no more is kept. `notes` say so, one sentence each. `encode` makes rows of frames uint8
+    [1, H, W, 3]. A model is identified by what it makes of a test picture, to the bit: other weights, pixels or kernels that
+    show there have a folder of their own."""
 
     def __init__(self, folder: Path, encode: Callable[[np.ndarray[Any, np.dtype[np.uint8]]], Tensor]) -> None:
         picture = np.random.default_rng(0).integers(0, 256, (1, 240, 346, 3), np.uint8)

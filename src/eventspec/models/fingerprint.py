@@ -1,4 +1,4 @@
-"""Which model it is, told by its weights."""
+"""A model's identity by its weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ _SAMPLED = 64
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Names a model by evenly spaced weights of every tensor, rounded to bfloat16 (16 hex digits).
-
-    Not by all of them: a mapped checkpoint of 7 B would be read from end to end. Loading in another dtype does not change it,
-    if both hold the stored numbers."""
+    """A digest of evenly spaced weights of every tensor, rounded to bfloat16 (16 hex digits): reading all would read a mapped
+    checkpoint of 7 B from end to end. Loading in another dtype does not change it, if both hold the stored numbers."""
     model = model.whole if isinstance(model, LanguageEnds) else model
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():

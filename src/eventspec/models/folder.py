@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from eventspec.models.features import FeatureCache
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.text import TokenSpace, Vocabulary
 
+_Architecture = tuple[Callable[[Path, LoadOptions], VisionLanguage], Callable[[Path], dict[str, Any]]]
+"""Loads a folder, describes a folder."""
 ANSWER_ROWS = 4096
 """Positions kept for text where the context is extrapolated."""
 
@@ -27,23 +28,17 @@ def load_folder(folder: Path, how: LoadOptions | None = None) -> VisionLanguage:
     how = how or LoadOptions()
     if how.quantized is not None and _model_type(folder) in _KNOWN:
         raise BadInput(f"dtype {how.quantized} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")
-    return _architecture(folder).load(folder, how)
+    return _architecture(folder)[0](folder, how)
 
 
 def describe(folder: Path) -> dict[str, Any]:
     """What a checkpoint folder holds, for people and programs. Everything but the weights' values is checked."""
-    return _architecture(folder).describe(folder)
+    return _architecture(folder)[1](folder)
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether the folder looks like a checkpoint at all."""
     return (folder / "config.json").is_file()
-
-
-@dataclass(frozen=True)
-class _Architecture:
-    load: Callable[[Path, LoadOptions], VisionLanguage]
-    describe: Callable[[Path], dict[str, Any]] = field(repr=False)
 
 
 def _architecture(folder: Path) -> _Architecture:
@@ -55,7 +50,7 @@ def _architecture(folder: Path) -> _Architecture:
         raise BadCheckpoint(f"{problem}; others need transformers: pip install 'eventspec[hf]'")
     if not hf_target.knows(found):
         raise BadCheckpoint(f"{problem}, and those that this version of transformers asks about pictures")
-    return _Architecture(hf_target.load_hf, hf_target.describe_hf)
+    return hf_target.load_hf, hf_target.describe_hf
 
 
 def _model_type(folder: Path) -> Any:
@@ -177,7 +172,7 @@ def _description(
     }
 
 
-_KNOWN = {
-    eventgpt.MODEL_TYPE: _Architecture(_load_eventgpt, _describe_eventgpt),
-    video_llava.MODEL_TYPE: _Architecture(_load_video_llava, _describe_video_llava),
+_KNOWN: dict[str, _Architecture] = {
+    eventgpt.MODEL_TYPE: (_load_eventgpt, _describe_eventgpt),
+    video_llava.MODEL_TYPE: (_load_video_llava, _describe_video_llava),
 }

@@ -19,20 +19,21 @@ _ACCEPTED = (1, 3, 4)
 
 def reads_rows(language: HfLanguage, prompt: HfPrompt, own: Tensor) -> bool:
     """Whether a prefill by rows in two parts ends with the logits float [V] of the model's own forward."""
-    return _close(_behind(language, prompt).score(Proposal.empty()).logits[0], own)
+    return _close(_read_but_last(language, prompt).score(Proposal.empty()).logits[0], own)
 
 
 def rolls_back(language: HfLanguage, prompt: HfPrompt) -> bool:
-    """Whether a refused chain leaves nothing behind."""
-    session, tokens = _behind(language, prompt), _tokens(language)
+    """Whether a refused chain leaves no trace in the cache."""
+    session, tokens = _read_but_last(language, prompt), _tokens(language)
     session.score(Proposal.chain(tokens[:3]))
     session.commit(_verdict([], tokens[3:4]))
     return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, tokens[3:4]))
 
 
 def reads_trees(language: HfLanguage, prompt: HfPrompt) -> bool:
-    """Whether every node of a tree gets the logits of its path alone, and an accepted branch leaves only itself behind."""
-    session, tokens = _behind(language, prompt), _tokens(language)
+    """Whether every node of a tree gets the logits of its path alone, and an accepted branch leaves only itself in the
+    cache."""
+    session, tokens = _read_but_last(language, prompt), _tokens(language)
     scores = session.score(Proposal(np.array(tokens), np.array(_PARENTS)))
     for node in range(len(tokens)):
         path, at = list[int](), node
@@ -46,7 +47,7 @@ def reads_trees(language: HfLanguage, prompt: HfPrompt) -> bool:
     return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, said))
 
 
-def _behind(language: HfLanguage, prompt: HfPrompt) -> HfSession:
+def _read_but_last(language: HfLanguage, prompt: HfPrompt) -> HfSession:
     session = opened(language, prompt)
     if len(prompt) > 1:
         session.read(len(prompt) - 1)
@@ -63,8 +64,8 @@ def _verdict(path: Sequence[int], tokens: Sequence[int]) -> Verdict:
 
 
 def _alone(language: HfLanguage, prompt: HfPrompt, tokens: Sequence[int]) -> Tensor:
-    """Logits float [V] behind the prompt and these tokens, without a mask of ours."""
-    return _behind(language, prompt).score(Proposal.chain(tokens)).logits[-1]
+    """Logits float [V] after the prompt and these tokens, without a mask of ours."""
+    return _read_but_last(language, prompt).score(Proposal.chain(tokens)).logits[-1]
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

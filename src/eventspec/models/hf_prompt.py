@@ -1,7 +1,7 @@
 """From frames and a question to the rows that a transformers model's language half reads.
 
 Nothing is known about single architectures: the model's own forward is stopped where its language model begins, and what it
-hands over there is the prompt. Of a second question about the same frames only the text behind the pictures is new.
+hands over there is the prompt. Of a second question about the same frames only the text after the pictures is new.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PASSED_ON = ("inputs_embeds", "position_ids", "attention_mask", "past_key_value
 
 @dataclass(frozen=True)
 class Prompter:
-    """`model` and `processor` of a folder, the ids that stand for pictures, the dtype of rows; `quiet` keeps transformers from
-    talking. `reuses`: whether the text behind the pictures can be embedded on its own (`embeds_text_alone` measures it)."""
+    """`model` and `processor` of a folder, the ids that stand for pictures, the dtype of rows; `quiet` silences
+    transformers. `reuses`: whether the text after the pictures can be embedded on its own (`embeds_text_alone` measures it)."""
 
     folder: Path
     model: Any
@@ -73,7 +73,7 @@ class Prompter:
 
     def again(self, known: HfPrompt, known_ids: Tensor, inputs: dict[str, Any]) -> HfPrompt | None:
         """The prompt of another question about the same frames: the rows of `known`, whose ids int64 [T] are given, up to the
-        last that the two share, and the text behind them. None where that cannot be done."""
+        last that the two share, and the text after them. None where that cannot be done."""
         ids = inputs["input_ids"][0]
         shortest = min(len(ids), len(known_ids))
         different = (ids[:shortest] != known_ids[:shortest]).nonzero()
@@ -81,7 +81,7 @@ class Prompter:
         if not self.reuses or self._is_picture(ids[shared:]).any() or self._is_picture(known_ids[shared:]).any() or not shared:
             return None
         rows = self.model.get_input_embeddings()(ids[shared:]).to(known.rows.dtype)
-        # Behind the pictures positions count on by one, in all rows of M-RoPE alike.
+        # After the pictures positions count on by one, in all rows of M-RoPE alike.
         begin = known.positions[:, shared - 1 : shared].amax() + 1
         positions = (begin + torch.arange(len(rows), device=rows.device)).expand(len(known.positions), -1)
         whole = torch.cat((known.positions[:, :shared], positions), 1)

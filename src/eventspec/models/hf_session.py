@@ -83,7 +83,7 @@ class HfLanguage:
     def step(
         self, prompt: HfPrompt, cache: Any, mask: Tensor | None, keep: int, taps: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor | None]:
-        """One forward behind the cache, which grows by its rows: logits float [keep, V] of the last rows, and the outputs of
+        """One forward on top of the cache, which grows by its rows: logits float [keep, V] of the last rows, and the outputs of
         the layers `taps` (as in `core.Target.prefill`) side by side, [T, F].
 
         mask bool [T, past + T], True = may look; None: the model makes its own, causal or sliding.
@@ -121,12 +121,12 @@ class HfLanguage:
 
 
 FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
-"""What models call the norm behind their last layer."""
+"""What models call the norm after their last layer."""
 
 
 class HfEnds(LanguageEnds):
     """Both ends of a transformers model, for a draft head; `example` is a prompt to look at them with. BadInput for a model
-    whose embedding is not a table, or whose logits are more than a matrix product behind its final norm."""
+    whose embedding is not a table, or whose logits are more than a matrix product after its final norm."""
 
     def __init__(self, language: HfLanguage, example: HfPrompt) -> None:
         super().__init__()
@@ -164,7 +164,6 @@ class HfEnds(LanguageEnds):
 
     @property
     def whole(self) -> nn.Module:
-        """As `LanguageEnds.whole`."""
         found: nn.Module = self._whole[0]
         return found
 
@@ -173,7 +172,7 @@ _LOCKS: weakref.WeakKeyDictionary[nn.Module, ProcessLock] = weakref.WeakKeyDicti
 
 
 def alone(model: nn.Module) -> ProcessLock:
-    """The lock of a model: one call at a time, whoever holds it. We read inside it through hooks, which hear every call."""
+    """The lock of a model: one call at a time, because our hooks run on every call, from any thread."""
     return _LOCKS.setdefault(model, ProcessLock())
 
 
@@ -217,7 +216,6 @@ class HfTarget(Target):
 
     @cached_property
     def limits(self) -> Limits:
-        """As `core.Target.limits`."""
         language, example = self.language, self.example
         with torch.inference_mode():
             rounding = measured_rounding(lambda: opened(language, example), language.vocabulary)
@@ -255,7 +253,6 @@ class HfContext(Context):
         self._latest: _Reading | None = None
 
     def extend(self, frames: Frames, trace: Trace) -> None:
-        """As `core.Context.extend`."""
         together = len(self.frames) + len(frames)
         if together > self.target.frames:
             raise BadInput(f"{together} frames are more than the target takes ({self.target.frames}): begin another recording")
@@ -310,7 +307,7 @@ def opened(language: HfLanguage, prompt: HfPrompt) -> HfSession:
 
 
 class HfSession:
-    """Pending prompt or bonus rows, the cache behind them, and `following`, the position of whatever comes next."""
+    """Pending prompt or bonus rows, the cache before them, and `following`, the position of the next token."""
 
     def __init__(self, language: HfLanguage, reading: _Reading) -> None:
         self.language, self.cache, self.taps, self._reading = language, reading.cache, reading.taps, reading
@@ -331,7 +328,6 @@ class HfSession:
         return 1 << 30
 
     def fresh_copy(self) -> TargetSession:
-        """As `core.TargetSession.fresh_copy`."""
         return opened(self.language, self._reading.prompt)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
@@ -352,7 +348,7 @@ class HfSession:
         straight = is_chain(parents)
         keep_rows(self.cache, self.length, [])  # an earlier score may not have been followed by a verdict
         mask = None if straight else tree_mask(parents, self.length, len(pending), pending.rows.device)
-        scored = self._behind(pending, proposal.tokens.tolist(), depths(parents))
+        scored = self._extended(pending, proposal.tokens.tolist(), depths(parents))
         logits, features = self.language.step(scored, self.cache, mask, count + 1, self.taps)
         arrived(logits)  # costs are learnt from the time they took
         if self._reading.rows < len(self._reading.prompt):
@@ -360,17 +356,16 @@ class HfSession:
         return Scores(logits, None if features is None else features[len(pending) - 1 :])
 
     def commit(self, verdict: Verdict) -> None:
-        """As `core.TargetSession.commit`."""
         accepted = len(verdict.path)
         self.length += len(self.pending)
         keep_rows(self.cache, self.length, verdict.path.tolist())
         self.length += accepted
         nothing = self.pending.part(0, 0)
-        self.pending = self._behind(nothing, verdict.tokens[-1:].tolist(), [accepted])
+        self.pending = self._extended(nothing, verdict.tokens[-1:].tolist(), [accepted])
         self.following += accepted + 1
 
-    def _behind(self, prompt: HfPrompt, tokens: Sequence[int], levels: Sequence[int]) -> HfPrompt:
-        """A prompt with tokens behind it, each at its level: text has the same position in all rows of M-RoPE."""
+    def _extended(self, prompt: HfPrompt, tokens: Sequence[int], levels: Sequence[int]) -> HfPrompt:
+        """A prompt followed by tokens, each at its level: text has the same position in all rows of M-RoPE."""
         if not tokens:
             return prompt
         device = prompt.rows.device
@@ -381,7 +376,7 @@ class HfSession:
 
 
 def keep_rows(cache: Any, rows: int, path: Sequence[int]) -> None:
-    """Keep the first `rows` rows of every layer and those at the offsets `path` behind them, ascending; drop the others."""
+    """Keep the first `rows` rows of every layer and those at the offsets `path` after them, ascending; drop the others."""
     for layer in cache.layers:
         if not layer.is_initialized:  # layers that share another's keys have none
             continue

@@ -1,9 +1,8 @@
 """Folders that transformers opens, as targets: its model, processor and chat template, driven through `inputs_embeds`.
 
-Only here is transformers imported, and only when such a folder is opened. Nothing is known about single architectures: the
-model's own forward is stopped where its language model begins, and what it hands over there is the prompt. Whether that is
-enough, and whether trees are read rightly, is measured on every load; what fails is refused or limited, with the reason.
-torchvision is neither needed nor used: pictures go through the processor's Pillow backend, one image a frame.
+Only here is transformers imported, and only when such a folder is opened. Nothing is known about single architectures
+(`hf_prompt`): whether a model reads rows and trees rightly is measured on every load (`hf_limits`); what fails is refused or
+limited, with the reason. torchvision is not used: pictures go through the processor's Pillow backend, one image a frame.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.text import TokenSpace, Vocabulary
 
 FRAMES = 8
-"""Frames where nobody asks for a number and the context holds them twice."""
+"""Frames where no number is given and the context holds them twice."""
 _PROBE_SIDE = 64
 _PLACEHOLDER = re.compile(r"(image|video|audio|vision).*token_(id|index)$")
 
@@ -127,9 +126,8 @@ def _open(folder: Path, how: LoadOptions) -> _Opened:
     # transformers fills what is missing with random numbers and goes on.
     for what in ("missing_keys", "mismatched_keys"):
         if wrong := sorted(str(name) for name in report.get(what) or ()):
-            raise BadCheckpoint(
-                f"{folder}: {what.replace('_', ' ')} in the weights: {wrong[0]} ({len(wrong)} in all): fetch them again"
-            )
+            found = f"{what.replace('_', ' ')} in the weights: {wrong[0]} ({len(wrong)} in all)"
+            raise BadCheckpoint(f"{folder}: {found}: fetch them again")
     if how.quantized is None:
         model.to(how.device)
     model.requires_grad_(False).eval()

@@ -64,7 +64,7 @@ class Prefix:
 
     @staticmethod
     def _covers(latest: Reading, prompt: Prompt, reading: Reading) -> bool:
-        """Whether the latest reading has all that a new one will leave behind, and outputs that the new one will not."""
+        """Whether the latest reading has all rows that a new one will leave, and outputs that the new one will not."""
         visual = reading.rows >= prompt.visual[1] == latest.prompt.visual[1]
         return visual and latest.outputs.keys() > reading.outputs.keys()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from eventspec.video.sampling import uniform_indices
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 """uint8 [K, H, W, 3] RGB."""
 TextIds = Callable[[str], tuple[list[int], list[int]]]
-"""A question -> the prompt's token ids before and behind its visual rows."""
+"""A question -> the prompt's token ids before and after its visual rows."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,15 @@ class Prompt:
 
     rows: Tensor
     visual: tuple[int, int]
+
+
+def timed_vision(trace: Trace, lane: Lane, encode: Callable[[], Tensor]) -> Tensor:
+    """What vision encoding gives, with its span in the trace."""
+    began = trace.now()
+    visual = encode()
+    arrived(visual)
+    trace.span("vision", lane, began)
+    return visual
 
 
 class PromptEncoder(Protocol):
@@ -42,7 +51,7 @@ class PromptEncoder(Protocol):
         can come later."""
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
-        """The visual rows with those of more frames behind them; BadInput where the model takes no more."""
+        """The visual rows followed by those of more frames; BadInput where the model takes no more."""
 
     def prompt(self, question: str, visual: Tensor) -> Prompt:
         """The whole prompt, visual rows in place. BadInput for a question or a recording that cannot be read."""
@@ -56,6 +65,7 @@ def splice(language: Llama, ids: tuple[list[int], list[int]], visual: Tensor) ->
     return Prompt(rows, (len(before), len(before) + len(visual)))
 
 
+@dataclass(eq=False)
 class FrameEncoder:
     """`frames` pictures spread over the window, encoded by `see` (uint8 [K, H, W, 3] -> rows [K * T, D] in frame order).
 
@@ -64,41 +74,32 @@ class FrameEncoder:
     are not computed again. `name` of the model, for errors.
     """
 
-    def __init__(
-        self,
-        language: Llama,
-        text: TextIds,
-        see: Callable[[Frames], Tensor],
-        frames: int,
-        name: str,
-        one_by_one: bool = True,
-        kept: FeatureCache | None = None,
-    ) -> None:
-        self.language, self.text, self.see, self.frames, self.name = language, text, see, frames, name
-        self.one_by_one, self.kept = one_by_one, kept
+    language: Llama
+    text: TextIds
+    see: Callable[[Frames], Tensor]
+    frames: int
+    name: str
+    one_by_one: bool = True
+    kept: FeatureCache | None = None
 
     def keeping(self, kept: FeatureCache) -> FrameEncoder:
         """The same, but a frame that it has seen is not encoded again; so each is encoded on its own."""
-        return FrameEncoder(self.language, self.text, self.see, self.frames, self.name, True, kept)
+        return replace(self, one_by_one=True, kept=kept)
 
     def of_one(self) -> FrameEncoder:
         """The same model on a single frame."""
-        return FrameEncoder(self.language, self.text, self.see, 1, self.name, True, self.kept)
+        return replace(self, frames=1, one_by_one=True)
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
-        """As `PromptEncoder.encode`."""
         if media.frames is None or len(media.frames.frames) == 0:
             return self.language.embed.weight[:0]  # they may come later
-        began = trace.now()
-        visual = self._rows(media.frames.frames[uniform_indices(len(media.frames.frames), self.frames)])
-        arrived(visual)
-        trace.span("vision", lane, began)
+        chosen = media.frames.frames[uniform_indices(len(media.frames.frames), self.frames)]
+        visual = timed_vision(trace, lane, lambda: self._rows(chosen))
         for note in self.kept.notes if self.kept is not None else ():
             trace.note(note)
         return visual
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
-        """As `PromptEncoder.extend`."""
         if not len(frames):
             return visual
         found = self._rows(frames)
@@ -122,53 +123,43 @@ class FrameEncoder:
         return torch.cat([self.kept.rows(frame[0], partial(self.see, frame)) for frame in single])
 
 
+@dataclass(eq=False)
 class EventEncoder:
     """A window's events through `see` (-> rows [T, D]); a prompt of more than `most_rows` is cut there. `name` of the model."""
 
-    def __init__(
-        self,
-        language: Llama,
-        text: TextIds,
-        see: Callable[[EventSlice], Tensor],
-        name: str,
-        most_rows: int | None = None,
-    ) -> None:
-        self.language, self.text, self.see, self.name, self.most_rows = language, text, see, name, most_rows
+    language: Llama
+    text: TextIds
+    see: Callable[[EventSlice], Tensor]
+    name: str
+    most_rows: int | None = None
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
-        """As `PromptEncoder.encode`."""
-        if media.events is None:
+        events = media.events
+        if events is None:
             raise BadInput(f"the recording has no events: {self.name} has nothing to see")
-        began = trace.now()
-        visual = self.see(media.events)
-        arrived(visual)
-        trace.span("vision", lane, began)
-        return visual
+        return timed_vision(trace, lane, lambda: self.see(events))
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
-        """As `PromptEncoder.extend`."""
         raise BadInput(f"{self.name} sees events, not frames: it cannot be given more frames")
 
     def prompt(self, question: str, visual: Tensor) -> Prompt:
-        """As `PromptEncoder.prompt`."""
         whole = splice(self.language, self.text(question), visual)
         return Prompt(whole.rows[: self.most_rows], whole.visual)
 
 
+@dataclass(eq=False)
 class TextEncoder:
     """No recording at all: `make` turns a question into the prompt."""
 
-    def __init__(self, language: Llama, make: Callable[[str], Prompt]) -> None:
-        self.language, self.make = language, make
+    language: Llama
+    make: Callable[[str], Prompt]
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         """As `PromptEncoder.encode`: there is nothing to see."""
         return self.language.embed.weight[:0]
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
-        """As `PromptEncoder.extend`."""
         raise BadInput("this model reads text only: it cannot be given frames")
 
     def prompt(self, question: str, visual: Tensor) -> Prompt:
-        """As `PromptEncoder.prompt`."""
         return self.make(question)

@@ -28,7 +28,7 @@ from eventspec.engine.numerics import measured_rounding
 from eventspec.machine import arrived
 from eventspec.models.features import FeatureCache, FeatureFolder
 from eventspec.models.prefix import Prefix, Reading
-from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder
+from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder, timed_vision
 from eventspec.nn import Llama
 from eventspec.nn.cache import Loan
 from eventspec.nn.runner import Rows
@@ -49,16 +49,13 @@ class LanguageTarget(Target):
 
     @cached_property
     def limits(self) -> Limits:
-        """As `core.Target.limits`."""
         config = self.language.config
         return Limits(config.vocab_size, config.num_hidden_layers, True, rounding_of(self.language), batches=True)
 
     def encode(self, media: Media, trace: Trace) -> LanguageContext:
-        """As `core.Target.encode`."""
         return LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
 
     def score(self, batch: Sequence[tuple[TargetSession, Proposal]]) -> list[Scores]:
-        """As `core.Target.score`."""
         if len(batch) == 1:
             return [batch[0][0].score(batch[0][1])]
         sessions = [session for session, _ in batch]
@@ -90,11 +87,7 @@ class LanguageContext:
         self._whole = True
 
     def extend(self, frames: Frames, trace: Trace) -> None:
-        """As `core.Context.extend`."""
-        began = trace.now()
-        self.visual = self.encoder.extend(self.visual, frames)
-        arrived(self.visual)
-        trace.span("vision", "target", began)
+        self.visual = timed_vision(trace, "target", lambda: self.encoder.extend(self.visual, frames))
 
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> LanguageSession:
         """As `core.Context.open`; raises BadInput when prompt and answer do not fit the context."""
@@ -125,26 +118,23 @@ _ROUNDING: WeakKeyDictionary[Llama, tuple[object, float]] = WeakKeyDictionary()
 
 
 def rounding_of(language: Llama) -> float:
-    """How far apart logits may lie and yet change places when a row is scored among others: measured behind a random prompt,
+    """How far apart logits may lie and yet change places when a row is scored among others: measured after a random prompt,
     once for each model, and again when its weights lie elsewhere or have another precision."""
     weight = language.embed.weight
     state, known = (weight.data_ptr(), weight.dtype, weight.device), _ROUNDING.get(language)
-    if known is None or known[0] != state:
-        known = _ROUNDING[language] = state, _measured_rounding(language)
-    return known[1]
-
-
-def _measured_rounding(language: Llama) -> float:
+    if known is not None and known[0] == state:
+        return known[1]
     config = language.config
     length = min(_PROBE, config.max_position_embeddings // 2)
-    device = language.embed.weight.device
-    ids = torch.randint(config.vocab_size, (length,), generator=torch.Generator().manual_seed(0)).to(device)
+    ids = torch.randint(config.vocab_size, (length,), generator=torch.Generator().manual_seed(0)).to(weight.device)
 
     def begin() -> TargetSession:
         return fresh_session(language, Prompt(language.embed(ids), (0, 0)), 2 * length)
 
     with torch.inference_mode():
-        return measured_rounding(begin, config.vocab_size, length - 1)
+        rounding = measured_rounding(begin, config.vocab_size, length - 1)
+    _ROUNDING[language] = state, rounding
+    return rounding
 
 
 def check_context(rows: int, most: int, context: int) -> None:
@@ -162,7 +152,7 @@ def fresh_session(language: Llama, prompt: Prompt, capacity: int) -> LanguageSes
 
 
 class LanguageSession:
-    """Pending prompt or bonus rows, and the cache behind them, which is borrowed where there is a `loan`; the features of the
+    """Pending prompt or bonus rows, and the cache before them, which is borrowed where there is a `loan`; the features of the
     layers `taps` where a drafter reads them."""
 
     def __init__(self, language: Llama, reading: Reading, loan: Loan | None = None, taps: tuple[int, ...] = ()) -> None:
@@ -191,7 +181,6 @@ class LanguageSession:
 
     @property
     def room(self) -> int:
-        """As `core.TargetSession.room`."""
         return self.cache.capacity - self.cache.length - len(self.pending)
 
     def fresh_copy(self) -> TargetSession:
@@ -228,7 +217,7 @@ class LanguageSession:
         return self._runner.last_outputs(torch.cat(kept[self._last - 1]), None, self.cache)
 
     def _outputs_of_text(self) -> Tensor:
-        """What the last layer gives for the rows before and behind the visual ones [T', D], in this order: of those behind, the
+        """What the last layer gives for the rows before and after the visual ones [T', D], in this order: of those after, the
         forward with a draft has given what it read; those before are the same for every recording."""
         prompt, (begin, end) = self._reading.prompt.rows, self._reading.prompt.visual
         entering = torch.cat(self._reading.outputs[self._last - 1])
@@ -247,7 +236,7 @@ class LanguageSession:
         return self.scored(outputs, normed, self.language.head(normed))
 
     def _text_beside(self, proposal: Proposal) -> int:
-        """How many prompt rows behind the visual ones, besides the last, the last layer is computed for beside a draft: a head
+        """How many prompt rows after the visual ones, besides the last, the last layer is computed for beside a draft: a head
         will read what it gives for them. Here they cost next to nothing, later 1.3 ms (Zen 3). None where nothing is drafted:
         what plain decoding asks for is computed as it computes it."""
         begin, end = self._reading.prompt.visual
@@ -294,9 +283,9 @@ class LanguageSession:
         return Rows(x, cache, positions, node_mask(parents, start + waiting, x.device), waiting)
 
     def scored(self, outputs: Mapping[int, Tensor], normed: Tensor, logits: Tensor) -> Scores:
-        """Of the last pending row and the nodes behind it, from the layers' outputs of a forward over `asked`, of its last rows
+        """Of the last pending row and the nodes after it, from the layers' outputs of a forward over `asked`, of its last rows
         at least; normed [N+1, D] and logits [N+1, V] of these rows."""
-        arrived(logits)  # who asked needs them at once, and costs are learnt from the time they took
+        arrived(logits)  # the caller needs them at once, and costs are learnt from the time they took
         if self._unread:
             self._reading.add(len(self.pending), outputs)
             if self._taps_last:
@@ -306,14 +295,13 @@ class LanguageSession:
         return Scores(logits, torch.cat(found, 1) if found else None)
 
     def commit(self, verdict: Verdict) -> None:
-        """As `core.TargetSession.commit`."""
         self.cache.keep(len(self.pending), verdict.path.tolist())
         bonus = torch.from_numpy(verdict.tokens[-1:]).to(self.pending.device)
         self.pending = self.language.embed(bonus)
 
 
 def score_together(sessions: Sequence[LanguageSession], proposals: Sequence[Proposal]) -> list[Scores]:
-    """As every session's `score` of its proposal, in one forward of the model that they share: trees of any shape, behind
+    """As every session's `score` of its proposal, in one forward of the model that they share: trees of any shape, after
     caches of any length. ValueError for sessions of different models."""
     if len(sessions) < 2:
         return [session.score(proposal) for session, proposal in zip(sessions, proposals, strict=True)]

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from eventspec.core import BadCheckpoint
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
@@ -101,11 +99,8 @@ def save_video_llava(model: VideoLlava, folder: Path, tokens: dict[str, int]) ->
     # transformers builds an image tower as well; a copy of the video tower keeps its loading silent and its result defined.
     copies = {"video_tower.": "image_tower."}
     weights.save(model, folder / "model.safetensors", sources(model.config), copies)
-    (folder / "config.json").write_text(fields.pretty(_config_json(model.config, tokens)))
-
-
-def _config_json(config: VideoLlavaConfig, tokens: dict[str, int]) -> dict[str, Any]:
-    return {
+    config = model.config
+    data = {
         "architectures": ["VideoLlavaForConditionalGeneration"],
         "model_type": MODEL_TYPE,
         "dtype": "float16",
@@ -122,6 +117,7 @@ def _config_json(config: VideoLlavaConfig, tokens: dict[str, int]) -> dict[str, 
         "tie_word_embeddings": config.language.tie_word_embeddings,
         **tokens,
     }
+    (folder / "config.json").write_text(fields.pretty(data))
 
 
 def video_llava_config(data: fields.Fields) -> VideoLlavaConfig:
@@ -132,13 +128,9 @@ def video_llava_config(data: fields.Fields) -> VideoLlavaConfig:
     if data.get("tie_word_embeddings") is True:
         text["tie_word_embeddings"] = True
     language = fields.llama_config(text)
-    for name, only in (
-        ("vision_feature_select_strategy", "default"),
-        ("projector_hidden_act", "gelu"),
-        ("multimodal_projector_bias", True),
-    ):
-        fields.require(data, name, data.get(name, only) == only, f"{only!r}: nothing else is supported")
-    ids = {name: data.get(name, default) for name, default in (("video_token_index", 32001), ("image_token_index", 32000))}
+    only = {"vision_feature_select_strategy": "default", "projector_hidden_act": "gelu", "multimodal_projector_bias": True}
+    fields.require_only(data, only, "nothing else is supported")
+    ids = {name: data.get(name, default) for name, default in {"video_token_index": 32001, "image_token_index": 32000}.items()}
     for name, value in ids.items():
         fields.require(ids, name, type(value) is int and value >= 0, "a token id")
     layer, layers = data.get("vision_feature_layer", -2), vision.num_hidden_layers
@@ -157,10 +149,8 @@ def video_llava_config(data: fields.Fields) -> VideoLlavaConfig:
 def load_video_llava(
     folder: Path, dtype: torch.dtype | None = torch.float32, device: str = "cpu", context: int | None = None
 ) -> VideoLlava:
-    """The model of a checkpoint folder; BadCheckpoint says what is missing, unknown, not supported or does not fit.
-
-    dtype None keeps the file's. `context` replaces the config's number of positions (extrapolation).
-    """
+    """The model of a checkpoint folder; BadCheckpoint says what is missing, unknown, not supported or does not fit. dtype None
+    keeps the file's. `context` replaces the config's number of positions (extrapolation)."""
     config, checkpoint, model = open_video_llava(folder)
     if context is not None:
         config = replace(config, language=replace(config.language, max_position_embeddings=context))
@@ -176,10 +166,8 @@ def load_video_llava(
 def open_video_llava(folder: Path) -> tuple[VideoLlavaConfig, Checkpoint, VideoLlava]:
     """The config, the checked tensors and a module without memory; nothing of the weights is read yet."""
     data = fields.read_json(folder / "config.json")
-    try:
+    with fields.of_folder(folder):
         config = video_llava_config(data)
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from None
     with without_memory():
         model = VideoLlava(config)
     tied = config.language.tie_word_embeddings

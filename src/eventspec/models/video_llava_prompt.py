@@ -51,22 +51,18 @@ def check_processing(folder: Path, config: VideoLlavaConfig) -> None:
             continue
         data = fields.read_json(path)
         data = data.get("video_processor") or data.get("image_processor") or data
-        try:
-            wanted = {"image_mean": list(CLIP_MEAN), "image_std": list(CLIP_STD), "resample": 3}
-            for name, only in wanted.items():
-                fields.require(data, name, data.get(name, only) == only, f"{only}: nothing else is supported")
-            edge = data.get("size", {})
-            side = edge.get("shortest_edge", size) if isinstance(edge, dict) else edge
+        only = {"image_mean": list(CLIP_MEAN), "image_std": list(CLIP_STD), "resample": 3}
+        edge = data.get("size", {})
+        side = edge.get("shortest_edge", size) if isinstance(edge, dict) else edge
+        with fields.of_file(path):
+            fields.require_only(data, only, "nothing else is supported")
             fields.require(data, "size", side == size, f"a shortest edge of {size}, the tower's image_size")
-        except fields.BadField as error:
-            raise BadCheckpoint(f"{path}: {error}") from None
 
 
 def banned_ids(vocabulary: Vocabulary, config: VideoLlavaConfig) -> tuple[int, ...]:
-    """Ids that no method may say: media placeholders, tokens added behind the text pieces, rows without a token."""
-    behind = range(vocabulary.text_size, config.language.vocab_size)
-    media = {config.video_token, config.image_token} & set(range(config.language.vocab_size))
-    return tuple(sorted(media | set(behind)))
+    """Ids that no method may say: media placeholders, tokens added after the text pieces, rows without a token."""
+    media = {token for token in (config.video_token, config.image_token) if 0 <= token < config.language.vocab_size}
+    return tuple(sorted(media | set(range(vocabulary.text_size, config.language.vocab_size))))
 
 
 def prompt_ids(vocabulary: Vocabulary, question: str, bos: int) -> tuple[list[int], list[int]]:

@@ -15,25 +15,24 @@ Sources = dict[str, list[tuple[str, int]]]
 """Our tensor name -> the checkpoint tensors that are stacked into it along axis 0, with their rows (0 = all of it)."""
 
 
+CLIP_LAYER = {"norm1": "layer_norm1", "norm2": "layer_norm2", "out": "self_attn.out_proj", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
+
+
 def clip_sources(config: ClipConfig, ours: str, theirs: str) -> Sources:
     """CLIP vision tower under the prefixes `ours` and `theirs` (transformers' names below `vision_model.`)."""
     names: Sources = {
         f"{ours}cls": [(f"{theirs}embeddings.class_embedding", 0)],
         f"{ours}patch.weight": [(f"{theirs}embeddings.patch_embedding.weight", 0)],
         f"{ours}positions": [(f"{theirs}embeddings.position_embedding.weight", 0)],
+        **linear_sources(f"{ours}pre_norm", f"{theirs}pre_layrnorm"),
+        **linear_sources(f"{ours}post_norm", f"{theirs}post_layernorm"),
     }
-    width = config.hidden_size
-    for part in ("weight", "bias"):
-        names[f"{ours}pre_norm.{part}"] = [(f"{theirs}pre_layrnorm.{part}", 0)]
-        names[f"{ours}post_norm.{part}"] = [(f"{theirs}post_layernorm.{part}", 0)]
-        for i in range(config.num_hidden_layers):
-            block, layer = f"{ours}blocks.{i}.", f"{theirs}encoder.layers.{i}."
-            names[f"{block}norm1.{part}"] = [(f"{layer}layer_norm1.{part}", 0)]
-            names[f"{block}norm2.{part}"] = [(f"{layer}layer_norm2.{part}", 0)]
-            names[f"{block}qkv.{part}"] = [(f"{layer}self_attn.{x}_proj.{part}", width) for x in "qkv"]
-            names[f"{block}out.{part}"] = [(f"{layer}self_attn.out_proj.{part}", 0)]
-            names[f"{block}fc1.{part}"] = [(f"{layer}mlp.fc1.{part}", 0)]
-            names[f"{block}fc2.{part}"] = [(f"{layer}mlp.fc2.{part}", 0)]
+    for i in range(config.num_hidden_layers):
+        block, layer = f"{ours}blocks.{i}.", f"{theirs}encoder.layers.{i}."
+        for own, other in CLIP_LAYER.items():
+            names |= linear_sources(block + own, layer + other)
+        for part in ("weight", "bias"):
+            names[f"{block}qkv.{part}"] = [(f"{layer}self_attn.{x}_proj.{part}", config.hidden_size) for x in "qkv"]
     return names
 
 
@@ -65,7 +64,7 @@ def layer_sources(config: LlamaConfig, ours: str, theirs: str) -> Sources:
 
 
 def linear_sources(ours: str, theirs: str) -> Sources:
-    """A linear layer with bias."""
+    """A linear layer, or a norm, with bias."""
     return {f"{ours}.{part}": [(f"{theirs}.{part}", 0)] for part in ("weight", "bias")}
 
 

@@ -1,10 +1,8 @@
 """The recipe of adapters between a pair's event model and its target, which both stay as they are.
 
 Three phases, each from where the one before ended. alignment: what is written is like the target's own, visual rows of the
-same moments and places or features behind the same tokens. acceptance: the target's own answers, by cross-entropy with what it
-said on its own rows. end-to-end: the same, and the share of an answer that a chain drafted so would have accepted. Whatever its
-kind, an adapter is trained on the text of the target: on two texts that two models make on their own, what is wanted behind
-the place where they part has nothing to do with what is read.
+same moments and places or features at the same tokens. acceptance: the target's own answers, by cross-entropy with what it said
+on its own rows. end-to-end: the same, and the share of an answer that a chain drafted so would have accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from eventspec.align.acceptance import Calibrated, Predictor, evidence_of
 from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output, check_kind
@@ -38,46 +35,34 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining
-from eventspec.train.answered import answered
+from eventspec.train.answered import TrainingPreset, answered, changed_copy
 from eventspec.train.data import WORKERS, Branch, Clips, Questions
 from eventspec.train.frozen import FrozenTarget
-from eventspec.train.loop import Checkpoint, Report, Stage, note_run, run_stage
+from eventspec.train.loop import Report, Stage, StageState, append_row, last_row, note_run, run_stage
 from eventspec.train.models import Sampler, initialise
 from eventspec.train.processes import ALONE, Processes
 
-Judged = tuple[int, tuple[float, ...], bool]
-"""The number of a recording, what is known of an answer from events about it, and whether it is the target's."""
+JudgedAnswer = tuple[int, tuple[float, ...], bool]
+"""The number of a recording, the features of an answer from events about it, and whether it is the target's."""
 FIGURES = "adapters/adapters.json"
 """In a pair's folder: what its adapters reached on calibration clips."""
-PHASES = ("alignment", "acceptance", "end-to-end")
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Clips that the target answers, in training and held out; a stage whose seconds are those of each adapter, the phases'
-    shares of them; questions packed behind a recording."""
-
-    answered: int
-    held_out: int
-    stage: Stage
-    shares: tuple[float, ...]
-    packed: int
-
-
-PRESETS = {
-    "cpu": Preset(1500, 400, Stage("adapters", 240, 1.5e-3, 8), (0.2, 0.5, 0.3), 6),
-    "gpu": Preset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), (0.2, 0.5, 0.3), 6),
-    "smoke": Preset(4, 2, Stage("adapters", 2, 1e-3, 2), (0.2, 0.4, 0.4), 2),
+SHARES = {"alignment": 0.2, "acceptance": 0.5, "end-to-end": 0.3}
+"""Of a stage's seconds, by phase."""
+PHASES = tuple(SHARES)
+PRESETS = {  # seconds for each adapter
+    "cpu": TrainingPreset(1500, 400, Stage("adapters", 240, 1.5e-3, 8), 6),
+    "gpu": TrainingPreset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), 6),
+    "smoke": TrainingPreset(4, 2, Stage("adapters", 2, 1e-3, 2), 2),
 }
 
 
 def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str, ...]:
     """The phases in their order, all of them for none, alignment alone for free-running texts; BadInput for an unknown one, and
-    for one that such texts do not have."""
+    for another one with these texts."""
     wanted = tuple(phases)
-    if free_running and set(wanted) - {"alignment"}:
-        raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
     if free_running:
+        if set(wanted) - {"alignment"}:
+            raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
         return ("alignment",)
     for phase in wanted:
         if phase not in PHASES:
@@ -140,7 +125,7 @@ def train(
     torch.manual_seed(1 + processes.rank)
     for model in (target, drafter):
         model.to(processes.device)
-    frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json"))))
+    frozen = FrozenTarget(target, Questions.of_pair(folder))
     training: AdapterTraining
     judged_text = own_text
     if free_running:
@@ -155,7 +140,7 @@ def train(
     if not processes.first:
         return out / "pair"
     if isinstance(training, FreeRunning):
-        write_figures(out / FIGURES, json.loads(log.read_text().splitlines()[-1]), adapters)
+        write_figures(out / FIGURES, last_row(log), adapters)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
         judge = FeatureTraining(frozen, drafter, adapters, clips, {}, preset.packed)
         judged = {"same_token": training.alike_share, "on_the_target's_text": judge.agreement(held_out, even(own_text))}
@@ -170,25 +155,25 @@ def train(
 
 def learn(
     training: AdapterTraining,
-    preset: Preset,
+    preset: TrainingPreset,
     phases: Sequence[str],
     judged: tuple[Clips, dict[int, list[Branch]]],
     log: Path,
     report: Report,
     processes: Processes,
 ) -> None:
-    """One phase after the other, in the folder of `log`; it has a line on what is `judged` before the first and behind each."""
+    """One phase after the other, in the folder of `log`, which gets a row on what is `judged` before the first and after
+    each."""
     out, before, adapters = log.parent, None, [adapter for _, adapter in training.each()]
-    # Of even numbers only: which adapter is best is decided on them, and the others say when to trust it.
+    # Even numbers only: they decide which adapter is best, and the others calibrate when to trust it.
     clips, kept = judged[0], even(judged[1])
     noted = [json.loads(line)["phase"] for line in log.read_text().splitlines()] if log.exists() else []
     if processes.first and "" not in noted:
         _note(log, "", training.agreement(clips, kept), training.gaps(clips, kept))
     for phase in phases:
-        share = preset.shares[PHASES.index(phase)]
-        stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * share * len(adapters))
-        if before is not None and not Checkpoint(out, phase).path.exists():
-            Checkpoint(out, before).require(training)
+        stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * SHARES[phase] * len(adapters))
+        if before is not None and not StageState(out, phase).path.exists():
+            StageState(out, before).require(training)
         sampler = Sampler(training.clips, stage.batch, 600 + PHASES.index(phase), sorted(training.answers), processes)
         losses = partial(training.losses, phase)
         run_stage(stage, training, sampler, losses, out, report, clipped=adapters, processes=processes)
@@ -217,36 +202,31 @@ Figures = Mapping[str, Mapping[str, float]]
 
 
 def _note(log: Path, phase: str, agreement: Figures, gaps: Figures) -> None:
-    """A line behind a phase, or before the first: how far each adapter agrees with the target, and how far apart they lie."""
+    """A row after a phase, or before the first: how far each adapter agrees with the target, and how far apart they lie."""
     found, apart = (
         {adapter: {name: round(value, 4) for name, value in figures.items()} for adapter, figures in part.items()}
         for part in (agreement, gaps)
     )
-    with log.open("a") as file:
-        file.write(json.dumps({"phase": phase, "adapters": found, "gaps": apart}) + "\n")
+    append_row(log, {"phase": phase, "adapters": found, "gaps": apart})
 
 
 def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt, FrozenTarget], out: Path, log: Path) -> Path:
     """A copy of the pair with the adapters in it, in the place of those of the same names; the one whose drafts are accepted
     longest stands first, the control last."""
-    made, last = out / ".pair.part", json.loads(log.read_text().splitlines()[-1])
-    shutil.rmtree(made, ignore_errors=True)
-    shutil.copytree(folder, made)
-    figures = write_figures(made / FIGURES, last, adapters)
     drafter, target = models[0].to("cpu"), models[1].model.to("cpu").eval()
-    for kind, adapter in adapters.items():
-        shutil.rmtree(made / "adapters" / kind, ignore_errors=True)
-        save_adapter(adapter.cpu(), made / "adapters" / kind, drafter, target)
-    there = [path.name for path in sorted((made / "adapters").iterdir()) if path.is_dir()]
-    best = sorted(there, key=lambda name: (name == CONTROL, -figures.get(name, {}).get("leading", 0.0)))
-    PairFile.read(made).with_table("adapters", {kind: f"adapters/{kind}" for kind in best}).write()
-    shutil.rmtree(out / "pair", ignore_errors=True)
-    made.rename(out / "pair")
+    with changed_copy(folder, out) as made:
+        figures = write_figures(made / FIGURES, last_row(log), adapters)
+        for kind, adapter in adapters.items():
+            shutil.rmtree(made / "adapters" / kind, ignore_errors=True)
+            save_adapter(adapter.cpu(), made / "adapters" / kind, drafter, target)
+        there = [path.name for path in sorted((made / "adapters").iterdir()) if path.is_dir()]
+        best = sorted(there, key=lambda name: (name == CONTROL, -figures.get(name, {}).get("leading", 0.0)))
+        PairFile.read(made).with_table("adapters", {kind: f"adapters/{kind}" for kind in best}).write()
     return out / "pair"
 
 
 def write_figures(path: Path, last: Mapping[str, Any], adapters: Mapping[str, Adapter]) -> dict[str, dict[str, float]]:
-    """Figures of adapters by name behind a phase and how many parameters each has, beside those that are there of others."""
+    """Figures of adapters by name after a phase and how many parameters each has, beside those of other adapters."""
     before = json.loads(path.read_text())["calibration"] if path.exists() else {}
     sizes = {name: sum(parameter.numel() for parameter in adapter.parameters()) for name, adapter in adapters.items()}
     own = {name: {**found, "parameters": sizes[name]} for name, found in last["adapters"].items()}
@@ -258,10 +238,10 @@ def write_figures(path: Path, last: Mapping[str, Any], adapters: Mapping[str, Ad
 
 @torch.inference_mode()
 def calibrate(pair: Path, names: Iterable[str], clips: Clips, answers: Mapping[int, list[Branch]], report: Report) -> None:
-    """Look at what adapters answer from events alone, beside the target's own answers: the predictor of method skip-encode
-    learns from one half of the clips, and its threshold comes from the other. Where there is too little the figures say so."""
+    """Compare what adapters answer from events alone with the target's own answers: the predictor of method skip-encode learns
+    from one half of the clips, and its threshold comes from the other. Where there are too few the figures say so."""
     loaded = load_pair(pair, "one", fit=False)
-    substitutes, rows = {name: substitute_of(loaded.parts, name) for name in names}, dict[str, list[Judged]]()
+    substitutes, rows = {name: substitute_of(loaded.parts, name) for name in names}, dict[str, list[JudgedAnswer]]()
     for place, (number, known) in enumerate(sorted(answers.items()), 1):
         clip = make_clip(split_seed("calibration", 0, number))
         assert clip.facts == clips.facts(number), "the clip is another one than the target was asked about"
@@ -279,9 +259,9 @@ def calibrate(pair: Path, names: Iterable[str], clips: Clips, answers: Mapping[i
     write_text(pair / FIGURES, json.dumps(figures) + "\n")
 
 
-def save_calibrated(rows: Sequence[Judged], folder: Path) -> str | None:
-    """Fit on the recordings of even numbers, and keep what that says of the others; what is lacking where there is too
-    little."""
+def save_calibrated(rows: Sequence[JudgedAnswer], folder: Path) -> str | None:
+    """Fit on the recordings of even numbers, and keep what that predicts for the others; what is lacking where there are too
+    few."""
     learned, judged = ([row for row in rows if row[0] % 2 == half] for half in (0, 1))
     if not judged:
         return "no answer from events about a recording of an odd number ended"

@@ -3,7 +3,7 @@ losses."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ from eventspec.align.adapters import Adapter, pooled_layers
 from eventspec.models.embedded import pixels_from_classes, pixels_from_frames
 from eventspec.models.eventgpt import EventGpt
 from eventspec.train.answers import greedy_answers
-from eventspec.train.data import Branch, Clips, drawn, pack
-from eventspec.train.frozen import FrozenTarget, Said
-from eventspec.train.models import autocast, through
+from eventspec.train.data import Branch, Clips, Index, drawn, pack
+from eventspec.train.frozen import Branches, FrozenTarget, Said
+from eventspec.train.models import autocast, read_branches
 
 TEMPERATURE = 0.1
 """Of InfoNCE, over cosines."""
@@ -26,16 +26,14 @@ GAPS = (gaps.cosine, gaps.l2, gaps.mmd, gaps.sliced_wasserstein, gaps.linear_cka
 MOST_ROWS = 3000
 LOSSES = {"squared": 1.0, "cosine": 0.5, "contrast": 0.1}
 """What each part weighs in phase alignment."""
-Index = np.ndarray[Any, Any]
-Branches = list[list[Branch]]
 
 
 class AdapterTraining(nn.Module):
-    """Adapters with one output, and their losses on a batch of clips: they share the event model's pass. `alike`: which of
-    LOSSES make what is written like the target's own."""
+    """Adapters with one output, and their losses on a batch of clips: they share the event model's pass. `alike`: the LOSSES
+    of phase alignment."""
 
     contrasted = False
-    """Whether a place of one recording is the same place in another, so that they can be told apart (InfoNCE)."""
+    """Whether a place means the same in every recording, as InfoNCE needs it."""
 
     def __init__(
         self,
@@ -66,9 +64,8 @@ class AdapterTraining(nn.Module):
         """What the target makes of what an adapter wrote, float [B, T, D]."""
         raise NotImplementedError
 
-    def losses(self, phase: str, index: object, progress: float) -> dict[str, Tensor]:
-        """Of every adapter, under its name; what begins with `_` says how it does."""
-        assert isinstance(index, np.ndarray)
+    def losses(self, phase: str, index: Index, progress: float) -> dict[str, Tensor]:
+        """Of every adapter, under its name; what begins with `_` is reported only."""
         parts = dict[str, Tensor]()
         with autocast(self.target.device):
             branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
@@ -76,7 +73,7 @@ class AdapterTraining(nn.Module):
                 inputs = self.inputs(self.clips, index, branches)
                 wanted = self.wanted(self.clips, index, branches) if phase == "alignment" else None
             for name, adapter in self.each():
-                own = [inputs[number] for number in adapter.config.layers]
+                own = own_inputs(adapter, inputs)
                 if wanted is not None:
                     parts |= aligned(name, adapter, own, *wanted, alike=self.alike, contrasted=self.contrasted)
                     continue
@@ -92,8 +89,7 @@ class AdapterTraining(nn.Module):
 
         def of(adapter: Adapter) -> dict[str, float]:
             def saying(index: Index, branches: Branches) -> Said:
-                inputs = self.inputs(clips, index, branches)
-                return self.said(adapter([inputs[number] for number in adapter.config.layers]), branches)
+                return self.said(adapter(own_inputs(adapter, self.inputs(clips, index, branches))), branches)
 
             return self.target.agreement(saying, answers, self.packed)
 
@@ -104,9 +100,8 @@ class AdapterTraining(nn.Module):
 
     @torch.no_grad()
     def gaps(self, clips: Clips, answers: Mapping[int, list[Branch]], apart: int = 0) -> dict[str, dict[str, float]]:
-        """How far what every adapter writes lies from what it should, on held-out clips, by `align.gaps`; `MOST_ROWS` rows at
-        most, evenly taken. They are no acceptance. `apart`: from what is wanted of the recording so many further on instead, at
-        the same places: what is said of any recording."""
+        """How far what every adapter writes lies from what it should, on held-out clips, by `GAPS`, on `MOST_ROWS` rows at
+        most, evenly taken. `apart`: from what is wanted at the same places of the recording so many further on, a control."""
         written, wanted = dict[str, list[Tensor]](), list[Tensor]()
         self.eval()
         for number, known in sorted(answers.items()):
@@ -114,8 +109,7 @@ class AdapterTraining(nn.Module):
             inputs, (own, counts) = self.inputs(clips, index, branches), self.wanted(clips, index, branches)
             wanted.append(own[counts])
             for name, adapter in self.each():
-                made = adapter([inputs[layer] for layer in adapter.config.layers])
-                written.setdefault(name, []).append(made[counts])
+                written.setdefault(name, []).append(adapter(own_inputs(adapter, inputs))[counts])
         self.train()
         theirs = wanted[apart:] + wanted[:apart]
         lengths = [min(len(rows), len(others)) for rows, others in zip(wanted, theirs, strict=True)]
@@ -125,7 +119,7 @@ class AdapterTraining(nn.Module):
             return np.asarray(whole[np.linspace(0, len(whole) - 1, min(len(whole), MOST_ROWS)).astype(int)])
 
         target = together(theirs)
-        return {name: _gaps(together(rows), target) for name, rows in written.items()}
+        return {name: {gap.__name__: gap(together(rows), target) for gap in GAPS} for name, rows in written.items()}
 
     def each(self) -> list[tuple[str, Adapter]]:
         """The adapters by name."""
@@ -137,15 +131,15 @@ class AdapterTraining(nn.Module):
 
     def target_rows(self, clips: Clips, index: Index) -> Tensor:
         """The target's own visual rows of clips, [B, K, tokens, D]."""
-        model, frames = self.target.model, clips.column("frames", index).numpy()
-        pixels = torch.cat([pixels_from_frames(clip) for clip in frames]).to(self.target.device)
+        model = self.target.model
+        pixels = pixels_from_frames(clips.column("frames", index).flatten(0, 1).numpy()).to(self.target.device)
         rows: Tensor = model.encode(pixels).unflatten(0, (len(index), -1, model.config.vision.tokens))
         return rows
 
 
-def _gaps(written: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> dict[str, float]:
-    # Not the bound on information: rows of one recording are not independent, and there are too few recordings for one of each.
-    return {measure.__name__: measure(written, wanted) for measure in GAPS}
+def own_inputs(adapter: Adapter, inputs: Mapping[int, Tensor]) -> list[Tensor]:
+    """Those of all inputs that an adapter reads."""
+    return [inputs[number] for number in adapter.config.layers]
 
 
 class RowTraining(AdapterTraining):
@@ -154,13 +148,13 @@ class RowTraining(AdapterTraining):
     contrasted = True
 
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
-        """As `AdapterTraining.inputs`: pooled layers of the event tower, [B, images + tokens, C] each."""
+        """Pooled layers of the event tower, [B, images + tokens, C] each."""
         read = tuple(sorted({layer for _, adapter in self.each() for layer in adapter.config.layers}))
         found = pooled_layers(self._drafter[0], self.pictures(clips, index), read)
         return dict(zip(read, found, strict=True))
 
     def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
-        """As `AdapterTraining.wanted`: the target's own visual rows, for every event picture the mean over the places of the
+        """The target's own visual rows, for every event picture the mean over the places of the
         frame nearest in time, then for every place the mean over the frames."""
         rows, images = self.target_rows(clips, index), self._drafter[0].config.images
         count = rows.shape[1]
@@ -169,41 +163,33 @@ class RowTraining(AdapterTraining):
         return made, torch.ones(made.shape[:2], dtype=torch.bool, device=made.device)
 
     def said(self, written: Tensor, branches: Branches) -> Said:
-        """As `AdapterTraining.said`: its language model reads them, and the answers behind."""
         return self.target.reads(written, branches)
 
 
 class FeatureTraining(AdapterTraining):
-    """To features: what the event model computes behind the tokens of the target's answers in, what the target computed there
+    """To features: what the event model computes at the tokens of the target's answers in, what the target computed there
     itself out; its head names the next tokens."""
 
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
-        """As `AdapterTraining.inputs`: behind the final norm, and the rows that were read, [B, R, D] each."""
-        drafter, before = self._drafter[0], self.target.questions.prefix()
-        visual = drafter.encode(self.pictures(clips, index))
-        prefix = len(before) + visual.shape[1]
-        packed = pack(branches, prefix)
-        hidden = through(drafter.language, before, visual, packed, torch.arange(prefix), prefix)
-        rows = drafter.language.embed(packed.ids.to(self.target.device))
-        return {1: drafter.language.normed(hidden[:, prefix:]), 2: rows}
+        """After the final norm (1), and the rows that were read (2), [B, R, D] each."""
+        language = self._drafter[0].language
+        visual = self._drafter[0].encode(self.pictures(clips, index))
+        hidden, packed = read_branches(language, self.target.questions, visual, branches)
+        return {1: language.normed(hidden), 2: language.embed(packed.ids.to(self.target.device))}
 
     def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
-        """As `AdapterTraining.wanted`: what the target's head read behind the same tokens, where an answer follows."""
-        language, before = self.target.model.language, self.target.questions.prefix()
-        visual = self.target_rows(clips, index).flatten(1, 2)
-        prefix = len(before) + visual.shape[1]
-        packed = pack(branches, prefix)
-        hidden = through(language, before, visual, packed, torch.arange(prefix), prefix)
-        return language.normed(hidden[:, prefix:]), packed.labels.to(self.target.device) >= 0
+        """What the target's head read at the same tokens, where an answer follows."""
+        language = self.target.model.language
+        hidden, packed = read_branches(language, self.target.questions, self.target_rows(clips, index).flatten(1, 2), branches)
+        return language.normed(hidden), packed.labels.to(self.target.device) >= 0
 
     def said(self, written: Tensor, branches: Branches) -> Said:
-        """As `AdapterTraining.said`: its head names a token behind each."""
         return self.target.said(self.target.model.language.head(written), pack(branches, 0), branches)
 
 
 class FreeRunning(FeatureTraining):
-    """To features, of two texts that the models made on their own, place by place: what earlier work learnt from. Once the
-    texts part, what is read has nothing to do with what is wanted. It is here so that this can be measured."""
+    """To features, of two texts that the models made on their own, place by place, as earlier work does it. Once the texts
+    part, what is read has nothing to do with what is wanted; this class is here to measure that."""
 
     def __init__(
         self, target: FrozenTarget, drafter: EventGpt, adapters: Mapping[str, Adapter], clips: Clips, packed: int
@@ -214,8 +200,8 @@ class FreeRunning(FeatureTraining):
 
     @property
     def alike_share(self) -> float:
-        """Of all places of the texts that were paired, the share with the same token in both: what whoever repeats the event
-        model's own token gets right."""
+        """Of all places of the texts that were paired, the share with the same token in both: what a model that repeats the
+        event model's token gets right."""
         return self._same / max(1, self._places)
 
     def pairs(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
@@ -225,8 +211,8 @@ class FreeRunning(FeatureTraining):
         with torch.no_grad():
             for number, known in answers.items():
                 visual = drafter.encode(self.pictures(clips, np.array([number])))[0]
-                asked = [branch.question for branch in known]
-                for theirs, own in zip(known, greedy_answers(drafter.language, questions.prefix(), visual, asked), strict=True):
+                texts = greedy_answers(drafter.language, questions.prefix(), visual, [branch.question for branch in known])
+                for theirs, own in zip(known, texts, strict=True):
                     length = min(len(theirs.answer), len(own.answer))
                     made = cut(theirs, length)
                     self._own[id(made)] = cut(own, length)
@@ -237,7 +223,7 @@ class FreeRunning(FeatureTraining):
         return found
 
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
-        """As `FeatureTraining.inputs`, behind the event model's own text."""
+        """As `FeatureTraining.inputs`, at the event model's own text."""
         return super().inputs(clips, index, [[self._own[id(branch)] for branch in known] for known in branches])
 
 
@@ -256,20 +242,17 @@ def aligned(
     alike: Collection[str] = tuple(LOSSES),
     contrasted: bool = True,
 ) -> dict[str, Tensor]:
-    """Of LOSSES those that are asked for: squared error by the variance of what is wanted, cosine, and InfoNCE where recordings
-    are `contrasted`; where an adapter predicts the next row, also its error. wanted [B, T, D], of which rows count where
-    `counts` bool [B, T] says so."""
+    """The LOSSES that `alike` names, InfoNCE where recordings are `contrasted`; where an adapter predicts the next row, also
+    its error. wanted [B, T, D], of which the rows `counts`, bool [B, T], are compared."""
     hidden = adapter.hidden(inputs)
     rows, wanted = adapter.project(hidden).float(), wanted.float()
     own = wanted[counts]
     spread, near = own.var(), F.cosine_similarity(rows[counts], own, dim=-1).mean()
-    apart = torch.zeros((), device=rows.device)
-    if "squared" in alike:
-        apart = apart + LOSSES["squared"] * F.mse_loss(rows[counts], own) / spread
-    if "cosine" in alike:
-        apart = apart + LOSSES["cosine"] * (1 - near)
-    if "contrast" in alike and contrasted:
-        apart = apart + LOSSES["contrast"] * contrast(rows, wanted, counts)
+    losses: dict[str, Callable[[], Tensor]]
+    losses = {"squared": lambda: F.mse_loss(rows[counts], own) / spread, "cosine": lambda: 1 - near}
+    if contrasted:
+        losses["contrast"] = lambda: contrast(rows, wanted, counts)
+    apart = sum((LOSSES[loss] * made() for loss, made in losses.items() if loss in alike), torch.zeros((), device=rows.device))
     parts = {name: apart, f"_{name}_cosine": near.detach()}
     foreseen = adapter.predict_next(hidden)
     if foreseen is not None:

@@ -1,7 +1,11 @@
-"""What a recipe learns from: rendered clips of a split, and the target's own answers on them. What is on disk stays."""
+"""What a recipe learns from, rendered clips of a split and the target's own answers on them, and the pair that it writes. What
+is on disk stays."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +18,7 @@ from eventspec.train.loop import Report, Stage
 
 
 @dataclass(frozen=True)
-class Preset:
+class TrainingPreset:
     """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
 
     answered: int
@@ -33,3 +37,14 @@ def answered(
     load = partial(load_video_llava, pair / "target")
     answers = out / "answers" / fingerprint(load().language) / split  # another target gives other answers
     return Clips(out / split), answers_of(load, pair / "tokenizer.json", out / split, answers, list(range(count)), workers)
+
+
+@contextmanager
+def changed_copy(pair: Path, out: Path) -> Iterator[Path]:
+    """A copy of a pair's folder to be changed; when the block ends it takes the place of OUT/pair."""
+    part = out / ".pair.part"
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(pair, part)
+    yield part
+    shutil.rmtree(out / "pair", ignore_errors=True)
+    part.rename(out / "pair")

@@ -1,6 +1,6 @@
 """The target's own greedy answers on training clips, with its top logits: what a drafter is distilled on.
 
-All questions about a clip are decoded together: they are branches behind one visual prefix, told apart by the attention mask.
+All questions about a clip are decoded together: they are branches after one visual prefix, kept apart by the attention mask.
 """
 
 from __future__ import annotations
@@ -35,49 +35,37 @@ class _Growing:
     top_ids: list[list[int]] = field(default_factory=list)
     top_logs: list[list[float]] = field(default_factory=list)
 
-    def say(self, ids: list[int], logs: list[float]) -> None:
-        self.answer.append(ids[0])
-        self.top_ids.append(ids)
-        self.top_logs.append(logs)
-
     def branch(self) -> Branch:
         return Branch(self.question, self.answer, np.array(self.top_ids, np.int16), np.array(self.top_logs, np.float16))
 
 
-@torch.inference_mode()
-def target_answers(
-    model: VideoLlava, questions: Questions, frames: np.ndarray[Any, Any], texts: list[str], most: int = LONGEST
-) -> list[Branch]:
+def target_answers(model: VideoLlava, questions: Questions, frames: np.ndarray[Any, Any], texts: list[str]) -> list[Branch]:
     """Greedy answers to every question about one clip's frames uint8 [8, H, W, 3]; a branch carries the top-8
     log-probabilities."""
     asked = [questions.question(text) for text in texts]
-    return greedy_answers(model.language, questions.prefix(), model.encode(pixels_from_frames(frames)), asked, most)
+    with torch.inference_mode():
+        return greedy_answers(model.language, questions.prefix(), model.encode(pixels_from_frames(frames)), asked)
 
 
 @torch.inference_mode()
-def greedy_answers(
-    language: Llama, before: list[int], visual: torch.Tensor, asked: list[list[int]], most: int = LONGEST
-) -> list[Branch]:
-    """What a language model answers behind the text ids `before` and visual rows [T, D], to each of the questions in ids; as
+def greedy_answers(language: Llama, before: list[int], visual: torch.Tensor, asked: list[list[int]]) -> list[Branch]:
+    """What a language model answers after the text ids `before` and visual rows [T, D], to each of the questions in ids; as
     `target_answers`."""
     device = language.embed.weight.device
     prefix = torch.cat((language.embed(torch.tensor(before, device=device)), visual))
-    cache = language.new_cache(len(prefix) + sum(map(len, asked)) + len(asked) * most)
+    cache = language.new_cache(len(prefix) + sum(map(len, asked)) + len(asked) * LONGEST)
     language.step(prefix, cache)
     cache.keep(len(prefix), [])
-    growing: list[_Growing] = []
-    for question in asked:
-        at = cache.length + sum(len(g.rows) for g in growing)
-        growing.append(_Growing(question, list(range(at, at + len(question)))))
+    starts = cache.length + np.cumsum([0, *map(len, asked)])
+    growing = [_Growing(ids, list(range(at, at + len(ids)))) for at, ids in zip(starts.tolist(), asked, strict=False)]
     tokens = [token for question in asked for token in question]
     positions = [len(prefix) + i for question in asked for i in range(len(question))]
-    hidden = _read(
-        language, cache, tokens, positions, [g.rows[: i + 1] for g in growing for i in range(len(g.rows))], len(prefix)
-    )
+    visible = [g.rows[: i + 1] for g in growing for i in range(len(g.rows))]
+    hidden = _read(language, cache, tokens, positions, visible, len(prefix))
     ends = np.cumsum([len(question) for question in asked]) - 1
     _say(language, hidden[torch.from_numpy(ends)], growing)
     alive = [g for g in growing if g.answer[-1] != EOS]
-    while alive and len(alive[0].answer) < most:
+    while alive and len(alive[0].answer) < LONGEST:
         for offset, g in enumerate(alive):
             g.rows.append(cache.length + offset)
         last = [g.answer[-1] for g in alive]
@@ -90,7 +78,7 @@ def greedy_answers(
 def _read(
     language: Llama, cache: KVCache, tokens: list[int], positions: list[int], visible: list[list[int]], prefix: int
 ) -> torch.Tensor:
-    """Rows behind the cache, each seeing the prefix and the cache rows `visible`; they are committed."""
+    """Rows on top of the cache, each seeing the prefix and the cache rows `visible`; they are committed."""
     mask, device = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool), language.embed.weight.device
     mask[:, :prefix] = True
     for row, seen in zip(mask, visible, strict=True):
@@ -104,31 +92,29 @@ def _read(
 def _say(language: Llama, hidden: torch.Tensor, growing: list[_Growing]) -> None:
     logs, ids = language.logits(hidden).log_softmax(-1).topk(TOP)
     for g, top, log in zip(growing, ids.tolist(), logs.tolist(), strict=True):
-        g.say(top, log)
+        g.answer.append(top[0])
+        g.top_ids.append(top)
+        g.top_logs.append(log)
 
 
 def write_answers(model: VideoLlava, questions: Questions, clips: Clips, numbers: list[int], path: Path) -> None:
     """Answers for the clips `numbers` to one npz; skips the work when the file is there."""
     if path.exists():
         return
-    rows: dict[str, list[Any]] = {"clip": [], "question": [], "answer": [], "ids": [], "logs": []}
+    found = list[tuple[int, Branch]]()
     for number in numbers:
         frames = clips.column("frames", np.array([number])).numpy()[0]
         texts = [qa.question for qa in ask(clips.facts(number), number)]
-        for branch in target_answers(model, questions, frames, texts):
-            rows["clip"].append(number)
-            rows["question"].append(branch.question)
-            rows["answer"].append(branch.answer)
-            rows["ids"].append(branch.teacher_ids)
-            rows["logs"].append(branch.teacher_logs)
+        found += [(number, branch) for branch in target_answers(model, questions, frames, texts)]
+    branches = [branch for _, branch in found]
     flat = {
-        "clip": np.array(rows["clip"]),
-        "question": np.concatenate([np.array(q) for q in rows["question"]]),
-        "question_length": np.array([len(q) for q in rows["question"]]),
-        "answer": np.concatenate([np.array(a) for a in rows["answer"]]),
-        "answer_length": np.array([len(a) for a in rows["answer"]]),
-        "ids": np.concatenate(rows["ids"]),
-        "logs": np.concatenate(rows["logs"]),
+        "clip": np.array([number for number, _ in found]),
+        "question": np.concatenate([np.array(branch.question) for branch in branches]),
+        "question_length": np.array([len(branch.question) for branch in branches]),
+        "answer": np.concatenate([np.array(branch.answer) for branch in branches]),
+        "answer_length": np.array([len(branch.answer) for branch in branches]),
+        "ids": np.concatenate([branch.teacher_ids for branch in branches if branch.teacher_ids is not None]),
+        "logs": np.concatenate([branch.teacher_logs for branch in branches if branch.teacher_logs is not None]),
     }
     part = path.with_suffix(".part.npz")
     np.savez(part, allow_pickle=False, **flat)

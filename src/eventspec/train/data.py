@@ -25,16 +25,14 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.facts import Facts, RoadUser
 from eventspec.scenes.language import every_wording
 
+Index = np.ndarray[Any, Any]
+"""Numbers of clips, int64 [B]."""
 SHARD = 500
 WORKERS = max(2, min(16, usable_cores()))
-"""Processes that render clips, or let a target answer, where a recipe is not told another number."""
+"""Processes that render clips, or let a target answer, where a recipe is given no other number."""
+COLUMNS = ("frames", "classes", "frame_labels", "window_labels")
 GROUNDS = (11, 7, 7, 5)
 """Classes of the four label planes: kind, action, colour, distance (0 = nothing)."""
-
-
-def facts_from_json(row: dict[str, Any]) -> Facts:
-    """The inverse of `Facts.as_json`."""
-    return Facts(row["ego"], row["light"], row["signal"], row["junction"], tuple(RoadUser(**user) for user in row["users"]))
 
 
 def _render(job: tuple[Path, str, int, int]) -> Path:
@@ -46,17 +44,15 @@ def _render(job: tuple[Path, str, int, int]) -> Path:
     made = out / f".shard_{number:04d}.part"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    frames, classes, seen, felt, facts = [], [], [], [], []
+    facts, rows = [], []
     for index in range(number * SHARD, (number + 1) * SHARD):
         clip = make_clip(split_seed(split, seed, index))
-        frames.append(clip.frames)
         height, width = clip.frames.shape[1:3]
-        classes.append(red_blue_classes(EventStream(clip.x, clip.y, clip.t, clip.p, width, height), 5))
-        seen.append(clip.frame_labels)
-        felt.append(clip.window_labels)
+        classes = red_blue_classes(EventStream(clip.x, clip.y, clip.t, clip.p, width, height), 5)
+        rows.append((clip.frames, classes, clip.frame_labels, clip.window_labels))
         facts.append(json.dumps(clip.facts.as_json()))
-    for name, rows in (("frames", frames), ("classes", classes), ("frame_labels", seen), ("window_labels", felt)):
-        np.save(made / f"{name}.npy", np.stack(rows))
+    for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
+        np.save(made / f"{name}.npy", np.stack(column))
     (made / "facts.jsonl").write_text("\n".join(facts))
     made.rename(folder)
     return folder
@@ -77,22 +73,21 @@ class Clips:
     """All shards that are on disk now; arrays are memory-mapped, so the training process holds only what it touches."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.shards: list[dict[str, Any]] = []
+        self.folder, self.shards = folder, list[dict[str, Any]]()
         self.refresh()
 
     def refresh(self) -> None:
         """Pick up shards that were rendered since, as far as they follow each other."""
         while (path := self.folder / f"shard_{len(self.shards):04d}").exists():
-            names = ("frames", "classes", "frame_labels", "window_labels")
-            shard: dict[str, Any] = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in names}
-            shard["facts"] = [facts_from_json(json.loads(line)) for line in (path / "facts.jsonl").read_text().splitlines()]
+            shard: dict[str, Any] = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in COLUMNS}
+            rows = map(json.loads, (path / "facts.jsonl").read_text().splitlines())
+            shard["facts"] = [Facts(**{**row, "users": tuple(RoadUser(**user) for user in row["users"])}) for row in rows]
             self.shards.append(shard)
 
     def __len__(self) -> int:
         return SHARD * len(self.shards)
 
-    def column(self, name: str, index: np.ndarray[Any, Any]) -> Tensor:
+    def column(self, name: str, index: Index) -> Tensor:
         """Rows of one array, in the order of `index`."""
         return torch.from_numpy(np.stack([self.shards[i // SHARD][name][i % SHARD] for i in index]))
 
@@ -134,8 +129,8 @@ def drawn(known: list[Branch], count: int, rng: np.random.Generator) -> list[Bra
 
 @dataclass(frozen=True)
 class Packed:
-    """Branches of B recordings behind one prefix each: ids int64 [B, R], labels int64 [B, R] (-100 = no loss; row i's label is
-    the token after it), offsets int64 [B, R] positions behind the prefix, mask bool [B, 1, R, prefix + R]."""
+    """Branches of B recordings after one prefix each: ids int64 [B, R], labels int64 [B, R] (-100 = no loss; row i's label is
+    the token after it), offsets int64 [B, R] positions after the prefix, mask bool [B, 1, R, prefix + R]."""
 
     ids: Tensor
     labels: Tensor
@@ -146,7 +141,7 @@ class Packed:
 
 
 def pack(batch: list[list[Branch]], prefix: int) -> Packed:
-    """Lay every recording's branches one behind the other; a branch sees the prefix and itself."""
+    """Lay every recording's branches one after the other; a branch sees the prefix and itself."""
     rows = max(sum(len(b.question) + len(b.answer) - 1 for b in branches) for branches in batch)
     shape = (len(batch), rows)
     ids, labels = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -100)
@@ -180,13 +175,18 @@ class Questions:
         self.tokenizer = tokenizer
         self._known: dict[str, list[int]] = {}
 
+    @classmethod
+    def of_pair(cls, folder: Path) -> Questions:
+        """With a pair's tokenizer."""
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
+
     def encode(self, text: str) -> list[int]:
         if text not in self._known:
             self._known[text] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return self._known[text]
 
     def question(self, text: str) -> list[int]:
-        """What stands behind the visual rows."""
+        """What stands after the visual rows."""
         return self.encode(f"\n{text} ASSISTANT:")
 
     def prefix(self) -> list[int]:
@@ -202,10 +202,8 @@ class Questions:
 
 # ------------------------------------------------------------------------------------------------------------ augmentation
 def augment_frames(frames: Tensor, rng: np.random.Generator) -> Tensor:
-    """uint8 [B, K, 112, 112, 3] -> float [B, K, 3, 112, 112] in 0..255: grey, brightness, contrast, noise and lower resolution.
-
-    What real cameras add and the renderer does not; without it the pair is blind on a grey DAVIS recording.
-    """
+    """uint8 [B, K, 112, 112, 3] -> float [B, K, 3, 112, 112] in 0..255: grey, brightness, contrast, noise and lower resolution,
+    as real cameras have them; without it the pair is blind on a grey DAVIS recording."""
     batch = frames.permute(0, 1, 4, 2, 3).float()
     for clip in batch:
         if rng.random() < 0.1:
@@ -215,7 +213,8 @@ def augment_frames(frames: Tensor, rng: np.random.Generator) -> Tensor:
         if rng.random() < 0.15:
             clip[:] = _coarser(clip, float(rng.uniform(0.6, 0.95)))
         if rng.random() < 0.2:
-            clip.add_(torch.randn(clip.shape, generator=_torch(rng)) * float(rng.uniform(2, 10)))
+            noise = torch.Generator().manual_seed(int(rng.integers(2**62)))
+            clip.add_(torch.randn(clip.shape, generator=noise) * float(rng.uniform(2, 10)))
     return batch.clamp_(0, 255)
 
 
@@ -230,7 +229,3 @@ def augment_events(pictures: Tensor, rng: np.random.Generator) -> Tensor:
 def _coarser(images: Tensor, factor: float) -> Tensor:
     small = F.interpolate(images, scale_factor=factor, mode="bilinear", antialias=True)
     return F.interpolate(small, images.shape[-2:], mode="bilinear")
-
-
-def _torch(rng: np.random.Generator) -> torch.Generator:
-    return torch.Generator().manual_seed(int(rng.integers(2**62)))

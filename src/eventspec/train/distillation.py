@@ -2,13 +2,13 @@
 from the same pass, so they see the same data in the same order and can be compared.
 
 Answers are the target's own. A head's row j holds the feature of token j and the embedding of token j + 1, and learns the
-feature and the distribution behind token j + 1.
+feature of token j + 1 and the distribution of the token after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,9 +20,12 @@ from eventspec.drafters.heads.batch import TargetBatch
 from eventspec.drafters.heads.trees import LEVELS, Rates
 from eventspec.drafters.heads.unrolled import shifted
 from eventspec.nn.llama import LanguageEnds
+from eventspec.train.data import Index
 from eventspec.train.loop import total
 from eventspec.train.models import autocast
-from eventspec.train.ranked import acceptance_rates, count_rounds, ranked
+
+SCARCE = 20
+"""Rounds that a level's rates are counted from at least; deeper ones are taken to be alike."""
 
 
 class BatchSource(Protocol):
@@ -32,10 +35,8 @@ class BatchSource(Protocol):
     def target(self) -> LanguageEnds:
         """The model that heads are to draft for."""
 
-    def batches(
-        self, numbers: np.ndarray[Any, Any], layers: tuple[int, ...], rng: np.random.Generator
-    ) -> Iterator[TargetBatch]:
-        """The target's own pass over recordings, with some of its answers behind each, and the outputs of `layers` (the last
+    def batches(self, numbers: Index, layers: tuple[int, ...], rng: np.random.Generator) -> Iterator[TargetBatch]:
+        """The target's own pass over recordings, with some of its answers to each, and the outputs of `layers` (the last
         one's, normed, come as -1 anyway); as many batches as suit the target. Not differentiable."""
 
 
@@ -54,10 +55,9 @@ class HeadTraining(nn.Module):
         self.seed, self.rng = seed, np.random.default_rng(seed)
         self.layers = layers_read(heads.values(), source.target.config.num_hidden_layers)
 
-    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
+    def losses(self, index: Index, progress: float) -> dict[str, Tensor]:
         """Of every head on the recordings `index`, each batch of them from one pass of the target. Gradients are there when it
         returns, and the losses carry none."""
-        assert isinstance(index, np.ndarray)
         parts: dict[str, Tensor] = {}
         batches = list(self._batches(index))
         rows = sum(int(batch.loss_mask.sum()) for batch in batches)
@@ -76,7 +76,7 @@ class HeadTraining(nn.Module):
     @torch.no_grad()
     def acceptance(self, numbers: list[int], batch: int, depth: int = 8) -> dict[str, float]:
         """tau of every head on recordings: how many drafts of a chain of `depth`, begun at any token of an answer, are the
-        target's own next tokens, and the bonus token. What lies behind an answer's end counts as neither right nor wrong."""
+        target's own next tokens, and the bonus token. What lies after an answer's end counts as neither right nor wrong."""
         right, begun = dict.fromkeys(self.own, 0.0), dict.fromkeys(self.own, 0.0)
         for seen in self._again(numbers, batch):
             for name, head in self.own.items():
@@ -104,7 +104,7 @@ class HeadTraining(nn.Module):
         for at in range(0, len(numbers), batch):
             yield from self._batches(np.array(numbers[at : at + batch]))
 
-    def _batches(self, index: np.ndarray[Any, Any]) -> Iterator[TargetBatch]:
+    def _batches(self, index: Index) -> Iterator[TargetBatch]:
         with torch.no_grad(), self._autocast():
             found = list(self.source.batches(index, self.layers, self.rng))
         yield from found
@@ -142,3 +142,53 @@ def head_losses(head: Head, recipe: Recipe, target: LanguageEnds, batch: TargetB
         losses["feature"] = recipe.feature * torch.stack(parts["feature"]).sum()
     wanted_too = {name: weight for name, weight in recipe.extra.items() if name in predicted.extra}
     return {**losses, **{name: weight * predicted.extra[name]() for name, weight in wanted_too.items()}}
+
+
+def ranked(head: Head, target: LanguageEnds, batch: TargetBatch, most: int, depth: int) -> Tensor:
+    """Of a chain of `depth` drafts begun at every branch row, the ranks int64 [depth, B, R] that the target's next tokens have
+    among the head's choices: `most` where they are none of them, -1 after a draft that was not right and after an answer's
+    end."""
+    wanted = batch.logits.roll(-1, 1).argmax(-1)
+    steps = min(depth, wanted.shape[1])  # no answer is longer than all rows
+    predicted = family_of(head).training.rollout(head, target, batch, steps)
+    alive, found = predicted.loss_mask, []
+    for step, out in enumerate(predicted.outs):
+        scores = head.scores(out, target)
+        named = scores.topk(min(most, scores.shape[-1])).indices
+        if head.vocab_ids is not None:
+            named = head.vocab_ids[named]
+        hit = named == wanted[..., None]
+        rank = torch.where(hit.any(-1), hit.float().argmax(-1), most)
+        found.append(torch.where(alive, rank, -1).roll(-step, 1))  # row j is draft number `step` of what began `step` before
+        alive = shifted(alive & (rank == 0), 1) & predicted.loss_mask
+        alive[:, : step + 1] = False
+    none = torch.full_like(found[0], -1)
+    return torch.stack(found + [none] * (depth - len(found)))
+
+
+def count_rounds(ranks: Tensor, most: int) -> Tensor:
+    """Counts float [depth + 1, most + 1] of ranks [depth, B, R] by level, in the rounds that chains take through the answers:
+    the next one begins after the drafts that were right and the target's own token. The first entry of all is how many."""
+    depth, count = len(ranks), torch.zeros(len(ranks) + 1, most + 1)
+    loss_mask, gained = (ranks[0] >= 0).tolist(), (ranks == 0).sum(0).tolist()
+    begun = torch.zeros(ranks.shape[1:], dtype=torch.bool)
+    for branch, rows in enumerate(loss_mask):
+        due = 0  # an answer's last round comes two rows after its end at most, where the next one may begin
+        for row, known in enumerate(rows):
+            if known and row >= due:
+                begun[branch, row], due = True, row + gained[branch][row] + 1
+    count[0, 0] = begun.sum()
+    for level in range(depth):
+        found = ranks[level][begun.to(ranks.device)]
+        count[level + 1] = found[found >= 0].bincount(minlength=most + 1).cpu()
+    return count
+
+
+def acceptance_rates(counts: Tensor) -> Rates:
+    """Of `count_rounds`' counts, the rates by level, of the rounds that came so far."""
+    found: list[tuple[float, ...]] = []
+    for before, here in zip(counts[:-1, 0].tolist(), counts[1:, :-1], strict=True):
+        if before < SCARCE and found:
+            break
+        found.append(tuple((here / max(1.0, before)).tolist()))
+    return tuple(found)

@@ -21,7 +21,7 @@ from torch import nn
 
 from eventspec.core import BadInput
 from eventspec.drafters.prior import TextPrior
-from eventspec.models.embedded import BOS, EOS, FINE_VOCABULARY, IMAGE, PAD, SIZES, SPECIAL_TOKENS, VIDEO, VOCABULARY, Size
+from eventspec.models.embedded import EOS, FINE_VOCABULARY, IMAGE, SIZES, SPECIAL_TOKENS, TOKENS, VIDEO, VOCABULARY, Size
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
 from eventspec.models.video_llava import VideoLlava, load_video_llava, save_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
@@ -29,8 +29,8 @@ from eventspec.scenes import SOURCE
 from eventspec.scenes.language import every_wording
 from eventspec.text import Vocabulary
 from eventspec.train.answers import answers_of
-from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Questions, render_shards, train_tokenizer
-from eventspec.train.loop import Checkpoint, Report, Stage, TrainingFailed, note_run, run_stage
+from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Index, Questions, render_shards, train_tokenizer
+from eventspec.train.loop import Losses, Report, Stage, StageState, TrainingFailed, last_row, note_run, run_stage
 from eventspec.train.models import DrafterTraining, Sampler, TargetTraining
 
 M = TypeVar("M", bound=nn.Module)
@@ -46,28 +46,29 @@ ALLOCATOR = {
 
 
 @dataclass(frozen=True)
-class Preset:
-    """How long and how much: seconds of each stage, shards of 500 clips, questions packed behind a recording."""
+class PairPreset:
+    """How long and how much: the size, shards of 500 clips, the stages by name, clips that the target answers."""
 
     size: str
     shards: int
-    tower: Stage
-    four: Stage
-    eight: Stage
-    truth: Stage
-    distil: Stage
-    fine: Stage
+    stages: dict[str, Stage]
     answers: int
 
 
-def _preset(size: str, shards: int, minutes: tuple[float, ...], batch: int, answers: int) -> Preset:
-    names = ("tower", "four", "eight", "truth", "distil", "fine")
-    rates = (1.5e-3, 1.2e-3, 7e-4, 1.2e-3, 6e-4, 1.2e-3)
-    batches = (8 * batch, batch, batch, 2 * batch, 2 * batch, 2 * batch)
-    towers = (1.0, 0.2, 0.3, 1.0, 0.5, 0.2)
-    rows = zip(names, minutes, rates, batches, towers, strict=True)
-    tower, four, eight, truth, distil, fine = (Stage(n, 60 * m, r, b, tower=t) for n, m, r, b, t in rows)
-    return Preset(size, shards, tower, four, eight, truth, distil, fine, answers)
+STAGES = {  # learning rate, batch as a multiple, and the tower's share of the rate
+    "tower": (1.5e-3, 8, 1.0),
+    "four": (1.2e-3, 1, 0.2),
+    "eight": (7e-4, 1, 0.3),
+    "truth": (1.2e-3, 2, 1.0),
+    "distil": (6e-4, 2, 0.5),
+    "fine": (1.2e-3, 2, 0.2),
+}
+
+
+def _preset(size: str, shards: int, minutes: tuple[float, ...], batch: int, answers: int) -> PairPreset:
+    rows = zip(STAGES.items(), minutes, strict=True)
+    stages = {name: Stage(name, 60 * spent, rate, times * batch, tower=tower) for (name, (rate, times, tower)), spent in rows}
+    return PairPreset(size, shards, stages, answers)
 
 
 PRESETS = {
@@ -101,26 +102,27 @@ def tokenizer_of(out: Path, clips: Clips, vocabulary: int = VOCABULARY) -> Token
     return Tokenizer.from_file(str(path))
 
 
-def train_target(preset: Preset, out: Path, clips: Clips, report: Report, begin: Path | None = None) -> VideoLlava:
+def train_target(preset: PairPreset, out: Path, clips: Clips, report: Report, begin: Path | None = None) -> VideoLlava:
     """Tower, then jointly on two to six frames, then on eight; from the weights of the pair `begin`, or from random ones."""
     questions = Questions(tokenizer_of(out, clips))
     training = place(TargetTraining(SIZES[preset.size], questions, clips))
     if begin is not None:
         _take_over(training, load_video_llava(begin / "target"), begin, questions.tokenizer)
-    stages = (
-        (preset.tower, training.tower_losses),
-        (preset.four, lambda batch, progress: training.joint_losses(batch, (2, 4, 6), progress)),
-        (preset.eight, lambda batch, progress: training.joint_losses(batch, (8,), progress)),
-    )
-    for number, (stage, losses) in enumerate(stages):
-        done = Checkpoint(out / "target", stage.name).load(training, None)[0] >= stage.seconds
+    stages: dict[str, Losses[Index]] = {
+        "tower": training.tower_losses,
+        "four": partial(training.joint_losses, counts=(2, 4, 6)),
+        "eight": partial(training.joint_losses, counts=(8,)),
+    }
+    for number, (name, losses) in enumerate(stages.items()):
+        stage = preset.stages[name]
+        done = StageState(out / "target", stage.name).load(training, None)[0] >= stage.seconds
         if stage.seconds and not done:
             run_stage(stage, training, Sampler(clips, stage.batch, 100 + number), losses, out / "target", report)
     return training.model
 
 
 def train_drafter(
-    preset: Preset,
+    preset: PairPreset,
     out: Path,
     clips: Clips,
     report: Report,
@@ -133,10 +135,10 @@ def train_drafter(
     training = place(DrafterTraining(SIZES[preset.size], questions, clips))
     if begin is not None:
         _take_over(training, load_eventgpt(begin / "drafter"), begin, questions.tokenizer)
-    Checkpoint(out / "drafter", preset.truth.name).load(training, None)
-    stage = preset.truth
+    StageState(out / "drafter", "truth").load(training, None)
+    stage = preset.stages["truth"]
     if answers is not None:
-        stage, training.answers = preset.distil, answers
+        stage, training.answers = preset.stages["distil"], answers
     sampler = Sampler(clips, stage.batch, 200, sorted(training.answers) or None)
     run_stage(stage, training, sampler, training.losses, out / "drafter", report)
     return training.model
@@ -145,8 +147,8 @@ def train_drafter(
 def _take_over(
     training: TargetTraining | DrafterTraining, model: VideoLlava | EventGpt, pair: Path, tokenizer: Tokenizer
 ) -> None:
-    """Weights of a model of `pair`; pieces that both tokenizers have keep their rows. The grounding heads start anew: a pair
-    has none. BadInput for a pair of another size."""
+    """Weights of a model of `pair`; pieces that both tokenizers have keep their rows. The grounding heads start from scratch: a
+    pair has none. BadInput for a pair of another size."""
     check_size(training.model, model, pair)
     fresh = training.state_dict()
     found = {f"model.{name}": tensor.float() for name, tensor in model.state_dict().items()}
@@ -170,20 +172,17 @@ def check_size(wanted: nn.Module, found: nn.Module, pair: Path) -> None:
             raise BadInput(f"{pair}: its weights are not of this preset's size ({name}): choose another preset or pair")
 
 
-def train_fine(preset: Preset, out: Path, clips: Clips, report: Report, answers: dict[int, list[Branch]]) -> EventGpt:
-    """The distilled drafter with a finer tokenizer, on the target's answers spelled anew.
-
-    It starts from the drafter's weights; pieces that both tokenizers have keep their rows. The teacher's logits are of no use
-    here: they speak of other pieces.
-    """
+def train_fine(preset: PairPreset, out: Path, clips: Clips, report: Report, answers: dict[int, list[Branch]]) -> EventGpt:
+    """The distilled drafter with a finer tokenizer, on the target's answers in its pieces. It starts from the drafter's
+    weights. The teacher's logits are of no use here: they are about other pieces."""
     coarse, fine = Questions(tokenizer_of(out, clips)), Questions(tokenizer_of(out, clips, FINE_VOCABULARY))
     first = place(DrafterTraining(SIZES[preset.size], coarse, clips))
-    Checkpoint(out / "drafter", preset.distil.name).require(first)
+    StageState(out / "drafter", "distil").require(first)
     training = place(DrafterTraining(SIZES[preset.size].finer(), fine, clips))
     training.load_state_dict(respelled(first.state_dict(), coarse.tokenizer, fine.tokenizer, training.state_dict()))
     training.answers = {clip: [_respell(branch, coarse, fine) for branch in known] for clip, known in answers.items()}
-    sampler = Sampler(clips, preset.fine.batch, 300, sorted(training.answers))
-    run_stage(preset.fine, training, sampler, training.losses, out / FINE, report)
+    sampler = Sampler(clips, preset.stages["fine"].batch, 300, sorted(training.answers))
+    run_stage(preset.stages["fine"], training, sampler, training.losses, out / FINE, report)
     return training.model
 
 
@@ -209,58 +208,52 @@ def place(module: M) -> M:
     return module.to("cuda") if torch.cuda.is_available() else module
 
 
-def answers_of_target(preset: Preset, out: Path, clips: Clips, workers: int) -> dict[int, list[Branch]]:
+def answers_of_target(preset: PairPreset, out: Path, clips: Clips, workers: int) -> dict[int, list[Branch]]:
     """The final target's own answers on the first clips."""
     folder = out / "answers" / _target_name(preset, out)  # another target gives other answers
     numbers = list(range(min(preset.answers, len(clips))))
     return answers_of(partial(_trained_target, preset, out), out / "tokenizer.json", clips.folder, folder, numbers, workers)
 
 
-def _target_name(preset: Preset, out: Path) -> str:
+def _target_name(preset: PairPreset, out: Path) -> str:
     """Names the trained target and its vocabulary by what is in their files."""
     digest = hashlib.sha256()
-    for path in (Checkpoint(out / "target", preset.eight.name).path, out / "tokenizer.json"):
+    for path in (StageState(out / "target", "eight").path, out / "tokenizer.json"):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _trained_target(preset: Preset, out: Path) -> VideoLlava:
+def _trained_target(preset: PairPreset, out: Path) -> VideoLlava:
     clips = Clips(out / "clips")
     training = TargetTraining(SIZES[preset.size], Questions(tokenizer_of(out, clips)), clips)
-    Checkpoint(out / "target", preset.eight.name).require(training)
+    StageState(out / "target", "eight").require(training)
     return training.model
 
 
-def export(preset: Preset, out: Path, folder: Path) -> Path:
+def export(preset: PairPreset, out: Path, folder: Path) -> Path:
     """Write the pair's folder from the trained checkpoints: pair.toml, tokenizer, prior, target, drafters, provenance."""
     clips = Clips(out / "clips")
-    tokenizer = tokenizer_of(out, clips)
+    tokenizer, size = tokenizer_of(out, clips), SIZES[preset.size]
     questions = Questions(tokenizer)
-    size = SIZES[preset.size]
     target = TargetTraining(size, questions, clips)
     drafter, fine = (DrafterTraining(made, questions, clips) for made in (size, size.finer()))
-    Checkpoint(out / "target", preset.eight.name).require(target)
-    Checkpoint(out / "drafter", preset.distil.name).require(drafter)
-    Checkpoint(out / FINE, preset.fine.name).require(fine)
+    StageState(out / "target", "eight").require(target)
+    StageState(out / "drafter", "distil").require(drafter)
+    StageState(out / FINE, "fine").require(fine)
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    save_video_llava(target.model, made / "target", {**ids, "image_token_id": IMAGE, "video_token_id": VIDEO})
-    save_eventgpt(drafter.model, made / "drafter", ids)
-    save_eventgpt(fine.model, made / FINE, ids)
+    save_video_llava(target.model, made / "target", {**TOKENS, "image_token_id": IMAGE, "video_token_id": VIDEO})
+    save_eventgpt(drafter.model, made / "drafter", TOKENS)
+    save_eventgpt(fine.model, made / FINE, TOKENS)
     tokenizer_of(out, clips, FINE_VOCABULARY).save(str(made / FINE / "tokenizer.json"))
     names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=False))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, **names}
     for place in (made, made / "target"):
         tokenizer.save(str(place / "tokenizer.json"))
     (made / "target/tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    text = (
-        (qa.question, [*questions.encode(f" {qa.answer}"), EOS])
-        for i in range(len(clips))
-        for qa in every_wording(clips.facts(i))
-    )
-    TextPrior.of(text).save(made / "prior.json")
+    known = (qa for i in range(len(clips)) for qa in every_wording(clips.facts(i)))
+    TextPrior.of((qa.question, [*questions.encode(f" {qa.answer}"), EOS]) for qa in known).save(made / "prior.json")
     (made / "provenance.json").write_text(json.dumps(provenance(preset, out, clips), indent=2) + "\n")
     PairFile(made, preset.size, drafters={"fine": FINE}, trained_on=SOURCE).write()
     shutil.rmtree(folder, ignore_errors=True)
@@ -268,25 +261,22 @@ def export(preset: Preset, out: Path, folder: Path) -> Path:
     return folder
 
 
-def provenance(preset: Preset, out: Path, clips: Clips) -> dict[str, Any]:
+def provenance(preset: PairPreset, out: Path, clips: Clips) -> dict[str, Any]:
     """What a model card needs: sizes, data, seeds, seconds and steps of every stage."""
     stages = {}
     for part in ("target", "drafter", FINE):
         for path in sorted((out / part).glob("*.jsonl")):
-            lines = path.read_text().splitlines()
-            stages[f"{part}/{path.stem}"] = json.loads(lines[-1]) if lines else {}
+            stages[f"{part}/{path.stem}"] = last_row(path) if path.stat().st_size else {}
     return {"size": preset.size, "train_clips": len(clips), "split": "train", "stages": stages, "torch": torch.__version__}
 
 
 def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, begin_with: str | None = None) -> Path:
-    """The whole recipe: render, train the target beside the drafter, let the target answer, distil, export to OUT/pair.
-    `begin_with`: the pair whose weights are gone on from, so that a changed street costs a fraction of the time.
-
-    Every step picks up where an interrupted one stopped. On a GPU the two trainings run one after the other.
-    """
+    """The whole recipe: render, train the target beside the drafter (on a GPU one after the other), let the target answer,
+    distil, export to OUT/pair. `begin_with`: the pair whose weights are trained further, so that a changed street costs a
+    fraction of the time. Every step picks up where an interrupted one stopped."""
     preset = PRESETS[preset_name]
     begin = None if begin_with is None else folder_of(begin_with)
-    if begin is None and not preset.tower.seconds:
+    if begin is None and not preset.stages["tower"].seconds:
         raise BadInput(f"preset {preset_name} goes on from a pair's weights: say whose with --begin-with")
     if begin is not None:
         check_beginning(SIZES[preset.size], begin)
@@ -307,7 +297,7 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
             beside.join()
     except KeyboardInterrupt:
         if beside is not None and beside.pid is not None and beside.is_alive():
-            os.kill(beside.pid, signal.SIGINT)  # a terminal tells both, `kill` only this one
+            os.kill(beside.pid, signal.SIGINT)  # Ctrl-C in a terminal reaches both processes, `kill` only this one
         raise
     if beside is None:
         train_drafter(preset, out, clips, report, None, begin)
@@ -319,6 +309,6 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
     return export(preset, out, out / "pair")
 
 
-def _truth(preset: Preset, out: Path, begin: Path | None) -> None:
+def _truth(preset: PairPreset, out: Path, begin: Path | None) -> None:
     torch.set_num_threads(1)
     train_drafter(preset, out, Clips(out / "clips"), lambda name, progress, figures: None, None, begin)

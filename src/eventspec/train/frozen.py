@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eventspec.models.video_llava import VideoLlava
-from eventspec.train.data import Branch, Packed, Questions, pack
+from eventspec.train.data import Branch, Clips, Index, Packed, Questions, drawn
 from eventspec.train.losses import answer_loss, distillation_loss
-from eventspec.train.models import autocast, through
+from eventspec.train.models import autocast, read_branches
+
+Branches = list[list[Branch]]
+"""Of each recording of a batch."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,16 @@ class Said:
         return list((self.logits[kept].argmax(-1) == self.labels[kept]).split(self.lengths))
 
     def accepted_share(self) -> Tensor:
-        """Of the answers' tokens, how many a chain drafted from here would have accepted on average, drawn token by token:
-        the sum over places of the product of the shares of all tokens up to there."""
+        """The share of the answers' tokens that a chain drafted from here would have accepted on average, drawn token by token:
+        the sum over places of the product of the probabilities of all tokens up to there."""
         kept = self.labels >= 0
         logs = self.logits[kept].float().log_softmax(-1).gather(-1, self.labels[kept][:, None])[:, 0]
         paths = [part.cumsum(0).exp() for part in logs.split(self.lengths)]
         return torch.cat(paths).mean()
 
 
-Saying = Callable[[np.ndarray[Any, Any], list[list[Branch]]], Said]
-"""What somebody says of branches about recordings by number."""
+Saying = Callable[[Index, Branches], Said]
+"""What a model says of branches about recordings by number."""
 
 
 class FrozenTarget:
@@ -63,19 +65,15 @@ class FrozenTarget:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self.model.language.embed.weight.device
 
-    def reads(self, visual: Tensor, branches: list[list[Branch]]) -> Said:
-        """Visual rows [B, T, D], and for each of the recordings branches that carry its own logits."""
-        language, before = self.model.language, self.questions.prefix()
-        prefix = len(before) + visual.shape[1]
-        packed = pack(branches, prefix)
-        hidden = through(language, before, visual, packed, torch.arange(prefix), prefix)
-        return self.said(language.logits(hidden[:, prefix:]), packed, branches)
+    def reads(self, visual: Tensor, branches: Branches) -> Said:
+        """Visual rows [B, T, D], and for each of the recordings branches that carry the target's logits."""
+        hidden, packed = read_branches(self.model.language, self.questions, visual, branches)
+        return self.said(self.model.language.logits(hidden), packed, branches)
 
-    def said(self, logits: Tensor, packed: Packed, branches: list[list[Branch]]) -> Said:
-        """Somebody's logits [B, R, V] on the rows of packed branches, beside its own."""
+    def said(self, logits: Tensor, packed: Packed, branches: Branches) -> Said:
+        """Another model's logits [B, R, V] on the rows of packed branches, beside the target's."""
         assert packed.teacher_ids is not None and packed.teacher_logs is not None
         teacher = packed.teacher_ids.to(self.device), packed.teacher_logs.to(self.device)
         lengths = tuple(len(branch.answer) for known in branches for branch in known)
@@ -83,8 +81,8 @@ class FrozenTarget:
 
     @torch.no_grad()
     def agreement(self, saying: Saying, answers: Mapping[int, list[Branch]], packed: int) -> dict[str, float]:
-        """Over answers to recordings by number, with what somebody says of them: shares of the target's tokens that come first
-        behind its own, tokens of an answer up to the first that does not (what a chain drafted ahead would have accepted), and
+        """Over answers to recordings by number, with what `saying` gives: the share of the target's tokens that come first
+        after its own, tokens of an answer up to the first that does not (what a chain drafted ahead would have accepted), and
         the share of answers that come out whole."""
         found: list[list[bool]] = []
         for number, branches in sorted(answers.items()):
@@ -100,3 +98,27 @@ class FrozenTarget:
             "answers": sum(map(all, found)) / len(found),
             "n_answers": len(found),
         }
+
+
+class AnswerTraining(nn.Module):
+    """A model that learns to say what a frozen target says of clips, `packed` answers about each at once."""
+
+    def __init__(self, target: FrozenTarget, clips: Clips, answers: Mapping[int, list[Branch]], packed: int) -> None:
+        super().__init__()
+        self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
+        self.rng = np.random.default_rng(0)
+
+    def said(self, clips: Clips, index: Index, branches: Branches) -> Said:
+        """What the model says at the tokens of the target's answers."""
+        raise NotImplementedError
+
+    def losses(self, index: Index, progress: float) -> dict[str, Tensor]:
+        """teacher: cross-entropy with the target's own distribution; `_accuracy`: how often its own token comes first."""
+        branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
+        with autocast(self.target.device):
+            said = self.said(self.clips, index, branches)
+            return {"teacher": said.teacher_loss(), "_accuracy": said.accuracy()}
+
+    def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
+        """As `FrozenTarget.agreement`, on held-out clips."""
+        return self.target.agreement(lambda index, branches: self.said(clips, index, branches), answers, self.packed)

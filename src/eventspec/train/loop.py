@@ -1,9 +1,8 @@
 """One training loop for every recipe: a time budget, warm-up and cosine, checkpoints that resume, and a loss that may
 not be NaN.
 
-The budget is trained seconds, added up over interruptions: on a CPU the seconds this process really had of it, on a GPU wall
-time. So a run that is stopped, paused or crowded out ends where an unbroken one does. Of several processes the slowest counts,
-step by step, so that all stop at the same one.
+The budget is trained seconds (`trained_clock`), added up over interruptions: a run that is stopped, paused or crowded out ends
+where an unbroken one does. Of several processes the slowest counts, step by step, so that all stop at the same one.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +24,9 @@ from eventspec.core import BadInput, EventspecError
 from eventspec.files import write_text
 from eventspec.train.processes import ALONE, Processes
 
+Batch = TypeVar("Batch")
+Losses = Callable[[Batch, float], dict[str, Tensor]]
+"""(batch, progress) -> named losses."""
 Report = Callable[[str, float, dict[str, float]], None]
 """Called with the stage's name, progress in [0, 1] and smoothed figures."""
 
@@ -73,7 +75,7 @@ def half_precision() -> bool:
         return False
 
 
-class Checkpoint:
+class StageState:
     """The state of one stage in `folder/NAME.pt`, written beside and renamed; loaded without executing anything."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -81,8 +83,8 @@ class Checkpoint:
         folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, model: nn.Module, optimiser: torch.optim.Optimizer | None, seconds: float, steps: int) -> None:
-        state = {"model": model.state_dict(), "seconds": seconds, "steps": steps}
-        state["optimiser"] = optimiser.state_dict() if optimiser else None
+        own = optimiser.state_dict() if optimiser else None
+        state = {"model": model.state_dict(), "optimiser": own, "seconds": seconds, "steps": steps}
         part = self.path.with_suffix(".part")
         torch.save(state, part)
         part.rename(self.path)
@@ -104,11 +106,11 @@ class Checkpoint:
                 optimiser.load_state_dict(state["optimiser"])
             return float(state["seconds"]), int(state["steps"])
         except (RuntimeError, ValueError, KeyError, TypeError, EOFError, OSError, UnpicklingError):
-            raise BadInput(f"{self.path} is damaged, or of other models: remove it to train that stage anew") from None
+            raise BadInput(f"{self.path} is damaged, or of other models: remove it to train that stage again") from None
 
 
 def same_run(out: Path, what: Mapping[str, object]) -> None:
-    """BadInput when a folder holds an earlier run of something else, or run.json is damaged."""
+    """BadInput when a folder holds an earlier run with other settings, or run.json is damaged."""
     path = out / "run.json"
     if not path.exists():
         return
@@ -124,7 +126,7 @@ def same_run(out: Path, what: Mapping[str, object]) -> None:
 
 
 def note_run(out: Path, what: Mapping[str, object]) -> None:
-    """As `same_run`; what the run is of is written there the first time."""
+    """As `same_run`; the settings are written there the first time."""
     same_run(out, what)
     out.mkdir(parents=True, exist_ok=True)
     if not (path := out / "run.json").exists():
@@ -142,14 +144,61 @@ def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
     ]
 
 
-class _Log:
-    """Smoothed figures of a stage, told and appended to `folder/NAME.jsonl` every 20 steps, and written to `folder/tensorboard`
-    where TensorBoard is installed; there a stage that goes on leaves out what came behind the checkpoint."""
+def append_row(path: Path, row: Mapping[str, object]) -> None:
+    """One more JSON object in a file that has one a line."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
-    def __init__(self, folder: Path, stage: Stage, report: Report, scalars: Any) -> None:
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The last of such a file's objects."""
+    row: dict[str, Any] = json.loads(path.read_text().splitlines()[-1])
+    return row
+
+
+class Calibration:
+    """What `measured` gives on held-out recordings while a stage learns, every so many steps, a row each in `log`."""
+
+    def __init__(self, measured: Callable[[], Mapping[str, Any]], log: Path, every: int = 0) -> None:
+        self.measured, self.log, self.every = measured, log, every
+
+    def note(self, where: Mapping[str, float]) -> dict[str, Any]:
+        """Measure now; step -1 is the end."""
+        row = {**where, **self.measured()}
+        append_row(self.log, row)
+        return row
+
+    def note_first(self) -> dict[str, Any]:
+        """What was measured before the first step."""
+        if not self.log.exists():
+            self.note({"step": 0})
+        row: dict[str, Any] = json.loads(self.log.read_text().splitlines()[0])
+        return row
+
+    def noting(self, report: Report) -> Report:
+        """`report`, with the measurements."""
+
+        def report_step(name: str, progress: float, figures: dict[str, float]) -> None:
+            if figures.get("step", 1) % self.every == 0:
+                self.note({"step": figures["step"], "progress": round(progress, 4)})
+            report(name, progress, figures)
+
+        return report_step
+
+
+class _Log:
+    """Smoothed figures of a stage, reported and appended to `folder/NAME.jsonl` every 20 steps, and written to
+    `folder/tensorboard/NAME` where TensorBoard is installed: there a resumed stage drops what came after its checkpoint."""
+
+    def __init__(self, folder: Path, stage: Stage, report: Report, steps: int | None) -> None:
         self.path, self.stage, self.report = folder / f"{stage.name}.jsonl", stage, report
         self.smooth: dict[str, float] = {}
-        self.scalars = scalars  # TensorBoard's writer, or None
+        self.scalars: Any = None
+        if steps is not None:  # the import takes seconds: not while a stage's time runs
+            with suppress(ImportError):
+                from torch.utils.tensorboard import SummaryWriter
+
+                self.scalars = SummaryWriter(folder / "tensorboard" / stage.name, purge_step=steps + 1, flush_secs=30)
 
     def add(self, figures: Mapping[str, float], steps: int, seconds: float) -> None:
         for name, figure in figures.items():
@@ -157,27 +206,15 @@ class _Log:
         if steps % 20:
             return
         self.report(self.stage.name, seconds / self.stage.seconds, {**self.smooth, "step": steps})
-        row = {"step": steps, "seconds": round(seconds, 1), **{name: round(value, 4) for name, value in self.smooth.items()}}
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        smooth = {name: round(value, 4) for name, value in self.smooth.items()}
+        append_row(self.path, {"step": steps, "seconds": round(seconds, 1), **smooth})
         if self.scalars is not None:
             for name, value in self.smooth.items():
                 self.scalars.add_scalar(name.lstrip("_"), value, steps)
 
     def close(self) -> None:
-        """Write what TensorBoard's writer still holds."""
         if self.scalars is not None:
             self.scalars.close()
-
-
-def _scalars(folder: Path, steps: int) -> object:
-    """TensorBoard's writer from a step on, None where it is not installed. Its import takes seconds: not while a stage's time
-    runs."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(folder, purge_step=steps + 1, flush_secs=30)
 
 
 def total(losses: Mapping[str, Tensor]) -> Tensor:
@@ -188,25 +225,24 @@ def total(losses: Mapping[str, Tensor]) -> Tensor:
 def run_stage(
     stage: Stage,
     model: nn.Module,
-    batches: Iterable[object],
-    losses: Callable[[object, float], dict[str, Tensor]],
+    batches: Iterable[Batch],
+    losses: Losses[Batch],
     folder: Path,
     report: Report,
     clipped: Sequence[nn.Module] = (),
     processes: Processes = ALONE,
 ) -> None:
-    """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised, names
-    that begin with `_` are only reported. Parts without a gradient have left it already. `clipped`: parts whose gradients are
-    clipped each for itself, not all at once. Of several `processes`, each with batches of its own, the first one saves and
-    reports; TrainingFailed comes to all of them at the same step."""
+    """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised (where
+    none has a gradient, backward was run already), names that begin with `_` are only reported. `clipped`: modules whose
+    gradients are clipped each for itself. Of several `processes`, each with batches of its own, the first one saves and
+    reports; TrainingFailed is raised in all of them at the same step."""
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
-    checkpoint = Checkpoint(folder, stage.name)
+    checkpoint = StageState(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
-    curves = processes.first and seconds < stage.seconds
-    log = _Log(folder, stage, report, _scalars(folder / "tensorboard" / stage.name, steps) if curves else None)
+    log = _Log(folder, stage, report, steps if processes.first and seconds < stage.seconds else None)
     processes.begin(model)
     saved, last = seconds, trained_clock()
-    with closing(log), _kept_when_interrupted(lambda: checkpoint.save(model, optimiser, seconds, steps), processes):
+    with closing(log), _saved_when_interrupted(lambda: checkpoint.save(model, optimiser, seconds, steps), processes):
         for batch in batches:
             if seconds >= stage.seconds:
                 break
@@ -229,7 +265,7 @@ def run_stage(
                 log.add(figures, steps, seconds)
                 for share in stage.snapshots:
                     if progress < share <= seconds / stage.seconds:
-                        Checkpoint(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
+                        StageState(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
             if seconds - saved > stage.save_every:
                 if processes.first:
                     checkpoint.save(model, optimiser, seconds, steps)
@@ -241,7 +277,7 @@ def run_stage(
 
 
 @contextmanager
-def _kept_when_interrupted(save: Callable[[], None], processes: Processes) -> Iterator[None]:
+def _saved_when_interrupted(save: Callable[[], None], processes: Processes) -> Iterator[None]:
     """Ctrl-C loses none of the steps that were taken."""
     try:
         yield
@@ -251,8 +287,8 @@ def _kept_when_interrupted(save: Callable[[], None], processes: Processes) -> It
         raise
 
 
-def _require_numbers(figures: Mapping[str, float], norms: Sequence[Tensor], steps: int, checkpoint: Checkpoint) -> None:
-    """TrainingFailed when the loss or a gradient is none; before the step, so that no such state is ever saved."""
+def _require_numbers(figures: Mapping[str, float], norms: Sequence[Tensor], steps: int, checkpoint: StageState) -> None:
+    """TrainingFailed when the loss or a gradient is NaN or infinite; before the step, so that such a state is never saved."""
     loss = sum(figure for name, figure in figures.items() if not name.startswith("_"))
     norm = float(torch.stack([norm.float() for norm in norms]).sum())
     if math.isfinite(loss) and math.isfinite(norm):

@@ -6,27 +6,24 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from tokenizers import Tokenizer
-from torch import Tensor, nn
 
 from eventspec.core import BadInput
-from eventspec.files import write_text
-from eventspec.models.embedded import BOS, EOS, PAD, pixels_from_classes
+from eventspec.models.embedded import TOKENS, pixels_from_classes
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
 from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answered import Preset, answered
-from eventspec.train.data import WORKERS, Branch, Clips, Questions, drawn, pack
-from eventspec.train.frozen import FrozenTarget, Said
-from eventspec.train.loop import Checkpoint, Report, Stage, note_run, run_stage
-from eventspec.train.models import Sampler, autocast, through
+from eventspec.train.answered import TrainingPreset, answered, changed_copy
+from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions
+from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
+from eventspec.train.loop import Calibration, Report, Stage, StageState, note_run, run_stage
+from eventspec.train.models import Sampler, read_branches
 
 NAME = "lora"
 """What a pair calls the drafter with the updates."""
@@ -39,13 +36,13 @@ LARGEST = 1024
 
 
 PRESETS = {
-    "cpu": Preset(1500, 64, Stage(NAME, 240, 2e-3, 8), 6),
-    "smoke": Preset(4, 2, Stage(NAME, 2, 2e-3, 2), 2),
+    "cpu": TrainingPreset(1500, 64, Stage(NAME, 240, 2e-3, 8), 6),
+    "smoke": TrainingPreset(4, 2, Stage(NAME, 2, 2e-3, 2), 2),
 }
 
 
 def check_rank(rank: int) -> int:
-    """The rank itself; BadInput for one that is none."""
+    """The rank itself; BadInput outside 1 to LARGEST."""
     if not 1 <= rank <= LARGEST:
         raise BadInput(f"rank {rank} is none: low-rank updates have a rank of 1 to {LARGEST}")
     return rank
@@ -57,8 +54,8 @@ def check_peft() -> None:
         raise BadInput("low-rank updates need peft: pip install 'eventspec[lora]'")
 
 
-class LowRankTraining(nn.Module):
-    """An event drafter with low-rank updates of its language model, and their loss on a batch of clips."""
+class LowRankTraining(AnswerTraining):
+    """An event drafter with low-rank updates of its language model."""
 
     def __init__(
         self,
@@ -71,44 +68,23 @@ class LowRankTraining(nn.Module):
     ) -> None:
         from peft import LoraConfig, LoraModel  # takes seconds
 
-        super().__init__()
+        super().__init__(target, clips, answers, packed)
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=UPDATED)
         self.updates = LoraModel(drafter.train().requires_grad_(False), config, NAME)
         # In a list: it is the module that the updates wrap, and saved with them.
         self._drafter = [drafter]
-        self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
-        self.rng = np.random.default_rng(0)
 
     @property
     def learned(self) -> int:
         """How many parameters the updates have."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
 
-    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
-        """teacher: cross-entropy with the target's own distribution; `_accuracy`: how often its own token comes first."""
-        assert isinstance(index, np.ndarray)
-        branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
-        with autocast(self.target.device):
-            said = self.said(self.clips, index, branches)
-            return {"teacher": said.teacher_loss(), "_accuracy": said.accuracy()}
-
-    def said(self, clips: Clips, index: np.ndarray[Any, Any], branches: list[list[Branch]]) -> Said:
-        """What the event drafter says behind the tokens of the target's answers, from a recording's events."""
-        drafter, before = self._drafter[0], self.target.questions.prefix()
+    def said(self, clips: Clips, index: Index, branches: Branches) -> Said:
+        drafter = self._drafter[0]
         with torch.no_grad():
             visual = drafter.encode(pixels_from_classes(clips.column("classes", index).flatten(0, 1)).to(self.target.device))
-        prefix = len(before) + visual.shape[1]
-        packed = pack(branches, prefix)
-        hidden = through(drafter.language, before, visual, packed, torch.arange(prefix), prefix)
-        return self.target.said(drafter.language.logits(hidden[:, prefix:]), packed, branches)
-
-    def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
-        """As `FrozenTarget.agreement`, on held-out clips."""
-
-        def saying(index: np.ndarray[Any, Any], branches: list[list[Branch]]) -> Said:
-            return self.said(clips, index, branches)
-
-        return self.target.agreement(saying, answers, self.packed)
+        hidden, packed = read_branches(drafter.language, self.target.questions, visual, branches)
+        return self.target.said(drafter.language.logits(hidden), packed, branches)
 
     def merged(self) -> EventGpt:
         """The event drafter with its updates in its weights, on the CPU; this training is over then."""
@@ -126,36 +102,31 @@ def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, wor
     between = {"target": fingerprint(target.language), "drafter": fingerprint(drafter)}
     note_run(out, {**between, "preset": preset_name, "rank": check_rank(rank)})
     clips, answers = answered(folder, out, "train", preset.answered, report, workers)
-    held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
+    held_out = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
     for model in (target, drafter):
         model.to("cuda" if torch.cuda.is_available() else "cpu")
-    frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(folder / "tokenizer.json"))))
+    frozen = FrozenTarget(target, Questions.of_pair(folder))
     training = LowRankTraining(frozen, drafter, rank, clips, answers, preset.packed).to(frozen.device)
-    log = out / f"{NAME}-calibration.jsonl"
-    if not log.exists():
-        write_text(log, json.dumps(training.agreement(held_out, wanted)) + "\n")
-    before = json.loads(log.read_text().splitlines()[0])
+    calibration = Calibration(partial(training.agreement, *held_out), out / f"{NAME}-calibration.jsonl")
+    before = calibration.note_first()
     sampler = Sampler(clips, preset.stage.batch, 700, sorted(answers))
     run_stage(preset.stage, training, sampler, training.losses, out, report)
-    Checkpoint(out, preset.stage.name).require(training)
-    after = training.agreement(held_out, wanted)
-    write_text(log, "".join(json.dumps(figures) + "\n" for figures in (before, after)))
-    about = {"before": before, "calibration": after, "rank": rank, "parameters": training.learned}
+    StageState(out, preset.stage.name).require(training)
+    after = calibration.note({"step": -1})
+    figures = ({name: row[name] for name in row if name != "step"} for row in (before, after))
+    about = {**dict(zip(("before", "calibration"), figures, strict=True)), "rank": rank, "parameters": training.learned}
     about |= {"seconds": preset.stage.seconds, "torch": torch.__version__}
     return export(folder, training.merged(), about, out)
 
 
 def export(folder: Path, drafter: EventGpt, about: Mapping[str, Any], out: Path) -> Path:
     """A copy of the pair with the drafter in it, in the place of an earlier one of low rank."""
-    part = out / ".pair.part"
-    shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(folder, part)
-    shutil.rmtree(part / FOLDER, ignore_errors=True)
-    save_eventgpt(drafter, part / FOLDER, {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD})
-    shutil.copy(part / "tokenizer.json", part / FOLDER / "tokenizer.json")
-    (part / FOLDER / FIGURES).write_text(json.dumps(about) + "\n")
-    PairFile.read(part).listing("drafters", NAME, FOLDER).write()
-    shutil.rmtree(out / "pair", ignore_errors=True)
-    part.rename(out / "pair")
+    with changed_copy(folder, out) as part:
+        place = part / FOLDER
+        shutil.rmtree(place, ignore_errors=True)
+        save_eventgpt(drafter, place, TOKENS)
+        shutil.copy(part / "tokenizer.json", place / "tokenizer.json")
+        (place / FIGURES).write_text(json.dumps(about) + "\n")
+        PairFile.read(part).listing("drafters", NAME, FOLDER).write()
     return out / "pair"

@@ -31,10 +31,10 @@ class Grounding(nn.Module):
         logits = head(hidden).float().split(GROUNDS, -1)
         target = labels.flatten(-2).movedim(-2, 0).long()
         parts = []
-        for number, scores in enumerate(logits):
-            weight = torch.ones(GROUNDS[number], device=scores.device)
+        for scores, plane in zip(logits, target, strict=True):
+            weight = torch.ones(scores.shape[-1], device=scores.device)
             weight[0] = BACKGROUND_WEIGHT
-            parts.append(F.cross_entropy(scores.flatten(0, -2), target[number].flatten(), weight))
+            parts.append(F.cross_entropy(scores.flatten(0, -2), plane.flatten(), weight))
         return torch.stack(parts).mean()
 
     def clip_loss(self, hidden: Tensor, facts: list[Facts]) -> Tensor:

@@ -1,10 +1,9 @@
-"""The weights of a mixture, fitted on calibration questions: every node that was drafted behind what the target said is right
-or wrong, and a logistic model learns from who named it how surely."""
+"""The weights of a mixture, fitted on calibration questions: every node that was drafted after what the target said is right or
+wrong, and a logistic model learns from which drafters named it and how surely."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from eventspec.align.acceptance import reliability
+from eventspec.align.acceptance import fit_logistic, reliability
 from eventspec.align.substitute import LONGEST
 from eventspec.ask import generate
 from eventspec.core import BadInput, Budget, Drafter, Proposal, Round
@@ -38,6 +36,7 @@ from eventspec.recordings.qa import Question
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import every_wording
 from eventspec.scenes.writer import as_recording
+from eventspec.train.answered import changed_copy
 from eventspec.train.loop import Report
 
 PRESETS = {"cpu": 200, "smoke": 16}
@@ -50,7 +49,7 @@ LEAST = 500
 
 
 class Watched:
-    """A merge that remembers every union it was asked for."""
+    """A merge that remembers every union it was given."""
 
     def __init__(self, merge: Merge) -> None:
         self.merge = merge
@@ -63,7 +62,8 @@ class Watched:
 
 @dataclass(frozen=True)
 class Judged:
-    """Nodes whose parent the target said, of a union: who named what, and whether the target said it too, bool [U]."""
+    """Nodes whose parent the target said, of a union: which drafter named what, and whether the target said it too, bool
+    [U]."""
 
     names: tuple[str, ...]
     features: np.ndarray[Any, np.dtype[np.float64]]
@@ -85,8 +85,8 @@ class Judged:
 
 
 def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, count: int) -> Iterator[Judged]:
-    """What the drafters of method hybrid say to questions, in the places where they are asked: all of them to one question,
-    texts alone to the next, since behind the prefill either may be what is worth its cost."""
+    """What the drafters of method hybrid draft for questions, where they are called: all of them for one question, texts alone
+    for the next, since after the prefill either may be worth its cost."""
     method = pair.method(HYBRID)
     watched = Watched(method.drafts.merge)
     watching = [
@@ -104,40 +104,26 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
         report("questions", (number + 1) / count, {})
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
-def fitted(rows: Sequence[Judged], penalty: float = 1.0) -> Mixture:
+def fitted(rows: Sequence[Judged]) -> Mixture:
     """The weights under which what was judged is most likely, with a small Gaussian prior around those that take the drafters'
-    own probabilities as they are. BadInput where there is too little to learn from."""
+    own probabilities as they are. BadInput where there are too few to learn from."""
     names = tuple(dict.fromkeys(name for row in rows for name in row.names))
     count = sum(len(row.right) for row in rows)
     if count < LEAST:
         raise BadInput(f"{count} drafted tokens are too few to fit a mixture on, {LEAST} are needed: give more questions")
-    features = np.zeros((count, len(names), 4))
-    at = 0
+    features, at = np.zeros((count, len(names), 4)), 0
     for row in rows:
         features[at : at + len(row.right), [names.index(name) for name in row.names]] = row.features
         at += len(row.right)
-    x, y = torch.from_numpy(features), torch.from_numpy(np.concatenate([row.right for row in rows])).double()
-    begin = torch.tensor([[0.0, 1.0, 0.0, -1.0]], dtype=torch.float64).expand(len(names), 4)
-    weights, bias = begin.clone().requires_grad_(), torch.zeros((), dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weights, bias], max_iter=200, line_search_fn="strong_wolfe")
-
-    def loss() -> torch.Tensor:
-        optimiser.zero_grad()
-        odds = bias + (x * weights).sum((1, 2))
-        found = torch.nn.functional.binary_cross_entropy_with_logits(odds, y, reduction="sum")
-        whole = found + penalty * ((weights - begin) ** 2).sum()
-        whole.backward()
-        return whole
-
-    optimiser.step(loss)
-    found = [SourceWeights(*row) for row in weights.detach().tolist()]
-    return Mixture(dict(zip(names, found, strict=True)), float(bias.detach()))
+    right = np.concatenate([row.right for row in rows])
+    prior = np.tile([0.0, 1.0, 0.0, -1.0], len(names))
+    weights, bias = fit_logistic(features.reshape(count, -1), right, prior)
+    sources = [SourceWeights(*weights[at : at + 4]) for at in range(0, len(weights), 4)]
+    return Mixture(dict(zip(names, sources, strict=True)), bias)
 
 
 def rounds_of(pair: Pair, mixture: Mixture, asked: Sequence[tuple[Recording, str]], report: Report) -> dict[str, Rounds]:
-    """What rounds behind the head start gave, in method hybrid and in the same without events, with all drafters, with texts
+    """What rounds after the head start gave, in method hybrid and in the same without events, with all drafters, with texts
     alone, and with models and what they wrote."""
     found, some = dict[str, Rounds](), list[tuple[str, tuple[Drafter, ...]]]()
     for name in [name for name in (HYBRID, BLIND) if name in pair.methods]:
@@ -171,12 +157,6 @@ def street(clips: int, seed: int, split: str = "calibration") -> Iterator[tuple[
             yield as_recording(clip, f"clip {index}"), every[place].question
 
 
-def recorded(questions: Sequence[Question]) -> Iterator[tuple[Recording, str]]:
-    """Questions of a qa.jsonl."""
-    for question in questions:
-        yield Recording.open(question.recording), question.question
-
-
 def train(where: str, preset: str, out: Path, report: Report, questions: Sequence[Question] | None = None) -> Path:
     """Fit the mixture of a pair and write OUT/pair: the pair with mixture.json, and mixture-report.json with reliability before
     and after, by drafter, of every second question, which the reported fit did not see."""
@@ -185,7 +165,9 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
     count = len(questions) if questions is not None else ASKED * PRESETS[preset]
 
     def asked() -> Iterator[tuple[Recording, str]]:
-        return recorded(questions) if questions is not None else street(PRESETS[preset], 0)
+        if questions is None:
+            return street(PRESETS[preset], 0)
+        return ((Recording.open(question.recording), question.question) for question in questions)
 
     with pair:
         rows = list(judged(pair, asked(), report, count))
@@ -194,12 +176,8 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
     half = fitted(rows[::2])
     held_out = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
     about = report_of(half, held_out)
-    part = out / ".pair.part"
-    shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(folder, part)
-    replace(whole, rounds=rounds).save(PairFile.read(part).place("mixture"))
-    shutil.rmtree(out / "pair", ignore_errors=True)
-    part.rename(out / "pair")
+    with changed_copy(folder, out) as part:
+        replace(whole, rounds=rounds).save(PairFile.read(part).place("mixture"))
     write_text(out / "mixture-report.json", json.dumps({"questions": count, **about}, indent=1) + "\n")
     return out / "pair"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from eventspec.models.eventgpt import EventGpt
 from eventspec.models.pixels import normalised
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama
-from eventspec.train.data import Branch, Clips, Packed, Questions, augment_events, augment_frames, drawn, pack
+from eventspec.train.data import Branch, Clips, Index, Packed, Questions, augment_events, augment_frames, drawn, pack
 from eventspec.train.loop import half_precision
 from eventspec.train.losses import Grounding, answer_loss, distillation_loss
 from eventspec.train.processes import ALONE, Processes
@@ -35,7 +34,7 @@ class Sampler:
                 f"{clips.folder}: {len(only)} clips to train on are fewer than {processes.count} x {batch}, a step's"
             )
 
-    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
+    def __iter__(self) -> Iterator[Index]:
         while True:
             self.clips.refresh()
             order = self.rng.permutation(self.only if self.only is not None else len(self.clips))
@@ -44,21 +43,29 @@ class Sampler:
                 yield order[at : at + self.batch]
 
 
-class TargetTraining(nn.Module):
-    """The target and its grounding heads, and the loss of a batch."""
+class GroundedTraining(nn.Module):
+    """A model of the pair and its grounding heads, and the loss of a batch with `packed` questions about each recording."""
 
-    def __init__(self, size: Size, questions: Questions, clips: Clips, packed: int = 6, seed: int = 0) -> None:
+    packed = 6
+
+    def __init__(self, model: VideoLlava | EventGpt, questions: Questions, clips: Clips, seed: int) -> None:
         super().__init__()
-        self.model = VideoLlava(size.target)
-        config = self.model.config
+        self.model, config = model, model.config
         self.heads = Grounding(config.vision.hidden_size, config.language.hidden_size)
         initialise(self)
-        self.packed, self.questions, self.clips = packed, questions, clips
-        self.rng = np.random.default_rng(seed)
+        self.questions, self.clips, self.rng = questions, clips, np.random.default_rng(seed)
 
-    def tower_losses(self, index: object, progress: float) -> dict[str, Tensor]:
+
+class TargetTraining(GroundedTraining):
+    """The target in training."""
+
+    model: VideoLlava
+
+    def __init__(self, size: Size, questions: Questions, clips: Clips) -> None:
+        super().__init__(VideoLlava(size.target), questions, clips, 0)
+
+    def tower_losses(self, index: Index, progress: float) -> dict[str, Tensor]:
         """Tower alone: one random frame a clip, dense labels."""
-        assert isinstance(index, np.ndarray)
         frame = int(self.rng.integers(8))
         pixels = self.frames(index, [frame]).flatten(0, 1)
         labels = self.clips.column("frame_labels", index)[:, frame].to(pixels.device)
@@ -67,15 +74,14 @@ class TargetTraining(nn.Module):
             loss = self.heads.patch_loss(self.heads.patches, features, labels)
         return {"patches": loss}
 
-    def frames(self, index: np.ndarray[Any, Any], chosen: list[int]) -> Tensor:
+    def frames(self, index: Index, chosen: list[int]) -> Tensor:
         """Augmented, normalised frames float [B, K, 3, 112, 112]."""
         frames = self.clips.column("frames", index)[:, chosen]
         return normalised(augment_frames(frames, self.rng)).to(next(self.parameters()).device)
 
-    def joint_losses(self, index: object, counts: tuple[int, ...], progress: float) -> dict[str, Tensor]:
+    def joint_losses(self, index: Index, progress: float, counts: tuple[int, ...]) -> dict[str, Tensor]:
         """Some of 8 frames at their true positions, questions packed behind them. How many is drawn from `counts`: a model
-        that has only ever seen four starts anew when it is given eight."""
-        assert isinstance(index, np.ndarray)
+        that has only seen four starts from scratch when it is given eight."""
         model, size = self.model, self.model.config.vision.tokens
         count = counts[int(self.rng.integers(len(counts)))]
         chosen = sorted(self.rng.permutation(8)[:count].tolist())
@@ -101,22 +107,16 @@ class TargetTraining(nn.Module):
         return {"answer": answer, "dense": dense * (seen + read + clip), "_accuracy": accuracy, "_patches": seen, "_clip": clip}
 
 
-class DrafterTraining(nn.Module):
-    """The drafter and its grounding heads, and the loss of a batch."""
+class DrafterTraining(GroundedTraining):
+    """The drafter in training, on the right answers, or on the target's own where `answers` holds them."""
 
-    def __init__(self, size: Size, questions: Questions, clips: Clips, packed: int = 6, seed: int = 1) -> None:
-        super().__init__()
-        self.model = EventGpt(size.drafter)
-        config = self.model.config
-        self.heads = Grounding(config.vision.hidden_size, config.language.hidden_size)
-        initialise(self)
-        self.packed, self.questions, self.clips = packed, questions, clips
-        self.rng = np.random.default_rng(seed)
+    model: EventGpt
+
+    def __init__(self, size: Size, questions: Questions, clips: Clips) -> None:
+        super().__init__(EventGpt(size.drafter), questions, clips, 1)
         self.answers: dict[int, list[Branch]] = {}
 
-    def losses(self, index: object, progress: float) -> dict[str, Tensor]:
-        """Right answers, or the target's own where `answers` holds them."""
-        assert isinstance(index, np.ndarray)
+    def losses(self, index: Index, progress: float) -> dict[str, Tensor]:
         model, config = self.model, self.model.config
         facts = [self.clips.facts(int(i)) for i in index]
         before = self.questions.prefix()
@@ -153,6 +153,15 @@ class DrafterTraining(nn.Module):
         if index in self.answers:
             return drawn(self.answers[index], self.packed, self.rng)
         return self.questions.draw(self.clips.facts(index), self.packed, self.rng)
+
+
+def read_branches(language: Llama, questions: Questions, visual: Tensor, branches: list[list[Branch]]) -> tuple[Tensor, Packed]:
+    """Outputs float [B, R, D] of a language model at the rows of packed branches, after the prefix text and visual rows [B, T,
+    D]; and the packed branches."""
+    before = questions.prefix()
+    prefix = len(before) + visual.shape[1]
+    packed = pack(branches, prefix)
+    return through(language, before, visual, packed, torch.arange(prefix), prefix)[:, prefix:], packed
 
 
 def through(language: Llama, before: list[int], visual: Tensor, packed: Packed, positions: Tensor, full: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Heads for a target of one's own: any checkpoint folder, questions about any recordings, the target's own answers."""
+"""Heads for any target: a checkpoint folder, questions about recordings, the target's own answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +23,10 @@ from eventspec.models.session import LanguageTarget
 from eventspec.pairs import Pair, load_folders
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
+from eventspec.train.data import Index
 from eventspec.train.distillation import layers_read
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
-from eventspec.train.loop import Report, note_run, same_run
+from eventspec.train.loop import Report, last_row, note_run, same_run
 from eventspec.train.recorded import Answers, Example, RecordedBatches, target_answers
 
 JUDGED = 8
@@ -72,14 +72,12 @@ def train(
     used = tuple(sorted({token for example in learned for token in example.answer}))
     heads = new_heads(names, TargetSizes(ends.config, used, frame))
     sources = [RecordedBatches(pair.parts.target, ends, part, text_ids) for part in (learned, judged)]
-    stage = preset.stage
-    stage = replace(stage, batch=min(stage.batch, len(learned)))
+    stage = replace(preset.stage, batch=min(preset.stage.batch, len(learned)))
     batches = shuffled(len(learned), stage.batch)
     rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report)
     save_all(heads, rates, out / "heads", ends)
-    calibration = json.loads((out / "calibration.jsonl").read_text().splitlines()[-1])
     about = {
-        "calibration": calibration,
+        "calibration": last_row(out / "calibration.jsonl"),
         "answers": len(answers),
         "too_short": len(asked) - len(answers),
         "judged": len(judged),
@@ -111,9 +109,9 @@ def frame_rows(pair: Pair, question: Question) -> int:
     return (end - begin) // target.encoder.frames
 
 
-def shuffled(count: int, batch: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Numbers below `count` in batches, without end, in an order drawn anew every time; what fills no batch waits for
-    another."""
+def shuffled(count: int, batch: int) -> Iterator[Index]:
+    """Numbers below `count` in batches, without end, in an order drawn again every time; the rest that
+    fills no batch is left out."""
     rng = np.random.default_rng(400)
     while True:
         order = rng.permutation(count)

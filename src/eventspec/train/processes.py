@@ -28,7 +28,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and tells."""
+        """Whether this is the process that writes and reports."""
         return self.rank == 0
 
     @property

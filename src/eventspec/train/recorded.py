@@ -1,16 +1,18 @@
-"""What heads learn from on anybody's data: the pass of any target over recordings, and its own answers to questions about
+"""What heads learn from on a user's data: the pass of any target over recordings, and its own answers to questions about
 them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Context, Proposal, Sampling, Target, Trace
@@ -21,7 +23,8 @@ from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
-from eventspec.train.loop import Report
+from eventspec.train.data import Index
+from eventspec.train.loop import Report, append_row
 
 SHORTEST = 3
 """Tokens of an answer that anything can be learned from."""
@@ -40,7 +43,7 @@ class Example:
 
 class Answers:
     """Answers of a target (its fingerprint), of up to `longest` tokens, in a file, one JSON object a line; those of another
-    target or length stay there, and are not used. Recordings are known by where they are, however their paths are written."""
+    target or length stay there, and are not used. Recordings are known by their resolved paths."""
 
     def __init__(self, path: Path, target: str, longest: int) -> None:
         self.path, self.longest = path, longest
@@ -72,8 +75,7 @@ class Answers:
         """On disk at once."""
         key = recording, text = _key(question)
         self.known[key] = ids
-        with self.path.open("a") as file:
-            file.write(json.dumps({"recording": recording, "question": text, "answer": ids, **self.of}) + "\n")
+        append_row(self.path, {"recording": recording, "question": text, "answer": ids, **self.of})
 
 
 def _key(question: Question) -> tuple[str, str]:
@@ -120,13 +122,9 @@ class RecordedBatches:
 
     @property
     def target(self) -> LanguageEnds:
-        """As `BatchSource.target`."""
         return self.ends
 
-    def batches(
-        self, numbers: np.ndarray[Any, Any], layers: tuple[int, ...], rng: np.random.Generator
-    ) -> Iterator[TargetBatch]:
-        """As `BatchSource.batches`."""
+    def batches(self, numbers: Index, layers: tuple[int, ...], rng: np.random.Generator) -> Iterator[TargetBatch]:
         with torch.autocast(self.ends.embed.weight.device.type, enabled=False):  # the target computes as when it answers
             alike: dict[tuple[int, int], list[TargetBatch]] = {}
             for number in map(int, numbers):
@@ -151,31 +149,19 @@ class RecordedBatches:
         device, (visual, prefix), asked = prompt.rows.device, prompt.visual, len(prompt.rows)
         said = torch.tensor(answer, device=device)
         rows = torch.cat((prompt.rows, self.ends.embed(said[:-1]).to(prompt.rows.dtype))).float()
-        features = torch.cat((prompt.features, scores.features[1:])).float()
-        length, behind = len(rows), len(rows) - prefix
-        labels = torch.full((behind,), -100, device=device)
+        features = torch.cat((prompt.features, scores.features[1:])).float().chunk(len(taps), 1)
+        length, later = len(rows), len(rows) - prefix
+        labels = torch.full((later,), -100, device=device)
         labels[asked - 1 - prefix :] = said
-        logits = torch.zeros(behind, scores.logits.shape[-1], device=device)
+        logits = torch.zeros(later, scores.logits.shape[-1], device=device)
         logits[asked - 1 - prefix :] = scores.logits.float()
         following = torch.cat((rows[1:], self.ends.embed(said[-1:]).float()))
-        widths = features.chunk(len(taps), 1)
-        mask = torch.ones(behind, length, dtype=torch.bool, device=device).tril_(prefix)
-        order = torch.arange(length, device=device)
+        mask = torch.ones(later, length, dtype=torch.bool, device=device).tril_(prefix)[None, None]
+        order = torch.arange(length, device=device)[None]
         ids = self._ids(example.question, asked, visual, prefix, said)
-        return TargetBatch(
-            rows[None],
-            ids[None],
-            following[None],
-            {tap: part[None] for tap, part in zip(taps, widths, strict=True)},
-            logits[None],
-            order[None],
-            mask[None, None],
-            order[None, :behind],
-            labels[None],
-            visual,
-            prefix,
-            loss_mask_of(labels[None]),
-        )
+        named = {tap: part[None] for tap, part in zip(taps, features, strict=True)}
+        own, known = (rows[None], ids[None], following[None], named, logits[None]), loss_mask_of(labels[None])
+        return TargetBatch(*own, order, mask, order[:, :later], labels[None], visual, prefix, known)
 
     def _opened(self, path: Path) -> Context:
         """The recording as the target sees it; the latest one is kept."""
@@ -194,43 +180,27 @@ class RecordedBatches:
         return found
 
 
+FILLED = {"rows": 0, "ids": 0, "following": 0, "logits": 0, "positions": 0, "offsets": 0, "labels": -100, "loss_mask": 0}
+"""What stands in the rows that a shorter batch gets."""
+
+
 def side_by_side(batches: Sequence[TargetBatch]) -> TargetBatch:
-    """Batches whose visual rows lie in the same place as one, the shorter ones with rows behind that nothing is learned
-    from."""
+    """Batches of one recording each, whose visual rows lie in the same place, as one: the shorter ones get rows that nothing is
+    learned from."""
     first, most = batches[0], max(batch.rows.shape[1] for batch in batches)
     if len(batches) == 1:
         return first
+
+    def column(parts: Iterable[torch.Tensor], filled: float = 0.0) -> torch.Tensor:
+        return pad_sequence([part[0] for part in parts], batch_first=True, padding_value=filled)
+
     missing = [most - batch.rows.shape[1] for batch in batches]
-
-    def column(name: str, axis: int, filled: float) -> torch.Tensor:
-        return torch.cat([padded(getattr(batch, name), axis, by, filled) for batch, by in zip(batches, missing, strict=True)])
-
-    # A row that is added looks at the prefix (one that looks at nothing is no number), and is a question of its own, as in a
-    # packed batch: its offset is 0.
-    masks = [padded(padded(batch.mask, 3, by, False), 2, by, False) for batch, by in zip(batches, missing, strict=True)]
-    mask = torch.cat(masks)
+    mask = torch.cat([pad(batch.mask, (0, by, 0, by)) for batch, by in zip(batches, missing, strict=True)])
     for row, by in enumerate(missing):
+        # A row that is added looks at the prefix: attention of one that looks at nothing is NaN.
         mask[row, :, mask.shape[2] - by :, : first.prefix + 1] = True
-    return TargetBatch(
-        column("rows", 1, 0.0),
-        column("ids", 1, 0),
-        column("following", 1, 0.0),
-        {
-            tap: torch.cat([padded(batch.taps[tap], 1, by, 0.0) for batch, by in zip(batches, missing, strict=True)])
-            for tap in first.taps
-        },
-        column("logits", 1, 0.0),
-        column("positions", 1, 0),
-        mask,
-        column("offsets", 1, 0),
-        column("labels", 1, -100),
-        first.visual,
-        first.prefix,
-        column("loss_mask", 1, False),
-    )
-
-
-def padded(x: torch.Tensor, axis: int, by: int, filled: float) -> torch.Tensor:
-    """`by` more entries on one axis."""
-    shape = (*x.shape[:axis], by, *x.shape[axis + 1 :])
-    return torch.cat((x, x.new_full(shape, filled)), axis) if by else x
+    taps = {tap: column(batch.taps[tap] for batch in batches) for tap in first.taps}
+    columns: dict[str, Any] = {
+        name: column((getattr(batch, name) for batch in batches), filled) for name, filled in FILLED.items()
+    }
+    return replace(first, taps=taps, mask=mask, **columns)

@@ -1,0 +1,110 @@
+"""What makes fewer visual rows of many: dropping, averaging, a strided convolution, and a few learned queries."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from eventspec.nn.first_values import first_values
+
+
+class Pruning(nn.Module):
+    """Keeps one row of `ratio`, at least one: evenly spaced ones; while training, random ones (the paper drops at random)."""
+
+    def __init__(self, ratio: int) -> None:
+        super().__init__()
+        self.ratio = ratio
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., T, 2 D] -> [..., M, 2 D] with M = ceil(T / ratio), and their places."""
+        total = rows.shape[-2]
+        count = -(-total // self.ratio)
+        if self.training:
+            places = torch.randperm(total, device=rows.device)[:count].sort().values
+        else:
+            places = torch.arange(count, device=rows.device) * self.ratio + min(self.ratio, total) // 2
+            places = places.clamp_max(total - 1)
+        return rows[..., places, :], places
+
+
+class Pooling(nn.Module):
+    """The mean of every `ratio` rows; the last group may be shorter. With `frames` > 1 and the rows of a `frame`, first the
+    mean of the same row of so many successive frames: a patch changes less from frame to frame than from one patch to the
+    next."""
+
+    def __init__(self, ratio: int, frames: int = 1, frame: int = 0) -> None:
+        super().__init__()
+        self.ratio, self.frames, self.frame = ratio, frames, frame
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., T, 2 D] -> [..., M, 2 D] with M = ceil(T / ratio), or that much of every stretch of frames, and the places of
+        the groups' last rows. Rows after the last whole frame are a stretch of their own."""
+        total = rows.shape[-2]
+        count = total // self.frame if self.frames > 1 else 0
+        if count == 0:
+            return means(rows, self.ratio)
+        whole = count * self.frame
+        stretches, last = means(rows[..., :whole, :].unflatten(-2, (count, -1)).flatten(-2), self.frames)
+        found, places = means(stretches.unflatten(-1, (self.frame, -1)), self.ratio)
+        found, places = found.flatten(-3, -2), (last[:, None] * self.frame + places).flatten()
+        if whole < total:
+            rest, later = means(rows[..., whole:, :], self.ratio)
+            found, places = torch.cat((found, rest), -2), torch.cat((places, whole + later))
+        return found, places
+
+
+def means(rows: Tensor, ratio: int) -> tuple[Tensor, Tensor]:
+    """[..., T, C] -> the mean of every `ratio` rows [..., M, C], of fewer at the end; places of the groups' last rows."""
+    total = rows.shape[-2]
+    full, missing = divmod(total, ratio)
+    found = rows[..., : full * ratio, :].unflatten(-2, (full, ratio)).mean(-2)
+    places = torch.arange(1, full + 1, device=rows.device) * ratio - 1
+    if missing:
+        found = torch.cat((found, rows[..., full * ratio :, :].mean(-2, keepdim=True)), -2)
+        places = torch.cat((places, places.new_full((1,), total - 1)))
+    return found, places
+
+
+class Convolution(nn.Module):
+    """A strided convolution over the features, one row of every `ratio`, which starts as the mean; embeddings are averaged."""
+
+    def __init__(self, width: int, ratio: int) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.weight = nn.Parameter(torch.empty(width, ratio * width))
+        first_values(self.weight, lambda: torch.eye(width).repeat(1, ratio) / ratio)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., T, 2 D] -> [..., M, 2 D] with M = ceil(T / ratio), and the places of the groups' last rows; a last group of
+        fewer rows is filled up with its mean."""
+        averaged, places = means(rows, self.ratio)
+        embeds, rest = averaged.chunk(2, -1)
+        hidden = rows.chunk(2, -1)[1]
+        missing = len(places) * self.ratio - rows.shape[-2]
+        filled = torch.cat((hidden, rest[..., -1:, :].expand(*rest.shape[:-2], missing, -1)), -2) if missing else hidden
+        return torch.cat((embeds, linear(filled.unflatten(-2, (len(places), self.ratio)).flatten(-2), self.weight)), -1), places
+
+
+class Resampler(nn.Module):
+    """A few learned queries that look at all rows, one cross-attention layer as in Q-Former; what they find stands where the
+    last rows stood."""
+
+    def __init__(self, width: int, queries: int) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.empty(queries, width))
+        first_values(self.queries, lambda: torch.randn_like(self.queries) * width**-0.5)
+        self.keys = nn.Linear(width, width, bias=False)
+        self.values = nn.Linear(width, width, bias=False)
+        first_values(self.values.weight, lambda: torch.eye(width))  # it starts as a mean that is not quite even
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., T, 2 D] -> [..., queries, 2 D] and the last places; with fewer rows than queries, as many as there are."""
+        total, count = rows.shape[-2], min(rows.shape[-2], len(self.queries))
+        embeds, hidden = rows.chunk(2, -1)
+        # Turning the few queries instead of all rows gives the same products.
+        asked = self.queries[:count] @ self.keys.weight
+        scores = asked @ hidden.transpose(-1, -2) * hidden.shape[-1] ** -0.5
+        shares = scores.softmax(-1)
+        found = torch.cat((shares @ embeds, self.values(shares @ hidden)), -1)
+        return found, torch.arange(total - count, total, device=rows.device)
