@@ -19,10 +19,11 @@ from eventspec.core import Budget, Media, Proposal, Request, Sampling, Trace, Ve
 from eventspec.costs.fit import session_of
 from eventspec.drafters.heads import family_of
 from eventspec.drafters.heads.batch import TargetBatch
-from eventspec.drafters.heads.dream import DreamConfig, DreamHead
+from eventspec.drafters.heads.dream import DreamHead
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, msd_head
 from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
+from eventspec.drafters.heads.head import HeadConfig
 from eventspec.drafters.heads.specvlm import specvlm_head
 from eventspec.drafters.heads.trees import static_tree
 from eventspec.drafters.heads.vispec import vispec_head
@@ -98,7 +99,7 @@ HEADS: dict[str, Callable[[], Any]] = {
     "eagle3 normed": lambda: eagle3(normed=True),
     "msd": lambda: randomised(msd_head(EagleConfig(ONE)), 1),
     "vispec": lambda: randomised(vispec_head(EagleConfig(ONE), 3), 1, 0.4),
-    "dream": lambda: randomised(DreamHead(DreamConfig(ONE)), 1),
+    "dream": lambda: randomised(DreamHead(HeadConfig(ONE)), 1),
 }
 COMPRESSED: dict[str, Callable[[], Any]] = {mode: partial(specvlm, mode) for mode in MODES}
 EVERY = {**HEADS, **COMPRESSED}

@@ -97,14 +97,12 @@ def _escapes(pattern: str) -> bool:
 
 def _compiled(what: str, bare: str, spaced: str, vocabulary: Vocabulary, end: int) -> Grammar:
     """The grammar with room for a space before it; BadInput when it makes no sense without."""
-    found = None
     for grammar in (bare, spaced):
         if complaint := _library().LLMatcher.validate_grammar(grammar):
             raise BadInput(f"the {what} cannot be used: {_first_line(complaint)}")
         found = Grammar(_library().LLMatcher(_tokenizer(vocabulary, end), grammar, log_level=0), vocabulary.size)
         if not found.start().mask().any():
             raise BadInput(f"the {what} cannot be used: no token of this vocabulary begins such an answer")
-    assert found is not None
     return found
 
 

@@ -8,19 +8,14 @@ from collections.abc import Sequence
 from eventspec.text.pieces import Decode, Transcript
 
 
-def no_text(ids: Sequence[int]) -> str:
-    """The text of tokens where nobody reads it."""
-    return ""
-
-
 class StopDetector:
     """Looks for the end of one answer; the engine's `StopCheck`."""
 
-    def __init__(self, ids: Sequence[int], strings: Sequence[str] = (), decode: Decode = no_text) -> None:
+    def __init__(self, ids: Sequence[int], strings: Sequence[str] = (), decode: Decode = lambda ids: "") -> None:
         self._ids, self._transcript = frozenset(ids), Transcript(decode, strings) if strings else None
 
     def __call__(self, tokens: Sequence[int]) -> int | None:
-        """Told the answer's next tokens; how many of them belong to it when it ends among them, else None."""
+        """How many of the answer's next `tokens` belong to it when it ends among them, else None."""
         for place, token in enumerate(tokens):
             if (self._transcript is not None and self._transcript.add(token)) or token in self._ids:
                 return place + 1

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from eventspec.drafters.heads.feature import feature_drafter
 from eventspec.drafters.heads.files import Files
 from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.head import Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, Training, unrolled
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
 from eventspec.models.configuration import Fields
-from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import Linear, unpacked
@@ -30,18 +29,17 @@ from eventspec.nn.weights import HeadWeights
 
 
 @dataclass(frozen=True)
-class EagleConfig:
-    """`language`: sizes of the one layer, with the target's width and vocabulary. `input_norm`: EagleVLM's added norm, which
-    EAGLE-1 lacks. `bias`: of the reduction, which vLLM's loader does not know."""
+class EagleConfig(HeadConfig):
+    """Sizes of one layer of the target's width. `input_norm`: EagleVLM's added norm, which EAGLE-1 lacks. `bias`: of the
+    reduction, which vLLM's loader does not know."""
 
-    language: LlamaConfig
     input_norm: bool = True
     bias: bool = True
 
 
 class EagleHead(Head):
     """Reduction of (embedding, feature) to one width, then one decoder layer; families that are EAGLE's head with another view
-    of the prompt are told apart by `family`."""
+    of the prompt differ in `family`."""
 
     drafter = feature_drafter
 
@@ -54,15 +52,11 @@ class EagleHead(Head):
         self.layer = Layer(config.language)
         if not config.input_norm:
             self.layer.input_norm = nn.Parameter(torch.empty(0), requires_grad=False)
-        self.view = PromptView() if view is None else view
-
-    @property
-    def sees_visual(self) -> bool:
-        """As `Head.sees_visual`."""
-        return self.view.sees_visual
+        self.view = view or PromptView()
+        self.sees_visual = self.view.sees_visual
 
     def features(self, tapped: Tensor) -> Tensor:
-        """As `FeatureHead.features`; they are what is tapped."""
+        """They are what is tapped."""
         return tapped
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -73,7 +67,6 @@ class EagleHead(Head):
         return (self.layer.normed(x) if self.config.input_norm else x), x
 
     def kernel(self, target: LanguageEnds) -> DraftKernel:
-        """As `FeatureHead.kernel`."""
         bias, layer = self.fc.bias, self.layer
         parts = ([layer_weights(layer)], unpacked(target.head), layer.heads, layer.eps)
         return DraftKernel(HeadWeights(*parts, unpacked(self.fc), None if bias is None else bias.detach()))
@@ -108,10 +101,8 @@ def eagle_config(folder: HeadFolder) -> EagleConfig:
 
 TRAINING = Training[EagleHead](
     {
-        # EagleVLM, unrolled for three steps.
-        "eagle": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer)), unroll=3),
-        # The paper's head, one step.
-        "eagle1": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer, input_norm=False))),
+        "eagle": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer)), unroll=3),  # EagleVLM
+        "eagle1": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer, input_norm=False))),  # the paper's head
     },
     unrolled,
 )
@@ -129,7 +120,6 @@ class VisualAlone(PromptView):
     """Pairs whose next row is visual are that row alone."""
 
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """As `PromptView.pairs`."""
         order = torch.arange(inputs.embeds.shape[-2], device=inputs.embeds.device)
         return replace(inputs, embedding_only=(order >= visual[0] - 1) & (order < visual[1] - 1))
 

@@ -29,21 +29,17 @@ class FeatureHead(Protocol):
 
     taps: tuple[int, ...]
     view: PromptView
+    sees_visual: bool
 
     @property
-    def config(self) -> HeadConfig:
-        """As `Head.config`."""
-
-    @property
-    def sees_visual(self) -> bool:
-        """As `Head.sees_visual`."""
+    def config(self) -> HeadConfig: ...
 
     def features(self, tapped: Tensor) -> Tensor:
         """Tapped outputs [..., F] -> features [..., D]."""
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]; rows that are
-        `embedding_only` bool [...] have no feature."""
+        """Embeddings of the next token and features of this one [..., D] -> what the attention reads [..., I], and the residual
+        [..., D]; rows that are `embedding_only` bool [...] have no feature."""
 
     def kernel(self, target: LanguageEnds) -> DraftKernel:
         """The weights of the drafting pass."""
@@ -94,7 +90,7 @@ class FeatureDrafter:
         return found, loan
 
     def read(self, inputs: HeadInputs, cache: KVCache) -> Tensor:
-        """Read pairs behind the cached ones; the predicted feature behind the last one, [1, D]. Not committed."""
+        """Read pairs after the cached ones; the predicted feature after the last one, [1, D]. Not committed."""
         cos, sin = self.tables
         fused = self.head.fuse_inputs(inputs.embeds, self.head.features(inputs.tapped), inputs.embedding_only)
         return self.kernel.read(*fused, (cos[inputs.positions], sin[inputs.positions]), cache)
@@ -107,7 +103,7 @@ class FeatureDrafter:
 
 @dataclass
 class _PromptRead:
-    """What a cache that is lent from question to question begins with."""
+    """A cache that is lent from question to question, and what it begins with."""
 
     inputs: HeadInputs
     lent: LentCache
@@ -123,8 +119,8 @@ class FeatureDraft(DraftSession):
         self.cache: KVCache | None = None
         self.kernel = drafter.kernel
         self.global_feature: Tensor | None = None  # fused into every feature, [D]
-        self.root: Tensor | None = None  # the predicted feature behind the last pair that was read, [1, D]
-        self.position = 0  # behind the last pair that was read
+        self.root: Tensor | None = None  # the predicted feature after the last pair that was read, [1, D]
+        self.position = 0  # after the last pair that was read
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """Keep what was committed with the features it was judged from; it is read when the next draft is wanted."""
@@ -135,31 +131,29 @@ class FeatureDraft(DraftSession):
         self.tapped.append(scores.features[rows.to(scores.features.device)])
 
     def propose(self, budget: Budget) -> Proposal:
-        """As `core.DraftSession.propose`."""
         drafter, began = self.drafter, self.trace.now()
         if self.tokens:
             self.root = self._read()
         root, cache = self.root, self.cache
         assert root is not None and cache is not None
-        # A node of level l stands l behind the root; the last level is named but not read.
+        # A node of level l stands l after the root; the last level is named but not read.
         levels = min(drafter.tree.levels, budget.max_depth, drafter.context - self.position + 1)
         tree = replace(drafter.tree, levels=max(1, levels))
         where = (drafter.eos_id, self.position - 1, [drafter.embed.weight, *drafter.tables], cache)
         grown = self.kernel.grow(root, tree, budget.min_path_prob, budget.min_frontier_prob, *where)
-        found = [part.cpu().numpy() for part in grown]
+        tokens, parents, logs = (part.cpu().numpy() for part in grown)
         self.trace.forward("drafter", self.trace.now() - began)
-        proposal = best_nodes(found[0], found[1], found[2], budget, drafter.name)
+        proposal = best_nodes(tokens, parents, logs, budget, drafter.name)
         if budget.show is not None:
             budget.show(best_chain(proposal))
         return proposal
 
     def _read(self) -> Tensor:
-        """Read the pairs that were committed since; the predicted feature behind the last one, [1, D]."""
+        """Read the pairs that were committed since; the predicted feature after the last one, [1, D]."""
         drafter, began = self.drafter, self.trace.now()
         tapped = torch.cat(self.tapped)
         embeds = drafter.embed(torch.tensor(self.tokens, device=tapped.device))
-        first = self.cache is None
-        prompt = self._prompt() if first else None
+        prompt = self._prompt() if self.cache is None else None
         if self.global_feature is not None:
             tapped = drafter.head.view.fuse_global(tapped, self.global_feature)
         last = self.position + len(self.tokens)
@@ -167,18 +161,18 @@ class FeatureDraft(DraftSession):
         if prompt is not None:
             rows = len(prompt.embeds) + self.request.sampling.max_new_tokens + 1 + len(self.tokens) + drafter.tree.rows
             self.cache, self._loan = drafter.begun(self.request.media, prompt, rows)
-            inputs = prompt.behind(self.cache.length).followed_by(inputs)
+            inputs = prompt.without_first(self.cache.length).followed_by(inputs)
         assert self.cache is not None
         read = drafter.read(inputs, self.cache)
         self.cache.keep(len(inputs.embeds), [])
         self.position, self.tokens, self.tapped = last, [], []
-        if first:
+        if prompt is not None:
             arrived(read)
             self.trace.span("drafter prefill", "target", began)
         return read
 
     def _prompt(self) -> HeadInputs:
-        """What the head sees of the prompt; `position` is then behind its pairs."""
+        """What the head sees of the prompt; `position` is then that after its pairs."""
         drafter, prompt = self.drafter, self.target.prompt(self.drafter.head.sees_visual)
         assert prompt.features is not None
         self.position = len(prompt.rows) - 1

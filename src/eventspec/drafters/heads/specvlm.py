@@ -38,14 +38,10 @@ class CompressedView(PromptView):
     def __init__(self, compressor: Elastic) -> None:
         super().__init__()
         self.compressor = compressor
-
-    @property
-    def sees_visual(self) -> bool:
-        """As `PromptView.sees_visual`; no visual row is left in HiViS."""
-        return self.compressor.mode != "concat" or [option.kind for option in self.compressor.options] != ["none"]
+        # No visual row is left in HiViS.
+        self.sees_visual = compressor.mode != "concat" or [option.kind for option in compressor.options] != ["none"]
 
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """As `PromptView.pairs`."""
         begin, end = visual
         columns = inputs.embeds, inputs.tapped, inputs.positions
         seen = (inputs.embeds[:0], inputs.tapped[:0], inputs.positions[:0])
@@ -76,13 +72,12 @@ def recipe_of(mode: Mode, options: tuple[Option, ...], begins_with: str | None =
         compressor = Elastic(sizes.language.hidden_size, mode, options, sizes.frame if frames else 0)
         return specvlm_head(EagleConfig(sizes.layer), compressor)
 
-    fresh = ("view.compressor.gate.",) if cost else ()  # a gate that has chosen is too sure to hear of costs
+    fresh = ("view.compressor.gate.",) if cost else ()  # a gate that has chosen is too sure for costs to change it
     extra = {"cost": cost} if cost else {}
     return Recipe(make, unroll=3, extra=extra, begins_with=begins_with, fresh=fresh, own_targets_only=frames)
 
 
 def rollout(head: EagleHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-    """As `Training.rollout`."""
     view, cost = every_branch(batch, head.taps, compressor_of(head))
     rope = target.cos[view.positions], target.sin[view.positions]
     return Rollout(steps(head, view, rope, count), view.loss_mask, {} if cost is None else {"cost": lambda: cost})
@@ -138,7 +133,7 @@ def every_branch(batch: TargetBatch, taps: tuple[int, ...], elastic: Elastic) ->
     """The visual pairs as every branch of a compressor gives them, and what the branches that were drawn cost a question
     (`compress.Option.cost`), scalar, where one is drawn.
 
-    Questions that choose differently lie behind the same recording: all branches are laid out in the prefix, hidden from each
+    Questions that choose differently come after the same recording: all branches are laid out in the prefix, hidden from each
     other, and a question's choice is a bias on its attention to each. At inference only the chosen one is there.
     """
     all_pairs, first, prefix = batch.view(taps), batch.visual, batch.prefix

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from eventspec.drafters.heads.batch import Rollout, TargetBatch
 from eventspec.drafters.heads.head import Head
-from eventspec.drafters.heads.unrolled import Unrolled, steps
+from eventspec.drafters.heads.unrolled import OneLayerHead, steps
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import LanguageEnds
 
@@ -48,7 +48,7 @@ class Recipe:
     """It learns from more of the target than its layers' outputs, or reads its prompt's text."""
 
 
-def unrolled(head: Unrolled, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+def unrolled(head: OneLayerHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
     """What a head on the target's features predicts on the branch rows of a batch, `count` steps ahead."""
     view = batch.view(head.taps, head.view)
     rope = target.cos[view.positions], target.sin[view.positions]

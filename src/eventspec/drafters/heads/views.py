@@ -37,7 +37,7 @@ class HeadInputs:
             self.global_feature,
         )
 
-    def behind(self, rows: int) -> HeadInputs:
+    def without_first(self, rows: int) -> HeadInputs:
         """Without the first `rows`."""
         plain = self.embedding_only
         parts = (self.embeds[rows:], self.tapped[rows:], self.positions[rows:], None if plain is None else plain[rows:])
@@ -53,20 +53,16 @@ class HeadInputs:
 
     def _same(self, other: HeadInputs, place: slice) -> bool:
         """Whether the pairs of a place are the other's too."""
-        parts = (self.positions, self.embeds, self.tapped, self.embedding_only)
-        others = (other.positions, other.embeds, other.tapped, other.embedding_only)
-        return all(
-            one is None or two is None or torch.equal(one[place], two[place]) for one, two in zip(parts, others, strict=True)
-        )
+        names = ("positions", "embeds", "tapped", "embedding_only")
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return all(one is None or two is None or torch.equal(one[place], two[place]) for one, two in pairs)
 
 
 class PromptView(nn.Module):
     """All pairs of a prompt; views that see fewer of them, or others, are subclasses."""
 
-    @property
-    def sees_visual(self) -> bool:
-        """Whether it looks at features of visual rows."""
-        return True
+    sees_visual: bool = True
+    """Whether it looks at features of visual rows."""
 
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
         """What is seen of all pairs of a prompt whose visual rows are [begin, end). The same in training, where a batch of

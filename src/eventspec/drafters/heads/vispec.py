@@ -1,5 +1,5 @@
 """ViSpec's head (2509.15235): the visual rows become a few learned ones, and one vector of them all is fused into every feature
-behind them. The rest is EAGLE's head."""
+after them. The rest is EAGLE's head."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from eventspec.nn.linear import Linear
 VECTORS = 8
 """Rows for a recording in training: one for each of the frames, as the paper takes one for an image."""
 MOST_VECTORS = 4096
-"""What a folder may ask for."""
+"""At most, in a folder."""
 
 
 class VisionAdaptor(nn.Module):
@@ -67,7 +67,7 @@ class AdaptedView(PromptView):
         return fused
 
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """As `PromptView.pairs`: a few vectors instead of the pairs whose next row is visual, where the last of these stood."""
+        """A few vectors instead of the pairs whose next row is visual, where the last of these stood."""
         if visual[0] == visual[1]:
             nothing = torch.zeros_like(inputs.tapped[..., 0, :])
             tapped = self.fuse_global(inputs.tapped, nothing[..., None, :])
@@ -90,8 +90,7 @@ class AdaptedView(PromptView):
         )
 
     def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
-        """As `PromptView.kernel_for`: the fusion goes into the reduction's weight and bias, so that drafting costs what EAGLE's
-        does."""
+        """The fusion goes into the reduction's weight and bias, so that drafting costs what EAGLE's does."""
         reduction, given = kernel.weights.reduction, kernel.weights.bias
         assert reduction is not None
         left, right = reduction.contiguous().split(self.global_proj.out_features, 1)  # it may be laid out by columns
