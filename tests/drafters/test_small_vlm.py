@@ -96,4 +96,4 @@ def test_its_prompt_is_the_targets_in_its_own_rows(pruned: bool) -> None:
     every = by.head.projected(rows[2:22])
     assert all(bool((every == row).all(1).any()) for row in prompt[2:-4])
     if not pruned:
-        torch.testing.assert_close(by.model.rows(torch.tensor([*before, *[-1] * 20, *after]), rows), prompt)
+        torch.testing.assert_close(by.head.rows(torch.tensor([*before, *[-1] * 20, *after]), rows), prompt)

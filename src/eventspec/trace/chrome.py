@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def chrome_trace(trace: Trace) -> dict[str, Any]:
-    """The object of a .json file. A span that is a round's forward carries as `args` the ids and the text it committed, how
-    many nodes were drafted and accepted, and who had named how many of those."""
+    """The object of a .json file. A span that is a round's forward carries the round as `args`; `sources`: how many of the
+    accepted nodes each drafter named."""
     done = list(trace.spans)  # a lane that is late may still add some
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
     events: list[dict[str, Any]] = [

@@ -19,17 +19,16 @@ H = TypeVar("H", bound=Head)
 
 @dataclass(frozen=True)
 class Files(Generic[H]):
-    """How folders of a family are told, read and written."""
+    """How folders of a family are recognised, read and written. `title`: as its paper writes it."""
 
     title: str
-    """As its paper writes it."""
     read: Callable[[HeadFolder], Callable[[], H]]
     """What makes the head that config and tensors describe, to be called on the meta device; BadField or BadCheckpoint where
     one contradicts the other or the target."""
     kind: str | None = None
-    """`eventspec.kind` of config.json, for a head that no other code loads; None: the tensors tell."""
+    """`eventspec.kind` of config.json, for a head that no other code loads; None: the tensors decide."""
     recognises: Callable[[HeadFolder], bool] = lambda folder: False
-    """Whether a folder that names no kind is one of this family, by its tensors and fields."""
+    """Whether a folder without a kind is one of this family, by its tensors and fields."""
     own_fields: tuple[str, ...] = ()
     """Fields of `eventspec` in config.json that only this family has."""
     layer_name: str = LAYER
@@ -41,16 +40,16 @@ class Files(Generic[H]):
     }
     """Tensors' names in a folder whose layout calls the decoder layer `layer`; by default our own names."""
     fields: Callable[[H], tuple[Fields, Fields]] = lambda head: ({}, {})
-    """What SafeAILab's config.json says besides the sizes: at its top, and in its part `eventspec` besides the kind; BadInput
-    for a head that SafeAILab's code would run otherwise."""
+    """Fields of SafeAILab's config.json besides the sizes, and of its part `eventspec` besides the kind; BadInput for a head
+    that SafeAILab's code would run otherwise."""
     tables: Callable[[H], dict[str, Tensor]] = lambda head: {}
     """Tensors of a folder that are no weights."""
     filled: Callable[[H], None] = lambda head: None
-    """Sets what is to be set once the weights are there."""
+    """Called once the weights are there."""
     speculators: Callable[[H, Verifier, str], Fields] | None = None
     """config.json in the layout of `speculators`, of a head, its target and a dtype's name; None: it has no such layout."""
     details: Callable[[H], dict[str, Any]] = lambda head: {}
-    """What `models check` says of a head besides the title."""
+    """Further fields of `about`."""
 
     @property
     def published(self) -> bool:
@@ -58,5 +57,5 @@ class Files(Generic[H]):
         return self.kind is None and not self.own_fields
 
     def about(self, head: H) -> dict[str, Any]:
-        """What `models check` says of a head."""
+        """What `models check` reports of a head."""
         return {"head": self.title, **self.details(head)}

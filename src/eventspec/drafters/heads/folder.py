@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,13 +30,13 @@ class HeadFolder:
     def open(cls, path: Path, target: LlamaConfig | None = None) -> HeadFolder:
         """BadCheckpoint in one line for what is no head. Without a target it is taken to have the head's width and
         vocabulary."""
-        data, checkpoint = _read(path), Checkpoint(path, _plain)
+        data = _config(path)
+        # EAGLE-3's layer is called `midlayer` by SafeAILab and `layers.0` by others.
+        checkpoint = Checkpoint(path, lambda name: re.sub(r"^midlayer\.", LAYER, name.removeprefix("model.")))
         if target is None:
-            try:
-                named = [checkpoint.shape(name)[0] for name in ("t2d", "lm_head.weight") if name in checkpoint.at] or [1]
+            named = [checkpoint.shape(name)[0] for name in ("t2d", "lm_head.weight") if name in checkpoint.at] or [1]
+            with fields.of_folder(path):
                 sizes = fields.llama_config({"vocab_size": named[0], **data})
-            except fields.BadField as error:
-                raise BadCheckpoint(f"{path / 'config.json'}: {error}") from None
             target = replace(sizes, num_hidden_layers=fields.LARGEST["num_hidden_layers"])
         return cls(path, data, checkpoint, target)
 
@@ -60,47 +61,35 @@ class HeadFolder:
         return replace(sizes, num_hidden_layers=1)
 
     def agrees(self, name: str, only: int | None, why: str) -> None:
-        """BadField unless a field has the only value it can have; one that is not there contradicts nothing."""
+        """BadField unless a field is absent or has the only value it can have."""
         found = self.data.get(name)
         fields.require(self.data, name, found is None or (type(found) is type(only) and found == only), f"{only}: {why}")
 
     def rows(self, name: str, axes: int, bounds: tuple[int, int]) -> int:
-        """The first length of a tensor with so many axes; BadCheckpoint where it is missing, of another shape or out of
-        bounds."""
-        shape, (least, most) = self._shape(name), bounds
-        if len(shape) != axes or not least <= shape[0] <= most:
-            wanted = f"wanted {axes} axes, {least} to {most} on the first"
-            raise BadCheckpoint(f"{self.checkpoint.where}: tensor {name} is {shape}, {wanted}")
-        return shape[0]
+        """The first length of a tensor; BadCheckpoint where it is missing, has another number of axes or is out of bounds."""
+        least, most = bounds
+        wanted = f"{axes} axes, {least} to {most} on the first"
+        return self._shape(name, lambda shape: len(shape) == axes and least <= shape[0] <= most, wanted)[0]
 
     def width(self, name: str) -> int:
         """What a matrix reads; BadCheckpoint where it is missing or none."""
-        shape = self._shape(name)
-        if len(shape) != 2:
-            raise BadCheckpoint(f"{self.checkpoint.where}: tensor {name} is {shape}, wanted 2 axes")
-        return shape[1]
+        return self._shape(name, lambda shape: len(shape) == 2, "2 axes")[1]
 
-    def _shape(self, name: str) -> list[int]:
+    def _shape(self, name: str, fits: Callable[[list[int]], bool], wanted: str) -> list[int]:
         if name not in self.checkpoint.at:
             problem = f"tensor {name} is missing: this is no head of that kind, or an incomplete one"
             raise BadCheckpoint(f"{self.checkpoint.where}: {problem}")
-        return self.checkpoint.shape(name)
+        if not fits(shape := self.checkpoint.shape(name)):
+            raise BadCheckpoint(f"{self.checkpoint.where}: tensor {name} is {shape}, wanted {wanted}")
+        return shape
 
 
-def _read(path: Path) -> fields.Fields:
-    config = path / "config.json"
-    data = fields.read_json(config)
-    try:
+def _config(path: Path) -> fields.Fields:
+    data = fields.read_json(path / "config.json")
+    with fields.of_folder(path):
         data = speculators.flattened(data) if speculators.KIND in data else data
         own = fields.part(data, "eventspec", {})
         fields.require(own, "target", isinstance(own.get("target"), str | None), "a target's fingerprint")
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{config}: {error}") from None
     if "hidden_size" not in data:
-        raise BadCheckpoint(f"{config} has no hidden_size: it is not the config of a head")
+        raise BadCheckpoint(f"{path / 'config.json'} has no hidden_size: it is not the config of a head")
     return data
-
-
-def _plain(name: str) -> str:
-    """EAGLE-3's layer is called `midlayer` by SafeAILab and `layers.0` by others."""
-    return re.sub(r"^midlayer\.", LAYER, name.removeprefix("model."))

@@ -57,9 +57,9 @@ def unrolled(head: OneLayerHead, target: LanguageEnds, batch: TargetBatch, count
 
 @dataclass(frozen=True)
 class Training(Generic[H]):
-    """How heads of a family are trained: `recipes` by the name of the head; `rollout`(head, target, batch, count) is what the
-    head predicts on the branch rows of a batch, `count` steps ahead; `layers_read`(head, layers): of a target of so many layers
-    those whose outputs the training reads, besides the last one's; `begin` sets what is not to begin with random values."""
+    """How heads of a family are trained: `recipes` by the name of the head; `rollout`(head, target, batch, count): predictions
+    on the branch rows of a batch, `count` steps ahead; `layers_read`(head, layers): of a target of so many layers those whose
+    outputs the training reads, besides the last one's; `begin` sets what is not to begin with random values."""
 
     recipes: Mapping[str, Recipe]
     rollout: Callable[[H, LanguageEnds, TargetBatch, int], Rollout]
