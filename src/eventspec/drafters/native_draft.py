@@ -54,12 +54,13 @@ class NativeDraft(ModelReading, DraftSession):
         how = max(1, most), budget.min_path_prob, budget.min_frontier_prob
         if self._known is None or self._known[0] != how:
             self._known = how, self._grown(self.hidden, self.base, _WIDTH, *how)
-        tokens, parents, logs = (part.numpy() for part in self._known[1])
-        proposal = best_nodes(tokens, parents, logs, budget, self.model.name)
+        tokens, parents, logs = self._known[1]
+        proposal = best_nodes(tokens.numpy(), parents.numpy(), logs.numpy(), budget, self.model.name)
         if budget.show is not None:
             budget.show(best_chain(proposal))
         if not self.answer:  # after a verdict it is the rest of an answer
-            self.written = _likeliest(self._known[1])
+            path = best_chain(Proposal(np.arange(len(tokens)), parents.numpy()))  # its nodes
+            self.written = _with_shares(tokens[path], logs[path])
         return proposal
 
     def write_on(self, budget: Budget) -> None:
@@ -72,8 +73,7 @@ class NativeDraft(ModelReading, DraftSession):
             hidden = self._taken_in(said[read:])
             read = len(said)
             tokens, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
-            shares = np.exp(np.diff(logs.numpy().astype(np.float64), prepend=0.0))
-            self.written += tuple(zip(tokens.tolist(), shares.tolist(), strict=True))
+            self.written += _with_shares(tokens, logs)
         self.cache.length = self.base
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
@@ -103,14 +103,7 @@ class NativeDraft(ModelReading, DraftSession):
         return found
 
 
-def _likeliest(grown: Grown) -> Written:
-    """The likeliest child of the likeliest child and so on, each with its probability after its parent."""
-    tokens, parents, logs = (part.tolist() for part in grown)
-    first: dict[int, int] = {}
-    for node, parent in enumerate(parents):
-        first.setdefault(parent, node)
-    path, node, above = list[tuple[int, float]](), -1, 0.0
-    while (child := first.get(node)) is not None:
-        path.append((tokens[child], float(np.exp(logs[child] - above))))
-        node, above = child, logs[child]
-    return tuple(path)
+def _with_shares(tokens: Tensor, logs: Tensor) -> Written:
+    """A path [M], each token with its probability after the one before; logs [M] are those of the path's probabilities."""
+    shares = np.exp(np.diff(logs.numpy().astype(np.float64), prepend=0.0))
+    return tuple(zip(tokens.tolist(), shares.tolist(), strict=True))

@@ -8,7 +8,7 @@ other: every proposal counts as chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import takewhile
 
@@ -70,10 +70,7 @@ class SharedDraft(DraftSession):
         self.inner, self.pair = inner, pair
 
     def propose(self, budget: Budget) -> Proposal:
-        show = budget.show
-        inner = budget if show is None else replace(budget, show=lambda chain: show(self._ours(chain)))
-        proposal = self.inner.propose(inner)
-        return _merged((self._ours(path) for path in _paths(proposal)), budget, proposal.origin)
+        return _drafted(self.inner, self._ours, budget)
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         ids: list[int] = []
@@ -117,11 +114,7 @@ class TextDraft(DraftSession):
 
     def _propose(self, budget: Budget) -> Proposal:
         ahead = len(self.theirs.vocabulary.respell(self.pending)) if self.pending else 0
-        show = budget.show
-        shown = None if show is None else lambda chain: show(self._continued(chain))
-        inner = replace(budget, max_nodes=budget.max_nodes + ahead, max_depth=budget.max_depth + ahead, show=shown)
-        proposal = self.inner.propose(inner)
-        return _merged((self._continued(path) for path in _paths(proposal)), budget, proposal.origin)
+        return _drafted(self.inner, self._continued, budget, ahead)
 
     def _continued(self, path: list[int]) -> list[int]:
         """The target's ids for what a drafted path spells after the pending text; none when it spells something else."""
@@ -136,6 +129,15 @@ class TextDraft(DraftSession):
             self._spelled[text] = self.ours.vocabulary.respell(text)
         ids = self._spelled[text]
         return [*ids, self.ours.eos_id] if ends and self.ours.vocabulary.spell(ids) == text else ids
+
+
+def _drafted(session: DraftSession, ours: Callable[[list[int]], list[int]], budget: Budget, ahead: int = 0) -> Proposal:
+    """What a session proposes, every path in the target's ids; paths may begin with `ahead` tokens that the target has."""
+    show = budget.show
+    shown = None if show is None else lambda chain: show(ours(chain))
+    inner = replace(budget, max_nodes=budget.max_nodes + ahead, max_depth=budget.max_depth + ahead, show=shown)
+    proposal = session.propose(inner)
+    return _merged(map(ours, _paths(proposal)), budget, proposal.origin)
 
 
 def _commit(session: DraftSession, ids: list[int], scores: Scores) -> None:
@@ -156,17 +158,12 @@ def _paths(proposal: Proposal) -> list[list[int]]:
 
 def _merged(paths: Iterable[list[int]], budget: Budget, origin: str) -> Proposal:
     """One tree of all paths, within the budget."""
-    place: dict[tuple[int, int], int] = {}
-    tokens: list[int] = []
-    parents: list[int] = []
+    place: dict[tuple[int, int], int] = {}  # (parent, token) -> node
     for path in paths:
         node = -1
         for token in path[: budget.max_depth]:
-            if (node, token) not in place:
-                if len(tokens) >= budget.max_nodes:
-                    break
-                place[node, token] = len(tokens)
-                tokens.append(token)
-                parents.append(node)
-            node = place[node, token]
-    return Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), origin=origin)
+            if (node, token) not in place and len(place) >= budget.max_nodes:
+                break
+            node = place.setdefault((node, token), len(place))
+    parents, tokens = np.array(list(place), np.int64).reshape(-1, 2).T
+    return Proposal(tokens.copy(), parents.copy(), origin=origin)

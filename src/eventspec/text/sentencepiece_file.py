@@ -63,14 +63,13 @@ def tokenizer_of(pieces: list[VocabularyPiece], legacy: bool, added: list[tuple[
 
 def _merges(pieces: list[VocabularyPiece], ids: dict[str, int]) -> list[tuple[str, str]]:
     """Every split of a piece into two others, the best piece first: SentencePiece joins the pair whose piece scores highest."""
-    found = []
-    for number, piece in enumerate(pieces):
-        if piece.kind not in (NORMAL, USER_DEFINED):
-            continue
-        for cut in range(1, len(piece.text)):
-            left, right = piece.text[:cut], piece.text[cut:]
-            if left in ids and right in ids:
-                found.append((-piece.score, number, -cut, left, right))
+    found = [
+        (-piece.score, number, -cut, piece.text[:cut], piece.text[cut:])
+        for number, piece in enumerate(pieces)
+        if piece.kind in (NORMAL, USER_DEFINED)
+        for cut in range(1, len(piece.text))
+        if piece.text[:cut] in ids and piece.text[cut:] in ids
+    ]
     return [(left, right) for *_, left, right in sorted(found)]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eventspec.trace import Round, Trace
+    from eventspec.trace import Trace
 
 
 def chrome_trace(trace: Trace) -> dict[str, Any]:
@@ -21,21 +21,18 @@ def chrome_trace(trace: Trace) -> dict[str, Any]:
         times = {"ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
         event: dict[str, Any] = {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.stage, **times}
         if s.round is not None and s.round < len(trace.rounds):
-            event["args"] = _about(s.round, trace.rounds[s.round])
+            made = trace.rounds[s.round]
+            event["args"] = {
+                "round": s.round,
+                "tokens": list(made.tokens),
+                "text": made.text,
+                "origin": made.origin,
+                "drafted": made.proposed,
+                "drafted_levels": made.depth,
+                "accepted": made.accepted,
+                "sources": dict(made.named),
+            }
         events.append(event)
     events += [{"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": name, "ts": 1e6 * at} for name, at in trace.marks.items()]
     about = {"question": trace.question, "notes": list(trace.notes)}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
-
-
-def _about(number: int, made: Round) -> dict[str, Any]:
-    return {
-        "round": number,
-        "tokens": list(made.tokens),
-        "text": made.text,
-        "origin": made.origin,
-        "drafted": made.proposed,
-        "drafted_levels": made.depth,
-        "accepted": made.accepted,
-        "sources": dict(made.named),
-    }

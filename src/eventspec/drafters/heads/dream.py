@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from eventspec.core import BadInput
 from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.files import Files
+from eventspec.drafters.heads.folder import Files
 from eventspec.drafters.heads.head import Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, Training
 from eventspec.drafters.heads.unrolled import UnrolledAttention, shifted

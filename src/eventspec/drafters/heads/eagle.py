@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.folder import LAYER, HeadFolder
+from eventspec.drafters.heads.folder import LAYER, Files, HeadFolder
 from eventspec.drafters.heads.head import Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, Training, unrolled
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
-from eventspec.models.configuration import Fields
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import Linear, unpacked
@@ -81,11 +79,6 @@ def _sources(head: EagleHead, layer: str) -> weights.Sources:
     return names
 
 
-def _fields(head: EagleHead) -> tuple[Fields, Fields]:
-    # True is what SafeAILab's code takes for granted; vLLM would make attention biases of it.
-    return {} if head.config.bias else {"bias": False}, {}
-
-
 def _filled(head: EagleHead) -> None:
     if not head.config.input_norm:
         head.layer.input_norm = nn.Parameter(torch.empty(0, dtype=head.fc.weight.dtype), requires_grad=False)
@@ -111,7 +104,8 @@ FILES = Files[EagleHead](
     lambda folder: partial(EagleHead, eagle_config(folder)),
     recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" not in folder.own,
     sources=_sources,
-    fields=_fields,
+    # True is what SafeAILab's code takes for granted; vLLM would make attention biases of it.
+    fields=lambda head: ({} if head.config.bias else {"bias": False}, {}),
     filled=_filled,
 )
 

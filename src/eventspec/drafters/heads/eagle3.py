@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads import speculators
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.folder import HeadFolder
+from eventspec.drafters.heads.folder import Files, HeadFolder
 from eventspec.drafters.heads.head import Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, TargetSizes, Training, unrolled
 from eventspec.drafters.heads.views import PromptView

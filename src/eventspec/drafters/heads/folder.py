@@ -1,4 +1,5 @@
-"""The folder of a head as it is read: the fields of its config.json under a plain head's names, and its tensors."""
+"""The folder of a head: the fields of its config.json under a plain head's names, its tensors, and how a family reads and
+writes them, but for what all families share (`checkpoint`)."""
 
 from __future__ import annotations
 
@@ -6,13 +7,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
 
 from eventspec.core import BadCheckpoint
 from eventspec.drafters.heads import speculators
-from eventspec.models import configuration as fields
+from eventspec.drafters.heads.head import Head
+from eventspec.models import configuration, weights
 from eventspec.models.checkpoint import Checkpoint
+from eventspec.models.configuration import Fields
 from eventspec.nn import LlamaConfig
 
+H = TypeVar("H", bound=Head)
 LAYER = "layers.0."
 """What published layouts call the one decoder layer of a head."""
 
@@ -22,7 +29,7 @@ class HeadFolder:
     """config.json and tensors at `path`; `target`: sizes of the model the head is to draft for."""
 
     path: Path
-    data: fields.Fields
+    data: Fields
     checkpoint: Checkpoint
     target: LlamaConfig
 
@@ -35,19 +42,19 @@ class HeadFolder:
         checkpoint = Checkpoint(path, lambda name: re.sub(r"^midlayer\.", LAYER, name.removeprefix("model.")))
         if target is None:
             named = [checkpoint.shape(name)[0] for name in ("t2d", "lm_head.weight") if name in checkpoint.at] or [1]
-            with fields.of_folder(path):
-                sizes = fields.llama_config({"vocab_size": named[0], **data})
-            target = replace(sizes, num_hidden_layers=fields.LARGEST["num_hidden_layers"])
+            with configuration.of_folder(path):
+                sizes = configuration.llama_config({"vocab_size": named[0], **data})
+            target = replace(sizes, num_hidden_layers=configuration.LARGEST["num_hidden_layers"])
         return cls(path, data, checkpoint, target)
 
     @property
-    def own(self) -> fields.Fields:
+    def own(self) -> Fields:
         """What only our own folders say."""
-        return fields.part(self.data, "eventspec", {})
+        return configuration.part(self.data, "eventspec", {})
 
     def sizes(self) -> LlamaConfig:
         """Of the head's layers, with the target's vocabulary."""
-        return fields.llama_config({**self.data, "vocab_size": self.target.vocab_size})
+        return configuration.llama_config({**self.data, "vocab_size": self.target.vocab_size})
 
     def layer_sizes(self) -> LlamaConfig:
         """Of a head of one layer that is as wide as the target; BadField or BadCheckpoint where it is not."""
@@ -63,7 +70,7 @@ class HeadFolder:
     def agrees(self, name: str, only: int | None, why: str) -> None:
         """BadField unless a field is absent or has the only value it can have."""
         found = self.data.get(name)
-        fields.require(self.data, name, found is None or (type(found) is type(only) and found == only), f"{only}: {why}")
+        configuration.require(self.data, name, found is None or (type(found) is type(only) and found == only), f"{only}: {why}")
 
     def rows(self, name: str, axes: int, bounds: tuple[int, int]) -> int:
         """The first length of a tensor; BadCheckpoint where it is missing, has another number of axes or is out of bounds."""
@@ -84,12 +91,56 @@ class HeadFolder:
         return shape
 
 
-def _config(path: Path) -> fields.Fields:
-    data = fields.read_json(path / "config.json")
-    with fields.of_folder(path):
+@dataclass(frozen=True)
+class Files(Generic[H]):
+    """How folders of a family are recognised, read and written. `title`: as its paper writes it."""
+
+    title: str
+    read: Callable[[HeadFolder], Callable[[], H]]
+    """What makes the head that config and tensors describe, to be called on the meta device; BadField or BadCheckpoint where
+    one contradicts the other or the target."""
+    kind: str | None = None
+    """`eventspec.kind` of config.json, for a head that no other code loads; None: the tensors decide."""
+    recognises: Callable[[HeadFolder], bool] = lambda folder: False
+    """Whether a folder without a kind is one of this family, by its tensors and fields."""
+    own_fields: tuple[str, ...] = ()
+    """Fields of `eventspec` in config.json that only this family has."""
+    layer_name: str = LAYER
+    """What SafeAILab's layout calls its decoder layer."""
+    target_width: Callable[[HeadFolder], int] = lambda folder: folder.target.hidden_size
+    """The width of the target that a folder's head is for, read without the target: by default the head's own."""
+    sources: Callable[[H, str], weights.Sources] = lambda head, layer: {
+        name: [(name, 0)] for name, _ in head.named_parameters()
+    }
+    """Tensors' names in a folder whose layout calls the decoder layer `layer`; by default our own names."""
+    fields: Callable[[H], tuple[Fields, Fields]] = lambda head: ({}, {})
+    """Fields of SafeAILab's config.json besides the sizes, and of its part `eventspec` besides the kind; BadInput for a head
+    that SafeAILab's code would run otherwise."""
+    tables: Callable[[H], dict[str, Tensor]] = lambda head: {}
+    """Tensors of a folder that are no weights."""
+    filled: Callable[[H], None] = lambda head: None
+    """Called once the weights are there."""
+    speculators: Callable[[H, speculators.Verifier, str], Fields] | None = None
+    """config.json in the layout of `speculators`, of a head, its target and a dtype's name; None: it has no such layout."""
+    details: Callable[[H], dict[str, Any]] = lambda head: {}
+    """Further fields of `about`."""
+
+    @property
+    def published(self) -> bool:
+        """Whether the code of others reads such folders."""
+        return self.kind is None and not self.own_fields
+
+    def about(self, head: H) -> dict[str, Any]:
+        """What `models check` reports of a head."""
+        return {"head": self.title, **self.details(head)}
+
+
+def _config(path: Path) -> Fields:
+    data = configuration.read_json(path / "config.json")
+    with configuration.of_folder(path):
         data = speculators.flattened(data) if speculators.KIND in data else data
-        own = fields.part(data, "eventspec", {})
-        fields.require(own, "target", isinstance(own.get("target"), str | None), "a target's fingerprint")
+        own = configuration.part(data, "eventspec", {})
+        configuration.require(own, "target", isinstance(own.get("target"), str | None), "a target's fingerprint")
     if "hidden_size" not in data:
         raise BadCheckpoint(f"{path / 'config.json'} has no hidden_size: it is not the config of a head")
     return data

@@ -1,5 +1,5 @@
 """What a head is for drafting: a small module that proposes tokens from what the target computed. How one is trained is
-`training`, how its folder is read and written `files`."""
+`training`, how its folder is read and written `folder`."""
 
 from __future__ import annotations
 

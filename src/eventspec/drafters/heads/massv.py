@@ -26,7 +26,7 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.drafters.heads.batch import Rollout, TargetBatch
-from eventspec.drafters.heads.files import Files
+from eventspec.drafters.heads.folder import Files
 from eventspec.drafters.heads.head import Drafting, Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
 from eventspec.drafters.language_model import LanguageDraft

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,6 @@ from eventspec.drafters.heads.unrolled import steps
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
 from eventspec.models.checkpoint import without_memory
-from eventspec.models.configuration import Fields
 from eventspec.nn.llama import LanguageEnds
 
 COMPRESSOR = "compressor."
@@ -99,14 +97,6 @@ def _sources(head: EagleHead, layer: str) -> weights.Sources:
     return {**eagle.FILES.sources(head, layer), **{ours: [(theirs, 0)] for ours, theirs in stored.items()}}
 
 
-def _fields(head: EagleHead) -> tuple[Fields, Fields]:
-    return eagle.FILES.fields(head)[0], {"compressor": compressor_of(head).as_json()}
-
-
-def _details(head: EagleHead) -> dict[str, Any]:
-    return {"mode": compressor_of(head).mode} if head.sees_visual else {"head": "HiViS"}
-
-
 TRAINING = Training[EagleHead](
     {
         "specvlm": recipe_of("select", SELECT, None),
@@ -124,8 +114,8 @@ FILES = replace(
     recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" in folder.own,
     own_fields=("compressor",),
     sources=_sources,
-    fields=_fields,
-    details=_details,
+    fields=lambda head: (eagle.FILES.fields(head)[0], {"compressor": compressor_of(head).as_json()}),
+    details=lambda head: {"mode": compressor_of(head).mode} if head.sees_visual else {"head": "HiViS"},
 )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -105,11 +106,6 @@ def vispec_head(config: EagleConfig, queries: int) -> EagleHead:
     return EagleHead(config, AdaptedView(sizes.hidden_size, sizes.num_attention_heads, queries), "vispec")
 
 
-def _begin(head: EagleHead) -> None:
-    assert isinstance(head.view, AdaptedView)
-    head.view.begin()
-
-
 def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
     return partial(vispec_head, eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1)
 
@@ -122,5 +118,5 @@ def _sources(head: EagleHead, layer: str) -> weights.Sources:
 
 
 RECIPE = Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")
-TRAINING = Training[EagleHead]({"vispec": RECIPE}, unrolled, begin=_begin)
+TRAINING = Training[EagleHead]({"vispec": RECIPE}, unrolled, begin=lambda head: cast(AdaptedView, head.view).begin())
 FILES = replace(eagle.FILES, title="ViSpec", kind="vispec", read=_read, sources=_sources)
