@@ -1,5 +1,5 @@
-"""Who proposes tokens: the prompt's own n-grams, a text prior, an independent language model, a look into what it wrote before,
-a model with another tokenizer, one behind a qualifier, a head on the target's features."""
+"""What proposes tokens: the prompt's own n-grams, a text prior, an independent language model and what it wrote before, a model
+with another tokenizer, one with a qualifier, a head on the target's features."""
 
 from eventspec.drafters.cascade import Cascade as Cascade
 from eventspec.drafters.heads import Eagle3Config as Eagle3Config

@@ -33,7 +33,7 @@ ENDING = 8.0
 of one (`engine.policy`)."""
 TEXTS_SECONDS = 0.0006
 """What a round takes longer where texts draft beside a model: their trees, and a merge of more of them. (Without them the
-bundled pair answers 1.016 and 1.020 times as fast, 1.3 ms of two such rounds; n = 120 and 130, AMD EPYC.)"""
+bundled pair answers 1.016 and 1.020 times as fast, 1.3 ms of two rounds; n = 120 and 130, AMD EPYC.)"""
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 

@@ -4,10 +4,10 @@ grammars it follows."""
 from eventspec.text.grammar import json_schema as json_schema
 from eventspec.text.grammar import regex as regex
 from eventspec.text.pieces import Piece as Piece
+from eventspec.text.pieces import StopDetector as StopDetector
 from eventspec.text.pieces import pieces as pieces
 from eventspec.text.pieces import text_of as text_of
 from eventspec.text.pieces import texts_of as texts_of
-from eventspec.text.stopping import StopDetector as StopDetector
 from eventspec.text.tokens import TokenSpace as TokenSpace
 from eventspec.text.vocabulary import Vocabulary as Vocabulary
 from eventspec.text.vocabulary import first_difference as first_difference

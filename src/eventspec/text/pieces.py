@@ -1,4 +1,5 @@
-"""Text out of tokens while they come: what was given stays, cuts no character, and shows nothing of a stop string.
+"""Text out of tokens while they come: what was given stays, cuts no character, and shows nothing of a stop string. An answer
+ends at a stop token, or at the token that completes a stop string; both are kept, its text ends before the string.
 
 Text is made token by token from the last few tokens, as vLLM and transformers do it, so an answer's text is the same in one go
 and in pieces, and costs the same for every token.
@@ -126,3 +127,17 @@ def pieces(updates: Generator[Update, None, None], decode: Decode, stops: Sequen
             given, shown = settled, guess
     if (whole := final.whole()) != given or shown:
         yield Piece(whole[len(given) :])
+
+
+class StopDetector:
+    """Looks for the end of one answer; the engine's `StopCheck`."""
+
+    def __init__(self, ids: Sequence[int], strings: Sequence[str] = (), decode: Decode = lambda ids: "") -> None:
+        self._ids, self._transcript = frozenset(ids), Transcript(decode, strings) if strings else None
+
+    def __call__(self, tokens: Sequence[int]) -> int | None:
+        """How many of the answer's next `tokens` belong to it when it ends among them, else None."""
+        for place, token in enumerate(tokens):
+            if (self._transcript is not None and self._transcript.add(token)) or token in self._ids:
+                return place + 1
+        return None

@@ -106,7 +106,7 @@ class Vocabulary:
         BadCheckpoint for tokenizers that are neither of SentencePiece's kind nor byte-level BPE.
         """
         data = json.loads(self._tokenizer.to_str())
-        kinds = set(_types(data["decoder"]))
+        kinds = set(re.findall(r'"type": "(\w+)"', json.dumps(data["decoder"])))
         special = {token["id"] for token in data["added_tokens"] if token["special"]}
         special.add(self._tokenizer.token_to_id(data["model"].get("unk_token") or ""))
         if not kinds & {"ByteLevel", "Metaspace", "Replace"}:
@@ -161,10 +161,8 @@ class Vocabulary:
 def first_difference(one: Vocabulary, other: Vocabulary) -> tuple[int, str, str] | None:
     """The first id at which two vocabularies have different text pieces, and both pieces; None when all ids that both have
     mean the same. Tokens that were added after the text pieces do not count: they are never drafted."""
-    for i in range(min(one.text_size, other.text_size)):
-        if (first := one.piece(i) or "") != (second := other.piece(i) or ""):
-            return i, first, second
-    return None
+    pairs = ((i, one.piece(i) or "", other.piece(i) or "") for i in range(min(one.text_size, other.text_size)))
+    return next((found for found in pairs if found[1] != found[2]), None)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -188,20 +186,12 @@ def _added(folder: Path, settings: dict[str, Any], size: int) -> list[tuple[str,
         for key, token in settings.get("added_tokens_decoder", {}).items():
             found[int(key)] = (str(token["content"]), bool(token.get("special", True)))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadCheckpoint(
-            f"{folder}: the added tokens cannot be read ({error!r}): fetch tokenizer_config.json again"
-        ) from None
+        problem = f"the added tokens cannot be read ({error!r})"
+        raise BadCheckpoint(f"{folder}: {problem}: fetch tokenizer_config.json again") from None
     added = sorted(number for number in found if number >= size)
     if added != list(range(size, size + len(added))):
         raise BadCheckpoint(f"{folder}: added token {added[0]} leaves a gap after {size} pieces: fetch the tokenizer again")
     return [found[number] for number in added]
-
-
-def _types(node: Any) -> list[str]:
-    """The types of a tokenizer part and of the parts inside it."""
-    if isinstance(node, dict):
-        return [str(node.get("type"))] + [name for inner in node.values() for name in _types(inner)]
-    return [name for inner in node for name in _types(inner)] if isinstance(node, list) else []
 
 
 def _without_prefix(node: Any) -> Any:

@@ -33,24 +33,19 @@ class Span:
 
 @dataclass
 class Round:
-    """One pass of score, verify, commit, and the drafting after it."""
+    """One pass of score, verify, commit, and the drafting after it: a proposal of `proposed` nodes in `depth` levels by the
+    drafter `origin`, `accepted` of them, of which each drafter had `named` some; `tokens` are the ids that joined the answer,
+    `text` what they added to its text, once the answer is finished. `first`: the answer's first round, whose forward ends the
+    prefill and whose proposal is the head start."""
 
     proposed: int
-    """Nodes of the proposal."""
     depth: int
-    """Levels of the proposal."""
     origin: str
-    """The drafter's name."""
     first: bool
-    """Whether it is the answer's first round, whose forward ends the prefill; its proposal is the head start."""
     accepted: int = 0
-    """Nodes of the accepted path."""
     tokens: tuple[int, ...] = ()
-    """Ids that joined the answer."""
     text: str = ""
-    """What they added to its text, once the answer is finished."""
     named: dict[str, int] = field(default_factory=dict)
-    """How many nodes of the accepted path each drafter named."""
     model_seconds: float = 0.0
     """Of the target's forward."""
     seconds: float = 0.0
@@ -143,12 +138,10 @@ class Trace:
         """The timeline as a matplotlib Figure: what target and drafter did when, what each round accepted, the answer so far.
         With a path it is written there too, as .png, .svg or .pdf; BadInput where it cannot be. title: by default the
         question."""
-        from eventspec.trace import timeline
+        from eventspec.trace.timeline import draw, figure
 
-        figure = timeline.figure([("answer", self)], title)
-        if path is not None:
-            timeline.write(figure, Path(path))
-        return figure
+        strips = [("answer", self)]
+        return figure(strips, title) if path is None else draw(strips, Path(path), title)
 
     def span(self, stage: Stage, lane: Lane, start: float, of_round: int | None = None) -> None:
         """Record work that began at `start` (seconds since the request began) and ends now."""

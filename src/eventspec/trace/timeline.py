@@ -68,15 +68,13 @@ def figure(strips: Sequence[tuple[str, Trace]], title: str | None = None) -> Fig
     return made
 
 
-def write(made: Figure, path: Path) -> None:
-    """Whole or not at all. BadInput for a suffix other than .png, .svg and .pdf, and where it cannot be written."""
+def draw(strips: Sequence[tuple[str, Trace]], path: Path, title: str | None) -> Figure:
+    """`figure`, written whole or not at all. BadInput for a suffix but .png, .svg and .pdf, and where it cannot be written."""
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"{path} is neither a .png nor a .svg nor a .pdf file: give it one of these names")
+    made = figure(strips, title)
     write_whole(path, lambda part: made.savefig(part, format=path.suffix[1:], dpi=130))
-
-
-def draw(strips: Sequence[tuple[str, Trace]], path: Path, title: str) -> None:
-    write(figure(strips, title), path)
+    return made
 
 
 def lanes_of(trace: Trace) -> list[Lane]:

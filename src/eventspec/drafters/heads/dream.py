@@ -49,22 +49,17 @@ class Crossing(nn.Module):
         queries = F.linear(layer.normed(rows), layer.qkv.weight[:width].to(rows.dtype)).unflatten(-1, (layer.heads, -1))
         both = F.linear(features, layer.qkv.weight[width:].to(features.dtype)).unflatten(-1, (-1, layer.head_dim))
         keys, values = both.split((layer.kv_heads, layer.kv_heads), -2)
-        rotated = (
-            apply_rope(self._normed(x, norm), cos, sin) for x, norm in ((queries, self.query_norm), (keys, self.key_norm))
-        )
-        return *rotated, values
+        normed = (rms_norm(x, norm, layer.eps) for x, norm in ((queries, self.query_norm), (keys, self.key_norm)))
+        return *(apply_rope(x, cos, sin) for x in normed), values
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """As `Layer.finish`, with gates."""
         seen, thought = self.gates.tanh()
         layer = self.layer
         x = x + seen * layer.out(attended)
-        gate, up = layer.gate_up(self._normed(x, layer.post_norm)).chunk(2, -1)
+        gate, up = layer.gate_up(rms_norm(x, layer.post_norm, layer.eps)).chunk(2, -1)
         finished: Tensor = x + thought * layer.down(F.silu(gate) * up)
         return finished
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight, self.layer.eps)
 
 
 class DreamHead(Head):

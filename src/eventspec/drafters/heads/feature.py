@@ -4,7 +4,7 @@ feature, and re-reads the true features of what was committed (EAGLE-1, 2 and 3 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -62,7 +62,7 @@ class FeatureDrafter:
         weight = target.embed.weight
         self.name, self.head, self.sizes, self.eos_id = name, head, head.config.language, eos_id
         self.taps, self.embed, self.kernel, self.tree = head.taps, target.embed, head.kernel(target), tree.on(weight.device)
-        self._read: WeakKeyDictionary[Media, _PromptRead] = WeakKeyDictionary()
+        self._read: WeakKeyDictionary[Media, tuple[HeadInputs, LentCache]] = WeakKeyDictionary()
         # As long as the target's context, whatever the head's config says: rotation has no weights.
         self.context = target.config.max_position_embeddings
         cos, sin = rope_tables(self.sizes, self.context)
@@ -77,16 +77,15 @@ class FeatureDrafter:
     def begun(self, media: Media, inputs: HeadInputs, rows: int) -> tuple[KVCache, Loan]:
         """A cache of at least `rows` rows that has as much of a prompt as questions about the same recording shared with it;
         at least the last pair is left to be read."""
-        known = self._read.get(media)
-        if known is None:
+        if media not in self._read:
             sizes, weight = self.sizes, self.embed.weight
             cache = KVCache(self.kernel.blocks, sizes.num_key_value_heads, sizes.head_dim, rows, weight.dtype, weight.device)
-            known = self._read[media] = _PromptRead(inputs, LentCache(cache))
-            return known.lent.lend(0, rows)
-        shared = min(known.inputs.shared(inputs), known.lent.cache.length)
-        found, loan = known.lent.lend(shared, rows)
-        if found is known.lent.cache:
-            known.inputs = inputs
+            self._read[media] = inputs, LentCache(cache)
+            return self._read[media][1].lend(0, rows)
+        before, lent = self._read[media]
+        found, loan = lent.lend(min(before.shared(inputs), lent.cache.length), rows)
+        if found is lent.cache:
+            self._read[media] = inputs, lent
         return found, loan
 
     def read(self, inputs: HeadInputs, cache: KVCache) -> Tensor:
@@ -99,14 +98,6 @@ class FeatureDrafter:
         """As `core.Drafter.open`; the target's session must have been opened with this drafter's taps."""
         assert target is not None
         return FeatureDraft(self, request, target, trace)
-
-
-@dataclass
-class _PromptRead:
-    """A cache that is lent from question to question, and what it begins with."""
-
-    inputs: HeadInputs
-    lent: LentCache
 
 
 class FeatureDraft(DraftSession):
@@ -161,7 +152,7 @@ class FeatureDraft(DraftSession):
         if prompt is not None:
             rows = len(prompt.embeds) + self.request.sampling.max_new_tokens + 1 + len(self.tokens) + drafter.tree.rows
             self.cache, self._loan = drafter.begun(self.request.media, prompt, rows)
-            inputs = prompt.without_first(self.cache.length).followed_by(inputs)
+            inputs = prompt.continued(inputs, self.cache.length)
         assert self.cache is not None
         read = drafter.read(inputs, self.cache)
         self.cache.keep(len(inputs.embeds), [])

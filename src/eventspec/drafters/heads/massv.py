@@ -1,4 +1,4 @@
-"""A small vision-language model behind the target's own vision encoder (MASSV, 2505.10526): a projector from the target's
+"""A small vision-language model on the target's own vision encoder (MASSV, 2505.10526): a projector from the target's
 visual rows to a small language model, trained on the target's answers. It reads no other layer of the target."""
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ FILES = Files[SmallVlm](
 @dataclass(frozen=True)
 class Pruned:
     """video-SpecVLM's pruning (2508.16201): of the visual rows the small model sees, `kept` is the share that stays, ranked by
-    the attention that the target's last prompt row pays them behind `layer` layers (one layer's, not the mean over all)."""
+    the attention that the target's last prompt row pays them after `layer` layers (one layer's, not the mean over all)."""
 
     target: Llama
     kept: float = 0.1
@@ -127,8 +127,8 @@ class Pruned:
 
 
 class SmallVlmDrafter:
-    """The small model as a drafter behind the target's vision encoder: `text_ids` gives the text of a question's prompt
-    before and behind the visual rows, `eos_id` is the end token."""
+    """The small model as a drafter: `text_ids` gives the text of a question's prompt before and after the visual rows, `eos_id`
+    is the end token; `read`: the part of a prompt that questions about a recording share."""
 
     needs_target = True
     concurrent = False
@@ -137,16 +137,12 @@ class SmallVlmDrafter:
         self.name, self.head, self.text_ids, self.pruned = name, head, text_ids, pruned
         self.model = DraftModel(name, head.language, eos_id)
         self.taps: tuple[int, ...] = () if pruned is None else (pruned.layer,)
-        self._read: WeakKeyDictionary[Media, Prefix] = WeakKeyDictionary()
+        self.read: WeakKeyDictionary[Media, Prefix] = WeakKeyDictionary()
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """As `core.Drafter.open`; the target's session must have been opened with this drafter's taps."""
         assert target is not None
         return SmallVlmDraft(self, request, target, trace)
-
-    def prefix(self, media: Media) -> Prefix:
-        """What questions about a recording share."""
-        return self._read.setdefault(media, Prefix(self.model.language))
 
     def prompt(self, question: str, seen: TappedPrompt) -> Prompt:
         """The small model's prompt, rows [T, d], for a prompt of the target's."""
@@ -177,7 +173,7 @@ class SmallVlmDraft(DraftSession):
         if self.inner is None:
             began = self.trace.now()
             prompt = self.drafter.prompt(self.request.question, self.target.prompt())
-            prefix = self.drafter.prefix(self.request.media)
+            prefix = self.drafter.read.setdefault(self.request.media, Prefix(self.drafter.model.language))
             self.inner = LanguageDraft(self.drafter.model, prompt, prefix, self.request, self.trace)
             for pending in self.pending_verdicts:
                 self.inner.observe(*pending)

@@ -1,4 +1,4 @@
-"""SpecVLM's head (2509.11815, section 3.2): EagleVLM behind an elastic compressor of the visual rows, which looks at the
+"""SpecVLM's head (2509.11815, section 3.2): EagleVLM after an elastic compressor of the visual rows, which looks at the
 question; and HiViS (2509.23928), which is the same with no visual row left."""
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def read_rates(data: fields.Fields, most: int) -> Rates:
     sane = len(levels) <= MOST_LEVELS and all(isinstance(level, list) and len(level) <= most for level in levels)
     sane = sane and all(type(share) in (int, float) and 0 <= share <= 1 for level in levels for share in level)
     sane = sane and all(sum(level) < 1.01 for level in levels)  # choices of a level exclude each other
-    fields.require(data, "ranks", sane, f"shares of 1 for up to {most} ranks, or up to {MOST_LEVELS} lists of such")
+    fields.require(data, "ranks", sane, f"shares of 1 for up to {most} ranks, or up to {MOST_LEVELS} lists of them")
     return tuple(tuple(map(float, level)) for level in levels) if any(levels[0]) else ()
 
 

@@ -26,22 +26,16 @@ class HeadInputs:
     global_feature: Tensor | None = None
     kept: Tensor | None = None
 
-    def followed_by(self, more: HeadInputs) -> HeadInputs:
-        """These, then more that have all their features."""
+    def continued(self, more: HeadInputs, first: int = 0) -> HeadInputs:
+        """These without the `first` ones, then more that have all their features."""
         plain = self.embedding_only
         return HeadInputs(
-            torch.cat((self.embeds, more.embeds)),
-            torch.cat((self.tapped, more.tapped)),
-            torch.cat((self.positions, more.positions)),
-            None if plain is None else torch.cat((plain, plain.new_zeros(len(more.embeds)))),
+            torch.cat((self.embeds[first:], more.embeds)),
+            torch.cat((self.tapped[first:], more.tapped)),
+            torch.cat((self.positions[first:], more.positions)),
+            None if plain is None else torch.cat((plain[first:], plain.new_zeros(len(more.embeds)))),
             self.global_feature,
         )
-
-    def without_first(self, rows: int) -> HeadInputs:
-        """Without the first `rows`."""
-        plain = self.embedding_only
-        parts = (self.embeds[rows:], self.tapped[rows:], self.positions[rows:], None if plain is None else plain[rows:])
-        return HeadInputs(*parts, self.global_feature)
 
     def shared(self, other: HeadInputs) -> int:
         """How many of the first pairs are the other's too, one of the other's left out."""
@@ -52,7 +46,6 @@ class HeadInputs:
         return low
 
     def _same(self, other: HeadInputs, place: slice) -> bool:
-        """Whether the pairs of a place are the other's too."""
         names = ("positions", "embeds", "tapped", "embedding_only")
         pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return all(one is None or two is None or torch.equal(one[place], two[place]) for one, two in pairs)
