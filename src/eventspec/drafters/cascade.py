@@ -104,17 +104,15 @@ class CascadeDraft(DraftSession):
         shares = logits.float().softmax(-1)
         best, first = (column.tolist() for column in shares.max(-1))
         threshold, end = self.cascade.threshold, self.cascade.eos_id
-        children: dict[int, list[int]] = {}
-        for node, parent in enumerate(drafted.parents.tolist()):
-            children.setdefault(parent, []).append(node)
+        children: dict[int, dict[int, int]] = {}  # node -> its drafted children by token
+        for node, (parent, token) in enumerate(zip(drafted.parents.tolist(), drafted.tokens.tolist(), strict=True)):
+            children.setdefault(parent, {})[token] = node
         tree, place = DraftTree(), {-1: -1}
         for parent in range(-1, len(drafted)):  # parents come before children
             if parent not in place or (parent >= 0 and drafted.tokens[parent] == end):
                 continue
-            row = parent + 1
-            named = {int(drafted.tokens[node]): node for node in children.get(parent, [])}
-            ranked = [(token, float(shares[row, token])) for token in named]
-            kept = [(token, share) for token, share in ranked if share >= threshold * best[row]]
+            row, named = parent + 1, children.get(parent, {})
+            kept = [(token, share) for token in named if (share := float(shares[row, token])) >= threshold * best[row]]
             if first[row] not in named:
                 kept.append((first[row], best[row]))
             tree.grow(place[parent], sorted(kept, key=lambda pair: -pair[1]), 0.0, end)

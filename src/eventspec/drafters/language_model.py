@@ -216,16 +216,12 @@ class LanguageDraft(ModelReading, DraftSession):
         tip = self.base + tree.levels[best] + 1
         ahead = self._looked_ahead(tree.path(best), tip)
         width = rows + len(leaves) + len(ahead)
-        for row, leaf in enumerate(leaves, rows):
-            parent = tree.parents[leaf]
-            self.visible[row] = self.visible[self.row_of[parent]] if parent >= 0 else False
+        above = [self.row_of.get(tree.parents[leaf]) for leaf in leaves]
+        self.row_of.update(zip(leaves, range(rows, width), strict=False))
+        above += [self.row_of[best], *range(rows + len(leaves), width)][: len(ahead)]
+        for row, parent in enumerate(above, rows):
+            self.visible[row] = False if parent is None else self.visible[parent]
             self.visible[row, row] = True
-            self.row_of[leaf] = row
-        above = self.row_of[best]
-        for row in range(rows + len(leaves), width):
-            self.visible[row] = self.visible[above]
-            self.visible[row, row] = True
-            above = row
         visible = np.ones((width - rows, self.base + width), bool)
         visible[:, self.base :] = self.visible[rows:width, :width]
         levels = [self.base + tree.levels[leaf] for leaf in leaves] + list(range(tip, tip + len(ahead)))

@@ -66,14 +66,14 @@ class NativeDraft(ModelReading, DraftSession):
     def write_on(self, budget: Budget) -> None:
         most, read = min(budget.max_depth, self.context - self.base), 0
         while not self.answer and self.written and len(self.written) < most and not budget.until():
-            said = [token for token, _ in self.written]
-            if said[-1] == self.model.eos_id:
+            tokens = [token for token, _ in self.written]
+            if tokens[-1] == self.model.eos_id:
                 break
             # Rows after what was committed, where the next verdict's will lie.
-            hidden = self._taken_in(said[read:])
-            read = len(said)
-            tokens, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
-            self.written += _with_shares(tokens, logs)
+            hidden = self._taken_in(tokens[read:])
+            read = len(tokens)
+            more, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
+            self.written += _with_shares(more, logs)
         self.cache.length = self.base
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:

@@ -20,7 +20,7 @@ from eventspec.core import Budget, DraftSession, Proposal, Request, TargetPrompt
 from eventspec.drafters.answer_draft import AnswerDraft
 from eventspec.files import write_text
 
-Context = tuple[int, ...]
+NgramContext = tuple[int, ...]
 WIDTH = 4
 """Children of a node, at most."""
 
@@ -30,8 +30,10 @@ class TextPrior:
 
     def __init__(self, longest: int = 6) -> None:
         self.longest = longest
-        self.counts: dict[tuple[str, Context], Counter[int]] = defaultdict(Counter)
-        self._ranked: dict[tuple[str, Context], list[tuple[int, float]]] = {}  # as `following`, of contexts that were looked up
+        self.counts: dict[tuple[str, NgramContext], Counter[int]] = defaultdict(Counter)
+        self._ranked: dict[
+            tuple[str, NgramContext], list[tuple[int, float]]
+        ] = {}  # as `following`, of contexts that were looked up
 
     def learn(self, question: str, answer: Sequence[int]) -> None:
         """Add one training answer, EOS included."""
@@ -42,7 +44,7 @@ class TextPrior:
                     if size <= at + 1:
                         self.counts[key, self._context(answer[:at], size)][token] += 1
 
-    def _context(self, before: Sequence[int], size: int) -> Context:
+    def _context(self, before: Sequence[int], size: int) -> NgramContext:
         # The start of the answer is a token of its own, -1, so that short prefixes are not confused with their tails elsewhere.
         return tuple([-1, *before][-size:]) if size else ()
 
@@ -86,7 +88,7 @@ class TextPrior:
         return found
 
     def pruned(self, least: int = 4, difference: float = 0.03) -> TextPrior:
-        """Without contexts that were seen fewer than `least` times, or that say what the next shorter kept one says: the same
+        """Without contexts that were seen fewer than `least` times, or that predict as the next shorter kept one does: the same
         likeliest token, its share within `difference`."""
         kept = TextPrior(self.longest)
         for key, context in sorted(self.counts, key=lambda entry: (entry[0], len(entry[1]))):
@@ -103,11 +105,8 @@ class TextPrior:
 
     def save(self, path: Path, least: int = 4, most: int = 20_000) -> None:
         """JSON of the contexts that matter, see `pruned`: the `most` that were seen most often."""
-        kept = sorted(self.pruned(least).counts.items(), key=lambda entry: -entry[1].total())
-        rows = [
-            [key, list(context), [[t, c] for t, c in found.most_common(8)], found.total()]
-            for (key, context), found in kept[:most]
-        ]
+        kept = sorted(self.pruned(least).counts.items(), key=lambda entry: -entry[1].total())[:most]
+        rows = [[key, context, found.most_common(8), found.total()] for (key, context), found in kept]
         write_text(path, json.dumps({"longest": self.longest, "contexts": rows}, separators=(",", ":")))
 
     @classmethod
@@ -148,10 +147,10 @@ class PriorDrafter:
     def _draft(self, question: str, answer: list[int], budget: Budget) -> Proposal:
         """The likeliest nodes, best first: a path is never likelier than its beginning. A heap of nodes whose parents are
         taken: minus the path's probability, place of arrival, token, parent, level, the tokens before it."""
-        waiting: list[tuple[float, int, int, int, int, Context]] = []
+        waiting: list[tuple[float, int, int, int, int, NgramContext]] = []
         tokens, parents, values, arrived = list[int](), list[int](), list[float](), itertools.count()
 
-        def look(parent: int, value: float, level: int, before: Context) -> None:
+        def look(parent: int, value: float, level: int, before: NgramContext) -> None:
             if level < budget.max_depth:
                 for token, share in self.prior.following(question, before, WIDTH):
                     if token >= 0 and value * share >= budget.min_path_prob:

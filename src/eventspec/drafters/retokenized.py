@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from itertools import takewhile
 
 import numpy as np
@@ -92,7 +93,7 @@ class TextDraft(DraftSession):
     def __init__(self, inner: DraftSession, pair: Retokenized) -> None:
         self.inner, self.ours, self.theirs = inner, pair.ours, pair.theirs
         self.pending = b""
-        self._spelled: dict[bytes, list[int]] = {}
+        self._respell = lru_cache(_REMEMBERED)(self.ours.vocabulary.respell)
         self._scores: Scores | None = None  # of the latest verdict
 
     def propose(self, budget: Budget) -> Proposal:
@@ -119,15 +120,11 @@ class TextDraft(DraftSession):
     def _continued(self, path: list[int]) -> list[int]:
         """The target's ids for what a drafted path spells after the pending text; none when it spells something else."""
         ends = self.theirs.eos_id in path
-        said = self.theirs.vocabulary.spell(path[: path.index(self.theirs.eos_id)] if ends else path)
-        if not said.startswith(self.pending):
+        spelled = self.theirs.vocabulary.spell(path[: path.index(self.theirs.eos_id)] if ends else path)
+        if not spelled.startswith(self.pending):
             return []
-        text = said[len(self.pending) :]
-        if text not in self._spelled:
-            if len(self._spelled) >= _REMEMBERED:
-                self._spelled.clear()
-            self._spelled[text] = self.ours.vocabulary.respell(text)
-        ids = self._spelled[text]
+        text = spelled[len(self.pending) :]
+        ids = self._respell(text)
         return [*ids, self.ours.eos_id] if ends and self.ours.vocabulary.spell(ids) == text else ids
 
 

@@ -58,7 +58,7 @@ def json_schema(schema: str | bool | Mapping[str, Any], vocabulary: Vocabulary, 
     for what is no schema, cannot be satisfied, or uses keywords that could not be kept to."""
     try:
         content = json.loads(schema) if isinstance(schema, str) else schema
-        # A model may say spaces for ever where any number is allowed.
+        # A model may generate spaces for ever where any number is allowed.
         rules = {"x-guidance": {"whitespace_pattern": " ?"}, **content} if isinstance(content, Mapping) else content
         body = json.dumps(rules)
     except (ValueError, TypeError, RecursionError) as error:

@@ -38,10 +38,8 @@ def read_pieces(path: Path) -> list[VocabularyPiece]:
 
 
 def tokenizer_of(pieces: list[VocabularyPiece], legacy: bool, added: list[tuple[str, bool]]) -> Tokenizer:
-    """The tokenizer of a vocabulary and of the tokens `added` after it (text, special).
-
-    legacy: text after a special token gets a leading space of its own, as text at the beginning does (transformers' `legacy`).
-    """
+    """The tokenizer of a vocabulary and of the tokens `added` after it (text, special). legacy: text after a special token gets
+    a leading space, as text at the beginning does (transformers' `legacy`)."""
     ids = {piece.text: number for number, piece in enumerate(pieces)}
     unknown = next((piece.text for piece in pieces if piece.kind == UNKNOWN), None)
     fallback = any(piece.kind == BYTE for piece in pieces)

@@ -1,4 +1,4 @@
-"""A model's tokens: the vocabulary, the ids that end an answer, and those that are never said."""
+"""A model's tokens: the vocabulary, the ids that end an answer, and those that are never generated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eventspec.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """What ids mean to one model. `eos_id` ends an answer, as do `extra_eos_ids`; `banned_ids` are said by no method."""
+    """What ids mean to one model. `eos_id` ends an answer, as do `extra_eos_ids`; no method generates `banned_ids`."""
 
     vocabulary: Vocabulary
     eos_id: int
@@ -21,7 +21,7 @@ class TokenSpace:
     banned_ids: tuple[int, ...] = ()
 
     def sampling(self, sampling: Sampling) -> Sampling:
-        """With the ids that are never said banned and the end tokens as stops; BadInput for an id that does not exist."""
+        """With the ids that are never generated banned and the end tokens as stops; BadInput for an id that does not exist."""
         biased, words = list(sampling.logit_bias), [i for word in sampling.bad_words for i in word]
         size = self.vocabulary.size
         for name, ids in (("banned id", sampling.banned_ids), ("logit_bias id", biased), ("bad_words id", words)):

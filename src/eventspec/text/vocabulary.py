@@ -102,9 +102,7 @@ class Vocabulary:
     @cached_property
     def spelling(self) -> list[bytes]:
         """The bytes every id stands for within a text, by id; special tokens and the unknown piece stand for none.
-
-        BadCheckpoint for tokenizers that are neither of SentencePiece's kind nor byte-level BPE.
-        """
+        BadCheckpoint for tokenizers that are neither of SentencePiece's kind nor byte-level BPE."""
         data = json.loads(self._tokenizer.to_str())
         kinds = set(re.findall(r'"type": "(\w+)"', json.dumps(data["decoder"])))
         special = {token["id"] for token in data["added_tokens"] if token["special"]}
@@ -120,9 +118,7 @@ class Vocabulary:
 
     def respell(self, data: bytes) -> list[int]:
         """Ids that continue a text with `data`: they spell it, or as long a part from its beginning as this vocabulary can.
-
-        Bytes that are no text (a character's half) become byte tokens where the vocabulary has them.
-        """
+        Bytes that are no text (a character's half) become byte tokens where the vocabulary has them."""
         ids: list[int] = []
         for text in re.findall("[\udc80-\udcff]+|[^\udc80-\udcff]+", data.decode("utf-8", "surrogateescape")):
             raw = text.encode("utf-8", "surrogateescape")
@@ -136,12 +132,12 @@ class Vocabulary:
         return ids
 
     def _as_far_as(self, ids: list[int], data: bytes) -> list[int]:
-        said = 0
+        at = 0
         for count, token in enumerate(ids):
             part = self.spell([token])
-            if not part or not data.startswith(part, said):
+            if not part or not data.startswith(part, at):
                 return ids[:count]
-            said += len(part)
+            at += len(part)
         return ids
 
     @cached_property

@@ -49,24 +49,17 @@ class TargetBatch:
         mask, prefix, kept = hidden_where(~self.mask), self.prefix, inputs.kept
         if kept is not None:
             mask, prefix = mask[..., kept], int((kept < prefix).sum())
-        more = (inputs.embedding_only, inputs.global_feature)
-        return View(inputs.embeds, inputs.tapped, inputs.positions, mask, prefix, self.loss_mask, *more)
+        return View(**vars(inputs), mask=mask, prefix=prefix, loss_mask=self.loss_mask)
 
 
 @dataclass(frozen=True)
-class View:
-    """What a head sees: pairs [B, P + R, .], positions [B, P + R], a mask float that is added to the scores, [B, 1, R, P + R]
-    (the prefix is causal) or [B, 1, P + R, P + R], the rows P of the prefix, which branch rows it learns from; embedding_only
-    [P + R] and global_feature [B, D] as in `HeadInputs`."""
+class View(HeadInputs):
+    """What a head sees of a batch: pairs [B, P + R, .], a mask float that is added to the scores, [B, 1, R, P + R] (the prefix
+    is causal) or [B, 1, P + R, P + R], the rows P of the prefix, and which branch rows it learns from, bool [B, R]."""
 
-    embeds: Tensor
-    tapped: Tensor
-    positions: Tensor
     mask: Tensor
     prefix: int
     loss_mask: Tensor
-    embedding_only: Tensor | None = None
-    global_feature: Tensor | None = None
 
 
 @dataclass(frozen=True)

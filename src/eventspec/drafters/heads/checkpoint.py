@@ -66,7 +66,7 @@ def inspect_head(path: Path) -> tuple[TrainedHead, Checkpoint, str | None]:
 
 
 def files_of(folder: HeadFolder) -> Files[Any]:
-    """What `eventspec.kind` says, or the tensors; BadField for what it cannot be, or for fields that another family has."""
+    """By `eventspec.kind`, or by the tensors; BadField for what it cannot be, or for fields that another family has."""
     every = [family.files for family in FAMILIES]
     own, kinds = folder.own, {files.kind: files for files in every if files.kind is not None}
     kind, eagle3 = own.get("kind"), EAGLE3.recognises(folder)
@@ -140,7 +140,7 @@ def _check_finite(checkpoint: Checkpoint, head: Head, sources: weights.Sources) 
     """BadCheckpoint for NaN and infinity among the numbers that were just filled in."""
     own = dict(head.named_parameters())
     for name, parts in sources.items():
-        extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and says NaN where there is one
+        extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and is NaN where there is one
         if not bool(extremes.isfinite().all()):
             problem = f"tensor {checkpoint.at[parts[0][0]][1]} holds NaN or infinity in {_name(extremes.dtype)}"
             raise BadCheckpoint(f"{checkpoint.where}: {problem}: fetch or train the head again")

@@ -127,11 +127,11 @@ def first_block(head: DreamHead, view: View, rope: tuple[Tensor, Tensor]) -> Ten
 
 def _steps(head: DreamHead, rows: Tensor, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
     """As `unrolled.steps`; `rows` are those of `first_block`."""
-    crossed, said = UnrolledAttention(view), UnrolledAttention(view)
+    cross_attention, self_attention = UnrolledAttention(view), UnrolledAttention(view)
 
     def step(rows: Tensor, features: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = head.cross.finish(rows, crossed(*head.cross.project(rows, features, cos, sin)))
-        return head.normed(head.last.finish(x, said(*head.last.project(head.last.normed(x), cos, sin))))
+        x = head.cross.finish(rows, cross_attention(*head.cross.project(rows, features, cos, sin)))
+        return head.normed(head.last.finish(x, self_attention(*head.last.project(head.last.normed(x), cos, sin))))
 
     out = step(rows, view.tapped, *rope)[:, view.prefix :]
     yield out

@@ -85,7 +85,7 @@ def _filled(head: EagleHead) -> None:
 
 
 def eagle_config(folder: HeadFolder) -> EagleConfig:
-    """Of a folder in EAGLE-1's layout; what it has is read off its tensors, and BadField where config.json says otherwise."""
+    """Of a folder in EAGLE-1's layout; what it has is read off its tensors; BadField where config.json contradicts them."""
     sizes, bias = folder.layer_sizes(), "fc.bias" in folder.checkpoint.at
     folder.agrees("draft_vocab_size", None, "there is no lm_head.weight")
     folder.agrees("bias", bias, f"fc.bias is {'there' if bias else 'not there'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,9 @@ class HeadInputs:
     embeds: Tensor
     tapped: Tensor
     positions: Tensor
-    embedding_only: Tensor | None = None
-    global_feature: Tensor | None = None
-    kept: Tensor | None = None
+    embedding_only: Tensor | None = field(default=None, kw_only=True)
+    global_feature: Tensor | None = field(default=None, kw_only=True)
+    kept: Tensor | None = field(default=None, kw_only=True)
 
     def continued(self, more: HeadInputs, first: int = 0) -> HeadInputs:
         """These without the `first` ones, then more that have all their features."""
@@ -33,8 +33,8 @@ class HeadInputs:
             torch.cat((self.embeds[first:], more.embeds)),
             torch.cat((self.tapped[first:], more.tapped)),
             torch.cat((self.positions[first:], more.positions)),
-            None if plain is None else torch.cat((plain[first:], plain.new_zeros(len(more.embeds)))),
-            self.global_feature,
+            embedding_only=None if plain is None else torch.cat((plain[first:], plain.new_zeros(len(more.embeds)))),
+            global_feature=self.global_feature,
         )
 
     def shared(self, other: HeadInputs) -> int:

@@ -85,9 +85,9 @@ class AdaptedView(PromptView):
             torch.cat((inputs.embeds[..., :begin, :], vectors, inputs.embeds[..., end:, :]), -2),
             tapped[..., kept, :],
             inputs.positions[..., kept],
-            ((order >= begin) & (order < end))[kept],
-            whole,
-            kept,
+            embedding_only=((order >= begin) & (order < end))[kept],
+            global_feature=whole,
+            kept=kept,
         )
 
     def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
