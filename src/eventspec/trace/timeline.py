@@ -94,12 +94,11 @@ def idle(trace: Trace, lane: Lane) -> list[tuple[float, float]]:
 
 def so_far(trace: Trace, times: int = 3) -> list[tuple[float, str]]:
     """The answer at its first committed token, at its end and evenly between: (seconds, text)."""
-    ends = [(span.end, trace.rounds[span.round]) for span in trace.spans if span.round is not None]
     grown, text = list[tuple[float, str]](), ""
-    for at, made in ends:
-        text += made.text
-        if made.text:
-            grown.append((at, text))
+    for span in trace.spans:
+        if span.round is not None and (added := trace.rounds[span.round].text):
+            text += added
+            grown.append((span.end, text))
     if len(grown) <= times:
         return grown
     first, last = grown[0][0], grown[-1][0]

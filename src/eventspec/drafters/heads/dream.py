@@ -80,7 +80,7 @@ class DreamHead(Head):
         return tapped
 
     def normed(self, x: Tensor) -> Tensor:
-        """Of the last layer's output: the predicted feature, [..., D]."""
+        """The last layer's output -> the predicted feature, [..., D]."""
         return rms_norm(x, self.norm, self.config.language.rms_norm_eps)
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:

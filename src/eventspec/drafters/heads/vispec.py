@@ -28,31 +28,15 @@ MOST_VECTORS = 4096
 """At most, in a folder."""
 
 
-class VisionAdaptor(nn.Module):
-    """Learned queries that look at the visual rows by cross-attention of several heads: `queries` rows, and one more for the
-    whole (the paper: one and one for an image; here one for every frame)."""
+class AdaptedView(PromptView):
+    """Learned queries look at the visual rows by cross-attention of several heads and give `queries` rows for them, and one
+    more of them all (the paper: one and one for an image; here one for every frame), which is fused with every feature."""
 
     def __init__(self, width: int, heads: int, queries: int) -> None:
         super().__init__()
         self.heads, self.queries = heads, nn.Parameter(torch.empty(queries + 1, heads, width // heads))
         first_values(self.queries, lambda: torch.randn_like(self.queries) * width**-0.5)
         self.keys, self.values, self.out = (Linear(width, width, bias=False) for _ in range(3))
-
-    def forward(self, visual: Tensor) -> tuple[Tensor, Tensor]:
-        """Visual rows [..., T, D] -> rows [..., queries, D], and the vector of them all [..., D]."""
-        queries = self.queries.transpose(0, 1)
-        keys, values = (part(visual).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in (self.keys, self.values))
-        shares = (queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5).softmax(-1)
-        found = self.out((shares @ values).transpose(-2, -3).flatten(-2))
-        return found[..., :-1, :], found[..., -1, :]
-
-
-class AdaptedView(PromptView):
-    """A few vectors of the visual rows, and a fusion of the vector of them all with a feature that begins as the feature."""
-
-    def __init__(self, width: int, heads: int, queries: int) -> None:
-        super().__init__()
-        self.adaptor = VisionAdaptor(width, heads, queries)
         self.global_proj = Linear(2 * width, width)
         self.begin()
 
@@ -67,6 +51,14 @@ class AdaptedView(PromptView):
         fused: Tensor = self.global_proj(torch.cat((tapped, global_feature.expand_as(tapped).to(tapped.dtype)), -1))
         return fused
 
+    def adapted(self, visual: Tensor) -> tuple[Tensor, Tensor]:
+        """Visual rows [..., T, D] -> rows [..., queries, D], and the vector of them all [..., D]."""
+        queries = self.queries.transpose(0, 1)
+        keys, values = (part(visual).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in (self.keys, self.values))
+        shares = (queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5).softmax(-1)
+        found = self.out((shares @ values).transpose(-2, -3).flatten(-2))
+        return found[..., :-1, :], found[..., -1, :]
+
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
         """A few vectors instead of the pairs whose next row is visual, where the last of these stood."""
         if visual[0] == visual[1]:
@@ -74,7 +66,7 @@ class AdaptedView(PromptView):
             tapped = self.fuse_global(inputs.tapped, nothing[..., None, :])
             return HeadInputs(inputs.embeds, tapped, inputs.positions, global_feature=nothing)
         begin, end = max(0, visual[0] - 1), visual[1] - 1
-        vectors, whole = self.adaptor(inputs.embeds[..., begin:end, :])
+        vectors, whole = self.adapted(inputs.embeds[..., begin:end, :])
         count = vectors.shape[-2]
         first = max(begin, end - count)  # a span that is shorter than the vectors are many takes the last of them
         vectors = vectors[..., count - (end - first) :, :].to(inputs.embeds.dtype)
@@ -112,9 +104,8 @@ def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
 
 def _sources(head: EagleHead, layer: str) -> weights.Sources:
     names = {**eagle.FILES.sources(head, layer), **weights.linear_sources("view.global_proj", "img_fc")}
-    for ours, theirs in (("queries", "q"), ("keys.weight", "k_proj.weight"), ("values.weight", "v_proj.weight")):
-        names[f"view.adaptor.{ours}"] = [(f"imadpt.{theirs}", 0)]
-    return {**names, "view.adaptor.out.weight": [("imadpt.o_proj.weight", 0)]}
+    own = {"queries": "q", "keys.weight": "k_proj.weight", "values.weight": "v_proj.weight", "out.weight": "o_proj.weight"}
+    return {**names, **{f"view.{ours}": [(f"imadpt.{theirs}", 0)] for ours, theirs in own.items()}}
 
 
 RECIPE = Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")
