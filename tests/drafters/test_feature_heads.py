@@ -19,12 +19,13 @@ from eventspec.core import Budget, Media, Proposal, Request, Sampling, Trace, Ve
 from eventspec.costs.fit import session_of
 from eventspec.drafters.heads import family_of
 from eventspec.drafters.heads.batch import TargetBatch
-from eventspec.drafters.heads.dream import DreamConfig, DreamHead
+from eventspec.drafters.heads.dream import DreamHead
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, msd_head
 from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head, usual_taps
 from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
+from eventspec.drafters.heads.head import HeadConfig
 from eventspec.drafters.heads.specvlm import specvlm_head
-from eventspec.drafters.heads.trees import static_tree
+from eventspec.drafters.heads.trees import best_paths
 from eventspec.drafters.heads.vispec import vispec_head
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
@@ -34,7 +35,7 @@ from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.nn.draft import TreeConfig
+from eventspec.nn.draft import TreeConfig, fixed_tree
 from eventspec.text import StopDetector
 
 SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)
@@ -98,7 +99,7 @@ HEADS: dict[str, Callable[[], Any]] = {
     "eagle3 normed": lambda: eagle3(normed=True),
     "msd": lambda: randomised(msd_head(EagleConfig(ONE)), 1),
     "vispec": lambda: randomised(vispec_head(EagleConfig(ONE), 3), 1, 0.4),
-    "dream": lambda: randomised(DreamHead(DreamConfig(ONE)), 1),
+    "dream": lambda: randomised(DreamHead(HeadConfig(ONE)), 1),
 }
 COMPRESSED: dict[str, Callable[[], Any]] = {mode: partial(specvlm, mode) for mode in MODES}
 EVERY = {**HEADS, **COMPRESSED}
@@ -336,7 +337,11 @@ def test_a_session_makes_nothing_on_the_default_device(kind: str) -> None:
 def test_a_bushy_fixed_tree_has_room_for_its_rows() -> None:
     """More rows than its width times its levels: ranks (0.6, 0.35) give 16 inner nodes in a tree of width 2."""
     model = target()
-    for growth in (static_tree(((0.6, 0.35),)), static_tree(((0.95, 0.04),), 59), static_tree(((0.4, 0.3, 0.2),))):
+    for growth in (
+        fixed_tree(best_paths(((0.6, 0.35),), 25)),
+        fixed_tree(best_paths(((0.95, 0.04),), 59)),
+        fixed_tree(best_paths(((0.4, 0.3, 0.2),), 25)),
+    ):
         request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
         found, trace = answered(model, drafter(model, eagle(), growth), request, floor=1e-9)
         assert found == answered(model, None, request)[0]

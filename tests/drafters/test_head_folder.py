@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic, Mode, Option
 from eventspec.core import BadCheckpoint
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, TrainedHead, load_head, save_head
-from eventspec.drafters.heads.dream import DreamConfig, DreamHead
+from eventspec.drafters.heads.dream import DreamHead
 from eventspec.drafters.heads.eagle import msd_head
 from eventspec.drafters.heads.eagle3 import usual_taps
+from eventspec.drafters.heads.head import HeadConfig
 from eventspec.drafters.heads.massv import SmallConfig, SmallVlm
 from eventspec.drafters.heads.specvlm import specvlm_head
 from eventspec.drafters.heads.vispec import vispec_head
@@ -70,7 +71,7 @@ KINDS: dict[str, Callable[[], TrainedHead]] = {
     "ranks": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE))), rates=((0.75, 0.125, 0.0625), (0.5, 0.25, 0.0))),
     "msd": lambda: TrainedHead(halved(msd_head(EagleConfig(ONE)))),
     "vispec": lambda: TrainedHead(halved(vispec_head(EagleConfig(ONE), 3))),
-    "dream": lambda: TrainedHead(halved(DreamHead(DreamConfig(ONE)))),
+    "dream": lambda: TrainedHead(halved(DreamHead(HeadConfig(ONE)))),
     "massv": lambda: TrainedHead(halved(SmallVlm(SmallConfig(SMALL, 16)))),
 }
 

@@ -21,5 +21,5 @@ def test_what_two_prompts_share_ends_at_the_first_other_pair(pairs: int) -> None
             getattr(other, part)[at] += 1
             assert one.shared(other) == min(at, pairs - 1), "one pair is left to be read"
     assert one.shared(one) == pairs - 1
-    longer = one.followed_by(one)
+    longer = one.continued(one)
     assert (one.shared(longer), longer.shared(one)) == (pairs, pairs - 1)

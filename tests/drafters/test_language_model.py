@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def assert_as_fresh(draft: LanguageDraft, drafter: Any, asked: Any, committed: l
     """The next proposal is that of a session opened on the committed prefix, and so is the cache below it."""
     mine = paths(draft, check(draft.propose(budget), budget))
     plain = copy.copy(drafter)
-    plain.lookahead = lambda question, answer: []
+    plain.model = replace(plain.model, lookahead=None)
     fresh = plain.open(asked(PROMPT + committed), None, Trace())
     yours = paths(fresh, fresh.propose(budget))
     assert mine.keys() == yours.keys()
@@ -69,15 +70,15 @@ def drafter(request: pytest.FixtureRequest, model: Any, drafting: Any) -> Any:
     def guess(question: str, answer: Any) -> list[int]:
         text, found = [int(word) for word in question.split()] + list(answer), list[int]()
         for place in range(4):
-            x = made.language.embed(torch.tensor(text + found))[None]
-            hidden = made.language.forward(x, torch.arange(x.shape[1]), x.shape[1], None)
-            right = int(made.language.logits(hidden[0, -1]).argmax())
+            x = made.encoder.language.embed(torch.tensor(text + found))[None]
+            hidden = made.encoder.language.forward(x, torch.arange(x.shape[1]), x.shape[1], None)
+            right = int(made.encoder.language.logits(hidden[0, -1]).argmax())
             wrong = request.param == "wrong guesses" or (place > 1 and request.param != "right guesses")
             found.append((right + 7) % 30 if wrong else right)
         return found
 
     if request.param != "no guess":
-        made.lookahead = guess
+        made.model = replace(made.model, lookahead=guess)
     return made
 
 
@@ -352,6 +353,6 @@ def test_the_tree_ends_with_the_context_and_what_lies_beyond_is_told(
 def test_a_token_that_the_drafter_has_no_row_for_is_told(model: Any, drafting: Any, asked: Any) -> None:
     drafter = drafting(model(1))
     draft = drafter.open(asked(PROMPT), None, Trace())
-    told(draft, 3, drafter.language.config.vocab_size)
+    told(draft, 3, drafter.model.language.config.vocab_size)
     with pytest.raises(ValueError, match="is none of the drafter's"):
         draft.propose(Budget(4))

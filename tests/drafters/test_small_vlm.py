@@ -91,9 +91,9 @@ def test_its_prompt_is_the_targets_in_its_own_rows(pruned: bool) -> None:
     before, after = ids("9 2 14 7")
     seen = len(prompt) - len(before) - len(after)
     assert seen == (4 if pruned else 20)
-    torch.testing.assert_close(prompt[:2], by.language.embed(torch.tensor(before)))
-    torch.testing.assert_close(prompt[-4:], by.language.embed(torch.tensor(after)))
-    every = by.model.projected(rows[2:22])
+    torch.testing.assert_close(prompt[:2], by.model.language.embed(torch.tensor(before)))
+    torch.testing.assert_close(prompt[-4:], by.model.language.embed(torch.tensor(after)))
+    every = by.head.projected(rows[2:22])
     assert all(bool((every == row).all(1).any()) for row in prompt[2:-4])
     if not pruned:
-        torch.testing.assert_close(by.model.rows(torch.tensor([*before, *[-1] * 20, *after]), rows), prompt)
+        torch.testing.assert_close(by.head.rows(torch.tensor([*before, *[-1] * 20, *after]), rows), prompt)

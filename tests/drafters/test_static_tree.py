@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from eventspec.drafters.heads.trees import Rates, best_paths, static_tree
+from eventspec.drafters.heads.trees import Rates, best_paths
+from eventspec.nn.draft import fixed_tree
 
 
 def expected(paths: list[tuple[int, ...]], rates: Rates) -> float:
@@ -58,5 +59,5 @@ def test_a_head_that_is_less_sure_behind_a_verification_branches_there() -> None
 
 
 def test_a_growth_holds_as_many_nodes() -> None:
-    growth = static_tree(((0.7, 0.15, 0.05),), 25)
+    growth = fixed_tree(best_paths(((0.7, 0.15, 0.05),), 25))
     assert sum(len(kept) for kept in growth.shape[::2]) == 25

@@ -42,7 +42,7 @@ from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Frames
 from eventspec.models.session import LanguageTarget
-from eventspec.text.stopping import StopDetector
+from eventspec.text.pieces import StopDetector
 from eventspec.trace import Lane
 from eventspec.tree import depths
 

@@ -71,7 +71,9 @@ class Result:
 
     def _repr_html_(self) -> str:
         """For notebooks: the summary, and the timeline as a small drawing."""
-        from eventspec.trace.page import drawing, escaped
+        from html import escape as escaped
+
+        from eventspec.trace.page import drawing
 
         return f'<div><pre style="white-space: pre-wrap">{escaped(self.summary())}</pre>{drawing(self.trace)}</div>'
 

@@ -1,9 +1,9 @@
-"""A drafter behind a qualifier: a model between the two in size and in what it sees looks through the drafts first.
+"""A drafter and a qualifier: a model between drafter and target in size and in what it sees reads the drafts first.
 
 After PyramidSD (arXiv 2510.12966), whose qualifier accepts a drafted token while it diverges little from the drafter. A draft
 tree carries tokens, not distributions, so ours keeps a token that it finds at least `threshold` times as likely as its own
-first choice, and adds that choice where the drafter has others. What reaches the target is a proposal like any other: the
-threshold decides how much is proposed, never what is said, so unlike PyramidSD's the answer stays the target's.
+first choice, and adds that choice where the drafter has others. The threshold decides how much is proposed, so unlike
+PyramidSD's the answer stays the target's.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Cascade:
 
 
 def last_frame(media: Media) -> Media:
-    """What there is of the last frame alone."""
     if media.frames is None or not len(media.frames.frames):
         return media
     last = np.array([len(media.frames.frames) - 1])
@@ -87,39 +86,33 @@ class CascadeDraft(DraftSession):
         return tree.proposal(budget, budget.min_path_prob, self.cascade.name)
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """Both go on behind what was committed."""
         self.draft.observe(verdict, scores)
         self.unread += verdict.tokens.tolist()
 
     def _read(self, drafted: Proposal) -> Tensor:
-        """Logits [N + 1, V] behind what is committed and behind every drafted node; what was unread is read now."""
-        unread = self.unread
-        behind = len(unread)
-        parents = np.concatenate(
-            (np.arange(-1, behind - 1), np.where(drafted.parents < 0, behind - 1, drafted.parents + behind))
-        )
-        tokens = np.concatenate((np.array(unread, np.int64), drafted.tokens))
-        scores = self.session.score(Proposal(tokens, parents))
-        if unread:
-            self.session.commit(Verdict(np.arange(behind - 1), np.array(unread, np.int64)))
-            self.unread = []
-        return scores.logits[behind:]
+        """Logits [N + 1, V] after what is committed and after every drafted node; what was unread is read now."""
+        unread, self.unread = np.array(self.unread, np.int64), []
+        count = len(unread)
+        below = np.where(drafted.parents < 0, count - 1, drafted.parents + count)
+        read = Proposal(np.concatenate((unread, drafted.tokens)), np.concatenate((np.arange(-1, count - 1), below)))
+        scores = self.session.score(read)
+        if count:
+            self.session.commit(Verdict(np.arange(count - 1), unread))
+        return scores.logits[count:]
 
     def _qualified(self, drafted: Proposal, logits: Tensor) -> DraftTree:
         shares = logits.float().softmax(-1)
         best, first = (column.tolist() for column in shares.max(-1))
         threshold, end = self.cascade.threshold, self.cascade.eos_id
-        children: dict[int, list[int]] = {}
-        for node, parent in enumerate(drafted.parents.tolist()):
-            children.setdefault(parent, []).append(node)
+        children: dict[int, dict[int, int]] = {}  # node -> its drafted children by token
+        for node, (parent, token) in enumerate(zip(drafted.parents.tolist(), drafted.tokens.tolist(), strict=True)):
+            children.setdefault(parent, {})[token] = node
         tree, place = DraftTree(), {-1: -1}
         for parent in range(-1, len(drafted)):  # parents come before children
             if parent not in place or (parent >= 0 and drafted.tokens[parent] == end):
                 continue
-            row = parent + 1
-            named = {int(drafted.tokens[node]): node for node in children.get(parent, [])}
-            ranked = [(token, float(shares[row, token])) for token in named]
-            kept = [(token, share) for token, share in ranked if share >= threshold * best[row]]
+            row, named = parent + 1, children.get(parent, {})
+            kept = [(token, share) for token in named if (share := float(shares[row, token])) >= threshold * best[row]]
             if first[row] not in named:
                 kept.append((first[row], best[row]))
             tree.grow(place[parent], sorted(kept, key=lambda pair: -pair[1]), 0.0, end)

@@ -3,17 +3,15 @@ starts at once.
 
 It grows one draft tree, best leaf first. Where a cheap `lookahead` is sure how a leaf goes on, its guess is read in the same
 forward: if the model agrees, the next levels are known already. Guesses change how fast the tree grows, never what is in it.
-What it grew survives a verdict that followed the tree, so proposing again goes on from there: while the target verifies,
-drafting never has to stop. Where a method wants it (`Drafts.writing`), it writes the answer to its end while the target reads
+What it grew survives a verdict that followed the tree, so the next proposal goes on from there, and drafting never has to stop
+while the target verifies. Where a method wants it (`Drafts.writing`), it writes the answer to its end while the target reads
 its prompt: what the target does not follow is of use all the same (`drafters.reused`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import pairwise
-from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -21,11 +19,10 @@ import torch
 from torch import Tensor
 
 from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.drafters.model_reading import ModelReading, Written
+from eventspec.drafters.model_reading import DraftModel, Lookahead, ModelReading, Scored, Written
 from eventspec.drafters.native_draft import NativeDraft, native_model
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, PromptEncoder
-from eventspec.nn import Llama
 from eventspec.nn.cpu.native import NativeHead
 from eventspec.tree import DraftTree
 
@@ -37,42 +34,15 @@ _TREE_ROWS = 512
 _SMALLEST = 1e-3
 """Tokens below this share are not even remembered. A share, not a path's probability: an unlikely path that is committed
 becomes the root, and then what follows it is likely."""
-
 _LEAST = 1e-250
-"""Paths below this probability are not written on: the next share could no longer be told."""
+"""Paths below this probability are not written on: the next share could not be computed any more."""
 
 Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
-Lookahead = Callable[[str, Sequence[int]], list[int]]
-"""(question, answer so far) -> the tokens that are likely to follow, at best a few; [] where that is not clear."""
-
-
-def no_lookahead(question: str, answer: Sequence[int]) -> list[int]:
-    """Nothing is clear."""
-    return []
-
-
-class DraftModel(Protocol):
-    """What drafting needs of a language model; see `LanguageDrafter`."""
-
-    name: str
-    language: Llama
-    eos_id: int
-    limit: int | None
-    lookahead: Lookahead
-
-    def scores(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Logits [T, V] of what follows rows [T, D] that were read, from the last layer's outputs [T, D]."""
-
-
-Scored = Callable[[Tensor, Tensor], Tensor]
-"""As `DraftModel.scores`."""
 
 
 class LanguageDrafter:
-    """`encoder` makes the drafter's own prompt, which its language model reads; `eos_id` is its end-of-text id; ids from
-    `limit` on are never drafted (rows without a token, tokens that the target does not share); `lookahead` is read ahead;
-    `scored` names tokens where not the model's own head does."""
+    """`encoder` makes the drafter's own prompt, which its language model reads; the others as in `DraftModel`."""
 
     taps: tuple[int, ...] = ()
     needs_target = False
@@ -87,8 +57,8 @@ class LanguageDrafter:
         lookahead: Lookahead | None = None,
         scored: Scored | None = None,
     ) -> None:
-        self.name, self.encoder, self.language, self.eos_id, self.limit = name, encoder, encoder.language, eos_id, limit
-        self.lookahead, self._scored = lookahead or no_lookahead, scored
+        self.name, self.encoder = name, encoder
+        self.model = DraftModel(name, encoder.language, eos_id, limit, lookahead, scored)
         self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
         self._drafts: WeakValueDictionary[int, ModelReading] = WeakValueDictionary()
         self.native: NativeHead | None = None
@@ -97,7 +67,7 @@ class LanguageDrafter:
         """The same, growing its trees in machine code where that can be."""
         twin = copy(self)
         twin._seen, twin._drafts = WeakKeyDictionary(), WeakValueDictionary()
-        twin.native = None if self._scored is not None else native_model(self.language, self.limit)
+        twin.native = None if self.model.scored is not None else native_model(self.model)
         return twin
 
     def written(self, request: Request) -> Written:
@@ -105,39 +75,28 @@ class LanguageDrafter:
         draft = self._drafts.get(id(request))
         return () if draft is None or draft.request is not request else draft.written
 
-    def scores(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """As `DraftModel.scores`."""
-        return self.language.logits(hidden) if self._scored is None else self._scored(hidden, rows)
-
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """Vision encoding and prefill of the drafter, as far as no question about the same recording came before."""
         if request.media not in self._seen:
-            visual = self.encoder.encode(request.media, trace, "drafter")
-            self._seen[request.media] = visual, Prefix(self.language)
+            self._seen[request.media] = self.encoder.encode(request.media, trace, "drafter"), Prefix(self.encoder.language)
         visual, prefix = self._seen[request.media]
         prompt = self.encoder.prompt(request.question, visual)
         began = trace.now()
-        where = (prompt, prefix, request, trace)
-        session: LanguageDraft | NativeDraft
-        if self.native is None:
-            session = LanguageDraft(self, *where)
-        else:
-            session = NativeDraft(self, self.native, *where)
+        where = (self.model, prompt, prefix, request, trace)
+        session = LanguageDraft(*where) if self.native is None else NativeDraft(self.native, *where)
         self._drafts[id(request)] = session
         trace.span("prefill", "drafter", began)
         return session
 
 
 class LanguageDraft(ModelReading, DraftSession):
-    """The drafter's tree, whose rows lie in the cache behind what was committed."""
+    """The drafter's tree, whose rows lie in the cache after what was committed."""
 
-    def __init__(self, drafter: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
-        super().__init__(drafter.language, prompt, prefix, request, trace, _TREE_ROWS)
-        self.eos_id, self.name, self.limit, self.scores = drafter.eos_id, drafter.name, drafter.limit, drafter.scores
-        self.lookahead = drafter.lookahead
-        self.tree = DraftTree()
+    def __init__(self, model: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
+        super().__init__(model, prompt, prefix, request, trace, _TREE_ROWS)
+        self.eos_id, self.tree = model.eos_id, DraftTree()
         self.visible = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
-        self.row_of: dict[int, int] = {}  # expanded node -> its row behind the base
+        self.row_of: dict[int, int] = {}  # expanded node -> its row after the base
         self.root: Children | None = self._children(self.hidden, prompt.rows[-1:])[0]
 
     def propose(self, budget: Budget) -> Proposal:
@@ -153,12 +112,11 @@ class LanguageDraft(ModelReading, DraftSession):
             self._expand(leaves)
             if budget.show is not None:
                 budget.show(self.tree.best_chain())
-        if not self.answer:  # behind a verdict it is the rest of an answer
+        if not self.answer:  # after a verdict it is the rest of an answer
             self.written, _ = self._rated(-1)
-        return self.tree.proposal(budget, floor, self.name)
+        return self.tree.proposal(budget, floor, self.model.name)
 
     def write_on(self, budget: Budget) -> None:
-        """As `core.DraftSession.write_on`."""
         if self.answer:
             return
         path = self.tree.best_path()
@@ -175,14 +133,14 @@ class LanguageDraft(ModelReading, DraftSession):
         """Whether nothing follows a node: the answer ends with it, or what followed it was too unlikely to be kept."""
         return self.tree.tokens[node] == self.eos_id or node in self.row_of or self.tree.values[node] < _LEAST
 
-    def _rated(self, behind: int) -> tuple[Written, list[int]]:
-        """The likeliest path behind one of its own nodes (-1: the root), and its nodes."""
-        path, values = self.tree.best_path(behind), self.tree.values
-        shares = (values[node] / (1.0 if above < 0 else values[above]) for above, node in pairwise([behind, *path]))
+    def _rated(self, after: int) -> tuple[Written, list[int]]:
+        """The likeliest path below one of the tree's nodes (-1: the root), and its nodes."""
+        path, values = self.tree.best_path(after), self.tree.values
+        shares = (values[node] / (1.0 if above < 0 else values[above]) for above, node in pairwise([after, *path]))
         return tuple(zip((self.tree.tokens[node] for node in path), shares, strict=True)), path
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """Walk down the own tree as far as it foresaw what was committed; keep those rows and what hangs below."""
+        """Walk down the tree as far as it foresaw what was committed; keep those rows and what hangs below."""
         tokens = verdict.tokens.tolist()
         self.answer += tokens
         if self.unread:
@@ -192,8 +150,7 @@ class LanguageDraft(ModelReading, DraftSession):
         known = [self.row_of[node] for node in path if node in self.row_of]
         alive: list[int] = []
         if len(known) == len(tokens):
-            inside = self._rows_below(path[-1])
-            alive = [row for row in inside if row not in known]
+            alive = [row for row in self._rows_below(path[-1]) if row not in known]
             self.tree = below
         else:
             self.tree = DraftTree()
@@ -215,14 +172,14 @@ class LanguageDraft(ModelReading, DraftSession):
         return [row for row, node in enumerate(self.tree.expanded) if node in under]
 
     def _read(self) -> None:
-        """Feed the committed tokens that the tree did not foresee; the tree starts anew from them."""
+        """Feed the committed tokens that the tree did not foresee; the tree starts again from them."""
         ahead: list[int] = []
         after: list[Children] = []
         if self.unread:
             self.check_unread()
             self.cache.length = self.base
             ahead = self._looked_ahead([], self.base + len(self.unread))
-            rows, last = self.language.embed(self.ids(self.unread + ahead)), len(self.unread) - 1
+            rows, last = self.embedded(self.unread + ahead), len(self.unread) - 1
             self.root, *after = self._children(self.forward(rows, wanted=1 + len(ahead)), rows[last:])
             self.cache.keep(len(self.unread), [])
             self.base += len(self.unread)
@@ -231,17 +188,19 @@ class LanguageDraft(ModelReading, DraftSession):
         if self.root is not None:
             self.tree.grow(-1, self.root, 0.0, self.eos_id)
             self.root = None
-            # The guess was read right behind what was committed: its rows lie where the tree's first rows belong.
+            # The guess was read right after what was committed: its rows lie where the tree's first rows belong.
             for row in range(len(ahead)):
                 self.visible[row] = np.arange(_TREE_ROWS) <= row
             self._agree(-1, ahead, after, 0)
 
     def _looked_ahead(self, path: list[int], position: int) -> list[int]:
         """What is likely to follow the answer and `path`, for rows from `position` on."""
-        return self.lookahead(self.request.question, self.answer + path)[: max(0, min(_AHEAD, self.context - position))]
+        if self.model.lookahead is None:
+            return []
+        return self.model.lookahead(self.request.question, self.answer + path)[: max(0, min(_AHEAD, self.context - position))]
 
     def _agree(self, node: int, ahead: list[int], after: list[Children], row: int) -> None:
-        """Take over from a guess behind `node`, whose rows begin at `row`, as far as the tree has its tokens."""
+        """Take over from a guess after `node`, whose rows begin at `row`, as far as the tree has its tokens."""
         for token, children in zip(ahead, after, strict=True):
             child = self.tree.child(node, token)
             if child is None or token == self.eos_id:
@@ -257,25 +216,19 @@ class LanguageDraft(ModelReading, DraftSession):
         tip = self.base + tree.levels[best] + 1
         ahead = self._looked_ahead(tree.path(best), tip)
         width = rows + len(leaves) + len(ahead)
-        for row, leaf in enumerate(leaves, rows):
-            parent = tree.parents[leaf]
-            self.visible[row] = self.visible[self.row_of[parent]] if parent >= 0 else False
+        above = [self.row_of.get(tree.parents[leaf]) for leaf in leaves]
+        self.row_of.update(zip(leaves, range(rows, width), strict=False))
+        above += [self.row_of[best], *range(rows + len(leaves), width)][: len(ahead)]
+        for row, parent in enumerate(above, rows):
+            self.visible[row] = False if parent is None else self.visible[parent]
             self.visible[row, row] = True
-            self.row_of[leaf] = row
-        behind = self.row_of[best]
-        for row in range(rows + len(leaves), width):
-            self.visible[row] = self.visible[behind]
-            self.visible[row, row] = True
-            behind = row
         visible = np.ones((width - rows, self.base + width), bool)
         visible[:, self.base :] = self.visible[rows:width, :width]
         levels = [self.base + tree.levels[leaf] for leaf in leaves] + list(range(tip, tip + len(ahead)))
-        tokens = [tree.tokens[leaf] for leaf in leaves] + ahead
-        placed = torch.tensor([tokens, levels], device=self.language.embed.weight.device)
+        read = self.embedded([tree.tokens[leaf] for leaf in leaves] + ahead)
         self.cache.length = self.base + rows
-        mask = torch.from_numpy(visible).to(placed.device)
-        read = self.language.embed(placed[0])
-        known = self._children(self.forward(read, placed[1], mask), read)
+        positions, mask = torch.tensor(levels, device=read.device), torch.from_numpy(visible).to(read.device)
+        known = self._children(self.forward(read, positions, mask), read)
         self.cache.length = self.base
         for leaf, children in zip(leaves, known, strict=False):
             tree.grow(leaf, children, 0.0, self.eos_id)
@@ -285,8 +238,8 @@ class LanguageDraft(ModelReading, DraftSession):
     def _children(self, hidden: Tensor, rows: Tensor) -> list[Children]:
         """The likeliest next tokens after each row [T, D], from the last layer's outputs [T, D]."""
         began = self.trace.now()
-        logits = self.scores(hidden, rows)
-        shares, tokens = logits[..., : self.limit].float().softmax(-1).topk(_CHILDREN)
+        logits = self.language.logits(hidden) if self.model.scored is None else self.model.scored(hidden, rows)
+        shares, tokens = logits[..., : self.model.limit].float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)
         return [[pair for pair in zip(t, s, strict=True) if pair[1] >= _SMALLEST] for t, s in found]

@@ -1,11 +1,9 @@
 """One tree of several drafters' trees: calibrated probabilities, node by node, under one budget.
 
-A drafter's own probabilities are not comparable with another's: a head is sure of what the target's features say, a text prior
-of what answers usually say. So the probability that the target says a token behind its parent is a logistic model of who names
-it, how surely, how deep, and who names others instead; it is fitted on calibration questions (`train.mixture`). A token that
-two drafters name is worth what the fit says, and so is one that a drafter who spoke did not name. Whether a model drafts at all
-behind the prefill, and whether texts draft beside it, is decided by what rounds gave on those questions, and by what they cost
-here.
+A drafter's own probabilities are not comparable with another's. So the probability that the target chooses a token after its
+parent is a logistic model of which drafters name it, how surely, how deep, and which name others instead, fitted on calibration
+questions (`train.mixture`). Whether a model drafts at all after the prefill, and whether texts draft beside it, is decided by
+what rounds gave on those questions, and by what they cost here.
 """
 
 from __future__ import annotations
@@ -27,35 +25,33 @@ from eventspec.files import write_text
 SUREST = 6.0
 """Log-odds beyond which a drafter is not believed to be any surer."""
 DEEPEST = 16
-"""Levels behind which depth makes no further difference."""
-BEHIND = 16.0
-"""Tokens of an answer behind its head start: what opening a model that reads the prompt is spread over."""
+"""Levels after which depth makes no further difference."""
+AFTER = 16.0
+"""Tokens of an answer after its head start: what opening a model that reads the prompt is spread over."""
 ENDING = 8.0
-"""What the token that ends an answer saves, in tokens: a whole round that would have said it, which costs some two steps where
-a token saves a quarter of one (`engine.policy`)."""
+"""What the token that ends an answer saves, in tokens: a whole round, which costs some two steps where a token saves a quarter
+of one (`engine.policy`)."""
 TEXTS_SECONDS = 0.0006
 """What a round takes longer where texts draft beside a model: their trees, and a merge of more of them. (Without them the
-bundled pair answers 1.016 and 1.020 times as fast, 1.3 ms of two such rounds; n = 120 and 130, AMD EPYC.)"""
+bundled pair answers 1.016 and 1.020 times as fast, 1.3 ms of two rounds; n = 120 and 130, AMD EPYC.)"""
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
 class SourceWeights:
-    """What one drafter's opinion adds to the log-odds of a token behind its parent."""
+    """What one drafter adds to the log-odds of a token after its parent: `named` where it names the token, with `slope` for
+    each unit of its own log-odds and `depth` for each level below the root, `DEEPEST` at most; `silent` where it names only
+    others after that parent."""
 
     named: float = 0.0
-    """That it names the token."""
     slope: float = 1.0
-    """For each unit of its own log-odds."""
     depth: float = 0.0
-    """For each level that the token lies below the root, `DEEPEST` at most."""
     silent: float = 0.0
-    """That it names others behind that parent, and not this one."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Means of the rounds behind a head start, on calibration questions: tokens that were committed, nodes that were verified,
+    """Means of the rounds after a head start, on calibration questions: tokens that were committed, nodes that were verified,
     levels that a model drafted for it."""
 
     tokens: float
@@ -64,17 +60,17 @@ class Rounds:
 
     def rate(self, policy: DraftPolicy, more: float = 0.0) -> float:
         """Tokens a target step, at the costs of a policy and `more` seconds a round."""
-        opening = policy.open_cost * min(1.0, self.tokens / BEHIND) if self.levels else 0.0
+        opening = policy.open_cost * min(1.0, self.tokens / AFTER) if self.levels else 0.0
         verifying = policy.verify_cost + policy.node_cost * self.nodes
         return self.tokens / (verifying + policy.level_cost * self.levels + opening + more / policy.step_seconds)
 
 
 WRITTEN = SourceWeights(named=-0.26, slope=0.55, depth=0.09, silent=-0.97)
-"""Of `ReusedDrafter`, for a mixture that was fitted before there was such a one: as fitted on a bundled pair, 400 questions."""
+"""Of `ReusedDrafter`, for a mixture that was fitted before there was one: as fitted on a bundled pair, 400 questions."""
 
 
 def is_model(drafter: Drafter) -> bool:
-    """Whether it computes on the target's thread, or on one of its own: text costs nothing beside."""
+    """Whether it computes, on the target's thread or another: texts cost nothing beside."""
     return drafter.needs_target or drafter.concurrent
 
 
@@ -96,13 +92,13 @@ def named(drafters: Sequence[Drafter]) -> str:
 @dataclass(frozen=True)
 class Mixture:
     """The fitted weights, and with them the merge of `engine.drafts`. Without weights for a drafter its probabilities are taken
-    as they are, and of several the largest. rounds: what was measured behind the prefill, by `named` drafters."""
+    as they are, and of several the largest. rounds: what was measured after the prefill, by `named` drafters; `end`: the
+    target's token that ends an answer, -1: not known."""
 
     weights: dict[str, SourceWeights] = field(default_factory=dict)
     bias: float = 0.0
     rounds: Mapping[str, Rounds] = field(default_factory=dict)
     end: int = -1
-    """The token that ends an answer, as the target's tokens have it; -1: not known."""
 
     def __call__(self, proposals: Sequence[Proposal], budget: Budget) -> Proposal:
         """As `engine.drafts.Merge`."""
@@ -111,8 +107,8 @@ class Mixture:
 
     def worth_it(self, drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
         """As `engine.drafts.Select`: models with what they wrote, all of them, or texts alone, whichever commits most tokens in
-        the time; all where that was not measured. What blind texts add behind a model is taken for nothing unless it was
-        measured: HiViS's head on the bundled pair takes 2.6 rounds an answer with them and 2.6 without."""
+        the time; all where that was not measured. Blind texts add nothing to a model unless that was measured: HiViS's head on
+        the bundled pair takes 2.6 rounds an answer with them and 2.6 without."""
         measured = set("+".join(self.rounds).split("+"))
 
         def rounds_of(some: Sequence[Drafter]) -> Rounds | None:
@@ -131,9 +127,9 @@ class Mixture:
         return max(known, key=lambda found: found[0])[1]
 
     def shares(self, union: Union) -> list[float]:
-        """Of every node the probability of its token behind its parent; siblings have 1 together at most."""
+        """Of every node the probability of its token after its parent; siblings have 1 together at most."""
         if all(name in self.weights for name in union.names):
-            shares = self._fitted(union)
+            shares: list[float] = self.fitted_shares(union.names, union.features()).tolist()
         else:
             shares = [max(own) for own in union.own]
         together = [0.0] * (len(shares) + 1)
@@ -141,29 +137,14 @@ class Mixture:
             together[parent + 1] += share
         return [share / max(1.0, together[parent + 1]) for parent, share in zip(union.parents, shares, strict=True)]
 
-    def _fitted(self, union: Union) -> list[float]:
-        """As `fitted_shares` of the union's features, node by node: for a few dozen arrays cost more than they save."""
-        weights = [self.weights[name] for name in union.names]
-        drafters = [(one.named, one.slope, one.depth, one.silent, 1 << place) for place, one in enumerate(weights)]
-        found = []
-        for own, parent, level in zip(union.own, union.parents, union.levels, strict=True):
-            odds, deep, spoke = self.bias, min(level, DEEPEST), union.spoke[parent + 1]
-            for share, (named, slope, depth, silent, bit) in zip(own, drafters, strict=True):
-                if share >= 0:
-                    odds += named + slope * log_odds(share) + depth * deep
-                elif spoke & bit:
-                    odds += silent
-            found.append(1 / (1 + math.exp(min(700.0, -odds))))
-        return found
-
     def fitted_shares(self, names: Sequence[str], features: Floats) -> Floats:
-        """float64 [U]: what the weights of S drafters say of features float64 [U, S, 4] (see `Union.features`), each token for
+        """float64 [U]: what the weights of S drafters make of features float64 [U, S, 4] (see `Union.features`), each token for
         itself."""
         found = np.array([[w.named, w.slope, w.depth, w.silent] for w in (self.weights[name] for name in names)])
         return np.asarray(1 / (1 + np.exp(-(self.bias + (features * found).sum((1, 2))))))
 
     def standing_in(self, places: Mapping[str, str]) -> Mixture:
-        """The same, where drafters without weights of their own, the keys, have those of others, and their rounds."""
+        """The same, where drafters without weights, the keys, have those of others, and their rounds."""
         like = {name: other for name, other in places.items() if name not in self.weights and other in self.weights}
         rounds = dict(self.rounds)
         for name, other in like.items():
@@ -197,7 +178,7 @@ class Mixture:
 @dataclass(frozen=True)
 class Union:
     """All nodes of several trees, parents before children, each with its token, its parent (-1: the root) and its level (the
-    root's children at 0). Of the drafters called `names`, `own` has each one's probability of a node behind its parent, below 0
+    root's children at 0). Of the drafters called `names`, `own` has each one's probability of a node after its parent, below 0
     where it did not name the node; `spoke` has a bit for each that named any child of a node, the root's first."""
 
     names: tuple[str, ...]
@@ -219,21 +200,18 @@ class Union:
                 above = -1 if parent < 0 else at[parent]
                 node = children[above + 1].get(token)
                 if node is None:
-                    node = children[above + 1][token] = made._add(token, above)
+                    node = children[above + 1][token] = len(made.tokens)
                     children.append({})
+                    made.tokens.append(token)
+                    made.parents.append(above)
+                    made.levels.append(0 if above < 0 else made.levels[above] + 1)
+                    made.own.append([-1.0] * len(proposals))
+                    made.spoke.append(0)
                 at.append(node)
                 if made.own[node][place] < 0:
                     made.own[node][place] = min(1.0, value / max(1e-12, 1.0 if parent < 0 else values[parent]))
                 made.spoke[above + 1] |= 1 << place
         return made
-
-    def _add(self, token: int, parent: int) -> int:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.levels.append(0 if parent < 0 else self.levels[parent] + 1)
-        self.own.append([-1.0] * len(self.names))
-        self.spoke.append(0)
-        return len(self.tokens) - 1
 
     def features(self) -> Floats:
         """float64 [U, S, 4] of U nodes and S drafters: what `SourceWeights` weighs."""

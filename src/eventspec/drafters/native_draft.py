@@ -1,29 +1,23 @@
-"""An answer in the making on a small language model whose draft trees are grown in machine code, a whole tree in one call.
+"""A small language model whose draft trees are grown in machine code, a whole tree in one call.
 
 What `drafters.language_model` grows leaf by leaf takes a forward of some thirty operations of torch a level; here a level takes
-a tenth of that (`nn/draft_tree.c`). So a tree is grown anew for every draft, and nothing of it is kept but what was committed.
+a tenth of that (`nn/draft_tree.c`). So every draft is a tree from scratch, and only what was committed is kept.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, Trace, Verdict
-from eventspec.drafters.model_reading import ModelReading, Written
+from eventspec.drafters.model_reading import DraftModel, ModelReading, Written
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt
-from eventspec.nn import Llama
 from eventspec.nn.cpu.native import NativeHead
 from eventspec.nn.draft import TreeConfig
 from eventspec.nn.layer import layer_weights
 from eventspec.nn.weights import HeadWeights
 from eventspec.tree import best_chain, best_nodes
-
-if TYPE_CHECKING:
-    from eventspec.drafters.language_model import DraftModel
 
 _WIDTH = 4
 _LEVELS = 32
@@ -38,63 +32,57 @@ Grown = tuple[Tensor, Tensor, Tensor]
 """Tokens, parents (-1: the root) and logarithms of path probabilities, [M] each, in level order, siblings likeliest first."""
 
 
-def native_model(language: Llama, limit: int | None) -> NativeHead | None:
-    """A language model as trees are grown with it, of which tokens from `limit` on are never drafted; None where that cannot
-    be."""
+def native_model(model: DraftModel) -> NativeHead | None:
+    """A language model as trees are grown with it; None where that cannot be."""
+    language, first = model.language, model.language.decoder_layer(0)
     layers = [layer_weights(language.decoder_layer(number)) for number in range(language.config.num_hidden_layers)]
-    head, norm, first = language.head.weight.detach()[:limit], language.norm.detach(), language.decoder_layer(0)
+    head, norm = language.head.weight.detach()[: model.limit], language.norm.detach()
     return NativeHead.of(HeadWeights(layers, head, first.heads, first.eps, out_norm=norm))
 
 
 class NativeDraft(ModelReading, DraftSession):
-    """As `core.DraftSession`."""
-
     def __init__(
-        self, drafter: DraftModel, native: NativeHead, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
+        self, native: NativeHead, model: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
     ) -> None:
-        self.native, self.name, self.eos_id, language = native, drafter.name, drafter.eos_id, drafter.language
-        self._tables = [language.embed.weight, language.cos, language.sin]
-        super().__init__(language, prompt, prefix, request, trace, _SPARE)
-        self._known: tuple[tuple[int, float, float], Grown] | None = None  # the latest tree, and how it was asked for
+        super().__init__(model, prompt, prefix, request, trace, _SPARE)
+        self.native, self._tables = native, [self.language.embed.weight, self.language.cos, self.language.sin]
+        self._known: tuple[tuple[int, float, float], Grown] | None = None  # the latest tree, and the limits it was grown to
 
     def propose(self, budget: Budget) -> Proposal:
-        """The best nodes of a tree behind what was committed."""
         self._read()
         most = min(_FEWER if budget.until() else _LEVELS, budget.max_depth, self.context - self.base)
         how = max(1, most), budget.min_path_prob, budget.min_frontier_prob
         if self._known is None or self._known[0] != how:
             self._known = how, self._grown(self.hidden, self.base, _WIDTH, *how)
-        tokens, parents, logs = (part.numpy() for part in self._known[1])
-        proposal = best_nodes(tokens, parents, logs, budget, self.name)
+        tokens, parents, logs = self._known[1]
+        proposal = best_nodes(tokens.numpy(), parents.numpy(), logs.numpy(), budget, self.model.name)
         if budget.show is not None:
             budget.show(best_chain(proposal))
-        if not self.answer:  # behind a verdict it is the rest of an answer
-            self.written = _likeliest(self._known[1])
+        if not self.answer:  # after a verdict it is the rest of an answer
+            path = best_chain(Proposal(np.arange(len(tokens)), parents.numpy()))  # its nodes
+            self.written = _with_shares(tokens[path], logs[path])
         return proposal
 
     def write_on(self, budget: Budget) -> None:
-        """As `core.DraftSession.write_on`."""
         most, read = min(budget.max_depth, self.context - self.base), 0
         while not self.answer and self.written and len(self.written) < most and not budget.until():
-            said = [token for token, _ in self.written]
-            if said[-1] == self.eos_id:
+            tokens = [token for token, _ in self.written]
+            if tokens[-1] == self.model.eos_id:
                 break
-            # Rows behind what was committed, where the next verdict's will lie.
-            hidden = self._taken_in(said[read:])
-            read = len(said)
-            tokens, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
-            shares = np.exp(np.diff(logs.numpy().astype(np.float64), prepend=0.0))
-            self.written += tuple(zip(tokens.tolist(), shares.tolist(), strict=True))
+            # Rows after what was committed, where the next verdict's will lie.
+            hidden = self._taken_in(tokens[read:])
+            read = len(tokens)
+            more, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
+            self.written += _with_shares(more, logs)
         self.cache.length = self.base
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """Keep what was committed; it is read when the next draft is wanted."""
+        """It is read when the next draft is wanted."""
         tokens = verdict.tokens.tolist()
         self.answer += tokens
         self.unread += tokens
 
     def _read(self) -> None:
-        """Read what was committed since."""
         if self.unread:
             self.check_unread()
             self.hidden = self._taken_in(self.unread)
@@ -102,27 +90,20 @@ class NativeDraft(ModelReading, DraftSession):
             self.unread, self._known = [], None
 
     def _taken_in(self, tokens: list[int]) -> Tensor:
-        """Read and commit tokens behind the cached rows; the last layer's output of the last one, [1, D]."""
-        found = self.last_of(self.language.embed(self.ids(tokens)))
+        """Read and commit tokens after the cached rows; the last layer's output of the last one, [1, D]."""
+        found = self.forward(self.embedded(tokens), wanted=1)
         self.cache.keep(len(tokens), [])
         return found
 
-    def _grown(self, hidden: Tensor, behind: int, width: int, levels: int, floor: float, mass: float) -> Grown:
-        """A tree behind so many rows, whose last one gave `hidden` [1, D]."""
+    def _grown(self, hidden: Tensor, rows: int, width: int, levels: int, floor: float, mass: float) -> Grown:
+        """A tree after so many rows, whose last one gave `hidden` [1, D]."""
         began, growth = self.trace.now(), TreeConfig(width, levels)
-        found = self.native.grow(hidden, growth, floor, mass, self.eos_id, behind - 1, self._tables, self.cache)
+        found = self.native.grow(hidden, growth, floor, mass, self.model.eos_id, rows - 1, self._tables, self.cache)
         self.trace.forward("drafter", self.trace.now() - began)
         return found
 
 
-def _likeliest(grown: Grown) -> Written:
-    """The likeliest child of the likeliest child and so on, each with its probability behind its parent."""
-    tokens, parents, logs = (part.tolist() for part in grown)
-    first: dict[int, int] = {}
-    for node, parent in enumerate(parents):
-        first.setdefault(parent, node)
-    path, node, above = list[tuple[int, float]](), -1, 0.0
-    while (child := first.get(node)) is not None:
-        path.append((tokens[child], float(np.exp(logs[child] - above))))
-        node, above = child, logs[child]
-    return tuple(path)
+def _with_shares(tokens: Tensor, logs: Tensor) -> Written:
+    """A path [M], each token with its probability after the one before; logs [M] are those of the path's probabilities."""
+    shares = np.exp(np.diff(logs.numpy().astype(np.float64), prepend=0.0))
+    return tuple(zip(tokens.tolist(), shares.tolist(), strict=True))

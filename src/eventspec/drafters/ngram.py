@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.core import Budget, DraftSession, Proposal, Request, TargetPrompt, Trace
+from eventspec.drafters.answer_draft import AnswerDraft
 
 
 class NgramDrafter:
@@ -26,26 +28,16 @@ class NgramDrafter:
         self.encode, self.longest = encode, longest
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
-        return _Lookup(list(self.encode(request.question)), self.longest)
+        return AnswerDraft(partial(self._draft, list(self.encode(request.question))))
 
-
-class _Lookup(DraftSession):
-    def __init__(self, text: list[int], longest: int) -> None:
-        self.text, self.longest = text, longest
-
-    def propose(self, budget: Budget) -> Proposal:
-        text = self.text
+    def _draft(self, question: list[int], answer: list[int], budget: Budget) -> Proposal:
+        text = question + answer
         for size in range(min(self.longest, len(text) - 1), 0, -1):
             tail = text[-size:]
             for at in range(len(text) - size - 1, -1, -1):
                 if text[at : at + size] == tail:
                     found = text[at + size : at + size + min(budget.max_nodes, budget.max_depth)]
-                    if budget.show is not None:
-                        budget.show(found)
                     # A longer match is better evidence; how good it is, a mixture is fitted to.
                     values = (size / (size + 1.0)) ** np.arange(1.0, len(found) + 1)
-                    return replace(Proposal.chain(found, "ngram"), values=values)
-        return Proposal.empty("ngram")
-
-    def observe(self, verdict: Verdict, scores: Scores) -> None:
-        self.text += verdict.tokens.tolist()
+                    return replace(Proposal.chain(found, self.name), values=values)
+        return Proposal.empty(self.name)

@@ -11,15 +11,16 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.core import Budget, DraftSession, Proposal, Request, TargetPrompt, Trace
+from eventspec.drafters.answer_draft import AnswerDraft
 from eventspec.files import write_text
-from eventspec.tree import best_chain
 
-Context = tuple[int, ...]
+NgramContext = tuple[int, ...]
 WIDTH = 4
 """Children of a node, at most."""
 
@@ -29,8 +30,10 @@ class TextPrior:
 
     def __init__(self, longest: int = 6) -> None:
         self.longest = longest
-        self.counts: dict[tuple[str, Context], Counter[int]] = defaultdict(Counter)
-        self._ranked: dict[tuple[str, Context], list[tuple[int, float]]] = {}  # of contexts that were asked for, as `following`
+        self.counts: dict[tuple[str, NgramContext], Counter[int]] = defaultdict(Counter)
+        self._ranked: dict[
+            tuple[str, NgramContext], list[tuple[int, float]]
+        ] = {}  # as `following`, of contexts that were looked up
 
     def learn(self, question: str, answer: Sequence[int]) -> None:
         """Add one training answer, EOS included."""
@@ -41,7 +44,7 @@ class TextPrior:
                     if size <= at + 1:
                         self.counts[key, self._context(answer[:at], size)][token] += 1
 
-    def _context(self, before: Sequence[int], size: int) -> Context:
+    def _context(self, before: Sequence[int], size: int) -> NgramContext:
         # The start of the answer is a token of its own, -1, so that short prefixes are not confused with their tails elsewhere.
         return tuple([-1, *before][-size:]) if size else ()
 
@@ -61,10 +64,8 @@ class TextPrior:
 
     def log_probability(self, question: str, answer: Sequence[int], least: float = 1e-3) -> float:
         """Of an answer, each token given those before it; no token counts less than the share `least`."""
-        return sum(
-            math.log(max(least, dict(self.following(question, answer[:at], 8)).get(token, 0.0)))
-            for at, token in enumerate(answer)
-        )
+        known = (dict(self.following(question, answer[:at], 8)) for at in range(len(answer)))
+        return sum(math.log(max(least, shares.get(token, 0.0))) for shares, token in zip(known, answer, strict=True))
 
     def mean_length(self, question: str) -> float | None:
         """Mean tokens of the answers to a question, or of all where it is not known; None without any."""
@@ -87,7 +88,7 @@ class TextPrior:
         return found
 
     def pruned(self, least: int = 4, difference: float = 0.03) -> TextPrior:
-        """Without contexts that were seen fewer than `least` times, or that say what the next shorter kept one says: the same
+        """Without contexts that were seen fewer than `least` times, or that predict as the next shorter kept one does: the same
         likeliest token, its share within `difference`."""
         kept = TextPrior(self.longest)
         for key, context in sorted(self.counts, key=lambda entry: (entry[0], len(entry[1]))):
@@ -97,20 +98,15 @@ class TextPrior:
             tails = (context[at:] for at in range(1, len(context) + 1))
             shorter = next((kept.counts[key, tail] for tail in tails if (key, tail) in kept.counts), None)
             token, count = found.most_common(1)[0]
-            if shorter is not None and shorter.most_common(1)[0][0] == token:
-                change = abs(count / found.total() - shorter[token] / shorter.total())
-                if change <= difference:
-                    continue
-            kept.counts[key, context] = found
+            alike = shorter is not None and shorter.most_common(1)[0][0] == token
+            if shorter is None or not alike or abs(count / found.total() - shorter[token] / shorter.total()) > difference:
+                kept.counts[key, context] = found
         return kept
 
     def save(self, path: Path, least: int = 4, most: int = 20_000) -> None:
         """JSON of the contexts that matter, see `pruned`: the `most` that were seen most often."""
-        kept = sorted(self.pruned(least).counts.items(), key=lambda entry: -entry[1].total())
-        rows = [
-            [key, list(context), [[t, c] for t, c in found.most_common(8)], found.total()]
-            for (key, context), found in kept[:most]
-        ]
+        kept = sorted(self.pruned(least).counts.items(), key=lambda entry: -entry[1].total())[:most]
+        rows = [[key, context, found.most_common(8), found.total()] for (key, context), found in kept]
         write_text(path, json.dumps({"longest": self.longest, "contexts": rows}, separators=(",", ":")))
 
     @classmethod
@@ -119,11 +115,9 @@ class TextPrior:
         data = json.loads(path.read_text())
         prior = cls(data["longest"])
         for key, context, found, total in data["contexts"]:
-            counts = Counter(dict(found))
-            rest = total - counts.total()
-            if rest:
+            counts = prior.counts[key, tuple(context)] = Counter(dict(found))
+            if rest := total - counts.total():
                 counts[-1] = rest  # what was cut away keeps its weight; -1 is no token and is never proposed
-            prior.counts[key, tuple(context)] = counts
         return prior
 
     @classmethod
@@ -148,28 +142,21 @@ class PriorDrafter:
         self.prior, self.eos_id = prior, eos_id
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
-        return _PriorSession(self.prior, request.question, self.eos_id)
+        return AnswerDraft(partial(self._draft, request.question))
 
-
-class _PriorSession(DraftSession):
-    def __init__(self, prior: TextPrior, question: str, eos_id: int) -> None:
-        self.prior, self.question, self.eos_id = prior, question, eos_id
-        self.answer: list[int] = []
-
-    def propose(self, budget: Budget) -> Proposal:
+    def _draft(self, question: str, answer: list[int], budget: Budget) -> Proposal:
         """The likeliest nodes, best first: a path is never likelier than its beginning. A heap of nodes whose parents are
-        taken: minus the path's probability, place of arrival, token, parent, level, what was said before."""
-        waiting: list[tuple[float, int, int, int, int, Context]] = []
-        tokens, parents, values = list[int](), list[int](), list[float]()
+        taken: minus the path's probability, place of arrival, token, parent, level, the tokens before it."""
+        waiting: list[tuple[float, int, int, int, int, NgramContext]] = []
+        tokens, parents, values, arrived = list[int](), list[int](), list[float](), itertools.count()
 
-        def look(parent: int, value: float, level: int, before: Context) -> None:
+        def look(parent: int, value: float, level: int, before: NgramContext) -> None:
             if level < budget.max_depth:
-                for token, share in self.prior.following(self.question, before, WIDTH):
+                for token, share in self.prior.following(question, before, WIDTH):
                     if token >= 0 and value * share >= budget.min_path_prob:
                         heapq.heappush(waiting, (-value * share, next(arrived), token, parent, level, before))
 
-        arrived = itertools.count()
-        look(-1, 1.0, 0, tuple(self.answer[-self.prior.longest :]))
+        look(-1, 1.0, 0, tuple(answer[-self.prior.longest :]))
         while waiting and len(tokens) < budget.max_nodes:
             value, _, token, parent, level, before = heapq.heappop(waiting)
             tokens.append(token)
@@ -177,11 +164,5 @@ class _PriorSession(DraftSession):
             values.append(-value)
             if token != self.eos_id:
                 look(len(tokens) - 1, -value, level + 1, (*before, token)[-self.prior.longest :])
-        chosen = np.array(tokens, np.int64), np.array(parents, np.int64)
-        proposal = Proposal(*chosen, origin=PriorDrafter.name, values=np.minimum(1.0, values))
-        if budget.show is not None and tokens:
-            budget.show(best_chain(proposal))
-        return proposal
-
-    def observe(self, verdict: Verdict, scores: Scores) -> None:
-        self.answer += verdict.tokens.tolist()
+        nodes = np.array(tokens, np.int64), np.array(parents, np.int64)
+        return Proposal(*nodes, origin=self.name, values=np.minimum(1.0, values))

@@ -1,7 +1,7 @@
 """A text that an answer may follow, as a draft: inference with a reference (LLMA, arXiv 2304.04487).
 
-Behind a wrong token most of a text may still be right: another colour, and the sentence goes on. So a text is not given up
-where the target says otherwise; it is searched for what was said last.
+After a wrong token most of a text may still be right: another colour, and the sentence goes on. So a text is not given up
+where the target disagrees; it is searched for the answer's last tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SHORTEST = 2
 
 
 class ReferenceDrafter:
-    """`text` gives the tokens that an answer to a question about a recording may follow; it is asked when the target has read
-    its prompt, and knows none where it gives []."""
+    """`text` gives the tokens that an answer to a question about a recording may follow ([]: none are known); it is called when
+    the target has read its prompt."""
 
     taps: tuple[int, ...] = ()
     needs_target = True
@@ -30,50 +30,37 @@ class ReferenceDrafter:
         self.name, self.text = name, text
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
-        """As `core.Drafter.open`."""
-        return _Following(self.name, Reference(self.text(request.media, request.question)))
+        return ReferenceDraft(self.name, self.text(request.media, request.question))
 
 
-class _Following(DraftSession):
-    def __init__(self, name: str, reference: Reference) -> None:
-        self.name, self.reference, self.said = name, reference, list[int]()
+class ReferenceDraft(DraftSession):
+    """The tokens of a text, and how far the answer has come in them."""
+
+    def __init__(self, name: str, text: Sequence[int]) -> None:
+        self.name, self.text, self.at, self.answer = name, list(text), 0, list[int]()
 
     def propose(self, budget: Budget) -> Proposal:
-        """What comes next in the text, a chain."""
-        tokens = self.reference.following(min(budget.max_nodes, budget.max_depth))
+        tokens = self.text[self.at : self.at + min(budget.max_nodes, budget.max_depth)]
         if budget.show is not None:
             budget.show(tokens)
         return Proposal.chain(tokens, self.name)
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """Go on in the text."""
         for token in verdict.tokens.tolist():
-            self.said.append(token)
-            self.reference.follow(self.said)
+            self.answer.append(token)
+            self.at = self._place()
 
-
-class Reference:
-    """Tokens, and how far an answer has come in them."""
-
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self.tokens, self.at = list(tokens), 0
-
-    def following(self, most: int) -> list[int]:
-        """What comes next, at most so many tokens."""
-        return self.tokens[self.at : self.at + most]
-
-    def follow(self, said: Sequence[int]) -> None:
-        """Go behind the last token of what was `said`: one step where it is the one expected; else behind the longest match
+    def _place(self) -> int:
+        """The place after the answer's last token: one step on where it is the expected one; else after the longest match
         nearby, the nearest of several; else one token was replaced by another."""
-        text, expected = self.tokens, self.at
-        if expected < len(text) and text[expected] == said[-1]:
-            self.at += 1
-            return
+        text, expected, answer = self.text, self.at, self.answer
+        if expected < len(text) and text[expected] == answer[-1]:
+            return expected + 1
         best = (SHORTEST - 1, 0, expected + 1)
         for end in range(max(1, expected - NEAR), min(len(text), expected + NEAR) + 1):
             size = 0
-            while size < min(LONGEST, end, len(said)) and text[end - 1 - size] == said[-1 - size]:
+            while size < min(LONGEST, end, len(answer)) and text[end - 1 - size] == answer[-1 - size]:
                 size += 1
             if size >= SHORTEST:
                 best = max(best, (size, -abs(end - expected), end))
-        self.at = min(best[2], len(text))
+        return min(best[2], len(text))

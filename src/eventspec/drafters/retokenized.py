@@ -8,8 +8,10 @@ other: every proposal counts as chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
+from itertools import takewhile
 
 import numpy as np
 
@@ -39,13 +41,10 @@ class Retokenized:
         self.to_ours, self.to_theirs = shared_ids(theirs, ours) if mapping == "intersect" else ({}, {})
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
-        """As `core.Drafter.open`."""
         most = _STRETCH * request.sampling.max_new_tokens + 32
         stretched = replace(request, sampling=replace(request.sampling, max_new_tokens=most))
         inner = self.inner.open(stretched, target, trace)
-        if self.mapping == "intersect":
-            return SharedDraft(inner, self)
-        return TextDraft(inner, self)
+        return SharedDraft(inner, self) if self.mapping == "intersect" else TextDraft(inner, self)
 
 
 def shared_ids(theirs: TokenSpace, ours: TokenSpace) -> tuple[dict[int, int], dict[int, int]]:
@@ -54,9 +53,7 @@ def shared_ids(theirs: TokenSpace, ours: TokenSpace) -> tuple[dict[int, int], di
 
 
 def _onto(source: TokenSpace, goal: TokenSpace) -> dict[int, int]:
-    spelled: dict[bytes, int] = {}
-    for token, text in reversed(list(enumerate(goal.vocabulary.spelling))):
-        spelled[text] = token
+    spelled = {text: token for token, text in reversed(list(enumerate(goal.vocabulary.spelling)))}
     found: dict[int, int] = {}
     for token, text in enumerate(source.vocabulary.spelling):
         same = goal.vocabulary.id_of(source.vocabulary.piece(token) or "")
@@ -68,20 +65,15 @@ def _onto(source: TokenSpace, goal: TokenSpace) -> dict[int, int]:
 
 
 class SharedDraft(DraftSession):
-    """Token by token: a draft ends where the target has no such piece; what the drafter lacks it hears spelled."""
+    """Token by token: a draft ends where the target has no such piece; pieces that the drafter lacks it is given spelled."""
 
     def __init__(self, inner: DraftSession, pair: Retokenized) -> None:
         self.inner, self.pair = inner, pair
 
     def propose(self, budget: Budget) -> Proposal:
-        """As `core.DraftSession.propose`."""
-        show = budget.show
-        inner = budget if show is None else replace(budget, show=lambda chain: show(self._ours(chain)))
-        proposal = self.inner.propose(inner)
-        return _merged((self._ours(path) for path in _paths(proposal)), budget, proposal.origin)
+        return _drafted(self.inner, self._ours, budget)
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """As `core.DraftSession.observe`."""
         ids: list[int] = []
         ours, theirs = self.pair.ours.vocabulary, self.pair.theirs.vocabulary
         for token in verdict.tokens.tolist():
@@ -90,26 +82,21 @@ class SharedDraft(DraftSession):
         _commit(self.inner, ids, scores)
 
     def _ours(self, path: list[int]) -> list[int]:
-        ids = []
-        for token in path:
-            if token not in self.pair.to_ours:
-                break
-            ids.append(self.pair.to_ours[token])
-        return ids
+        known = takewhile(lambda token: token in self.pair.to_ours, path)
+        return [self.pair.to_ours[token] for token in known]
 
 
 class TextDraft(DraftSession):
-    """Through text. The drafter is told whole words, in its own canonical tokens; the rest of a word that the target has begun
-    is `pending`, and only drafts that go on from there are of use. When none does, the drafter is told what is pending."""
+    """Through text. The drafter is given whole words, in its own canonical tokens; the rest of a word that the target has begun
+    is `pending`, and only drafts that go on from there are of use. When none does, the drafter is given what is pending."""
 
     def __init__(self, inner: DraftSession, pair: Retokenized) -> None:
         self.inner, self.ours, self.theirs = inner, pair.ours, pair.theirs
         self.pending = b""
-        self._spelled: dict[bytes, list[int]] = {}
+        self._respell = lru_cache(_REMEMBERED)(self.ours.vocabulary.respell)
         self._scores: Scores | None = None  # of the latest verdict
 
     def propose(self, budget: Budget) -> Proposal:
-        """As `core.DraftSession.propose`."""
         proposal = self._propose(budget)
         if not len(proposal) and self.pending and self._scores is not None:
             _commit(self.inner, self.theirs.vocabulary.respell(self.pending), self._scores)
@@ -118,7 +105,6 @@ class TextDraft(DraftSession):
         return proposal
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """As `core.DraftSession.observe`."""
         self.pending += self.ours.vocabulary.spell(verdict.tokens.tolist())
         self._scores = scores
         # A word is whole once the next one begins; its leading space belongs to it.
@@ -129,25 +115,26 @@ class TextDraft(DraftSession):
 
     def _propose(self, budget: Budget) -> Proposal:
         ahead = len(self.theirs.vocabulary.respell(self.pending)) if self.pending else 0
-        show = budget.show
-        shown = None if show is None else lambda chain: show(self._continued(chain))
-        inner = replace(budget, max_nodes=budget.max_nodes + ahead, max_depth=budget.max_depth + ahead, show=shown)
-        proposal = self.inner.propose(inner)
-        return _merged((self._continued(path) for path in _paths(proposal)), budget, proposal.origin)
+        return _drafted(self.inner, self._continued, budget, ahead)
 
     def _continued(self, path: list[int]) -> list[int]:
-        """The target's ids for what a drafted path says behind the pending text; none when it says otherwise."""
+        """The target's ids for what a drafted path spells after the pending text; none when it spells something else."""
         ends = self.theirs.eos_id in path
-        said = self.theirs.vocabulary.spell(path[: path.index(self.theirs.eos_id)] if ends else path)
-        if not said.startswith(self.pending):
+        spelled = self.theirs.vocabulary.spell(path[: path.index(self.theirs.eos_id)] if ends else path)
+        if not spelled.startswith(self.pending):
             return []
-        text = said[len(self.pending) :]
-        if text not in self._spelled:
-            if len(self._spelled) >= _REMEMBERED:
-                self._spelled.clear()
-            self._spelled[text] = self.ours.vocabulary.respell(text)
-        ids = self._spelled[text]
+        text = spelled[len(self.pending) :]
+        ids = self._respell(text)
         return [*ids, self.ours.eos_id] if ends and self.ours.vocabulary.spell(ids) == text else ids
+
+
+def _drafted(session: DraftSession, ours: Callable[[list[int]], list[int]], budget: Budget, ahead: int = 0) -> Proposal:
+    """What a session proposes, every path in the target's ids; paths may begin with `ahead` tokens that the target has."""
+    show = budget.show
+    shown = None if show is None else lambda chain: show(ours(chain))
+    inner = replace(budget, max_nodes=budget.max_nodes + ahead, max_depth=budget.max_depth + ahead, show=shown)
+    proposal = session.propose(inner)
+    return _merged(map(ours, _paths(proposal)), budget, proposal.origin)
 
 
 def _commit(session: DraftSession, ids: list[int], scores: Scores) -> None:
@@ -159,32 +146,21 @@ def _commit(session: DraftSession, ids: list[int], scores: Scores) -> None:
 def _paths(proposal: Proposal) -> list[list[int]]:
     """Token ids from the root to every leaf; of siblings the first child, the drafter's best, comes first."""
     parents = proposal.parents.tolist()
-    inner = set(parents)
-    paths = []
-    for leaf in range(len(parents)):
-        if leaf in inner:
-            continue
-        nodes, node = [], leaf
-        while node >= 0:
-            nodes.append(node)
-            node = parents[node]
-        paths.append(nodes[::-1])
-    return [[int(proposal.tokens[node]) for node in path] for path in sorted(paths)]
+    paths: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        paths.append([*(paths[parent] if parent >= 0 else []), node])
+    leaves = sorted(paths[node] for node in set(range(len(parents))).difference(parents))
+    return [proposal.tokens[path].tolist() for path in leaves]
 
 
 def _merged(paths: Iterable[list[int]], budget: Budget, origin: str) -> Proposal:
     """One tree of all paths, within the budget."""
-    place: dict[tuple[int, int], int] = {}
-    tokens: list[int] = []
-    parents: list[int] = []
+    place: dict[tuple[int, int], int] = {}  # (parent, token) -> node
     for path in paths:
         node = -1
         for token in path[: budget.max_depth]:
-            if (node, token) not in place:
-                if len(tokens) >= budget.max_nodes:
-                    break
-                place[node, token] = len(tokens)
-                tokens.append(token)
-                parents.append(node)
-            node = place[node, token]
-    return Proposal(np.array(tokens, np.int64), np.array(parents, np.int64), origin=origin)
+            if (node, token) not in place and len(place) >= budget.max_nodes:
+                break
+            node = place.setdefault((node, token), len(place))
+    parents, tokens = np.array(list(place), np.int64).reshape(-1, 2).T
+    return Proposal(tokens.copy(), parents.copy(), origin=origin)

@@ -1,20 +1,21 @@
-"""What an independent drafter wrote of the whole answer, taken up again behind the place where the target said otherwise.
+"""An independent drafter's own draft of the whole answer, looked up again after the place where the target disagreed.
 
-A head start ends at the first token that the target would not have said; the rest of it was for a prefix that is left behind.
-Mostly it goes on to be right all the same: a colour was another, and the side and the distance behind it are as they were
-drafted. So later rounds get it without a forward: the drafter wrote the answer to its end while the target still read its
-prompt (`Drafts.writing`), and this finds the place in it where the target's answer has arrived. A text that
-is looked up, like prompt lookup (Saxena 2023), but the drafter's own, about this recording.
+A head start ends at the first token that the target would not have chosen. Mostly the rest of it is right all the same: a
+colour was another, and the side and the distance after it are as they were drafted. So later rounds get it without a forward:
+the drafter wrote the answer to its end while the target still read its prompt (`Drafts.writing`), and this finds the place in
+it where the target's answer has arrived: prompt lookup (Saxena 2023) in a text about this recording.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.core import Budget, DraftSession, Proposal, Request, TargetPrompt, Trace
+from eventspec.drafters.answer_draft import AnswerDraft
 from eventspec.drafters.model_reading import Written
 
 LONGEST = 6
@@ -22,7 +23,7 @@ LONGEST = 6
 
 
 class ReusedDrafter:
-    """`written` tells what was written of the answer to a request so far."""
+    """`written` gives what was written of the answer to a request so far."""
 
     name = "reused"
     taps: tuple[int, ...] = ()
@@ -33,34 +34,22 @@ class ReusedDrafter:
         self.written = written
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
-        return _Reusing(self.written, request)
+        return AnswerDraft(partial(self._draft, request))
 
-
-class _Reusing(DraftSession):
-    def __init__(self, written: Callable[[Request], Written], request: Request) -> None:
-        self.written, self.request, self.answer = written, request, list[int]()
-
-    def propose(self, budget: Budget) -> Proposal:
-        """What was written behind the place that is found."""
-        written = self.written(self.request)
-        at, sure = place([token for token, _ in written], self.answer)
+    def _draft(self, request: Request, answer: list[int], budget: Budget) -> Proposal:
+        written = self.written(request)
+        at, sure = place([token for token, _ in written], answer)
         found = written[at : at + min(budget.max_nodes, budget.max_depth)] if sure > 0 else ()
         if not found:
-            return Proposal.empty(ReusedDrafter.name)
-        tokens = [token for token, _ in found]
-        if budget.show is not None:
-            budget.show(tokens)
-        # Whether the place is right is one question, asked once; how sure the drafter was of each token, it said itself.
-        values = np.minimum(1.0, sure * np.cumprod([share for _, share in found]))
-        return replace(Proposal.chain(tokens, ReusedDrafter.name), values=values)
-
-    def observe(self, verdict: Verdict, scores: Scores) -> None:
-        self.answer += verdict.tokens.tolist()
+            return Proposal.empty(self.name)
+        tokens, shares = zip(*found, strict=True)
+        # Whether the place is right counts once; how sure the drafter was of each token is its own probability.
+        return replace(Proposal.chain(tokens, self.name), values=np.minimum(1.0, sure * np.cumprod(shares)))
 
 
 def place(text: Sequence[int], answer: Sequence[int]) -> tuple[int, float]:
-    """Where in a text the answer has arrived, and how sure that is, from 0 (nowhere) to 1: behind the longest match of the
-    answer's last tokens, or, where the last one is another, behind the token in its place. Of several matches the one nearest
+    """Where in a text the answer has arrived, and how sure that is, from 0 (nowhere) to 1: after the longest match of the
+    answer's last tokens, or, where the last one is another, after the token in its place. Of several matches the one nearest
     to where the answer would be if it had as many tokens."""
     length = len(answer)
     size, found = _longest(text, answer, length)
@@ -73,7 +62,7 @@ def place(text: Sequence[int], answer: Sequence[int]) -> tuple[int, float]:
 
 
 def _longest(text: Sequence[int], answer: Sequence[int], end: int) -> tuple[int, list[int]]:
-    """The longest match of the answer's tokens before `end`, `LONGEST` at most: how long it is, and the places behind it."""
+    """The longest match of the answer's tokens before `end`, `LONGEST` at most: its length, and the places after it."""
     longest, places = 0, list[int]()
     last = answer[end - 1] if end > 0 else None
     for at, token in enumerate(text, 1):

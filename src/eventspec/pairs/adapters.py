@@ -15,7 +15,7 @@ from eventspec.align.acceptance import Calibrated
 from eventspec.align.adapters import Adapter, AdapterConfig, Output, pooled_layers
 from eventspec.align.substitute import FEATURES
 from eventspec.core import BadCheckpoint, BadInput, EventSlice
-from eventspec.drafters.language_model import Scored
+from eventspec.drafters.model_reading import Scored
 from eventspec.events.representations import red_blue_classes
 from eventspec.models import configuration as fields
 from eventspec.models import weights

@@ -19,17 +19,8 @@ from eventspec.text.vocabulary import Vocabulary
 
 
 class Grammar:
-    """A compiled grammar over one vocabulary: a `core.Constraint`."""
-
-    def __init__(self, matcher: Any, size: int) -> None:
-        self._matcher, self._size = matcher, size
-
-    def start(self) -> GrammarState:
-        return GrammarState(self._matcher.deep_copy(), self._size)
-
-
-class GrammarState:
-    """Where a text stands in its grammar: a `core.ConstraintState`. What it knows is computed once; copies share the rest.
+    """Where a text stands in a compiled grammar over one vocabulary: a `core.ConstraintState`, and the `core.Constraint` of
+    what may follow. Its mask is computed once; `after` makes another one.
 
     The rule and the display ask from two threads, and the library refuses a second borrower: hence the lock.
     """
@@ -39,11 +30,12 @@ class GrammarState:
         self._mask: np.ndarray[Any, np.dtype[np.bool_]] | None = None
         self._lock = threading.Lock()
 
-    def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """bool [ids of the vocabulary]; the end token alone once the grammar is complete and cannot go on.
+    def start(self) -> Grammar:
+        return self
 
-        BadInput when the grammar is too complex to go on.
-        """
+    def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """bool [ids of the vocabulary]; the end token alone once the grammar is complete and cannot go on. BadInput when it is
+        too complex to go on."""
         with self._lock:
             if self._mask is None:
                 bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
@@ -54,21 +46,19 @@ class GrammarState:
                 self._mask = np.unpackbits(bits, count=self._size, bitorder="little").astype(bool)
             return self._mask
 
-    def after(self, token: int) -> GrammarState:
+    def after(self, token: int) -> Grammar:
         with self._lock:
             matcher = self._matcher.deep_copy()
         matcher.consume_token(token)
-        return GrammarState(matcher, self._size)
+        return Grammar(matcher, self._size)
 
 
 def json_schema(schema: str | bool | Mapping[str, Any], vocabulary: Vocabulary, end: int) -> Grammar:
-    """Answers are JSON that fits the schema, with at most one space between its parts. `end` is the end token's id.
-
-    BadInput for what is no schema, cannot be satisfied, or uses keywords that could not be kept to.
-    """
+    """Answers are JSON that fits the schema, with at most one space between its parts. `end` is the end token's id. BadInput
+    for what is no schema, cannot be satisfied, or uses keywords that could not be kept to."""
     try:
         content = json.loads(schema) if isinstance(schema, str) else schema
-        # A model may say spaces for ever where any number is allowed.
+        # A model may generate spaces for ever where any number is allowed.
         rules = {"x-guidance": {"whitespace_pattern": " ?"}, **content} if isinstance(content, Mapping) else content
         body = json.dumps(rules)
     except (ValueError, TypeError, RecursionError) as error:
@@ -77,10 +67,8 @@ def json_schema(schema: str | bool | Mapping[str, Any], vocabulary: Vocabulary, 
 
 
 def regex(pattern: str, vocabulary: Vocabulary, end: int) -> Grammar:
-    """Answers match the pattern as a whole. The syntax is Rust's: no look-around, no back-references; a digit is 0 to 9.
-
-    `end` is the end token's id. BadInput for what is no pattern.
-    """
+    """Answers match the pattern as a whole. The syntax is Rust's: no look-around, no back-references; a digit is 0 to 9. `end`
+    is the end token's id. BadInput for what is no pattern."""
     bare = pattern.removeprefix("^")
     if bare.endswith("$") and not _escapes(bare[:-1]):  # what matches as a whole needs no anchors
         bare = bare[:-1]
@@ -97,14 +85,12 @@ def _escapes(pattern: str) -> bool:
 
 def _compiled(what: str, bare: str, spaced: str, vocabulary: Vocabulary, end: int) -> Grammar:
     """The grammar with room for a space before it; BadInput when it makes no sense without."""
-    found = None
     for grammar in (bare, spaced):
         if complaint := _library().LLMatcher.validate_grammar(grammar):
             raise BadInput(f"the {what} cannot be used: {_first_line(complaint)}")
         found = Grammar(_library().LLMatcher(_tokenizer(vocabulary, end), grammar, log_level=0), vocabulary.size)
-        if not found.start().mask().any():
+        if not found.mask().any():
             raise BadInput(f"the {what} cannot be used: no token of this vocabulary begins such an answer")
-    assert found is not None
     return found
 
 

@@ -1,4 +1,5 @@
-"""Text out of tokens while they come: what was given stays, cuts no character, and shows nothing of a stop string.
+"""Text out of tokens while they come: what was given stays, cuts no character, and shows nothing of a stop string. An answer
+ends at a stop token, or at the token that completes a stop string; both are kept, its text ends before the string.
 
 Text is made token by token from the last few tokens, as vLLM and transformers do it, so an answer's text is the same in one go
 and in pieces, and costs the same for every token.
@@ -42,13 +43,13 @@ class Transcript:
         self._given = ""  # text of the window that is in `_text`
 
     def add(self, token: int) -> bool:
-        """One more token; whether a stop string has ended the text, behind which nothing counts."""
+        """One more token; whether a stop string has ended the text, after which nothing counts."""
         if self.stopped:
             return True
         self._window.append(token)
         text = self.decode(self._window)
         if not text.startswith(self._given):
-            # Neighbouring byte pieces are decoded together, all well or none: what is said stays, the new ones stand alone.
+            # Neighbouring byte pieces are decoded together, all well or none: the text so far stays, the new ones stand alone.
             self._window, self._context, self._given = self._window[self._context :], 0, ""
             text = self.decode(self._window)
         final = max(len(self._given), len(text.rstrip(_BROKEN)), len(text) - _MOST_OPEN)
@@ -78,7 +79,7 @@ class Transcript:
         """The text if nothing follows."""
         return (self._text + self._open).strip()
 
-    def behind(self, tokens: Sequence[int]) -> Transcript:
+    def after(self, tokens: Sequence[int]) -> Transcript:
         """A copy that has read these tokens too."""
         other = copy.copy(self)
         other._window = list(self._window)
@@ -89,7 +90,7 @@ class Transcript:
 
 def text_of(tokens: Sequence[int], decode: Decode, stops: Sequence[str] = ()) -> str:
     """The text of a finished answer."""
-    return Transcript(decode, stops).behind(tokens).whole()
+    return Transcript(decode, stops).after(tokens).whole()
 
 
 def texts_of(parts: Iterable[Sequence[int]], decode: Decode, stops: Sequence[str] = ()) -> list[str]:
@@ -113,16 +114,30 @@ def pieces(updates: Generator[Update, None, None], decode: Decode, stops: Sequen
     with contextlib.closing(updates):
         for update in updates:
             if isinstance(update, Committed):
-                final = final.behind(update.tokens)
+                final = final.after(update.tokens)
                 del ahead[: len(update.tokens)]
             elif isinstance(update, Provisional):
                 ahead += update.tokens
             elif isinstance(update, Retracted):
                 del ahead[len(ahead) - update.count :]
             settled = final.settled()
-            guess = final.behind(ahead).settled()[len(settled) :]
+            guess = final.after(ahead).settled()[len(settled) :]
             if (settled, guess) != (given, shown):
                 yield Piece(settled[len(given) :], guess)
             given, shown = settled, guess
     if (whole := final.whole()) != given or shown:
         yield Piece(whole[len(given) :])
+
+
+class StopDetector:
+    """Looks for the end of one answer; the engine's `StopCheck`."""
+
+    def __init__(self, ids: Sequence[int], strings: Sequence[str] = (), decode: Decode = lambda ids: "") -> None:
+        self._ids, self._transcript = frozenset(ids), Transcript(decode, strings) if strings else None
+
+    def __call__(self, tokens: Sequence[int]) -> int | None:
+        """How many of the answer's next `tokens` belong to it when it ends among them, else None."""
+        for place, token in enumerate(tokens):
+            if (self._transcript is not None and self._transcript.add(token)) or token in self._ids:
+                return place + 1
+        return None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -17,11 +17,9 @@ from eventspec.core import BadCheckpoint
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 BPE = 2
-Value = int | float | bytes
 
 
-@dataclass(frozen=True)
-class Piece:
+class VocabularyPiece(NamedTuple):
     """One entry of the vocabulary; its place is its id."""
 
     text: str
@@ -29,7 +27,7 @@ class Piece:
     kind: int
 
 
-def read_pieces(path: Path) -> list[Piece]:
+def read_pieces(path: Path) -> list[VocabularyPiece]:
     """The vocabulary of a file; BadCheckpoint when it is damaged or of another kind than Llama's."""
     try:
         return _pieces(path.read_bytes())
@@ -39,11 +37,9 @@ def read_pieces(path: Path) -> list[Piece]:
         raise BadCheckpoint(f"{path} is not a Llama SentencePiece model ({error}): fetch it again") from None
 
 
-def tokenizer_of(pieces: list[Piece], legacy: bool, added: list[tuple[str, bool]]) -> Tokenizer:
-    """The tokenizer of a vocabulary and of the tokens `added` behind it (text, special).
-
-    legacy: text behind a special token gets a leading space of its own, as text at the beginning does (transformers' `legacy`).
-    """
+def tokenizer_of(pieces: list[VocabularyPiece], legacy: bool, added: list[tuple[str, bool]]) -> Tokenizer:
+    """The tokenizer of a vocabulary and of the tokens `added` after it (text, special). legacy: text after a special token gets
+    a leading space, as text at the beginning does (transformers' `legacy`)."""
     ids = {piece.text: number for number, piece in enumerate(pieces)}
     unknown = next((piece.text for piece in pieces if piece.kind == UNKNOWN), None)
     fallback = any(piece.kind == BYTE for piece in pieces)
@@ -63,34 +59,35 @@ def tokenizer_of(pieces: list[Piece], legacy: bool, added: list[tuple[str, bool]
     return tokenizer
 
 
-def _merges(pieces: list[Piece], ids: dict[str, int]) -> list[tuple[str, str]]:
+def _merges(pieces: list[VocabularyPiece], ids: dict[str, int]) -> list[tuple[str, str]]:
     """Every split of a piece into two others, the best piece first: SentencePiece joins the pair whose piece scores highest."""
-    found = []
-    for number, piece in enumerate(pieces):
-        if piece.kind not in (NORMAL, USER_DEFINED):
-            continue
-        for cut in range(1, len(piece.text)):
-            left, right = piece.text[:cut], piece.text[cut:]
-            if left in ids and right in ids:
-                found.append((-piece.score, number, -cut, left, right))
+    found = [
+        (-piece.score, number, -cut, piece.text[:cut], piece.text[cut:])
+        for number, piece in enumerate(pieces)
+        if piece.kind in (NORMAL, USER_DEFINED)
+        for cut in range(1, len(piece.text))
+        if piece.text[:cut] in ids and piece.text[cut:] in ids
+    ]
     return [(left, right) for *_, left, right in sorted(found)]
 
 
-def _pieces(data: bytes) -> list[Piece]:
-    pieces: list[Piece] = []
+def _pieces(data: bytes) -> list[VocabularyPiece]:
+    pieces: list[VocabularyPiece] = []
     for field, value in _fields(data):
+        if field not in (1, 2, 3):
+            continue
+        if not isinstance(value, bytes):
+            raise ValueError("a field has another type")
+        parts = dict(_fields(value))
         if field == 1:
-            parts = dict(_fields(_bytes(value)))
-            kind, score = parts.get(3, NORMAL), parts.get(2, 0.0)
-            if not isinstance(kind, int) or not isinstance(score, float):
+            text, score, kind = parts.get(1, b""), parts.get(2, 0.0), parts.get(3, NORMAL)
+            if not (isinstance(text, bytes) and isinstance(score, float) and isinstance(kind, int)):
                 raise ValueError(f"piece {len(pieces)} is damaged")
-            pieces.append(Piece(_bytes(parts[1]).decode("utf-8") if 1 in parts else "", score, kind))
-        elif field == 2 and (kind := dict(_fields(_bytes(value))).get(3, 1)) != BPE:
-            raise ValueError(f"its algorithm is number {kind!r}, wanted {BPE}, BPE")
-        elif field == 3:
-            rules = dict(_fields(_bytes(value)))
-            if rules.get(2) or rules.get(3, 1) != 1 or rules.get(4, 1) != 0:
-                raise ValueError("it normalises text, where Llama's leaves it alone and puts a space before")
+            pieces.append(VocabularyPiece(text.decode("utf-8"), score, kind))
+        elif field == 2 and (algorithm := parts.get(3, 1)) != BPE:
+            raise ValueError(f"its algorithm is number {algorithm!r}, wanted {BPE}, BPE")
+        elif field == 3 and (parts.get(2) or parts.get(3, 1) != 1 or parts.get(4, 1) != 0):
+            raise ValueError("it normalises text, where Llama's leaves it alone and puts a space before")
     if not pieces:
         raise ValueError("it has no pieces")
     if len({piece.text for piece in pieces}) < len(pieces):
@@ -98,39 +95,28 @@ def _pieces(data: bytes) -> list[Piece]:
     return pieces
 
 
-def _bytes(value: Value) -> bytes:
-    if not isinstance(value, bytes):
-        raise ValueError("a field has another type")
-    return value
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
+def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
     """Number and value of every field of a protobuf message; ValueError when the message ends early."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
         kind = key & 7
-        if kind == 0:
+        size = {0: 0, 1: 8, 5: 4}.get(kind)
+        if kind in (0, 2):
             number, at = _varint(data, at)
-            yield key >> 3, number
-            continue
-        size = {1: 8, 5: 4}.get(kind)
-        if kind == 2:
-            size, at = _varint(data, at)
+            size = number if kind == 2 else 0
         if size is None or at + size > len(data):
             raise ValueError(f"damaged at byte {at}")
         raw = data[at : at + size]
         at += size
-        yield key >> 3, struct.unpack("<f", raw)[0] if kind == 5 else raw
+        yield key >> 3, number if kind == 0 else struct.unpack("<f", raw)[0] if kind == 5 else raw
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise ValueError(f"damaged at byte {at}")
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+    """A number of at most ten bytes, seven bits each, and the place after it."""
+    value = 0
+    for place, byte in enumerate(data[at : at + 10]):
+        value |= (byte & 127) << 7 * place
         if byte < 128:
-            return value, at
+            return value, at + place + 1
+    raise ValueError(f"damaged at byte {min(at + 10, len(data))}")

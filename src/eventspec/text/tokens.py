@@ -1,4 +1,4 @@
-"""A model's tokens: the vocabulary, the ids that end an answer, and those that are never said."""
+"""A model's tokens: the vocabulary, the ids that end an answer, and those that are never generated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eventspec.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """What ids mean to one model. `eos_id` ends an answer, as do `extra_eos_ids`; `banned_ids` are said by no method."""
+    """What ids mean to one model. `eos_id` ends an answer, as do `extra_eos_ids`; no method generates `banned_ids`."""
 
     vocabulary: Vocabulary
     eos_id: int
@@ -21,14 +21,14 @@ class TokenSpace:
     banned_ids: tuple[int, ...] = ()
 
     def sampling(self, sampling: Sampling) -> Sampling:
-        """With the ids that are never said banned and the end tokens as stops; BadInput for an id that does not exist."""
+        """With the ids that are never generated banned and the end tokens as stops; BadInput for an id that does not exist."""
         biased, words = list(sampling.logit_bias), [i for word in sampling.bad_words for i in word]
         size = self.vocabulary.size
         for name, ids in (("banned id", sampling.banned_ids), ("logit_bias id", biased), ("bad_words id", words)):
             if unknown := [i for i in ids if not 0 <= i < size]:
                 raise BadInput(f"{name} {unknown[0]} is not in the vocabulary: ids are 0 to {size - 1}")
         banned = {*sampling.banned_ids, *self.banned_ids}
-        if size <= len(banned) and banned.issuperset(range(size)):  # a model's spare rows, behind these, are banned as well
+        if size <= len(banned) and banned.issuperset(range(size)):  # a model's spare rows, after these, are banned as well
             raise BadInput(f"banned_ids leave no token: all {size} of the vocabulary are banned")
         stops = (*sampling.stop_ids, self.eos_id, *self.extra_eos_ids)
         return replace(sampling, stop_ids=stops, banned_ids=(*sampling.banned_ids, *self.banned_ids))
@@ -45,7 +45,7 @@ class TokenSpace:
         return regex(pattern, self.vocabulary, self.eos_id)
 
     def bad_words(self, *texts: str) -> tuple[tuple[int, ...], ...]:
-        """`bad_words` of `Sampling`: these texts in the tokenizer's own spelling, behind a space and without."""
+        """`bad_words` of `Sampling`: these texts in the tokenizer's own spelling, after a space and without."""
         for text in texts:
             if not isinstance(text, str) or not text:
                 raise BadInput(f"bad word {text!r} is no text, or an empty one: name what must not be said")

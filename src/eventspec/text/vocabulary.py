@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ class Vocabulary:
     def of_folder(cls, folder: Path, first: str = JSON_NAME) -> Vocabulary:
         """The tokenizer of a checkpoint folder; where it has both kinds of file, the one named `first`."""
         names = sorted((JSON_NAME, PIECES_NAME), key=lambda name: name != first)
-        name = next((name for name in names if (folder / name).is_file()), None)
-        if name is None:
+        found = [name for name in names if (folder / name).is_file()]
+        if not found:
             raise BadCheckpoint(f"{folder / names[0]} is missing, and so is {names[1]}: copy the tokenizer there")
-        if name == JSON_NAME:
+        if found[0] == JSON_NAME:
             return cls.load(folder / JSON_NAME)
         settings = _settings(folder / "tokenizer_config.json")
         legacy = settings.get("legacy") is not False  # absent means legacy, as in transformers 4
@@ -48,7 +49,7 @@ class Vocabulary:
         return cls(tokenizer_of(pieces, legacy, _added(folder, settings, len(pieces))))
 
     def with_special(self, tokens: Sequence[str]) -> Vocabulary:
-        """The same with these special tokens behind it; those it has already keep their ids."""
+        """The same with these special tokens after it; those it has already keep their ids."""
         if not tokens:
             return self
         grown = Tokenizer.from_str(self._tokenizer.to_str())
@@ -57,16 +58,14 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Ids without any special token added; special tokens written in the text are recognised."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def spellings(self, text: str) -> tuple[tuple[int, ...], ...]:
-        """The ids of a text as this tokenizer writes it: at the beginning, inside a word, and behind a space."""
+        """The ids of a text as this tokenizer writes it: at the beginning, inside a word, and after a space."""
         inside = self._inside.encode
         found = (self.encode(text), *(inside(f"{space}{text}", add_special_tokens=False).ids for space in ("", " ")))
         return tuple(dict.fromkeys(tuple(ids) for ids in found if ids))
@@ -74,14 +73,12 @@ class Vocabulary:
     @property
     def size(self) -> int:
         """Number of ids, special tokens included."""
-        size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        return size
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     @property
     def text_size(self) -> int:
         """Number of ids before the tokens that were added to the vocabulary."""
-        size: int = self._tokenizer.get_vocab_size(with_added_tokens=False)
-        return size
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
 
     def id_of(self, piece: str) -> int | None:
         """The id of a piece or special token, or None."""
@@ -95,64 +92,53 @@ class Vocabulary:
 
     def as_json(self) -> str:
         """The content of a tokenizer.json."""
-        text: str = self._tokenizer.to_str()
-        return text
+        return str(self._tokenizer.to_str())
 
     def fingerprint(self) -> str:
         """Equal for vocabularies with the same pieces at the same ids."""
         pieces = sorted(self._tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
         return hashlib.sha256(repr(pieces).encode()).hexdigest()[:16]
 
-    # ------------------------------------------------------------------------------------------------------- exact spelling
     @cached_property
     def spelling(self) -> list[bytes]:
         """The bytes every id stands for within a text, by id; special tokens and the unknown piece stand for none.
-
-        BadCheckpoint for tokenizers that are neither of SentencePiece's kind nor byte-level BPE.
-        """
+        BadCheckpoint for tokenizers that are neither of SentencePiece's kind nor byte-level BPE."""
         data = json.loads(self._tokenizer.to_str())
-        kinds = set(_types(data["decoder"]))
+        kinds = set(re.findall(r'"type": "(\w+)"', json.dumps(data["decoder"])))
         special = {token["id"] for token in data["added_tokens"] if token["special"]}
         special.add(self._tokenizer.token_to_id(data["model"].get("unk_token") or ""))
-        if "ByteLevel" in kinds:
-            letters = _byte_letters()
-            spell = [b"" if i in special else _from_letters(self.piece(i) or "", letters) for i in range(self.size)]
-        elif kinds & {"Metaspace", "Replace"}:
-            spell = [b"" if i in special else _from_piece(self.piece(i) or "") for i in range(self.size)]
-        else:
+        if not kinds & {"ByteLevel", "Metaspace", "Replace"}:
             raise BadCheckpoint(f"a tokenizer with decoder {sorted(kinds)} cannot be re-encoded: share its ids or use another")
-        return spell
+        spelled = _from_letters if "ByteLevel" in kinds else _from_piece
+        return [b"" if i in special else spelled(self.piece(i) or "") for i in range(self.size)]
 
     def spell(self, ids: Sequence[int]) -> bytes:
         """Exactly what the ids stand for in the middle of a text: leading spaces are kept, special tokens are nothing."""
-        spelling = self.spelling
-        return b"".join(spelling[i] for i in ids if i < len(spelling))
+        return b"".join(self.spelling[i] for i in ids if i < len(self.spelling))
 
     def respell(self, data: bytes) -> list[int]:
         """Ids that continue a text with `data`: they spell it, or as long a part from its beginning as this vocabulary can.
-
-        Bytes that are no text (a character's half) become byte tokens where the vocabulary has them.
-        """
+        Bytes that are no text (a character's half) become byte tokens where the vocabulary has them."""
         ids: list[int] = []
-        for text, raw in _runs(data):
-            found = self._inside.encode(text, add_special_tokens=False).ids if text else self._byte_ids(raw)
+        for text in re.findall("[\udc80-\udcff]+|[^\udc80-\udcff]+", data.decode("utf-8", "surrogateescape")):
+            raw = text.encode("utf-8", "surrogateescape")
+            if "\udc80" <= text[0] <= "\udcff":
+                found = [self._single[byte] for byte in raw if byte in self._single]
+            else:
+                found = self._inside.encode(text, add_special_tokens=False).ids
             if self.spell(found) != raw:
                 return ids + self._as_far_as(found, raw)
             ids += found
         return ids
 
     def _as_far_as(self, ids: list[int], data: bytes) -> list[int]:
-        said = 0
+        at = 0
         for count, token in enumerate(ids):
             part = self.spell([token])
-            if not part or not data.startswith(part, said):
+            if not part or not data.startswith(part, at):
                 return ids[:count]
-            said += len(part)
+            at += len(part)
         return ids
-
-    def _byte_ids(self, data: bytes) -> list[int]:
-        found = (self._single.get(byte) for byte in data)
-        return [token for token in found if token is not None]
 
     @cached_property
     def _single(self) -> dict[int, int]:
@@ -170,14 +156,11 @@ class Vocabulary:
 
 def first_difference(one: Vocabulary, other: Vocabulary) -> tuple[int, str, str] | None:
     """The first id at which two vocabularies have different text pieces, and both pieces; None when all ids that both have
-    mean the same. Tokens that were added behind the text pieces do not count: they are never drafted."""
-    for i in range(min(one.text_size, other.text_size)):
-        if (first := one.piece(i) or "") != (second := other.piece(i) or ""):
-            return i, first, second
-    return None
+    mean the same. Tokens that were added after the text pieces do not count: they are never drafted."""
+    pairs = ((i, one.piece(i) or "", other.piece(i) or "") for i in range(min(one.text_size, other.text_size)))
+    return next((found for found in pairs if found[1] != found[2]), None)
 
 
-# --------------------------------------------------------------------------------------------------------------- the files
 def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
@@ -191,7 +174,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _added(folder: Path, settings: dict[str, Any], size: int) -> list[tuple[str, bool]]:
-    """Tokens behind the pieces, in order of id, from tokenizer_config.json or added_tokens.json."""
+    """Tokens after the pieces, in order of id, from tokenizer_config.json or added_tokens.json."""
     found: dict[int, tuple[str, bool]] = {}
     try:
         for text, number in _settings(folder / "added_tokens.json").items():
@@ -199,20 +182,12 @@ def _added(folder: Path, settings: dict[str, Any], size: int) -> list[tuple[str,
         for key, token in settings.get("added_tokens_decoder", {}).items():
             found[int(key)] = (str(token["content"]), bool(token.get("special", True)))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadCheckpoint(
-            f"{folder}: the added tokens cannot be read ({error!r}): fetch tokenizer_config.json again"
-        ) from None
-    behind = sorted(number for number in found if number >= size)
-    if behind != list(range(size, size + len(behind))):
-        raise BadCheckpoint(f"{folder}: added token {behind[0]} leaves a gap behind {size} pieces: fetch the tokenizer again")
-    return [found[number] for number in behind]
-
-
-def _types(node: Any) -> list[str]:
-    """The types of a tokenizer part and of the parts inside it."""
-    if isinstance(node, dict):
-        return [str(node.get("type"))] + [name for inner in node.values() for name in _types(inner)]
-    return [name for inner in node for name in _types(inner)] if isinstance(node, list) else []
+        problem = f"the added tokens cannot be read ({error!r})"
+        raise BadCheckpoint(f"{folder}: {problem}: fetch tokenizer_config.json again") from None
+    added = sorted(number for number in found if number >= size)
+    if added != list(range(size, size + len(added))):
+        raise BadCheckpoint(f"{folder}: added token {added[0]} leaves a gap after {size} pieces: fetch the tokenizer again")
+    return [found[number] for number in added]
 
 
 def _without_prefix(node: Any) -> Any:
@@ -224,10 +199,8 @@ def _without_prefix(node: Any) -> Any:
     if node["type"] == "Sequence":
         name = "normalizers" if "normalizers" in node else "pretokenizers"
         return {**node, name: [kept for inner in node[name] if (kept := _without_prefix(inner)) is not None]}
-    return {**node, **{name: off for name, off in _NO_PREFIX.items() if name in node}}
-
-
-_NO_PREFIX = {"prepend_scheme": "never", "add_prefix_space": False}
+    off = {"prepend_scheme": "never", "add_prefix_space": False}
+    return {**node, **{name: value for name, value in off.items() if name in node}}
 
 
 def _from_piece(piece: str) -> bytes:
@@ -236,25 +209,14 @@ def _from_piece(piece: str) -> bytes:
     return piece.replace("▁", " ").encode()
 
 
-def _from_letters(piece: str, letters: dict[str, int]) -> bytes:
+def _from_letters(piece: str) -> bytes:
+    letters = _byte_letters()
     return bytes(letters[letter] for letter in piece) if all(letter in letters for letter in piece) else b""
 
 
+@cache
 def _byte_letters() -> dict[str, int]:
     """The letters byte-level BPE writes bytes with (Radford et al. 2019): printable ones as themselves, the others from 256."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return {**{chr(byte): byte for byte in plain}, **{chr(256 + place): byte for place, byte in enumerate(others)}}
-
-
-def _runs(data: bytes) -> list[tuple[str, bytes]]:
-    """Pieces of `data` in order: (text, its bytes), or ("", bytes that are no text)."""
-    runs: list[tuple[str, bytes]] = []
-    for letter in data.decode("utf-8", "surrogateescape"):
-        raw = letter.encode("utf-8", "surrogateescape")
-        is_text = not "\udc80" <= letter <= "\udcff"
-        if runs and bool(runs[-1][0]) == is_text:
-            runs[-1] = (runs[-1][0] + (letter if is_text else ""), runs[-1][1] + raw)
-        else:
-            runs.append((letter if is_text else "", raw))
-    return runs

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eventspec.trace import Round, Trace
+    from eventspec.trace import Trace
 
 
 def chrome_trace(trace: Trace) -> dict[str, Any]:
-    """The object of a .json file. A span that is a round's forward carries as `args` the ids and the text it committed, how
-    many nodes were drafted and accepted, and who had named how many of those."""
+    """The object of a .json file. A span that is a round's forward carries the round as `args`; `sources`: how many of the
+    accepted nodes each drafter named."""
     done = list(trace.spans)  # a lane that is late may still add some
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
     events: list[dict[str, Any]] = [
@@ -21,21 +21,18 @@ def chrome_trace(trace: Trace) -> dict[str, Any]:
         times = {"ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
         event: dict[str, Any] = {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.stage, **times}
         if s.round is not None and s.round < len(trace.rounds):
-            event["args"] = _about(s.round, trace.rounds[s.round])
+            made = trace.rounds[s.round]
+            event["args"] = {
+                "round": s.round,
+                "tokens": list(made.tokens),
+                "text": made.text,
+                "origin": made.origin,
+                "drafted": made.proposed,
+                "drafted_levels": made.depth,
+                "accepted": made.accepted,
+                "sources": dict(made.named),
+            }
         events.append(event)
     events += [{"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": name, "ts": 1e6 * at} for name, at in trace.marks.items()]
     about = {"question": trace.question, "notes": list(trace.notes)}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
-
-
-def _about(number: int, made: Round) -> dict[str, Any]:
-    return {
-        "round": number,
-        "tokens": list(made.tokens),
-        "text": made.text,
-        "origin": made.origin,
-        "drafted": made.proposed,
-        "drafted_levels": made.depth,
-        "accepted": made.accepted,
-        "sources": dict(made.named),
-    }

@@ -1,11 +1,11 @@
-"""The timeline as a small drawing inside a page: plain SVG, no script, no file beside it, in the page's own text colour."""
+"""The timeline as a small drawing inside a page: plain SVG in the page's own text colour, without script or further files."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
 
-from eventspec.trace.timeline import COLOURS, LANES
+from eventspec.trace.timeline import STAGES, lanes_of
 
 if TYPE_CHECKING:
     from eventspec.trace import Trace
@@ -16,15 +16,10 @@ MOST_SPANS = 400
 """A longer answer is drawn up to here, so that a notebook stays small."""
 
 
-def escaped(text: str) -> str:
-    """Text as HTML: nothing in it is markup."""
-    return escape(text, quote=True)
-
-
 def drawing(trace: Trace) -> str:
     """HTML: a bar for every span, on a lane for each model; times in milliseconds in the tooltips."""
     spans = trace.spans[:MOST_SPANS]
-    lanes = [lane for lane in LANES if any(span.lane == lane for span in spans)]
+    lanes = lanes_of(trace)
     end = max([1e-9, *(span.end for span in spans)])
     parts = []
     for row, lane in enumerate(lanes):
@@ -36,10 +31,10 @@ def drawing(trace: Trace) -> str:
             if span.round is not None and span.round < len(trace.rounds):
                 made = trace.rounds[span.round]
                 tip += f", {made.accepted} of {made.depth} levels accepted: {made.text}"
-            box = f'x="{x:.1f}" y="{y}" width="{max(0.5, wide):.1f}" height="{LANE}" fill="{COLOURS[span.stage]}"'
-            parts.append(f"<rect {box}><title>{escaped(tip)}</title></rect>")
+            box = f'x="{x:.1f}" y="{y}" width="{max(0.5, wide):.1f}" height="{LANE}" fill="{STAGES[span.stage][0]}"'
+            parts.append(f"<rect {box}><title>{escape(tip)}</title></rect>")
     height = len(lanes) * (LANE + 4) + 14
     left = "" if len(spans) == len(trace.spans) else f"; the first {MOST_SPANS} of {len(trace.spans)} spans"
-    words = escaped(f"0 to {1e3 * end:.1f} ms{left}; {', '.join(dict.fromkeys(span.stage for span in spans))}")
+    words = escape(f"0 to {1e3 * end:.1f} ms{left}; {', '.join(dict.fromkeys(span.stage for span in spans))}")
     parts.append(f'<text x="{LEFT}" y="{height - 3}" font-size="11" fill="currentColor">{words}</text>')
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}">{"".join(parts)}</svg>'

@@ -33,24 +33,19 @@ class Span:
 
 @dataclass
 class Round:
-    """One pass of score, verify, commit, and the drafting behind it."""
+    """One pass of score, verify, commit, and the drafting after it: a proposal of `proposed` nodes in `depth` levels by the
+    drafter `origin`, `accepted` of them, of which each drafter had `named` some; `tokens` are the ids that joined the answer,
+    `text` what they added to its text, once the answer is finished. `first`: the answer's first round, whose forward ends the
+    prefill and whose proposal is the head start."""
 
     proposed: int
-    """Nodes of the proposal."""
     depth: int
-    """Levels of the proposal."""
     origin: str
-    """Who drafted it."""
     first: bool
-    """Whether it is the answer's first round, whose forward ends the prefill; its proposal is the head start."""
     accepted: int = 0
-    """Nodes of the accepted path."""
     tokens: tuple[int, ...] = ()
-    """Ids that joined the answer."""
     text: str = ""
-    """What they added to its text, once the answer is finished."""
     named: dict[str, int] = field(default_factory=dict)
-    """How many nodes of the accepted path each drafter had named."""
     model_seconds: float = 0.0
     """Of the target's forward."""
     seconds: float = 0.0
@@ -77,14 +72,13 @@ class RoundRecord:
         self._round.model_seconds = self._trace.now() - self._began
 
     def decided(self, read: int, accepted: int, tokens: Sequence[int], named: dict[str, int]) -> None:
-        """How many nodes the target read, how many of them the rule accepted, which tokens of its verdict count, and who had
-        `named` how many of the accepted nodes."""
-        self._round.accepted, self._round.tokens = min(accepted, len(tokens)), tuple(tokens)
-        self._round.named = named
-        stage: Stage = "prefill" if self._round.first else "verify" if read else "decode"
-        self._trace.span(stage, "target", self._began, len(self._trace.rounds))
-        self._round.seconds = self._trace.now() - self._began
-        self._trace.rounds.append(self._round)
+        """The target `read` so many nodes, the rule `accepted` so many of them; `tokens` of its verdict count."""
+        made, trace = self._round, self._trace
+        made.accepted, made.tokens, made.named = min(accepted, len(tokens)), tuple(tokens), named
+        stage: Stage = "prefill" if made.first else "verify" if read else "decode"
+        trace.span(stage, "target", self._began, len(trace.rounds))
+        made.seconds = trace.now() - self._began
+        trace.rounds.append(made)
 
 
 @dataclass(repr=False)
@@ -131,26 +125,23 @@ class Trace:
         return time.perf_counter() - self.began
 
     def restart(self) -> None:
-        """The request begins now: what was prepared before (opening files) does not count."""
+        """The request begins now: the time of preparing it (opening files) does not count."""
         self.began = time.perf_counter()
 
     def save(self, path: str | Path) -> None:
-        """Write a Chrome trace, see `chrome.chrome_trace`; Perfetto opens it too. Whole or not at all; BadInput where the place
-        cannot be written."""
+        """Write a Chrome trace, which Perfetto opens too. Whole or not at all; BadInput where the place cannot be written."""
         from eventspec.trace.chrome import chrome_trace
 
         write_text(Path(path), json.dumps(chrome_trace(self)))
 
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
         """The timeline as a matplotlib Figure: what target and drafter did when, what each round accepted, the answer so far.
-        With a path it is written there too, as .png, .svg or .pdf. title: above it, by default the question. BadInput where it
-        cannot be written."""
-        from eventspec.trace import timeline
+        With a path it is written there too, as .png, .svg or .pdf; BadInput where it cannot be. title: by default the
+        question."""
+        from eventspec.trace.timeline import draw, figure
 
-        figure = timeline.figure([("answer", self)], title)
-        if path is not None:
-            timeline.write(figure, Path(path))
-        return figure
+        strips = [("answer", self)]
+        return figure(strips, title) if path is None else draw(strips, Path(path), title)
 
     def span(self, stage: Stage, lane: Lane, start: float, of_round: int | None = None) -> None:
         """Record work that began at `start` (seconds since the request began) and ends now."""
@@ -161,7 +152,7 @@ class Trace:
         return Trace(began=self.began)
 
     def take(self, other: Trace) -> None:
-        """Move spans, forwards and notes over from a trace `beside` this one; an error for what they cannot be."""
+        """Move spans, forwards and notes over from a trace `beside` this one; an error for values they cannot have."""
         spans, other.spans = other.spans, []
         self.spans += [Span(s.stage, s.lane, float(s.start), float(s.end)) for s in spans]
         forwards, other.forwards = other.forwards, {}
@@ -195,7 +186,7 @@ class Trace:
         self.marks.setdefault(name, self.now())
 
     def note(self, text: str) -> None:
-        """Say in words what went wrong or was decided; each sentence once."""
+        """Record in words what went wrong or was decided; each sentence once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -215,6 +206,6 @@ class Trace:
     @property
     def ceiling(self) -> float | None:
         """The whole time over that to the first committed token, which vision and prefill take: of the baseline's trace, how
-        many times as fast a lossless method can be at most. None for an answer that has no first token or no end."""
+        many times as fast a lossless method can be at most. None without a first token or an end."""
         end, first = self.marks.get("end"), self.marks.get("first_committed")
         return None if end is None or not first else end / first

@@ -1,11 +1,11 @@
-"""The picture of one request in one or several methods: what target and drafter did when, and what came of it."""
+"""The picture of one request in one or several methods: what target and drafter did when, and what was accepted."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eventspec.errors import BadInput
 from eventspec.files import write_whole
@@ -16,23 +16,21 @@ if TYPE_CHECKING:
 
     from eventspec.trace import Lane, Trace
 
-COLOURS = {"vision": "#4c78a8", "prefill": "#9ecae9", "draft": "#f58518", "verify": "#54a24b", "decode": "#b8b8b8"}
-COLOURS |= {"drafter prefill": "#f2b880"}
-MEANINGS = {
-    "vision": "vision: encode frames or events",
-    "prefill": "prefill: read the prompt",
-    "draft": "draft: guess tokens",
-    "verify": "verify: check the guesses",
-    "decode": "decode: one token, unaided",
-    "drafter prefill": "drafter prefill: a head reads the prompt",
+STAGES = {
+    "vision": ("#4c78a8", "vision: encode frames or events"),
+    "prefill": ("#9ecae9", "prefill: read the prompt"),
+    "draft": ("#f58518", "draft: guess tokens"),
+    "verify": ("#54a24b", "verify: check the guesses"),
+    "decode": ("#b8b8b8", "decode: one token, unaided"),
+    "drafter prefill": ("#f2b880", "drafter prefill: a head reads the prompt"),
 }
+"""Colour and meaning of every stage."""
 MARKS = {
     "first_provisional": ("#d62728", "--", "first provisional token"),
     "first_committed": ("#111111", "-", "first committed token"),
     "end": ("#111111", ":", "answer complete"),
 }
 CEILING, IDLE, DRAFTED, ACCEPTED, INK = "#8e44ad", "#bdbdbd", "#d5d5d5", "#8fce84", "#111111"
-LANES: tuple[Lane, ...] = ("target", "drafter")
 WIDTH, MARGINS, UNIT = 11.0, 1.4, 0.3
 """Inches: of the picture, of what stands beside its axes, and of a lane."""
 LETTERS = 150
@@ -70,16 +68,19 @@ def figure(strips: Sequence[tuple[str, Trace]], title: str | None = None) -> Fig
     return made
 
 
-def write(made: Figure, path: Path) -> None:
-    """As PNG, SVG or PDF, by the suffix; whole or not at all. BadInput for another suffix, and where it cannot be written."""
+def draw(strips: Sequence[tuple[str, Trace]], path: Path, title: str | None) -> Figure:
+    """`figure`, written whole or not at all. BadInput for a suffix but .png, .svg and .pdf, and where it cannot be written."""
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"{path} is neither a .png nor a .svg nor a .pdf file: give it one of these names")
+    made = figure(strips, title)
     write_whole(path, lambda part: made.savefig(part, format=path.suffix[1:], dpi=130))
+    return made
 
 
-def draw(strips: Sequence[tuple[str, Trace]], path: Path, title: str) -> None:
-    """`figure` as a file."""
-    write(figure(strips, title), path)
+def lanes_of(trace: Trace) -> list[Lane]:
+    """The lanes that worked, from above."""
+    lanes: tuple[Lane, ...] = ("target", "drafter")
+    return [lane for lane in lanes if any(span.lane == lane for span in trace.spans)]
 
 
 def idle(trace: Trace, lane: Lane) -> list[tuple[float, float]]:
@@ -93,12 +94,11 @@ def idle(trace: Trace, lane: Lane) -> list[tuple[float, float]]:
 
 def so_far(trace: Trace, times: int = 3) -> list[tuple[float, str]]:
     """The answer at its first committed token, at its end and evenly between: (seconds, text)."""
-    ends = [(span.end, trace.rounds[span.round]) for span in trace.spans if span.round is not None]
     grown, text = list[tuple[float, str]](), ""
-    for at, made in ends:
-        text += made.text
-        if made.text:
-            grown.append((at, text))
+    for span in trace.spans:
+        if span.round is not None and (added := trace.rounds[span.round].text):
+            text += added
+            grown.append((span.end, text))
     if len(grown) <= times:
         return grown
     first, last = grown[0][0], grown[-1][0]
@@ -112,16 +112,16 @@ def _length(trace: Trace) -> float:
 
 
 def _strip(axes: Axes, trace: Trace, top: float, limit: float, deepest: int, ticks: dict[float, str]) -> float:
-    """The lanes of one method below `top`, and what its rounds accepted; its lower end. `ticks` are told the lanes' names."""
+    """The lanes of one method below `top`, and what its rounds accepted; its lower end. The lanes' names go into `ticks`."""
     y = top + 0.4
-    for lane in (lane for lane in LANES if any(span.lane == lane for span in trace.spans)):
+    for lane in lanes_of(trace):
         y -= 1.0
         ticks[y] = lane
         for begin, end in idle(trace, lane):
             axes.barh(y, 1e3 * (end - begin), left=1e3 * begin, height=0.5, color="none", edgecolor=IDLE, hatch="////", lw=0)
         for span in (span for span in trace.spans if span.lane == lane):
             left, width = 1e3 * span.start, 1e3 * (span.end - span.start)
-            axes.barh(y, width, left=left, color=COLOURS[span.stage], height=0.8, edgecolor="white", lw=0.3)
+            axes.barh(y, width, left=left, color=STAGES[span.stage][0], height=0.8, edgecolor="white", lw=0.3)
     if any(made.depth for made in trace.rounds):
         y -= 1.0
         ticks[y] = "accepted"
@@ -145,17 +145,16 @@ def _accepted(axes: Axes, trace: Trace, y: float, limit: float, deepest: int) ->
 
 
 def _answer_so_far(axes: Axes, trace: Trace, y: float) -> float:
-    """Lines of text below a strip; the lower end of them."""
+    """Lines of text below a strip; their lower end."""
     for at, text in so_far(trace):
         y -= 0.62
-        shown = _plain(text) if len(text) <= LETTERS else f"... {_plain(text[4 - LETTERS :]).partition(' ')[2]}"
-        about: dict[str, Any] = {"fontsize": 8, "color": INK, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5}}
-        axes.text(0.0, y + 0.2, f" {1e3 * at:.0f} ms:  {shown}", va="center", parse_math=False, **about)
+        shown = _one_line(text) if len(text) <= LETTERS else f"... {_one_line(text[4 - LETTERS :]).partition(' ')[2]}"
+        words, box = f" {1e3 * at:.0f} ms:  {shown}", {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axes.text(0.0, y + 0.2, words, va="center", parse_math=False, fontsize=8, color=INK, bbox=box)
     return y
 
 
-def _plain(text: str) -> str:
-    """On one line."""
+def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -171,9 +170,9 @@ def _headline(name: str, trace: Trace, base_name: str, base: Trace) -> str:
 
 
 def _title(strips: Sequence[tuple[str, Trace]], given: str | None) -> str:
-    """The title as it is given, behind the question where it does not say that itself."""
+    """The title as it is given, after the question where that is not in it."""
     question = strips[0][1].question if strips else ""
-    lines = [] if not question or question in (given or "") else [f'"{_plain(question)}"']
+    lines = [] if not question or question in (given or "") else [f'"{_one_line(question)}"']
     return "\n".join(part for line in [*lines, *(given or "").splitlines()] for part in textwrap.wrap(line, LETTERS))
 
 
@@ -195,8 +194,8 @@ def _legend(made: Figure, strips: Iterable[tuple[str, Trace]]) -> None:
 
     traces = [trace for _, trace in strips]
     shown = {span.stage for trace in traces for span in trace.spans}
-    handles: list[Patch | Line2D] = [Patch(color=COLOURS[name], label=MEANINGS[name]) for name in COLOURS if name in shown]
-    if any(idle(trace, lane) for trace in traces for lane in LANES if any(s.lane == lane for s in trace.spans)):
+    handles: list[Patch | Line2D] = [Patch(color=c, label=label) for name, (c, label) in STAGES.items() if name in shown]
+    if any(idle(trace, lane) for trace in traces for lane in lanes_of(trace)):
         handles.append(Patch(facecolor="none", edgecolor=IDLE, hatch="////", lw=0, label="idle"))
     if any(r.depth for trace in traces for r in trace.rounds):
         handles.append(Patch(color=ACCEPTED, label="accepted levels of a draft"))

@@ -1,4 +1,4 @@
-"""What a head learns from: a target's own pass over recordings with questions packed behind them, and the head's view of it."""
+"""What a head learns from: a target's own pass over recordings with questions packed after them, and the head's view of it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from eventspec.drafters.heads.views import HeadInputs, PromptView
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """What the target did with B recordings, rows [0, P) each, and R rows of packed branches behind: questions with answers,
-    which see the prefix and themselves. The prefix ends with the last visual row.
+    """What the target did with B recordings, rows [0, P) each, and R rows of packed branches after them: questions with
+    answers, which see the prefix and themselves. The prefix ends with the last visual row.
 
-    rows float [B, P + R, D]; ids int64 [B, P + R] (-1 = visual); following float [B, P + R, D]: the embedding behind each;
-    taps: layer outputs [B, P + R, D] by layer, -1 behind the final norm; logits float [B, R, V]; positions int64 [B, P + R];
+    rows float [B, P + R, D]; ids int64 [B, P + R] (-1 = visual); following float [B, P + R, D]: the embedding after each;
+    taps: layer outputs [B, P + R, D] by layer, -1 after the final norm; logits float [B, R, V]; positions int64 [B, P + R];
     mask bool [B, 1, R, P + R], True = may look; offsets int64 [B, R]: from 0 in every branch; labels int64 [B, R]: the token
-    behind where it is an answer's, else -100; visual: where the visual rows begin; prefix: P; loss_mask bool [B, R]: which rows
+    after where it is an answer's, else -100; visual: where the visual rows begin; prefix: P; loss_mask bool [B, R]: which rows
     are learned from.
     """
 
@@ -41,36 +41,25 @@ class TargetBatch:
         """Of all its tensors."""
         return sum(part.nbytes for part in (*vars(self).values(), *self.taps.values()) if isinstance(part, Tensor))
 
-    def tapped(self, taps: tuple[int, ...]) -> Tensor:
-        """Outputs of several layers side by side, [B, P + R, F]."""
-        return torch.cat([self.taps[tap] for tap in taps], -1)
-
     def view(self, taps: tuple[int, ...], prompt_view: PromptView | None = None) -> View:
         """What a head sees that reads the layers `taps`: everything, unless a view says otherwise."""
-        inputs = HeadInputs(self.following, self.tapped(taps), self.positions)
+        inputs = HeadInputs(self.following, torch.cat([self.taps[tap] for tap in taps], -1), self.positions)
         if prompt_view is not None:
             inputs = prompt_view.pairs(inputs, (self.visual, self.prefix))
         mask, prefix, kept = hidden_where(~self.mask), self.prefix, inputs.kept
         if kept is not None:
             mask, prefix = mask[..., kept], int((kept < prefix).sum())
-        more = (inputs.embedding_only, inputs.global_feature)
-        return View(inputs.embeds, inputs.tapped, inputs.positions, mask, prefix, self.loss_mask, *more)
+        return View(**vars(inputs), mask=mask, prefix=prefix, loss_mask=self.loss_mask)
 
 
 @dataclass(frozen=True)
-class View:
-    """What a head sees: pairs [B, P + R, .], positions [B, P + R], a mask float that is added to the scores, [B, 1, R, P + R]
-    (the prefix is causal) or [B, 1, P + R, P + R], the rows P of the prefix, which branch rows it learns from; embedding_only
-    [P + R] and global_feature [B, D] as in `HeadInputs`."""
+class View(HeadInputs):
+    """What a head sees of a batch: pairs [B, P + R, .], a mask float that is added to the scores, [B, 1, R, P + R] (the prefix
+    is causal) or [B, 1, P + R, P + R], the rows P of the prefix, and which branch rows it learns from, bool [B, R]."""
 
-    embeds: Tensor
-    tapped: Tensor
-    positions: Tensor
     mask: Tensor
     prefix: int
     loss_mask: Tensor
-    embedding_only: Tensor | None = None
-    global_feature: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,7 @@ def hidden_where(masked: Tensor) -> Tensor:
 
 
 def loss_mask_of(labels: Tensor) -> Tensor:
-    """Rows of labels int64 [B, R] (-100 = none) behind which an answer goes on twice: bool [B, R]."""
+    """Rows of labels int64 [B, R] (-100 = none) after which an answer goes on twice: bool [B, R]."""
     learned = (labels >= 0) & (labels.roll(-1, 1) >= 0)
     learned[:, -1] = False
     return learned

@@ -3,11 +3,7 @@
 SafeAILab's layout. EAGLE-1 and 2: `fc`, `layers.0.*`, no head; an `input_layernorm` makes it EagleVLM's. EAGLE-3: `fc` over
 three layers, `midlayer.*` (or `layers.0.*`), `norm`, `lm_head`, and the tables d2t and t2d of a reduced vocabulary. Which one
 it is, its norm and its bias are read off the tensors; a config that says otherwise is refused. Our own folders also say, in
-`eventspec`, which target the head was trained for, and hold the tensors of its compressor, if it has one, below `compressor.`.
-The layout of `speculators` has EAGLE-3's tensors and another config.json: `speculators`.
-
-Heads that no other code loads say what they are in `eventspec.kind`: MSD's and ViSpec's have EAGLE-1's tensors (and ViSpec's
-`imadpt.*` and `img_fc.*`), DREAM's and MASSV's are written under our own names.
+`eventspec`, which target the head was trained for and, of heads that no other code loads, their `kind`.
 """
 
 from __future__ import annotations
@@ -22,8 +18,7 @@ from torch import Tensor
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads.eagle3 import FILES as EAGLE3
 from eventspec.drafters.heads.families import FAMILIES, family_of
-from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.folder import LAYER, HeadFolder
+from eventspec.drafters.heads.folder import LAYER, Files, HeadFolder
 from eventspec.drafters.heads.head import Head
 from eventspec.drafters.heads.speculators import Verifier
 from eventspec.drafters.heads.trees import Rates, read_rates
@@ -50,15 +45,12 @@ def load_head(path: Path, target: LanguageEnds) -> TrainedHead:
     trained = folder.own.get("target")
     if trained is not None and trained != (found := fingerprint(target)):
         raise BadCheckpoint(
-            f"{path}: the head was trained for target {trained}, this one is {found}: train it anew for this one"
+            f"{path}: the head was trained for target {trained}, this one is {found}: train it again for this one"
         )
-    made = _checked(folder)
-    head, weight, files = made.head, target.embed.weight, family_of(made.head).files
-    sources = files.sources(head, LAYER)
-    folder.checkpoint.fill(head, sources, weight.dtype)
-    _check_finite(folder.checkpoint, head, sources)
-    files.filled(head)
-    head.to(weight.device).requires_grad_(False).eval()
+    weight = target.embed.weight
+    made = _read(folder, weight.dtype)
+    family_of(made.head).files.filled(made.head)
+    made.head.to(weight.device).requires_grad_(False).eval()
     return made
 
 
@@ -67,21 +59,14 @@ def inspect_head(path: Path) -> tuple[TrainedHead, Checkpoint, str | None]:
     numbers were looked at and are not ready for use; its tensors; and the target that its config names. BadCheckpoint as
     `load_head`."""
     folder = HeadFolder.open(path)
-    try:
+    with fields.of_folder(path):
         width = files_of(folder).target_width(folder)
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{path / 'config.json'}: {error}") from None
-    folder = replace(folder, target=replace(folder.target, hidden_size=width))
-    made = _checked(folder)
-    sources = family_of(made.head).files.sources(made.head, LAYER)
-    stored = {folder.checkpoint.dtype(parts[0][0]) for parts in sources.values()}
-    folder.checkpoint.fill(made.head, sources, stored.pop() if len(stored) == 1 else torch.float32)
-    _check_finite(folder.checkpoint, made.head, sources)
+    made = _read(replace(folder, target=replace(folder.target, hidden_size=width)), None)
     return made, folder.checkpoint, folder.own.get("target")
 
 
 def files_of(folder: HeadFolder) -> Files[Any]:
-    """What `eventspec.kind` says, or the tensors; BadField for what it cannot be, or for fields that another family has."""
+    """By `eventspec.kind`, or by the tensors; BadField for what it cannot be, or for fields that another family has."""
     every = [family.files for family in FAMILIES]
     own, kinds = folder.own, {files.kind: files for files in every if files.kind is not None}
     kind, eagle3 = own.get("kind"), EAGLE3.recognises(folder)
@@ -96,10 +81,8 @@ def files_of(folder: HeadFolder) -> Files[Any]:
 
 
 def save_head(trained: TrainedHead, path: Path, target: LanguageEnds, dtype: torch.dtype = torch.float16) -> None:
-    """Write a folder that `load_head` and SafeAILab's loaders read; config.json says which target it is for.
-
-    BadInput for a head that SafeAILab's code would run otherwise.
-    """
+    """Write a folder that `load_head` and SafeAILab's loaders read; config.json says which target it is for. BadInput for a
+    head that SafeAILab's code would run otherwise."""
     head, files = trained.head, family_of(trained.head).files
     top, more = files.fields(head)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": _name(dtype)}
@@ -131,22 +114,25 @@ def exact_dtype(trained: TrainedHead) -> torch.dtype:
     return torch.float32
 
 
-def _checked(folder: HeadFolder) -> TrainedHead:
-    """The head on the meta device; BadCheckpoint unless config and tensors are its, and fit the target."""
-    try:
+def _read(folder: HeadFolder, dtype: torch.dtype | None) -> TrainedHead:
+    """The head with its weights, by default in the dtype they are stored in; BadCheckpoint unless config and tensors are its,
+    and fit the target."""
+    checkpoint = folder.checkpoint
+    with fields.of_folder(folder.path):
         files = files_of(folder)
         make = files.read(folder)
         with without_memory():
             head = make()
         named = folder.target.vocab_size if head.vocab_ids is None else len(head.vocab_ids)
         rates = read_rates(folder.own, named)
-    except fields.BadField as error:
-        raise BadCheckpoint(f"{folder.path / 'config.json'}: {error}") from None
+    sources = files.sources(head, LAYER)
     # The target's embedding is in published heads, though not read.
-    tolerated = ("d2t", "t2d")
-    folder.checkpoint.check(
-        head, files.sources(head, LAYER), lambda name: name in tolerated or name.startswith("embed_tokens.")
-    )
+    checkpoint.check(head, sources, lambda name: name in ("d2t", "t2d") or name.startswith("embed_tokens."))
+    if dtype is None:
+        stored = {checkpoint.dtype(parts[0][0]) for parts in sources.values()}
+        dtype = stored.pop() if len(stored) == 1 else torch.float32
+    checkpoint.fill(head, sources, dtype)
+    _check_finite(checkpoint, head, sources)
     return TrainedHead(head, rates)
 
 
@@ -154,14 +140,13 @@ def _check_finite(checkpoint: Checkpoint, head: Head, sources: weights.Sources) 
     """BadCheckpoint for NaN and infinity among the numbers that were just filled in."""
     own = dict(head.named_parameters())
     for name, parts in sources.items():
-        extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and says NaN where there is one
+        extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and is NaN where there is one
         if not bool(extremes.isfinite().all()):
             problem = f"tensor {checkpoint.at[parts[0][0]][1]} holds NaN or infinity in {_name(extremes.dtype)}"
             raise BadCheckpoint(f"{checkpoint.where}: {problem}: fetch or train the head again")
 
 
 def _write(path: Path, head: Head, layer: str, more: dict[str, Tensor], config: fields.Fields, dtype: torch.dtype) -> None:
-    """A head's tensors, its decoder layer called `layer`, with some more, and its config.json."""
     path.mkdir(parents=True, exist_ok=True)
     weights.save(head, path / "model.safetensors", family_of(head).files.sources(head, layer), more=more, dtype=dtype)
     write_text(path / "config.json", fields.pretty(config))

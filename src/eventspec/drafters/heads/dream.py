@@ -8,7 +8,6 @@ predicted feature is looked at like a true one when drafts go deeper.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,25 +17,18 @@ from torch import Tensor, nn
 from eventspec.core import BadInput
 from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.folder import Files
+from eventspec.drafters.heads.head import Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, Training
-from eventspec.drafters.heads.unrolled import ahead, shifted, without
+from eventspec.drafters.heads.unrolled import UnrolledAttention, shifted
 from eventspec.drafters.heads.views import PromptView
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.decode import apply_rope
 from eventspec.nn.draft import CrossedKernel
 from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import unpacked
-from eventspec.nn.llama import LanguageEnds, Layer, packed_attention, rms_norm
+from eventspec.nn.llama import LanguageEnds, Layer, rms_norm
 from eventspec.nn.weights import CrossWeights, HeadWeights
-
-
-@dataclass(frozen=True)
-class DreamConfig:
-    """`language`: sizes of every block, with the target's width and vocabulary."""
-
-    language: LlamaConfig
 
 
 class Crossing(nn.Module):
@@ -57,22 +49,17 @@ class Crossing(nn.Module):
         queries = F.linear(layer.normed(rows), layer.qkv.weight[:width].to(rows.dtype)).unflatten(-1, (layer.heads, -1))
         both = F.linear(features, layer.qkv.weight[width:].to(features.dtype)).unflatten(-1, (-1, layer.head_dim))
         keys, values = both.split((layer.kv_heads, layer.kv_heads), -2)
-        rotated = (
-            apply_rope(self._normed(x, norm), cos, sin) for x, norm in ((queries, self.query_norm), (keys, self.key_norm))
-        )
-        return *rotated, values
+        normed = (rms_norm(x, norm, layer.eps) for x, norm in ((queries, self.query_norm), (keys, self.key_norm)))
+        return *(apply_rope(x, cos, sin) for x in normed), values
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """As `Layer.finish`, with gates."""
         seen, thought = self.gates.tanh()
         layer = self.layer
         x = x + seen * layer.out(attended)
-        gate, up = layer.gate_up(self._normed(x, layer.post_norm)).chunk(2, -1)
+        gate, up = layer.gate_up(rms_norm(x, layer.post_norm, layer.eps)).chunk(2, -1)
         finished: Tensor = x + thought * layer.down(F.silu(gate) * up)
         return finished
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight, self.layer.eps)
 
 
 class DreamHead(Head):
@@ -81,28 +68,26 @@ class DreamHead(Head):
     family = "dream"
     drafter = feature_drafter
 
-    def __init__(self, config: DreamConfig) -> None:
+    def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        self.config: DreamConfig = config
+        self.config = config
         self.first, self.cross, self.last = Layer(config.language), Crossing(config.language), Layer(config.language)
         self.norm = nn.Parameter(torch.ones(config.language.hidden_size))
         self.view = PromptView()
 
     def features(self, tapped: Tensor) -> Tensor:
-        """As `FeatureHead.features`; they are what is tapped."""
+        """They are what is tapped."""
         return tapped
 
     def normed(self, x: Tensor) -> Tensor:
-        """Of the last layer's output: the predicted feature, [..., D]."""
+        """The last layer's output -> the predicted feature, [..., D]."""
         return rms_norm(x, self.norm, self.config.language.rms_norm_eps)
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(embedding of the next token, feature of this one), [..., D] each: they meet in the crossing, not before."""
-        assert embedding_only is None
+        assert embedding_only is None  # embedding and feature meet in the crossing, not before
         return embeds, hidden
 
     def kernel(self, target: LanguageEnds) -> CrossedKernel:
-        """As `FeatureHead.kernel`."""
         crossing, heads = self.cross, self.cross.layer.heads
         layers = [layer_weights(layer) for layer in (self.first, crossing.layer, self.last)]
         width, matrix = heads * crossing.layer.head_dim, layers[1].qkv
@@ -136,38 +121,23 @@ def rollout(head: DreamHead, target: LanguageEnds, batch: TargetBatch, count: in
 
 def first_block(head: DreamHead, view: View, rope: tuple[Tensor, Tensor]) -> Tensor:
     """The first layer over the embeddings alone, [B, P + R, D]: no step changes it."""
-    first = head.first
-    queries, keys, values = (part.transpose(1, 2) for part in first.project(first.normed(view.embeds), *rope))
-    attended = packed_attention(queries, keys, values, view.prefix, view.mask)
-    return first.finish(view.embeds, attended.transpose(1, 2).flatten(-2))
+    attended = UnrolledAttention(view)(*head.first.project(head.first.normed(view.embeds), *rope))
+    return head.first.finish(view.embeds, attended)
 
 
 def _steps(head: DreamHead, rows: Tensor, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
     """As `unrolled.steps`; `rows` are those of `first_block`."""
-    prefix, mask = view.prefix, view.mask
-    cross, last, (cos, sin) = head.cross, head.last, rope
-    queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, view.tapped, cos, sin))
-    seen = keys, values
-    attended = packed_attention(queries, keys, values, prefix, mask)
-    x = cross.finish(rows, attended.transpose(1, 2).flatten(-2))
-    queries, keys, values = (part.transpose(1, 2) for part in last.project(last.normed(x), cos, sin))
-    said = keys, values
-    attended = packed_attention(queries, keys, values, prefix, mask)
-    out = head.normed(last.finish(x, attended.transpose(1, 2).flatten(-2)))[:, prefix:]
+    cross_attention, self_attention = UnrolledAttention(view), UnrolledAttention(view)
+
+    def step(rows: Tensor, features: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = head.cross.finish(rows, cross_attention(*head.cross.project(rows, features, cos, sin)))
+        return head.normed(head.last.finish(x, self_attention(*head.last.project(head.last.normed(x), cos, sin))))
+
+    out = step(rows, view.tapped, *rope)[:, view.prefix :]
     yield out
-    rows, cos, sin = rows[:, prefix:], cos[:, prefix:], sin[:, prefix:]
-    own_seen: list[tuple[Tensor, Tensor]] = []
-    own_said: list[tuple[Tensor, Tensor]] = []
-    for step in range(1, count):
-        known = without(mask, prefix, step)
-        queries, keys, values = (part.transpose(1, 2) for part in cross.project(rows, shifted(out, 1), cos, sin))
-        own_seen.append((keys, values))
-        attended = ahead(queries, seen, known, own_seen)
-        x = cross.finish(rows, attended.transpose(1, 2).flatten(-2))
-        queries, keys, values = (part.transpose(1, 2) for part in last.project(last.normed(x), cos, sin))
-        own_said.append((keys, values))
-        attended = ahead(queries, said, known, own_said)
-        out = head.normed(last.finish(x, attended.transpose(1, 2).flatten(-2)))
+    rows, cos, sin = (part[:, view.prefix :] for part in (rows, *rope))
+    for _ in range(1, count):
+        out = step(rows, shifted(out, 1), cos, sin)
         yield out
 
 
@@ -197,7 +167,7 @@ def sharpest(language: Llama, batch: TargetBatch, layers: tuple[int, ...]) -> Te
 
 
 RECIPE = Recipe(
-    lambda sizes: DreamHead(DreamConfig(sizes.layer)),
+    lambda sizes: DreamHead(HeadConfig(sizes.layer)),
     unroll=2,
     words=1.0,
     feature=0.2,
@@ -205,4 +175,4 @@ RECIPE = Recipe(
     own_targets_only=True,
 )
 TRAINING = Training[DreamHead]({"dream": RECIPE}, rollout, layers_read)
-FILES = Files[DreamHead]("DREAM", lambda folder: partial(DreamHead, DreamConfig(folder.layer_sizes())), kind="dream")
+FILES = Files[DreamHead]("DREAM", lambda folder: partial(DreamHead, HeadConfig(folder.layer_sizes())), kind="dream")

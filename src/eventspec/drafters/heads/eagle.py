@@ -14,14 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.folder import LAYER, Files, HeadFolder
+from eventspec.drafters.heads.head import Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, Training, unrolled
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
-from eventspec.models.configuration import Fields
-from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import Linear, unpacked
@@ -30,18 +27,17 @@ from eventspec.nn.weights import HeadWeights
 
 
 @dataclass(frozen=True)
-class EagleConfig:
-    """`language`: sizes of the one layer, with the target's width and vocabulary. `input_norm`: EagleVLM's added norm, which
-    EAGLE-1 lacks. `bias`: of the reduction, which vLLM's loader does not know."""
+class EagleConfig(HeadConfig):
+    """Sizes of one layer of the target's width. `input_norm`: EagleVLM's added norm, which EAGLE-1 lacks. `bias`: of the
+    reduction, which vLLM's loader does not know."""
 
-    language: LlamaConfig
     input_norm: bool = True
     bias: bool = True
 
 
 class EagleHead(Head):
     """Reduction of (embedding, feature) to one width, then one decoder layer; families that are EAGLE's head with another view
-    of the prompt are told apart by `family`."""
+    of the prompt differ in `family`."""
 
     drafter = feature_drafter
 
@@ -54,15 +50,11 @@ class EagleHead(Head):
         self.layer = Layer(config.language)
         if not config.input_norm:
             self.layer.input_norm = nn.Parameter(torch.empty(0), requires_grad=False)
-        self.view = PromptView() if view is None else view
-
-    @property
-    def sees_visual(self) -> bool:
-        """As `Head.sees_visual`."""
-        return self.view.sees_visual
+        self.view = view or PromptView()
+        self.sees_visual = self.view.sees_visual
 
     def features(self, tapped: Tensor) -> Tensor:
-        """As `FeatureHead.features`; they are what is tapped."""
+        """They are what is tapped."""
         return tapped
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -73,7 +65,6 @@ class EagleHead(Head):
         return (self.layer.normed(x) if self.config.input_norm else x), x
 
     def kernel(self, target: LanguageEnds) -> DraftKernel:
-        """As `FeatureHead.kernel`."""
         bias, layer = self.fc.bias, self.layer
         parts = ([layer_weights(layer)], unpacked(target.head), layer.heads, layer.eps)
         return DraftKernel(HeadWeights(*parts, unpacked(self.fc), None if bias is None else bias.detach()))
@@ -88,18 +79,13 @@ def _sources(head: EagleHead, layer: str) -> weights.Sources:
     return names
 
 
-def _fields(head: EagleHead) -> tuple[Fields, Fields]:
-    # True is what SafeAILab's code takes for granted; vLLM would make attention biases of it.
-    return {} if head.config.bias else {"bias": False}, {}
-
-
 def _filled(head: EagleHead) -> None:
     if not head.config.input_norm:
         head.layer.input_norm = nn.Parameter(torch.empty(0, dtype=head.fc.weight.dtype), requires_grad=False)
 
 
 def eagle_config(folder: HeadFolder) -> EagleConfig:
-    """Of a folder in EAGLE-1's layout; what it has is read off its tensors, and BadField where config.json says otherwise."""
+    """Of a folder in EAGLE-1's layout; what it has is read off its tensors; BadField where config.json contradicts them."""
     sizes, bias = folder.layer_sizes(), "fc.bias" in folder.checkpoint.at
     folder.agrees("draft_vocab_size", None, "there is no lm_head.weight")
     folder.agrees("bias", bias, f"fc.bias is {'there' if bias else 'not there'}")
@@ -108,10 +94,8 @@ def eagle_config(folder: HeadFolder) -> EagleConfig:
 
 TRAINING = Training[EagleHead](
     {
-        # EagleVLM, unrolled for three steps.
-        "eagle": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer)), unroll=3),
-        # The paper's head, one step.
-        "eagle1": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer, input_norm=False))),
+        "eagle": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer)), unroll=3),  # EagleVLM
+        "eagle1": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer, input_norm=False))),  # the paper's head
     },
     unrolled,
 )
@@ -120,7 +104,8 @@ FILES = Files[EagleHead](
     lambda folder: partial(EagleHead, eagle_config(folder)),
     recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" not in folder.own,
     sources=_sources,
-    fields=_fields,
+    # True is what SafeAILab's code takes for granted; vLLM would make attention biases of it.
+    fields=lambda head: ({} if head.config.bias else {"bias": False}, {}),
     filled=_filled,
 )
 
@@ -129,7 +114,6 @@ class VisualAlone(PromptView):
     """Pairs whose next row is visual are that row alone."""
 
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """As `PromptView.pairs`."""
         order = torch.arange(inputs.embeds.shape[-2], device=inputs.embeds.device)
         return replace(inputs, embedding_only=(order >= visual[0] - 1) & (order < visual[1] - 1))
 

@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads import speculators
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.folder import Files, HeadFolder
+from eventspec.drafters.heads.head import Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, TargetSizes, Training, unrolled
 from eventspec.drafters.heads.views import PromptView
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.nn import LlamaConfig
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import Linear, unpacked
@@ -29,12 +27,11 @@ from eventspec.nn.weights import HeadWeights
 
 
 @dataclass(frozen=True)
-class Eagle3Config:
-    """`language`: sizes of the one layer, with the target's width and vocabulary; `taps`: the target's layers whose outputs are
-    fused, ascending; `draft_vocab`: tokens the head can name; `norm_before_residual`: the layer adds to the normed feature, as
-    many of `speculators` do, not to the feature itself, as the paper's."""
+class Eagle3Config(HeadConfig):
+    """Sizes of one layer of the target's width; `taps`: the target's layers whose outputs are fused, ascending; `draft_vocab`:
+    tokens the head can name; `norm_before_residual`: the layer adds to the normed feature, as many of `speculators` do, not to
+    the feature itself, as the paper's."""
 
-    language: LlamaConfig
     taps: tuple[int, ...]
     draft_vocab: int
     norm_before_residual: bool = False
@@ -75,24 +72,20 @@ class Eagle3Head(Head):
         self.view = PromptView()
 
     def features(self, tapped: Tensor) -> Tensor:
-        """Tapped outputs [..., F] -> features [..., D]."""
         fused: Tensor = self.fc(tapped)
         return fused
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(embedding of the next token, feature of this one), [..., D] each -> what the attention reads, and the residual."""
         assert embedding_only is None  # here they are side by side, there is nothing to leave out
         eps = self.config.language.rms_norm_eps
         seen = rms_norm(hidden, self.hidden_norm, eps)
         return torch.cat((self.layer.normed(embeds), seen), -1), seen if self.config.norm_before_residual else hidden
 
     def scores(self, hidden: Tensor, target: LanguageEnds) -> Tensor:
-        """As `Head.scores`, through its own norm and head."""
         logits: Tensor = self.head(rms_norm(hidden, self.norm, self.config.language.rms_norm_eps))
         return logits
 
     def kernel(self, target: LanguageEnds) -> DraftKernel:
-        """The weights of the drafting pass."""
         layer = self.layer
         weights = HeadWeights(
             [layer_weights(layer)],

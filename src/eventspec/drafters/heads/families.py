@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eventspec.drafters.heads import dream, eagle, eagle3, massv, specvlm, vispec
-from eventspec.drafters.heads.files import Files
+from eventspec.drafters.heads.folder import Files
 from eventspec.drafters.heads.head import Head
 from eventspec.drafters.heads.training import Recipe, Training
 

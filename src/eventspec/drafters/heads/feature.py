@@ -4,7 +4,7 @@ feature, and re-reads the true features of what was committed (EAGLE-1, 2 and 3 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -29,21 +29,17 @@ class FeatureHead(Protocol):
 
     taps: tuple[int, ...]
     view: PromptView
+    sees_visual: bool
 
     @property
-    def config(self) -> HeadConfig:
-        """As `Head.config`."""
-
-    @property
-    def sees_visual(self) -> bool:
-        """As `Head.sees_visual`."""
+    def config(self) -> HeadConfig: ...
 
     def features(self, tapped: Tensor) -> Tensor:
         """Tapped outputs [..., F] -> features [..., D]."""
 
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Embeddings and features [..., D] -> what the attention reads [..., I], and the residual [..., D]; rows that are
-        `embedding_only` bool [...] have no feature."""
+        """Embeddings of the next token and features of this one [..., D] -> what the attention reads [..., I], and the residual
+        [..., D]; rows that are `embedding_only` bool [...] have no feature."""
 
     def kernel(self, target: LanguageEnds) -> DraftKernel:
         """The weights of the drafting pass."""
@@ -66,7 +62,7 @@ class FeatureDrafter:
         weight = target.embed.weight
         self.name, self.head, self.sizes, self.eos_id = name, head, head.config.language, eos_id
         self.taps, self.embed, self.kernel, self.tree = head.taps, target.embed, head.kernel(target), tree.on(weight.device)
-        self._read: WeakKeyDictionary[Media, _PromptRead] = WeakKeyDictionary()
+        self._read: WeakKeyDictionary[Media, tuple[HeadInputs, LentCache]] = WeakKeyDictionary()
         # As long as the target's context, whatever the head's config says: rotation has no weights.
         self.context = target.config.max_position_embeddings
         cos, sin = rope_tables(self.sizes, self.context)
@@ -81,20 +77,19 @@ class FeatureDrafter:
     def begun(self, media: Media, inputs: HeadInputs, rows: int) -> tuple[KVCache, Loan]:
         """A cache of at least `rows` rows that has as much of a prompt as questions about the same recording shared with it;
         at least the last pair is left to be read."""
-        known = self._read.get(media)
-        if known is None:
+        if media not in self._read:
             sizes, weight = self.sizes, self.embed.weight
             cache = KVCache(self.kernel.blocks, sizes.num_key_value_heads, sizes.head_dim, rows, weight.dtype, weight.device)
-            known = self._read[media] = _PromptRead(inputs, LentCache(cache))
-            return known.lent.lend(0, rows)
-        shared = min(known.inputs.shared(inputs), known.lent.cache.length)
-        found, loan = known.lent.lend(shared, rows)
-        if found is known.lent.cache:
-            known.inputs = inputs
+            self._read[media] = inputs, LentCache(cache)
+            return self._read[media][1].lend(0, rows)
+        before, lent = self._read[media]
+        found, loan = lent.lend(min(before.shared(inputs), lent.cache.length), rows)
+        if found is lent.cache:
+            self._read[media] = inputs, lent
         return found, loan
 
     def read(self, inputs: HeadInputs, cache: KVCache) -> Tensor:
-        """Read pairs behind the cached ones; the predicted feature behind the last one, [1, D]. Not committed."""
+        """Read pairs after the cached ones; the predicted feature after the last one, [1, D]. Not committed."""
         cos, sin = self.tables
         fused = self.head.fuse_inputs(inputs.embeds, self.head.features(inputs.tapped), inputs.embedding_only)
         return self.kernel.read(*fused, (cos[inputs.positions], sin[inputs.positions]), cache)
@@ -103,14 +98,6 @@ class FeatureDrafter:
         """As `core.Drafter.open`; the target's session must have been opened with this drafter's taps."""
         assert target is not None
         return FeatureDraft(self, request, target, trace)
-
-
-@dataclass
-class _PromptRead:
-    """What a cache that is lent from question to question begins with."""
-
-    inputs: HeadInputs
-    lent: LentCache
 
 
 class FeatureDraft(DraftSession):
@@ -123,8 +110,8 @@ class FeatureDraft(DraftSession):
         self.cache: KVCache | None = None
         self.kernel = drafter.kernel
         self.global_feature: Tensor | None = None  # fused into every feature, [D]
-        self.root: Tensor | None = None  # the predicted feature behind the last pair that was read, [1, D]
-        self.position = 0  # behind the last pair that was read
+        self.root: Tensor | None = None  # the predicted feature after the last pair that was read, [1, D]
+        self.position = 0  # after the last pair that was read
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """Keep what was committed with the features it was judged from; it is read when the next draft is wanted."""
@@ -135,31 +122,29 @@ class FeatureDraft(DraftSession):
         self.tapped.append(scores.features[rows.to(scores.features.device)])
 
     def propose(self, budget: Budget) -> Proposal:
-        """As `core.DraftSession.propose`."""
         drafter, began = self.drafter, self.trace.now()
         if self.tokens:
             self.root = self._read()
         root, cache = self.root, self.cache
         assert root is not None and cache is not None
-        # A node of level l stands l behind the root; the last level is named but not read.
+        # A node of level l stands l after the root; the last level is named but not read.
         levels = min(drafter.tree.levels, budget.max_depth, drafter.context - self.position + 1)
         tree = replace(drafter.tree, levels=max(1, levels))
         where = (drafter.eos_id, self.position - 1, [drafter.embed.weight, *drafter.tables], cache)
         grown = self.kernel.grow(root, tree, budget.min_path_prob, budget.min_frontier_prob, *where)
-        found = [part.cpu().numpy() for part in grown]
+        tokens, parents, logs = (part.cpu().numpy() for part in grown)
         self.trace.forward("drafter", self.trace.now() - began)
-        proposal = best_nodes(found[0], found[1], found[2], budget, drafter.name)
+        proposal = best_nodes(tokens, parents, logs, budget, drafter.name)
         if budget.show is not None:
             budget.show(best_chain(proposal))
         return proposal
 
     def _read(self) -> Tensor:
-        """Read the pairs that were committed since; the predicted feature behind the last one, [1, D]."""
+        """Read the pairs that were committed since; the predicted feature after the last one, [1, D]."""
         drafter, began = self.drafter, self.trace.now()
         tapped = torch.cat(self.tapped)
         embeds = drafter.embed(torch.tensor(self.tokens, device=tapped.device))
-        first = self.cache is None
-        prompt = self._prompt() if first else None
+        prompt = self._prompt() if self.cache is None else None
         if self.global_feature is not None:
             tapped = drafter.head.view.fuse_global(tapped, self.global_feature)
         last = self.position + len(self.tokens)
@@ -167,18 +152,18 @@ class FeatureDraft(DraftSession):
         if prompt is not None:
             rows = len(prompt.embeds) + self.request.sampling.max_new_tokens + 1 + len(self.tokens) + drafter.tree.rows
             self.cache, self._loan = drafter.begun(self.request.media, prompt, rows)
-            inputs = prompt.behind(self.cache.length).followed_by(inputs)
+            inputs = prompt.continued(inputs, self.cache.length)
         assert self.cache is not None
         read = drafter.read(inputs, self.cache)
         self.cache.keep(len(inputs.embeds), [])
         self.position, self.tokens, self.tapped = last, [], []
-        if first:
+        if prompt is not None:
             arrived(read)
             self.trace.span("drafter prefill", "target", began)
         return read
 
     def _prompt(self) -> HeadInputs:
-        """What the head sees of the prompt; `position` is then behind its pairs."""
+        """What the head sees of the prompt; `position` is then that after its pairs."""
         drafter, prompt = self.drafter, self.target.prompt(self.drafter.head.sees_visual)
         assert prompt.features is not None
         self.position = len(prompt.rows) - 1

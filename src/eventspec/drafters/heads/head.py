@@ -1,10 +1,10 @@
 """What a head is for drafting: a small module that proposes tokens from what the target computed. How one is trained is
-`training`, how its folder is read and written `files`."""
+`training`, how its folder is read and written `folder`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -27,11 +27,11 @@ class Drafting:
     rates: Rates = ()
 
 
-class HeadConfig(Protocol):
-    """Whatever else it holds: sizes of the head's own decoder layers, with the target's vocabulary."""
+@dataclass(frozen=True)
+class HeadConfig:
+    """`language`: sizes of the head's own decoder layers, with the target's vocabulary."""
 
-    @property
-    def language(self) -> LlamaConfig: ...
+    language: LlamaConfig
 
 
 class Head(nn.Module):
@@ -44,17 +44,14 @@ class Head(nn.Module):
     config: HeadConfig
     taps: tuple[int, ...] = (-1,)
     """Which of the target's layers it reads, as `core.Drafter.taps`."""
+    sees_visual: bool = True
+    """Whether its view of a prompt looks at features of visual rows."""
     vocab_ids: Tensor | None
-    """Target ids int64 [draft vocabulary] of what `scores` names; None: they are the target's."""
+    """Target ids int64 [draft vocabulary] of the rows of `scores`; None: they are the target's."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("vocab_ids", None)
-
-    @property
-    def sees_visual(self) -> bool:
-        """Whether its view of a prompt looks at features of visual rows."""
-        return True
 
     def scores(self, hidden: Tensor, target: LanguageEnds) -> Tensor:
         """Predicted features [..., D] -> logits float [..., V], or of the draft vocabulary; by default through the target's own

@@ -1,4 +1,4 @@
-"""A small vision-language model behind the target's own vision encoder (MASSV, 2505.10526): a projector from the target's
+"""A small vision-language model on the target's own vision encoder (MASSV, 2505.10526): a projector from the target's
 visual rows to a small language model, trained on the target's answers. It reads no other layer of the target."""
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.drafters.heads.batch import Rollout, TargetBatch
-from eventspec.drafters.heads.files import Files
-from eventspec.drafters.heads.head import Drafting, Head
+from eventspec.drafters.heads.folder import Files
+from eventspec.drafters.heads.head import Drafting, Head, HeadConfig
 from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
-from eventspec.drafters.language_model import LanguageDraft, Lookahead, no_lookahead
+from eventspec.drafters.language_model import LanguageDraft
+from eventspec.drafters.model_reading import DraftModel
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, TextIds, splice
-from eventspec.nn import Llama, LlamaConfig
+from eventspec.nn import Llama
 from eventspec.nn.linear import Linear
 from eventspec.nn.llama import LanguageEnds
 
@@ -41,15 +42,13 @@ SIZES = (96, 256, 2)
 
 
 @dataclass(frozen=True)
-class SmallConfig:
-    """`language`: sizes of the small model, with the target's vocabulary; `reads`: the target's width."""
+class SmallConfig(HeadConfig):
+    """Sizes of the small model; `reads`: the target's width."""
 
-    language: LlamaConfig
     reads: int
 
 
 def new_head(sizes: TargetSizes) -> SmallVlm:
-    """A small model behind the target's vision."""
     width, inner, layers = SIZES
     small = replace(sizes.language, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers)
     config = SmallConfig(replace(small, tie_word_embeddings=True), sizes.language.hidden_size)
@@ -80,14 +79,13 @@ class SmallVlm(Head):
         return torch.where((ids < 0)[..., None], self.projected(visual), self.language.embed(ids.clamp_min(0)))
 
     def scores(self, hidden: Tensor, target: LanguageEnds) -> Tensor:
-        """As `Head.scores`, of its own normed outputs [..., d]."""
         logits: Tensor = self.language.head(hidden)
         return logits
 
     def drafter(self, name: str, drafting: Drafting) -> SmallVlmDrafter:
         """As `Head.drafter`; it grows a tree of its own, and `pruned` is video-SpecVLM's."""
         if drafting.text_ids is None:
-            raise BadInput("a MASSV head reads the text of the prompt anew: it is for targets of our own")
+            raise BadInput("a MASSV head reads the text of the prompt again: it is for targets of our own")
         pruned = None
         if drafting.tree == "pruned":
             if not isinstance(drafting.target, Llama):
@@ -121,7 +119,7 @@ FILES = Files[SmallVlm](
 @dataclass(frozen=True)
 class Pruned:
     """video-SpecVLM's pruning (2508.16201): of the visual rows the small model sees, `kept` is the share that stays, ranked by
-    the attention that the target's last prompt row pays them behind `layer` layers (one layer's, not the mean over all)."""
+    the attention that the target's last prompt row pays them after `layer` layers (one layer's, not the mean over all)."""
 
     target: Llama
     kept: float = 0.1
@@ -129,39 +127,22 @@ class Pruned:
 
 
 class SmallVlmDrafter:
-    """The small model as a drafter behind the target's vision encoder: `text_ids` gives the text of a question's prompt
-    before and behind the visual rows, `eos_id` is the end token."""
+    """The small model as a drafter: `text_ids` gives the text of a question's prompt before and after the visual rows, `eos_id`
+    is the end token; `read`: the part of a prompt that questions about a recording share."""
 
     needs_target = True
     concurrent = False
 
-    def __init__(
-        self,
-        name: str,
-        model: SmallVlm,
-        text_ids: TextIds,
-        eos_id: int,
-        pruned: Pruned | None = None,
-    ) -> None:
-        self.name, self.model, self.text_ids, self.eos_id, self.pruned = name, model, text_ids, eos_id, pruned
-        self.language = model.language
-        self.limit: int | None = None
-        self.lookahead: Lookahead = no_lookahead
+    def __init__(self, name: str, head: SmallVlm, text_ids: TextIds, eos_id: int, pruned: Pruned | None = None) -> None:
+        self.name, self.head, self.text_ids, self.pruned = name, head, text_ids, pruned
+        self.model = DraftModel(name, head.language, eos_id)
         self.taps: tuple[int, ...] = () if pruned is None else (pruned.layer,)
-        self._read: WeakKeyDictionary[Media, Prefix] = WeakKeyDictionary()
+        self.read: WeakKeyDictionary[Media, Prefix] = WeakKeyDictionary()
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """As `core.Drafter.open`; the target's session must have been opened with this drafter's taps."""
         assert target is not None
         return SmallVlmDraft(self, request, target, trace)
-
-    def scores(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """As `DraftModel.scores`."""
-        return self.language.logits(hidden)
-
-    def prefix(self, media: Media) -> Prefix:
-        """What questions about a recording share."""
-        return self._read.setdefault(media, Prefix(self.language))
 
     def prompt(self, question: str, seen: TappedPrompt) -> Prompt:
         """The small model's prompt, rows [T, d], for a prompt of the target's."""
@@ -171,7 +152,7 @@ class SmallVlmDrafter:
             assert seen.features is not None
             shares = attention_of_last(self.pruned.target, self.pruned.layer, seen.features)[begin:end]
             visual = visual[two_stages(shares, self.pruned.kept)]
-        return splice(self.language, self.text_ids(question), self.model.projected(visual))
+        return splice(self.model.language, self.text_ids(question), self.head.projected(visual))
 
 
 class SmallVlmDraft(DraftSession):
@@ -183,19 +164,17 @@ class SmallVlmDraft(DraftSession):
         self.pending_verdicts: list[tuple[Verdict, Scores]] = []
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """As `core.DraftSession.observe`."""
         if self.inner is None:
             self.pending_verdicts.append((verdict, scores))
         else:
             self.inner.observe(verdict, scores)
 
     def propose(self, budget: Budget) -> Proposal:
-        """As `core.DraftSession.propose`."""
         if self.inner is None:
             began = self.trace.now()
             prompt = self.drafter.prompt(self.request.question, self.target.prompt())
-            prefix = self.drafter.prefix(self.request.media)
-            self.inner = LanguageDraft(self.drafter, prompt, prefix, self.request, self.trace)
+            prefix = self.drafter.read.setdefault(self.request.media, Prefix(self.drafter.model.language))
+            self.inner = LanguageDraft(self.drafter.model, prompt, prefix, self.request, self.trace)
             for pending in self.pending_verdicts:
                 self.inner.observe(*pending)
             self.trace.span("drafter prefill", "target", began)

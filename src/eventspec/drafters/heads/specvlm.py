@@ -1,4 +1,4 @@
-"""SpecVLM's head (2509.11815, section 3.2): EagleVLM behind an elastic compressor of the visual rows, which looks at the
+"""SpecVLM's head (2509.11815, section 3.2): EagleVLM after an elastic compressor of the visual rows, which looks at the
 question; and HiViS (2509.23928), which is the same with no visual row left."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,6 @@ from eventspec.drafters.heads.unrolled import steps
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
 from eventspec.models.checkpoint import without_memory
-from eventspec.models.configuration import Fields
 from eventspec.nn.llama import LanguageEnds
 
 COMPRESSOR = "compressor."
@@ -38,14 +36,10 @@ class CompressedView(PromptView):
     def __init__(self, compressor: Elastic) -> None:
         super().__init__()
         self.compressor = compressor
-
-    @property
-    def sees_visual(self) -> bool:
-        """As `PromptView.sees_visual`; no visual row is left in HiViS."""
-        return self.compressor.mode != "concat" or [option.kind for option in self.compressor.options] != ["none"]
+        # No visual row is left in HiViS.
+        self.sees_visual = compressor.mode != "concat" or [option.kind for option in compressor.options] != ["none"]
 
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """As `PromptView.pairs`."""
         begin, end = visual
         columns = inputs.embeds, inputs.tapped, inputs.positions
         seen = (inputs.embeds[:0], inputs.tapped[:0], inputs.positions[:0])
@@ -76,13 +70,12 @@ def recipe_of(mode: Mode, options: tuple[Option, ...], begins_with: str | None =
         compressor = Elastic(sizes.language.hidden_size, mode, options, sizes.frame if frames else 0)
         return specvlm_head(EagleConfig(sizes.layer), compressor)
 
-    fresh = ("view.compressor.gate.",) if cost else ()  # a gate that has chosen is too sure to hear of costs
+    fresh = ("view.compressor.gate.",) if cost else ()  # a gate that has chosen is too sure for costs to change it
     extra = {"cost": cost} if cost else {}
     return Recipe(make, unroll=3, extra=extra, begins_with=begins_with, fresh=fresh, own_targets_only=frames)
 
 
 def rollout(head: EagleHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-    """As `Training.rollout`."""
     view, cost = every_branch(batch, head.taps, compressor_of(head))
     rope = target.cos[view.positions], target.sin[view.positions]
     return Rollout(steps(head, view, rope, count), view.loss_mask, {} if cost is None else {"cost": lambda: cost})
@@ -104,14 +97,6 @@ def _sources(head: EagleHead, layer: str) -> weights.Sources:
     return {**eagle.FILES.sources(head, layer), **{ours: [(theirs, 0)] for ours, theirs in stored.items()}}
 
 
-def _fields(head: EagleHead) -> tuple[Fields, Fields]:
-    return eagle.FILES.fields(head)[0], {"compressor": compressor_of(head).as_json()}
-
-
-def _details(head: EagleHead) -> dict[str, Any]:
-    return {"mode": compressor_of(head).mode} if head.sees_visual else {"head": "HiViS"}
-
-
 TRAINING = Training[EagleHead](
     {
         "specvlm": recipe_of("select", SELECT, None),
@@ -129,8 +114,8 @@ FILES = replace(
     recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" in folder.own,
     own_fields=("compressor",),
     sources=_sources,
-    fields=_fields,
-    details=_details,
+    fields=lambda head: (eagle.FILES.fields(head)[0], {"compressor": compressor_of(head).as_json()}),
+    details=lambda head: {"mode": compressor_of(head).mode} if head.sees_visual else {"head": "HiViS"},
 )
 
 
@@ -138,7 +123,7 @@ def every_branch(batch: TargetBatch, taps: tuple[int, ...], elastic: Elastic) ->
     """The visual pairs as every branch of a compressor gives them, and what the branches that were drawn cost a question
     (`compress.Option.cost`), scalar, where one is drawn.
 
-    Questions that choose differently lie behind the same recording: all branches are laid out in the prefix, hidden from each
+    Questions that choose differently come after the same recording: all branches are laid out in the prefix, hidden from each
     other, and a question's choice is a bias on its attention to each. At inference only the chosen one is there.
     """
     all_pairs, first, prefix = batch.view(taps), batch.visual, batch.prefix

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from eventspec.drafters.heads.batch import Rollout, TargetBatch
 from eventspec.drafters.heads.head import Head
-from eventspec.drafters.heads.unrolled import Unrolled, steps
+from eventspec.drafters.heads.unrolled import OneLayerHead, steps
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import LanguageEnds
 
@@ -48,7 +48,7 @@ class Recipe:
     """It learns from more of the target than its layers' outputs, or reads its prompt's text."""
 
 
-def unrolled(head: Unrolled, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+def unrolled(head: OneLayerHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
     """What a head on the target's features predicts on the branch rows of a batch, `count` steps ahead."""
     view = batch.view(head.taps, head.view)
     rope = target.cos[view.positions], target.sin[view.positions]
@@ -57,9 +57,9 @@ def unrolled(head: Unrolled, target: LanguageEnds, batch: TargetBatch, count: in
 
 @dataclass(frozen=True)
 class Training(Generic[H]):
-    """How heads of a family are trained: `recipes` by the name of the head; `rollout`(head, target, batch, count) is what the
-    head predicts on the branch rows of a batch, `count` steps ahead; `layers_read`(head, layers): of a target of so many layers
-    those whose outputs the training reads, besides the last one's; `begin` sets what is not to begin with random values."""
+    """How heads of a family are trained: `recipes` by the name of the head; `rollout`(head, target, batch, count): predictions
+    on the branch rows of a batch, `count` steps ahead; `layers_read`(head, layers): of a target of so many layers those whose
+    outputs the training reads, besides the last one's; `begin` sets what is not to begin with random values."""
 
     recipes: Mapping[str, Recipe]
     rollout: Callable[[H, LanguageEnds, TargetBatch, int], Rollout]

@@ -37,39 +37,30 @@ def read_rates(data: fields.Fields, most: int) -> Rates:
     sane = len(levels) <= MOST_LEVELS and all(isinstance(level, list) and len(level) <= most for level in levels)
     sane = sane and all(type(share) in (int, float) and 0 <= share <= 1 for level in levels for share in level)
     sane = sane and all(sum(level) < 1.01 for level in levels)  # choices of a level exclude each other
-    fields.require(data, "ranks", sane, f"shares of 1 for up to {most} ranks, or up to {MOST_LEVELS} lists of such")
+    fields.require(data, "ranks", sane, f"shares of 1 for up to {most} ranks, or up to {MOST_LEVELS} lists of them")
     return tuple(tuple(map(float, level)) for level in levels) if any(levels[0]) else ()
 
 
 def best_paths(rates: Rates, nodes: int, levels: int = LEVELS) -> list[tuple[int, ...]]:
     """The `nodes` paths that are likeliest to be accepted, as ranks of children; `rates`[level][r] is the chance that the token
-    of rank r is the target's behind right ones; the last row is that of all further levels. No tree of as many nodes has more
-    accepted tokens to expect, if a level's chances are the same behind all paths."""
-
-    def behind(level: int) -> list[tuple[int, float]]:
-        return [(rank, share) for rank, share in enumerate(rates[min(level, len(rates) - 1)]) if share > 0]
-
-    waiting: list[tuple[float, tuple[int, ...]]] = [(-share, (rank,)) for rank, share in behind(0)]
-    heapq.heapify(waiting)
+    of rank r is the target's after right ones; the last row is that of all further levels. No tree of as many nodes has more
+    accepted tokens to expect, if a level's chances are the same after all paths."""
+    waiting: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
     found: list[tuple[int, ...]] = []
-    while waiting and len(found) < nodes:
+    while waiting and len(found) <= nodes:
         chance, path = heapq.heappop(waiting)
         found.append(path)
         if len(path) < levels:
-            for rank, share in behind(len(path)):
-                heapq.heappush(waiting, (chance * share, (*path, rank)))
-    return found
-
-
-def static_tree(rates: Rates, nodes: int = NODES) -> TreeConfig:
-    """The growth of the best fixed tree."""
-    return fixed_tree(best_paths(rates, nodes))
+            for rank, share in enumerate(rates[min(len(path), len(rates) - 1)]):
+                if share > 0:
+                    heapq.heappush(waiting, (chance * share, (*path, rank)))
+    return found[1:]  # without the root
 
 
 def tree_config(tree: str, rates: Rates) -> TreeConfig:
-    """A kind of tree; a static one is made for how often each of the head's choices was right when it was trained."""
+    """A kind of tree; the best static one for how often each of the head's choices was right when it was trained."""
     if tree != "static":
         return TREES[tree]
     if not rates:
         raise BadInput("the head does not say how often its choices are right (ranks), which a static tree is made for")
-    return static_tree(rates)
+    return fixed_tree(best_paths(rates, NODES))

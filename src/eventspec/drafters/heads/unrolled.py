@@ -1,7 +1,7 @@
 """The training pass of a feature-level head: all pairs at once with true features, then again on the head's own predictions, as
 many steps as it will draft ahead (EAGLE-3's training-time test, 2503.01840, section 3.2).
 
-Rows [0, P) are the recording's prefix, the R rows behind are packed branches (see `TargetBatch`). A step s > 0 runs on
+Rows [0, P) are the recording's prefix, the R rows after it are packed branches (see `TargetBatch`). A step s > 0 runs on
 branch rows only: row j reads the prediction that step s - 1 made at row j - 1. It sees the true keys of rows up to j - s and
 the predicted keys of the s - 1 rows between, which is what a drafter s levels below its root sees.
 """
@@ -19,41 +19,49 @@ from eventspec.drafters.heads.feature import FeatureHead
 from eventspec.nn.llama import Layer, packed_attention
 
 
-class Unrolled(FeatureHead, Protocol):
-    """A head of one decoder layer, as its training sees it."""
+class OneLayerHead(FeatureHead, Protocol):
+    """A head of one decoder layer."""
 
     layer: Layer
 
 
-def steps(head: Unrolled, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
+class UnrolledAttention:
+    """One attention of a head, step after step on the branch rows of a view; it remembers the keys and values of every step."""
+
+    def __init__(self, view: View) -> None:
+        self.prefix, self.mask = view.prefix, view.mask
+        self.true: tuple[Tensor, Tensor] | None = None
+        self.own: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """[B, T, heads * d] of queries, keys and values [B, T, heads, d]: of all rows in the first step, of the branch rows in
+        those after it."""
+        queries, keys, values = (part.transpose(1, 2) for part in (queries, keys, values))
+        if self.true is None:
+            self.true, rows = (keys, values), queries.shape[2]
+            attended = packed_attention(queries, keys, values, rows - self.mask.shape[2], self.mask)
+            self.mask = self.mask[:, :, -(rows - self.prefix) :]
+        else:
+            self.own.append((keys, values))
+            attended = _ahead(queries, self.true, _without(self.mask, self.prefix, len(self.own)), self.own)
+        return attended.transpose(1, 2).flatten(-2)
+
+
+def steps(head: OneLayerHead, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
     """Outputs of every step on the branch rows of a view, float [B, R, D]; `count` of them. rope: cos and sin of the view's
     positions, [B, P + R, 1, d]. A prediction is fused with the view's global feature before it is read."""
-    layer, prefix, mask, (cos, sin), whole = head.layer, view.prefix, view.mask, rope, view.global_feature
+    layer, prefix, (cos, sin), whole = head.layer, view.prefix, rope, view.global_feature
+    attention = UnrolledAttention(view)
     normed, residual = head.fuse_inputs(view.embeds, head.features(view.tapped), view.embedding_only)
-    queries, keys, values = (part.transpose(1, 2) for part in layer.project(normed, cos, sin))
-    attended = packed_attention(queries, keys, values, queries.shape[2] - mask.shape[2], mask)
-    mask = mask[:, :, -(queries.shape[2] - prefix) :]
-    out = layer.finish(residual, attended.transpose(1, 2).flatten(-2))[:, prefix:]
+    out = layer.finish(residual, attention(*layer.project(normed, cos, sin)))[:, prefix:]
     yield out
-    own: list[tuple[Tensor, Tensor]] = []
-    for step in range(1, count):
+    embeds, cos, sin = view.embeds[:, prefix:], cos[:, prefix:], sin[:, prefix:]
+    for _ in range(1, count):
         predicted = shifted(out, 1)
         fused = predicted if whole is None else head.view.fuse_global(predicted, whole[:, None])
-        normed, residual = head.fuse_inputs(view.embeds[:, prefix:], fused)
-        queries, new_keys, new_values = (
-            part.transpose(1, 2) for part in layer.project(normed, cos[:, prefix:], sin[:, prefix:])
-        )
-        own.append((new_keys, new_values))
-        attended = ahead(queries, (keys, values), without(mask, prefix, step), own)
-        out = layer.finish(residual, attended.transpose(1, 2).flatten(-2))
+        normed, residual = head.fuse_inputs(embeds, fused)
+        out = layer.finish(residual, attention(*layer.project(normed, cos, sin)))
         yield out
-
-
-def without(mask: Tensor, prefix: int, step: int) -> Tensor:
-    """The mask [B, 1, R, P + R] of branch rows, with true rows seen up to j - step only."""
-    behind = torch.arange(mask.shape[2], device=mask.device)
-    recent = behind[None, :] > behind[:, None] - step
-    return torch.cat((mask[..., :prefix], mask[..., prefix:].masked_fill(recent, -torch.inf)), -1)
 
 
 def shifted(x: Tensor, by: int) -> Tensor:
@@ -61,13 +69,18 @@ def shifted(x: Tensor, by: int) -> Tensor:
     return torch.cat((x[:, :by], x[:, : x.shape[1] - by]), 1)
 
 
-def ahead(queries: Tensor, true: tuple[Tensor, Tensor], mask: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
+def _without(mask: Tensor, prefix: int, step: int) -> Tensor:
+    """The mask [B, 1, R, P + R] of branch rows, with true rows seen up to j - step only."""
+    row = torch.arange(mask.shape[2], device=mask.device)
+    recent = row[None, :] > row[:, None] - step
+    return torch.cat((mask[..., :prefix], mask[..., prefix:].masked_fill(recent, -torch.inf)), -1)
+
+
+def _ahead(queries: Tensor, true: tuple[Tensor, Tensor], mask: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
     """[B, H, R, d]: true keys under the mask, and of step i's keys the one row that lies len(own) - i before."""
+    if (groups := queries.shape[1] // true[0].shape[1]) > 1:
+        true, *own = [(k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)) for k, v in (true, *own)]
     keys, values = true
-    groups = queries.shape[1] // keys.shape[1]
-    if groups > 1:
-        keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-        own = [(k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)) for k, v in own]
     scaled = queries * queries.shape[-1] ** -0.5
     steps = [
         (shifted(k.transpose(1, 2), len(own) - i).transpose(1, 2), shifted(v.transpose(1, 2), len(own) - i).transpose(1, 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -22,26 +22,20 @@ class HeadInputs:
     embeds: Tensor
     tapped: Tensor
     positions: Tensor
-    embedding_only: Tensor | None = None
-    global_feature: Tensor | None = None
-    kept: Tensor | None = None
+    embedding_only: Tensor | None = field(default=None, kw_only=True)
+    global_feature: Tensor | None = field(default=None, kw_only=True)
+    kept: Tensor | None = field(default=None, kw_only=True)
 
-    def followed_by(self, more: HeadInputs) -> HeadInputs:
-        """These, then more that have all their features."""
+    def continued(self, more: HeadInputs, first: int = 0) -> HeadInputs:
+        """These without the `first` ones, then more that have all their features."""
         plain = self.embedding_only
         return HeadInputs(
-            torch.cat((self.embeds, more.embeds)),
-            torch.cat((self.tapped, more.tapped)),
-            torch.cat((self.positions, more.positions)),
-            None if plain is None else torch.cat((plain, plain.new_zeros(len(more.embeds)))),
-            self.global_feature,
+            torch.cat((self.embeds[first:], more.embeds)),
+            torch.cat((self.tapped[first:], more.tapped)),
+            torch.cat((self.positions[first:], more.positions)),
+            embedding_only=None if plain is None else torch.cat((plain[first:], plain.new_zeros(len(more.embeds)))),
+            global_feature=self.global_feature,
         )
-
-    def behind(self, rows: int) -> HeadInputs:
-        """Without the first `rows`."""
-        plain = self.embedding_only
-        parts = (self.embeds[rows:], self.tapped[rows:], self.positions[rows:], None if plain is None else plain[rows:])
-        return HeadInputs(*parts, self.global_feature)
 
     def shared(self, other: HeadInputs) -> int:
         """How many of the first pairs are the other's too, one of the other's left out."""
@@ -52,21 +46,16 @@ class HeadInputs:
         return low
 
     def _same(self, other: HeadInputs, place: slice) -> bool:
-        """Whether the pairs of a place are the other's too."""
-        parts = (self.positions, self.embeds, self.tapped, self.embedding_only)
-        others = (other.positions, other.embeds, other.tapped, other.embedding_only)
-        return all(
-            one is None or two is None or torch.equal(one[place], two[place]) for one, two in zip(parts, others, strict=True)
-        )
+        names = ("positions", "embeds", "tapped", "embedding_only")
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return all(one is None or two is None or torch.equal(one[place], two[place]) for one, two in pairs)
 
 
 class PromptView(nn.Module):
     """All pairs of a prompt; views that see fewer of them, or others, are subclasses."""
 
-    @property
-    def sees_visual(self) -> bool:
-        """Whether it looks at features of visual rows."""
-        return True
+    sees_visual: bool = True
+    """Whether it looks at features of visual rows."""
 
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
         """What is seen of all pairs of a prompt whose visual rows are [begin, end). The same in training, where a batch of

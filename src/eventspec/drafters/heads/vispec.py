@@ -1,11 +1,12 @@
 """ViSpec's head (2509.15235): the visual rows become a few learned ones, and one vector of them all is fused into every feature
-behind them. The rest is EAGLE's head."""
+after them. The rest is EAGLE's head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -24,34 +25,18 @@ from eventspec.nn.linear import Linear
 VECTORS = 8
 """Rows for a recording in training: one for each of the frames, as the paper takes one for an image."""
 MOST_VECTORS = 4096
-"""What a folder may ask for."""
+"""At most, in a folder."""
 
 
-class VisionAdaptor(nn.Module):
-    """Learned queries that look at the visual rows by cross-attention of several heads: `queries` rows, and one more for the
-    whole (the paper: one and one for an image; here one for every frame)."""
+class AdaptedView(PromptView):
+    """Learned queries look at the visual rows by cross-attention of several heads and give `queries` rows for them, and one
+    more of them all (the paper: one and one for an image; here one for every frame), which is fused with every feature."""
 
     def __init__(self, width: int, heads: int, queries: int) -> None:
         super().__init__()
         self.heads, self.queries = heads, nn.Parameter(torch.empty(queries + 1, heads, width // heads))
         first_values(self.queries, lambda: torch.randn_like(self.queries) * width**-0.5)
         self.keys, self.values, self.out = (Linear(width, width, bias=False) for _ in range(3))
-
-    def forward(self, visual: Tensor) -> tuple[Tensor, Tensor]:
-        """Visual rows [..., T, D] -> rows [..., queries, D], and the vector of them all [..., D]."""
-        queries = self.queries.transpose(0, 1)
-        keys, values = (part(visual).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in (self.keys, self.values))
-        shares = (queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5).softmax(-1)
-        found = self.out((shares @ values).transpose(-2, -3).flatten(-2))
-        return found[..., :-1, :], found[..., -1, :]
-
-
-class AdaptedView(PromptView):
-    """A few vectors of the visual rows, and a fusion of the vector of them all with a feature that begins as the feature."""
-
-    def __init__(self, width: int, heads: int, queries: int) -> None:
-        super().__init__()
-        self.adaptor = VisionAdaptor(width, heads, queries)
         self.global_proj = Linear(2 * width, width)
         self.begin()
 
@@ -66,14 +51,22 @@ class AdaptedView(PromptView):
         fused: Tensor = self.global_proj(torch.cat((tapped, global_feature.expand_as(tapped).to(tapped.dtype)), -1))
         return fused
 
+    def adapted(self, visual: Tensor) -> tuple[Tensor, Tensor]:
+        """Visual rows [..., T, D] -> rows [..., queries, D], and the vector of them all [..., D]."""
+        queries = self.queries.transpose(0, 1)
+        keys, values = (part(visual).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in (self.keys, self.values))
+        shares = (queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5).softmax(-1)
+        found = self.out((shares @ values).transpose(-2, -3).flatten(-2))
+        return found[..., :-1, :], found[..., -1, :]
+
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
-        """As `PromptView.pairs`: a few vectors instead of the pairs whose next row is visual, where the last of these stood."""
+        """A few vectors instead of the pairs whose next row is visual, where the last of these stood."""
         if visual[0] == visual[1]:
             nothing = torch.zeros_like(inputs.tapped[..., 0, :])
             tapped = self.fuse_global(inputs.tapped, nothing[..., None, :])
             return HeadInputs(inputs.embeds, tapped, inputs.positions, global_feature=nothing)
         begin, end = max(0, visual[0] - 1), visual[1] - 1
-        vectors, whole = self.adaptor(inputs.embeds[..., begin:end, :])
+        vectors, whole = self.adapted(inputs.embeds[..., begin:end, :])
         count = vectors.shape[-2]
         first = max(begin, end - count)  # a span that is shorter than the vectors are many takes the last of them
         vectors = vectors[..., count - (end - first) :, :].to(inputs.embeds.dtype)
@@ -84,14 +77,13 @@ class AdaptedView(PromptView):
             torch.cat((inputs.embeds[..., :begin, :], vectors, inputs.embeds[..., end:, :]), -2),
             tapped[..., kept, :],
             inputs.positions[..., kept],
-            ((order >= begin) & (order < end))[kept],
-            whole,
-            kept,
+            embedding_only=((order >= begin) & (order < end))[kept],
+            global_feature=whole,
+            kept=kept,
         )
 
     def kernel_for(self, kernel: DraftKernel, global_feature: Tensor) -> DraftKernel:
-        """As `PromptView.kernel_for`: the fusion goes into the reduction's weight and bias, so that drafting costs what EAGLE's
-        does."""
+        """The fusion goes into the reduction's weight and bias, so that drafting costs what EAGLE's does."""
         reduction, given = kernel.weights.reduction, kernel.weights.bias
         assert reduction is not None
         left, right = reduction.contiguous().split(self.global_proj.out_features, 1)  # it may be laid out by columns
@@ -106,22 +98,16 @@ def vispec_head(config: EagleConfig, queries: int) -> EagleHead:
     return EagleHead(config, AdaptedView(sizes.hidden_size, sizes.num_attention_heads, queries), "vispec")
 
 
-def _begin(head: EagleHead) -> None:
-    assert isinstance(head.view, AdaptedView)
-    head.view.begin()
-
-
 def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
     return partial(vispec_head, eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1)
 
 
 def _sources(head: EagleHead, layer: str) -> weights.Sources:
     names = {**eagle.FILES.sources(head, layer), **weights.linear_sources("view.global_proj", "img_fc")}
-    for ours, theirs in (("queries", "q"), ("keys.weight", "k_proj.weight"), ("values.weight", "v_proj.weight")):
-        names[f"view.adaptor.{ours}"] = [(f"imadpt.{theirs}", 0)]
-    return {**names, "view.adaptor.out.weight": [("imadpt.o_proj.weight", 0)]}
+    own = {"queries": "q", "keys.weight": "k_proj.weight", "values.weight": "v_proj.weight", "out.weight": "o_proj.weight"}
+    return {**names, **{f"view.{ours}": [(f"imadpt.{theirs}", 0)] for ours, theirs in own.items()}}
 
 
 RECIPE = Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")
-TRAINING = Training[EagleHead]({"vispec": RECIPE}, unrolled, begin=_begin)
+TRAINING = Training[EagleHead]({"vispec": RECIPE}, unrolled, begin=lambda head: cast(AdaptedView, head.view).begin())
 FILES = replace(eagle.FILES, title="ViSpec", kind="vispec", read=_read, sources=_sources)
