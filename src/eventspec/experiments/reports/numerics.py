@@ -1,11 +1,8 @@
-"""The figures of docs/numerics.md: how far rounding moves a row, whose answers differ, and what batch invariance would cost."""
+"""The figures of docs/numerics.md: how far rounding moves a row, and whose answers differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from eventspec.experiments.reports import Block, Found, Results
+from eventspec.experiments.reports import Block, Results
 from eventspec.experiments.tables import table, table_of
 
 KINDS = {
@@ -37,31 +34,6 @@ def identity(results: Results) -> str:
     return f"{rows}\n\nfp32; near ties are those closer than {', '.join(rounding)}."
 
 
-def invariance(results: Results) -> str:
-    """What a step costs then, which rows have the bits of a single step, and which row counts change a product's bits."""
-    found = results["invariance"]
-    first: Found = next(iter(found.values()))
-
-    def across(head: str, names: list[str], cell: str) -> str:
-        return table([head, *found], ([name, *(CELLS[cell](one[cell][name]) for one in found.values())] for name in names))
-
-    return "\n\n".join(
-        [
-            across("a step, in steps of today's", list(first["steps"])[1:], "steps"),
-            across("rows with the bits of a single step: chain, tree", list(first["same_bits"]), "same_bits"),
-            "Row counts up to 40 with which a product of K x N gives a row other bits than among 64 rows:",
-            across("N x K", list(first["products"]), "products"),
-        ]
-    )
-
-
-CELLS: dict[str, Callable[[Any], str]] = {
-    "steps": lambda step: f"{step:.2f}",
-    "same_bits": lambda shares: f"{shares['chain']:.0%}, {shares['tree']:.0%}",
-    "products": lambda part: "; ".join(f"{name} {', '.join(map(str, counts)) or 'none'}" for name, counts in part.items()),
-}
-
-
 def rounding(results: Results) -> str:
     """How far apart a row's logits are alone and among others, in what is measured when a target is loaded."""
     names = ("largest_of_load", "largest_gap_of_load", "margin")
@@ -71,6 +43,4 @@ def rounding(results: Results) -> str:
     return table(["processor", "rows", "largest difference", "largest move of a gap", "margin"], rows)
 
 
-PAGES: dict[str, dict[str, Block]] = {
-    "docs/numerics.md": {"rounding": rounding, "identity": identity, "invariance": invariance}
-}
+PAGES: dict[str, dict[str, Block]] = {"docs/numerics.md": {"rounding": rounding, "identity": identity}}
