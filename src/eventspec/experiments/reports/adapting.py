@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from eventspec.experiments.charts import curves
-from eventspec.experiments.reports import Block, Found, Results
+from eventspec.experiments.reports import Block, Charts, Found, Results
 from eventspec.experiments.statistics import rank_correlation
 from eventspec.experiments.tables import spread, table, table_of
 
@@ -184,10 +184,10 @@ def by_step(run: Found) -> Series:
     return series
 
 
-def charts(results: Results) -> dict[str, str]:
+def charts(results: Results) -> Charts:
     """Drawings of training: its plateau, and of each output what was right and how near the features came."""
     size = curves("Tokens right by size of the adapter", by_size(results), "thousand parameters", "share right")
-    drawn = {"alignment-plateau": size}
+    drawn: Charts = {"alignment-plateau": size}
     for output, run in taught(results).items():
         phases = ", ".join(f"{place} {line['phase'] or 'before'}" for place, line in enumerate(run["phases"]))
         near = {

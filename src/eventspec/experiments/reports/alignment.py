@@ -6,7 +6,7 @@ import numpy as np
 
 from eventspec.experiments.charts import curves
 from eventspec.experiments.names import BASE, BLIND, is_control, with_events
-from eventspec.experiments.reports import Block, Found, Results, adapting
+from eventspec.experiments.reports import Block, Charts, Found, Results, adapting
 from eventspec.experiments.reports.adapting import JUDGED, OWN_TEXTS, Series, ends, mean_of
 from eventspec.experiments.statistics import wilson
 from eventspec.experiments.tables import figure, shown, spread, table, table_of
@@ -199,7 +199,7 @@ def by_speed(part: Found) -> Series:
     return {"skip-encode, by risk": [(1.0, 1.0), *found], "hybrid, lossless": [hybrid]}
 
 
-def charts(results: Results) -> dict[str, str]:
+def charts(results: Results) -> Charts:
     """Drawings of risk and of training."""
     part = results["alignment"]
     shares, quality = by_share(part["risk"]), by_speed(part["table"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from eventspec.experiments.charts import Bar, bars, curves
+from eventspec.experiments.charts import Value, curves, values
 from eventspec.experiments.names import BASE, is_control
-from eventspec.experiments.reports import Block, Found, Results
+from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
 from eventspec.experiments.tables import figure, shown, table, table_of
 
 WHAT = {
@@ -182,28 +182,25 @@ def scaling(results: Results) -> str:
     return f"{text}\n\n{table(['checkpoint', 'tau', 'decode only', 'identical'], rows)}"
 
 
-def charts(results: Results) -> dict[str, str]:
+def charts(results: Results) -> Charts:
     """A drawing for each page."""
     part = results["heads"]
-    measured, ages = part["table"]["methods"], part["scaling"]["methods"]
-    decoding = [
-        Bar(name, found["decode_speedup"], tuple(found["decode_speedup_ci95"]), colour=int(is_control(name)))
-        for name, found in measured.items()
-        if name != BASE
-    ]
+    measured = {name: found for name, found in part["table"]["methods"].items() if name != BASE}
+    kinds = {name: "control" if is_control(name) else "lossless" for name in measured}
+    decoding = [Value(k, v["decode_speedup"], v["decode_speedup_ci95"], kind=kinds[k]) for k, v in measured.items()]
     series: dict[str, list[tuple[float, float]]] = {}
     for name, found in part["trees"]["methods"].items():
-        if name.startswith("eagle"):
+        if name != BASE:
             head, nodes, kind = name.split(", ")
             series.setdefault(f"{head}, {kind}", []).append((float(nodes.split()[0]), found["tau"]))
     limits = {name: row for name, row in part["bound"]["bound"].items() if isinstance(row, dict)}
-    reached = [Bar(name, row["decode_speedup"], mark=row["allowed"]) for name, row in limits.items()]
-    aged = [Bar(name.replace("_", " "), found["tau"], tuple(found["tau_ci95"])) for name, found in ages.items() if name != BASE]
+    reached = [Value(name, row["decode_speedup"], limit=row["allowed"]) for name, row in limits.items()]
+    aged = [Value(k, v["tau"], v["tau_ci95"]) for k, v in part["scaling"]["methods"].items() if k != BASE]
     return {
-        "heads": bars("Decode-only speedup of every head, with 95 % intervals", decoding, "x", {"plain decoding": 1.0}),
+        "heads": values("Decode-only speedup of every head, with 95 % intervals", {"": decoding}, FASTER),
         "trees": curves("tau by nodes and kind of tree", series, "nodes of the tree", "tau"),
-        "bound": bars("Decode-only speedup, and what tau allows", reached, "x", {"plain decoding": 1.0}),
-        "training": bars("tau by age of the head, with 95 % intervals", aged),
+        "bound": values("Decode-only speedup, and what tau allows", {"": reached}, FASTER, "what tau allows"),
+        "training": values("tau by age of the head, with 95 % intervals", {"": aged}, "tau", unit=""),
     }
 
 

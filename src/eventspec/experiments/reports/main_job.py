@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from eventspec.experiments.charts import Bar, bars
-from eventspec.experiments.names import ALL_CORES, BASE, BLIND, is_control
+from eventspec.experiments.charts import value_of, values
+from eventspec.experiments.names import ALL_CORES, BASE, BLIND
 from eventspec.experiments.plan import outlook
 from eventspec.experiments.profiles import PROFILES, methods_of
-from eventspec.experiments.reports import Block, Found, Results
+from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
 from eventspec.experiments.tables import figure, shown, spread, table, table_of
 
 LEAST = 2_000_000
@@ -216,16 +216,11 @@ def mixed(results: Results) -> str:
     )
 
 
-def charts(results: Results) -> dict[str, str]:
+def charts(results: Results) -> Charts:
     """Speedups of the lossless arms, with intervals and the ceiling."""
     found = results["main-job"]["methods"]
-    rows = [
-        Bar(name, one["speedup"], tuple(one["speedup_ci95"]), colour=int(is_control(name)))
-        for name, one in found.items()
-        if name != BASE and not name.startswith("compressed-target")
-    ]
-    lines = {"plain decoding": 1.0, "ceiling": found["cross-modal"]["ceiling"]}
-    return {"main-job": bars("Speedup of whole answers, with 95 % intervals", rows, "x", lines)}
+    rows = [value_of(name, one) for name, one in found.items() if name != BASE and one["lossless"]]
+    return {"main-job": values("Speedup of whole answers, with 95 % intervals", {"": rows}, FASTER, "ceiling")}
 
 
 def processors(results: Results) -> str:
