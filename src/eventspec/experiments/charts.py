@@ -53,7 +53,7 @@ def values(
             for row in rows:
                 edge, face = KINDS[row.kind]
                 if row.interval:
-                    axes.hlines(y, *row.interval, color=edge, lw=2.2, alpha=0.55)
+                    axes.hlines(y, row.interval[0], row.interval[1], color=edge, lw=2.2, alpha=0.55)
                 if row.limit is not None:
                     axes.vlines(row.limit, y - 0.5, y + 0.5, **LIMIT)
                 axes.plot([row.value], [y], "o", ms=6, color=edge, markerfacecolor=face, markeredgewidth=1.6)

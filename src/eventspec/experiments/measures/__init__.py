@@ -17,7 +17,7 @@ from eventspec.files import write_text
 class Experiment:
     """What it measures, the name of its results file, and which folders it takes, if any."""
 
-    says: str
+    about: str
     results: str
     measure: Callable[[Setup], Iterator[Part]]
     folders: str = ""
