@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import time
+from dataclasses import asdict
 from importlib import metadata, resources, util
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,7 +55,7 @@ def _self_test(seconds: float) -> Facts:
         for _ in compare_answers(pair, arms, rehearsal(pair), over, tallies):
             pass
         rounding = pair.target.limits.rounding
-    counted = {name: tally.as_json() for name, tally in tallies.items() if name != BASE and tally.answers}
+    counted = {name: asdict(tally) for name, tally in tallies.items() if name != BASE and tally.answers}
     names = ("answers", "tokens", "different", "failed", "near_ties")
     totals = {key: sum(arm[key] for arm in counted.values()) for key in names}
     # An arm that drafted nothing gives the target's answer for no merit of its own.

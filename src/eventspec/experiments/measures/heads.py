@@ -26,7 +26,7 @@ from eventspec.engine.method import Method
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
-from eventspec.experiments.identity import Asked, Tally, compare_answers, heads_of
+from eventspec.experiments.identity import Tally, Trial, compare_answers, heads_of
 from eventspec.experiments.measures.setup import Found, Part, Setup, Street, compared, one_thread
 from eventspec.experiments.names import BASE, BLIND
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
@@ -143,7 +143,7 @@ def identity(setup: Setup) -> Iterator[Part]:
         arms = setup.size(arms, arms[:2])
         for number, q in enumerate(questions, 1):
             tallies: dict[str, Tally] = {}
-            asked = Asked(q.id, Recording.open(q.recording), q.question, Sampling())
+            asked = Trial(q.id, Recording.open(q.recording), q.question, Sampling())
             for _ in compare_answers(pair, arms, [asked], tallies=tallies):
                 pass
             for arm in arms:

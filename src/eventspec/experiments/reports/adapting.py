@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-import numpy as np
-
 from eventspec.experiments.charts import curves
 from eventspec.experiments.reports import Block, Charts, Found, Results
 from eventspec.experiments.statistics import rank_correlation
@@ -26,6 +24,15 @@ CONTROL = "constant"
 Points = list[tuple[str, dict[str, float], float]]
 """An adapter's name, its gaps, and how many tokens of an answer it gets right from the first on."""
 Series = dict[str, list[tuple[float, float]]]
+
+
+LOW_RANK = {
+    "event drafter": "{how}",
+    "thousand parameters that learn": "{size}",
+    "tokens right": "{tokens:.1%}",
+    "leading tokens right": "{leading:.1f}",
+    "answers right": "{answers:.0%}",
+}
 
 
 def taught(results: Results) -> dict[str, Found]:
@@ -68,7 +75,7 @@ def gaps_to(output: str) -> Block:
             rows.append([name.removeprefix("features-"), size, *cells, leading])
         rows.append(["rank correlation, trained", "", *(spread(rank(trained(found), gap)) for gap in GAPS), ""])
         rows.append(["rank correlation, all phases", "", *(spread(rank(found, gap)) for gap in GAPS), ""])
-        heads = [f"{title}: before, behind, another clip" for title in GAPS.values()]
+        heads = [f"{title}: before, after, another clip" for title in GAPS.values()]
         return table(["adapter", "thousand parameters", *heads, "leading tokens right"], rows)
 
     return block
@@ -95,7 +102,7 @@ def losses(results: Results) -> str:
     for name, known in results["alignment"]["losses"].items():
         first = next(line for line in known if line["phase"] == "alignment")
         rows.append([name, f"{first['gaps']['cosine']:.2f}", f"{first['gaps']['l2']:.2f}", right(first), right(known[-1])])
-    return table(["loss", "cosine", "L2", "behind alignment: tokens right, leading", "behind acceptance as well"], rows)
+    return table(["loss", "cosine", "L2", "after alignment: tokens right, leading", "after acceptance as well"], rows)
 
 
 def low_rank(results: Results) -> str:
@@ -113,16 +120,7 @@ def low_rank(results: Results) -> str:
     known = [("trained on right answers", "-", runs[0]["before"])]
     known += [(f"low-rank updates, rank {run['rank']}", f"{run['parameters'] / 1000:.0f}", run["calibration"]) for run in runs]
     known.append(("distilled whole", f"{whole['parameters'] / 1000:.0f}", whole["calibration"]))
-    rows = table_of(
-        known,
-        {
-            "event drafter": lambda row: row[0],
-            "thousand parameters that learn": lambda row: row[1],
-            "tokens right": lambda row: f"{row[2]['tokens']:.1%}",
-            "leading tokens right": lambda row: f"{row[2]['leading']:.1f}",
-            "answers right": lambda row: f"{row[2]['answers']:.0%}",
-        },
-    )
+    rows = table_of([{"how": how, "size": size, **right} for how, size, right in known], LOW_RANK)
     return f"{text}\n\n{rows}"
 
 
@@ -155,8 +153,8 @@ def plateau(results: Results) -> str:
     return (
         "Earlier work paired the tokens that two models said on their own, place by place, and saw the share of right "
         "tokens stop at 27 % from 2 to 101 million parameters. Taught and judged so, the adapters here stay at "
-        f"{ends(sizes[OWN_TEXTS])}, whatever their size, below the {same:.0%} of whoever repeats the event model's "
-        "own token. But most of that plateau is the test: behind the target's own text the same adapters get "
+        f"{ends(sizes[OWN_TEXTS])}, whatever their size, below the {same:.0%} of a drafter that repeats the event "
+        "model's own token. But most of that plateau is the test: after the target's own text the same adapters get "
         f"{ends(sizes[JUDGED])} right, and those taught there by the same loss for as long {ends(sizes[SAME_LOSS])}. Once "
         "two texts part, the token that is wanted has nothing to do with what is read. The event model here was distilled "
         "on the target, so their texts part late; of models that never met, teaching suffers too. Tokens right on held-out "
@@ -197,18 +195,6 @@ def charts(results: Results) -> Charts:
         drawn[f"alignment-ages-{output}"] = curves("Tokens right in training", by_step(run), "minutes", "share right")
         drawn[f"alignment-gaps-{output}"] = curves("Cosine with the target's own", near, phases, "cosine")
     return drawn
-
-
-def best(run: Found) -> tuple[Found, Found, str]:
-    """What the adapter with the most leading tokens right gets right after training, its gaps, and its name."""
-    line = run["phases"][-1]
-    name = max(line["adapters"], key=lambda one: float(line["adapters"][one]["leading"]))
-    return line["adapters"][name], line["gaps"][name], name
-
-
-def mean_of(splits: list[Found], limit: str, what: str) -> float:
-    """A figure at a limit, on average over the sets of scenes that have it."""
-    return float(np.mean([split["at"][limit][what] for split in splits if limit in split["at"]]))
 
 
 BLOCKS: dict[str, Block] = {

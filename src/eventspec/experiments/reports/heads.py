@@ -5,7 +5,7 @@ from __future__ import annotations
 from eventspec.experiments.charts import Value, curves, values
 from eventspec.experiments.names import BASE, is_control
 from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
-from eventspec.experiments.tables import figure, shown, table, table_of
+from eventspec.experiments.tables import Column, figure, figures, known, named, shown, table, table_of
 
 WHAT = {
     BASE: "baseline",
@@ -33,6 +33,20 @@ WHOLE = ":whole"
 LEVELS = (1, 2, 4, 8, 16)
 
 
+BOUND = {
+    "head": "{name}",
+    "tau after the first token": "{tau_behind_the_first:.2f}",
+    "nodes a round": "{nodes:.1f}",
+    "V": "{V:.2f}",
+    "V in the run": "{V_in_run:.2f}",
+    "c / t": "{c_over_t:.2f}",
+    "allowed": "{allowed:.2f}",
+    "decode only": "{decode_speedup:.2f}",
+    "reached": "{reached:.0%}",
+    "by V in the run": "{in_run:.0%}",
+}
+
+
 def run(part: Found) -> str:
     where = part["environment"]
     return f"n = {part['n']} questions, {part['recordings']} recordings, {where['processor']}, load {where['load'][0]}"
@@ -49,19 +63,17 @@ def compared(results: Results) -> str:
     """Every head with its controls, and what compressing the visual rows saves of reading the prompt."""
     part = results["heads"]["table"]
     methods, blind = part["methods"], part["methods"]["prior"]
-    rows = table_of(
-        methods.items(),
-        {
-            "head": lambda row: row[0],
-            "what": lambda row: what(row[0]),
-            "tau": lambda row: figure(row[1], "tau"),
-            "decode only": lambda row: figure(row[1], "decode_speedup"),
-            "whole answer": lambda row: figure(row[1], "speedup"),
-            "reads the prompt, ms": lambda row: shown(row[1]["drafter_prefill_ms"], ".1f"),
-            "right where the prior is wrong": lambda row: shown(None if row[0] == "prior" else row[1]["acceptance_vision"]),
-            "identical": lambda row: f"{row[1]['identical']} of {part['n']}",
-        },
-    )
+    columns: dict[str, Column] = {
+        "head": "{name}",
+        "what": lambda row: what(row["name"]),
+        "tau": figures("tau"),
+        "decode only": figures("decode_speedup"),
+        "whole answer": figures("speedup"),
+        "reads the prompt, ms": known("drafter_prefill_ms", ".1f"),
+        "right where the prior is wrong": lambda row: shown(None if row["name"] == "prior" else row["acceptance_vision"]),
+        "identical": f"{{identical}} of {part['n']}",
+    }
+    rows = table_of(named(methods), columns)
     text = (
         f"{run(part)}. No lossless method can answer these more than {methods[BASE]['ceiling']:.2f} times as fast "
         f"as the baseline. {blind['vision_share']:.0%} of the answer tokens ({blind['vision_tokens']}) are ones that the blind "
@@ -142,26 +154,10 @@ def bound(results: Results) -> str:
         "rows takes, in steps, from a curve measured apart (trees, in turns with drafts) and in the run itself. The rest is "
         f"reading the prompt, and work outside forwards. A step of the baseline: {found['step_ms']:.2f} ms."
     )
-    rows = table_of(
-        [(name, row) for name, row in found.items() if isinstance(row, dict)],
-        {
-            "head": lambda row: row[0],
-            "tau behind the first token": lambda row: f"{row[1]['tau_behind_the_first']:.2f}",
-            "nodes a round": lambda row: f"{row[1]['nodes']:.1f}",
-            "V": lambda row: f"{row[1]['V']:.2f}",
-            "V in the run": lambda row: f"{row[1]['V_in_run']:.2f}",
-            "c / t": lambda row: f"{row[1]['c_over_t']:.2f}",
-            "allowed": lambda row: f"{row[1]['allowed']:.2f}",
-            "decode only": lambda row: f"{row[1]['decode_speedup']:.2f}",
-            "reached": lambda row: f"{row[1]['reached']:.0%}",
-            "by V in the run": lambda row: f"{_reached_in_run(row[1]):.0%}",
-        },
-    )
-    return f"{text}\n\n{rows}"
-
-
-def _reached_in_run(row: Found) -> float:
-    return float(row["decode_speedup"] * (row["V_in_run"] + row["c_over_t"]) / row["tau_behind_the_first"])
+    rows = named({name: row for name, row in found.items() if isinstance(row, dict)})
+    for row in rows:
+        row["in_run"] = row["decode_speedup"] * (row["V_in_run"] + row["c_over_t"]) / row["tau_behind_the_first"]
+    return f"{text}\n\n{table_of(rows, BOUND)}"
 
 
 def scaling(results: Results) -> str:
@@ -174,12 +170,14 @@ def scaling(results: Results) -> str:
         "before (hivis-0); and as it ships (hivis-gpu), five minutes on an H100 from EAGLE's weights. Rounds before / after: "
         f"{'; '.join(steps)}."
     )
-    rows = [
-        [name, figure(found, "tau"), f"{found['decode_speedup']:.2f}", found["identical"]]
-        for name, found in part["methods"].items()
-        if name != BASE
-    ]
-    return f"{text}\n\n{table(['checkpoint', 'tau', 'decode only', 'identical'], rows)}"
+    rows = [row for row in named(part["methods"]) if row["name"] != BASE]
+    columns: dict[str, Column] = {
+        "checkpoint": "{name}",
+        "tau": figures("tau"),
+        "decode only": "{decode_speedup:.2f}",
+        "identical": "{identical}",
+    }
+    return f"{text}\n\n{table_of(rows, columns)}"
 
 
 def charts(results: Results) -> Charts:

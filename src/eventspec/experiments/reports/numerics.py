@@ -11,27 +11,29 @@ KINDS = {
     "ties": "greedy, with a bias that makes the two best tokens equal at one position",
     "ties, not settled": "the same, near ties only counted (control)",
 }
+IDENTITY = {
+    "answers": "{what}",
+    "processor": "{processor}",
+    "plain answers (tokens)": "{plain_answers:,} ({plain_tokens:,})",
+    "arms": "{arms}",
+    "compared with them": "{answers:,}",
+    "tokens": "{tokens:,}",
+    "near ties": "{near_ties:,}",
+    "differ": "{different}",
+}
 
 
 def identity(results: Results) -> str:
     """Answers of every arm beside those of plain decoding, by kind and processor."""
     found = results["identity"]
-    runs = [(words, name, kinds[kind]) for kind, words in KINDS.items() for name, kinds in found.items() if kind in kinds]
-    rows = table_of(
-        runs,
-        {
-            "answers": lambda run: run[0],
-            "processor": lambda run: run[1],
-            "plain answers (tokens)": lambda run: f"{run[2]['plain_answers']:,} ({run[2]['plain_tokens']:,})",
-            "arms": lambda run: run[2]["arms"],
-            "compared with them": lambda run: f"{run[2]['answers']:,}",
-            "tokens": lambda run: f"{run[2]['tokens']:,}",
-            "near ties": lambda run: f"{run[2]['near_ties']:,}",
-            "differ": lambda run: run[2]["different"],
-        },
-    )
-    rounding = sorted({f"{one['rounding']:.1e}" for kinds in found.values() for one in kinds.values()})
-    return f"{rows}\n\nfp32; near ties are those closer than {', '.join(rounding)}."
+    runs = [
+        {"what": words, "processor": name, **kinds[kind]}
+        for kind, words in KINDS.items()
+        for name, kinds in found.items()
+        if kind in kinds
+    ]
+    rounding = sorted({f"{run['rounding']:.1e}" for run in runs})
+    return f"{table_of(runs, IDENTITY)}\n\nfp32; near ties are those closer than {', '.join(rounding)}."
 
 
 def rounding(results: Results) -> str:
