@@ -79,7 +79,6 @@ def _as_json(path: Path, layout: Layout, report: Report) -> dict[str, Any]:
 
 
 def _lines(path: Path, layout: Layout, report: Report, most_missing: int) -> list[str]:
-    """The same for people."""
     width = max((len(part.name) for part in report.parts), default=0)
     there = [
         [f"{part.name:{width}}", *(f"{k} {'-' if v is None else v}" for k, v in part.facts.items())] for part in report.parts

@@ -100,14 +100,14 @@ def demo(
             rehearse(bench, question)
             rows = measured(bench, question, began + PATIENCE_S, note)
         runs += [{**row, "label": label, "method": row["drafter"]} for label, row in rows[-1].items()]
-        title, says = f"{question.id}: {question.question}", verdict(rows)
+        title, sentences = f"{question.id}: {question.question}", verdict(rows)
         console.rule(title)
         show_growing(console, bench.ask("auto", question))
-        console.print(*says, table(rows), words_about(rows), sep="\n", highlight=False, markup=False)
+        console.print(*sentences, table(rows), words_about(rows), sep="\n", highlight=False, markup=False)
         if html is not None:
             strips = [answered(bench.ask(name, question), name) for name in STRIPS[:2]]
             recording = bench.recordings.real(question.recording)
-            chapters.append(Chapter(title, drawn(strips, recording, question.question), says, table_rows(rows)))
+            chapters.append(Chapter(title, drawn(strips, recording, question.question), sentences, table_rows(rows)))
     first, last = bench.questions
     traces = [(name, bench.ask(name, first).result().trace) for name in STRIPS if name in bench.arms]
     where = f"pair {bench.pair.name}, {described_placement(bench.pair.workers.placement)}"
@@ -246,7 +246,6 @@ def verdict(rows: list[dict[str, Row]]) -> list[str]:
 
 
 def words_about(rows: list[dict[str, Row]]) -> str:
-    """How the table was measured."""
     return (
         f"Times are means in ms over {len(rows)} interleaved repeats (of a first guess: over those that made one); speedup and "
         "ceiling are ratios of sums. ceiling: what a lossless method can gain at most; tau: tokens a round; same: the target's "

@@ -185,7 +185,6 @@ def _warnings(facts: Facts) -> list[str]:
 
 
 def page(facts: Facts) -> list[str]:
-    """The same facts for people, one a line."""
     torch, memory = facts["torch"], facts["memory_gib"]
     rows = [
         ("eventspec", facts["eventspec"]),

@@ -147,7 +147,6 @@ LATENCIES = {
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print a report for a person."""
     frames, events = found["frames"], found["events"]
     typer.echo(f"{frames['arrived']} frames came, {frames['encoded']} were encoded before a question;")
     typer.echo(f"{frames['dropped']} were not, because others came too soon after them")

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from eventspec.recordings import Recording
 
 
-def path(says: str, *names: str, **more: Any) -> Any:
-    """An option of type Path."""
-    return typer.Option(*names, parser=given_path, help=says, **more)
+def path(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, parser=given_path, help=help, **more)
 
 
-def path_argument(says: str) -> Any:
-    """An argument of type Path."""
-    return typer.Argument(parser=given_path, help=says, show_default=False)
+def path_argument(help: str) -> Any:
+    return typer.Argument(parser=given_path, help=help, show_default=False)
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -74,7 +74,6 @@ def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dic
 
 
 def _print(found: dict[str, Any]) -> None:
-    """The stages in a line, a table of the methods, and the rule of thumb beside the ceiling."""
     from rich.console import Console
     from rich.table import Table
 

@@ -27,7 +27,6 @@ class Shown:
     retracted: list[int] = field(default_factory=list)
 
     def take(self, update: Update) -> None:
-        """Apply one update."""
         from eventspec.core import Committed, Provisional, Retracted
 
         if isinstance(update, Provisional):

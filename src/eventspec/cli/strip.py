@@ -206,7 +206,6 @@ def rate(events: EventStream, slices: list[Slice], origin_us: int, size: tuple[i
 
 
 def ends_of(representation: str, full: float) -> tuple[str, str]:
-    """What white and full colour stand for."""
     if representation == "count":
         return "0", f"{full:.0f} or more" if full > 1 else "1"
     return f"{milliseconds(3 * full)} and older", "latest"

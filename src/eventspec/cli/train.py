@@ -80,8 +80,8 @@ def embedded(
     begin(out, resume)
     with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
         folder = recipe.train(preset, out, report, begin_with=begin_with)
-    says = f"the trained pair is in {folder}: use it with --pair {folder}"
-    print_figures(folder, read_figures(folder / "provenance.json"), as_json, says)
+    use = f"the trained pair is in {folder}: use it with --pair {folder}"
+    print_figures(folder, read_figures(folder / "provenance.json"), as_json, use)
 
 
 @train.command()

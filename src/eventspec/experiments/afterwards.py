@@ -19,9 +19,9 @@ from eventspec.recordings.qa import Question
 def vision_acceptance(
     arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, answer: list[int]
 ) -> list[int] | None:
-    """[right, all] over the answer's tokens that the blind prior gets wrong: whether the first choice of a method's
-    drafters together, given the target's own tokens before, is the target's token. None for a method that drafts nothing, and for a pair
-    without a prior."""
+    """[right, all] over the answer's tokens that the blind prior gets wrong: whether the first choice of a method's drafters
+    together, given the target's own tokens before, is the target's token. None for a method that drafts nothing, and for a
+    pair without a prior."""
     if not _drafters(arm.pair.method(arm.method)) or "prior" not in arm.pair.methods:
         return None
     request = ask(arm, recordings, question, sampling).request

@@ -46,7 +46,6 @@ class Recordings:
         self._opened: dict[Path, Recording] = {}
 
     def real(self, path: Path) -> Recording:
-        """The recording as it is, opened once."""
         if path not in self._opened:
             self._opened[path] = self._opening(path)
         return self._opened[path]

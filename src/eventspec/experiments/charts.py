@@ -113,8 +113,8 @@ def draw(found: Figures, path: Path) -> None:
     measured = {name: own for name, own in methods.items() if own.get("speedup") is not None}
     groups = {title: [value_of(name, measured[name]) for name in names] for title, names in grouped(measured)}
     notes = "\n".join(textwrap.fill(text, 120) for text in remarks(found))
-    said, across = verdict(methods, found["n"]), f"times as fast as {BASE} alone"
-    figure = values(said, groups, across, "ceiling of lossless methods", notes)
+    title, across = verdict(methods, found["n"]), f"times as fast as {BASE} alone"
+    figure = values(title, groups, across, "ceiling of lossless methods", notes)
     write_whole(path, lambda part: figure.savefig(part, format=path.suffix[1:], dpi=130, facecolor="white"))
 
 

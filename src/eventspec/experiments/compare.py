@@ -170,7 +170,6 @@ class _Running:
         _must_have_frames(asked.pair, self.recordings)
 
     def measure(self, progress: Progress) -> None:
-        """Time every question in every arm."""
         questions = self.asked.questions
         rows = interleaved(self.arms, self.recordings, questions, self.asked.sampling, self.rows.get, self._keep)
         for number, (_, found) in enumerate(rows, 1):
@@ -205,7 +204,6 @@ class _Running:
             self.looks.add({"question_id": question.id, "method": arm.name, "vision": vision, "note": note})
 
     def summary(self) -> dict[str, Any]:
-        """The figures of every arm so far."""
         where = {**environment(self.asked.pair, self.asked.events), **self.asked.about}
         rows = [row for found in self.table for row in found.values()]
         looks = [self.looks.rows.get((row["method"], row["question_id"]), {}).get("vision") for row in rows]
@@ -213,7 +211,6 @@ class _Running:
         return summary(rows, [arm.name for arm in self.arms], where)
 
     def close(self) -> None:
-        """Close the files, and the workers of arms that have their own."""
         self.rows.close()
         self.looks.close()
         for arm in self.arms:

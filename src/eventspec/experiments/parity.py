@@ -169,7 +169,7 @@ def _video_llava(folder: Path, cases: dict[str, Any], found: Parity) -> None:
 
 
 def _question(prompt: str, vocabulary: Vocabulary) -> str:
-    """What was asked, out of the whole prompt."""
+    """The question in a whole prompt."""
     before, after = video_prompt.prompt("\0").split("\0")
     if not prompt.startswith(before) or not prompt.endswith(after):
         raise BadInput(f"meta.json: prompt {prompt!r} is not of the form {before + '...' + after!r}")
@@ -231,7 +231,7 @@ def _greedy(language: Llama, prompt: Tensor, most: int, banned: range = range(0)
 
 
 def _scores(language: Llama, prompt: Tensor, wanted: list[int], trained: int) -> Values:
-    """The logits behind the prompt and behind each golden token but the last, read one by one; and their top-2 gaps."""
+    """The logits after the prompt and after each golden token but the last, read one by one; and their top-2 gaps."""
     cache = language.new_cache(len(prompt) + len(wanted))
     rows, found = prompt, []
     for token in wanted:

@@ -125,7 +125,7 @@ class RowFile:
         for (arm, number), row in self.rows.items():
             _check_settings(self.path, row.get("settings"), about)
             if arm not in arms:
-                raise BadInput(f"{self.path} holds rows of '{arm}', which is not asked for: give the same methods, or {_OTHER}")
+                raise BadInput(f"{self.path} holds rows of '{arm}', which is none of the methods: give the same, or {_OTHER}")
             _check_settings(self.path, {name: row.get(name) for name in arms[arm]}, arms[arm])
             question = wanted.get(number)
             asked = None if question is None else (question.recording.name, question.question, question.answer)

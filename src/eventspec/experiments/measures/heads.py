@@ -112,7 +112,6 @@ class WholeLayer(DraftKernel):
         self.block = compiled(block)
 
     def read(self, normed: torch.Tensor, x: torch.Tensor, rope: Any, cache: KVCache) -> torch.Tensor:
-        """As `DraftKernel.read`."""
         if cache.length:
             return super().read(normed, x, rope, cache)
         cos, sin = rope

@@ -75,7 +75,6 @@ def _asked(pair: Pair, kind: str, length: int, first: int) -> Iterator[tuple[int
 
 
 def _summed(tallies: dict[str, Tally]) -> Found:
-    """What was seen of all arms together."""
     different, failed, tokens = verdict(tallies)
     others = [tally for name, tally in tallies.items() if name != BASE]
     return {

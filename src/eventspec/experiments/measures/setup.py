@@ -43,7 +43,6 @@ class Setup:
     progress: Callable[[float], None] = lambda share: None
 
     def size(self, whole: Size, quick: Size) -> Size:
-        """One of two sizes."""
         return quick if self.quick else whole
 
     def known_at(self, place: Sequence[str]) -> Found:

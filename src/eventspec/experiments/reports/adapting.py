@@ -41,7 +41,6 @@ def taught(results: Results) -> dict[str, Found]:
 
 
 def points(run: Found) -> Points:
-    """Every adapter at every age."""
     return [(name, gaps, line["adapters"][name]["leading"]) for line in run["phases"] for name, gaps in line["gaps"].items()]
 
 
@@ -82,7 +81,6 @@ def gaps_to(output: str) -> Block:
 
 
 def ages(results: Results) -> str:
-    """Acceptance by phase: tokens right, tokens right from the first on, and answers right."""
     rows = []
     for run in taught(results).values():
         for name in run["phases"][-1]["adapters"]:
@@ -93,7 +91,6 @@ def ages(results: Results) -> str:
 
 
 def losses(results: Results) -> str:
-    """The losses of the first phase, each alone."""
 
     def right(line: Found) -> str:
         return f"{line['adapters']['tokens']:.1%}, {line['adapters']['leading']:.1f}"
@@ -106,7 +103,6 @@ def losses(results: Results) -> str:
 
 
 def low_rank(results: Results) -> str:
-    """An event drafter before it learned from the target, with low-rank updates, and distilled whole."""
     part = results["alignment"]["low-rank"]
     runs = sorted(part["runs"], key=lambda run: int(run["rank"]))
     text = (
@@ -141,13 +137,11 @@ def by_size(results: Results) -> Series:
 
 
 def ends(known: list[tuple[float, float]]) -> str:
-    """The least and the largest share."""
     shares = [share for _, share in known]
     return f"{min(shares):.1%} to {max(shares):.1%}"
 
 
 def plateau(results: Results) -> str:
-    """The negative result of earlier work, and how it is avoided."""
     sizes, runs = by_size(results), results["alignment"]["training"]["runs"]
     same = next(run["free"]["same_token"] for run in runs if run["free_running"])
     return (
@@ -163,7 +157,6 @@ def plateau(results: Results) -> str:
 
 
 def plateau_sizes(results: Results) -> str:
-    """Tokens right by parameters, in thousands."""
     rows = [[how, *(f"{size:.0f}: {right:.1%}" for size, right in known)] for how, known in by_size(results).items()]
     most = max(map(len, rows))
     return table(["trained on", *(f"size {n}" for n in range(1, most))], [row + [""] * (most - len(row)) for row in rows])

@@ -23,7 +23,6 @@ def called(part: Found, name: str) -> str:
 
 
 def drafts(results: Results) -> str:
-    """Every lossless arm beside its rivals and controls."""
     part = results["alignment"]["table"]
     where, methods, taken = part["environment"], part["methods"], part["ahead"]["arms"]
     adapted = [name for name in methods if name.startswith(ADAPTED) and not name.endswith((" events", ", constant"))]
@@ -50,7 +49,6 @@ def drafts(results: Results) -> str:
 
 
 def events(results: Results) -> str:
-    """Own events beside a control's, for every arm that was run with both."""
     part, rows = results["alignment"]["table"], []
     for name, found in part["ahead"]["arms"].items():
         more = found["more"]
@@ -63,7 +61,6 @@ def events(results: Results) -> str:
 
 
 def risk(results: Results) -> str:
-    """What `skip-encode` promises, and on what it was judged."""
     part = results["alignment"]["risk"]
     splits = part["splits"]
     right, blind = (", ".join(f"{split[what]:.0%}" for split in splits) for what in ("right", "prior_right"))
@@ -79,7 +76,6 @@ def risk(results: Results) -> str:
 
 
 def limits(results: Results) -> str:
-    """Skipped and wrong answers by risk and by fixed threshold, on each set of scenes."""
     splits, rows = results["alignment"]["risk"]["splits"], []
     for name in splits[0]["at"]:
         at = [split["at"][name] for split in splits]
@@ -89,7 +85,6 @@ def limits(results: Results) -> str:
 
 
 def timed(results: Results) -> str:
-    """What a lossy answer is timed beside."""
     part = results["alignment"]["table"]
     return (
         f"Timed beside the drafts above, n = {part['n']}: a lossy answer beside the target's own, "
@@ -99,7 +94,6 @@ def timed(results: Results) -> str:
 
 
 def speeds(results: Results) -> str:
-    """What skipping gains at each risk, and what it loses."""
     part = results["alignment"]["table"]
     rows = [
         [f"`{name}`", figure(part["methods"][name], "speedup"), f"{one['skipped']:.0%}", f"{one['wrong']:.1%}"]
@@ -109,7 +103,6 @@ def speeds(results: Results) -> str:
 
 
 def areas(results: Results) -> str:
-    """How well right answers are separated from wrong ones, and by what."""
     splits = results["alignment"]["risk"]["splits"]
     rows = [
         [name, *(f"{pooled:.2f}, {within:.2f}" for pooled, within in (split["auc"][name] for split in splits))]
@@ -118,8 +111,7 @@ def areas(results: Results) -> str:
     return table(["by", *(f"set {number}" for number in range(1, len(splits) + 1))], rows)
 
 
-def said(results: Results) -> str:
-    """How reliable the predictor's probabilities are."""
+def reliability(results: Results) -> str:
     found = results["alignment"]["risk"]["splits"][0]["reliability"]
     rows = table_of(found["bins"], {"said": "{said:.2f}", "right": "{right:.2f}", "n": "{n}"})
     known = f"Brier {found['brier']:.3f}, calibration error {found['calibration_error']:.3f}"
@@ -145,7 +137,6 @@ def by_speed(part: Found) -> Series:
 
 
 def charts(results: Results) -> Charts:
-    """Drawings of risk and of training."""
     part = results["alignment"]
     shares, quality = by_share(part["risk"]), by_speed(part["table"])
     return {
@@ -158,6 +149,6 @@ def charts(results: Results) -> Charts:
 PAGES: dict[str, dict[str, Block]] = {
     "docs/alignment.md": {
         **{"drafts": drafts, "events": events, **adapting.BLOCKS, "risk": risk, "limits": limits, "timed": timed},
-        **{"speeds": speeds, "areas": areas, "reliability": said},
+        **{"speeds": speeds, "areas": areas, "reliability": reliability},
     }
 }

@@ -53,14 +53,12 @@ def run(part: Found) -> str:
 
 
 def what(name: str) -> str:
-    """What a head is, in a few words."""
     if name.endswith(WHOLE):
         return f"as {name.removesuffix(WHOLE)}; every prompt row through the whole layer, as published"
     return WHAT.get(name, "")
 
 
 def compared(results: Results) -> str:
-    """Every head with its controls, and what compressing the visual rows saves of reading the prompt."""
     part = results["heads"]["table"]
     methods, blind = part["methods"], part["methods"]["prior"]
     columns: dict[str, Column] = {
@@ -84,7 +82,6 @@ def compared(results: Results) -> str:
 
 
 def reading(methods: Found) -> str:
-    """What compressing the visual rows saves of reading the prompt."""
     names = {"specvlm": "SpecVLM", "frugal": "Frugal (SpecVLM that pools over frames too, with costs in its gate's loss)"}
     took = {name: found["drafter_prefill_ms"] for name, found in methods.items()}
     text = []
@@ -103,12 +100,10 @@ def reading(methods: Found) -> str:
 
 
 def trained(results: Results) -> str:
-    """How long each head was trained."""
     return table(["head", "how long"], results["heads"]["table"]["trained"].items())
 
 
 def identity(results: Results) -> str:
-    """Whether every head with every kind of tree gave the target's answers."""
     part = results["heads"]["identity"]
     ways = {name: found for name, found in part["methods"].items() if name != BASE}
     same = [name for name, found in ways.items() if found["identical"] == part["n"] and not found["failed"]]
@@ -120,7 +115,6 @@ def identity(results: Results) -> str:
 
 
 def trees(results: Results) -> str:
-    """Kinds of trees with as many nodes, beside a chain."""
     part = results["heads"]["trees"]
     rows = []
     for name, found in part["methods"].items():
@@ -145,7 +139,6 @@ def ranks(results: Results) -> str:
 
 
 def bound(results: Results) -> str:
-    """How near decoding comes to what tau allows."""
     part = results["heads"]["bound"]
     found = part["bound"]
     text = (
@@ -161,7 +154,6 @@ def bound(results: Results) -> str:
 
 
 def scaling(results: Results) -> str:
-    """One head at several ages."""
     part = results["heads"]["scaling"]
     before = part["against_the_one_before"]
     steps = [f"{step['from']} to {step['to']}: {figure(step, 'fewer_rounds', '.3f', 'ci95')}" for step in before]
@@ -181,7 +173,6 @@ def scaling(results: Results) -> str:
 
 
 def charts(results: Results) -> Charts:
-    """A drawing for each page."""
     part = results["heads"]
     measured = {name: found for name, found in part["table"]["methods"].items() if name != BASE}
     kinds = {name: "control" if is_control(name) else "lossless" for name in measured}

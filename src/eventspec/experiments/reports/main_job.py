@@ -106,7 +106,6 @@ def all_arms(methods: Found, whole: bool = False) -> str:
 
 
 def comparison(results: Results) -> str:
-    """Every arm of the main comparison."""
     found = results["main-job"]
     base, prior = found["methods"][BASE], found["methods"]["prior"]
     facts = (
@@ -118,7 +117,6 @@ def comparison(results: Results) -> str:
 
 
 def shared_cores(results: Results) -> str:
-    """The same questions where cores are shared out, as by default."""
     found = results["shared-cores"]
     where, methods = found["environment"], found["methods"]
     facts = f"n = {found['n']}, {where['processor']}, {where['cores']} cores. Ceiling {methods['auto']['ceiling']:.2f}x."
@@ -126,7 +124,6 @@ def shared_cores(results: Results) -> str:
 
 
 def machines(results: Results) -> str:
-    """The main arms on every machine that measured them."""
     now = [run for pattern in ("main-job*.json", "shared-cores*.json") for _, run in results.every(pattern)]
     earlier = [run for _, run in results.every("earlier/*.json")]  # with weights that no longer ship
     runs = [*now, *earlier]
@@ -155,7 +152,6 @@ def identical(run: Found) -> str:
 
 
 def against(results: Results) -> str:
-    """How many times as fast as each control, with intervals."""
     rows = [
         [name, control, spread(ratio), f"{found['slower_share']:.0%}"]
         for name, found in results["main-job"]["methods"].items()
@@ -190,14 +186,12 @@ def mixed(results: Results) -> str:
 
 
 def charts(results: Results) -> Charts:
-    """Speedups of the lossless arms, with intervals and the ceiling."""
     found = results["main-job"]["methods"]
     rows = [value_of(name, one) for name, one in found.items() if name != BASE and one["lossless"]]
     return {"main-job": values("Speedup of whole answers, with 95 % intervals", {"": rows}, FASTER, "ceiling")}
 
 
 def processors(results: Results) -> str:
-    """Which results were measured where."""
     places: dict[tuple[str, int, str], list[str]] = {}
     for name, found in results.every("*.json"):
         for where in environments(found):
@@ -217,13 +211,11 @@ def environments(found: Any) -> list[Found]:
 
 
 def ceilings(results: Results) -> str:
-    """The ceiling by prefill share, which no measurement changes."""
     heads = ["prefill share", *(f"{share:.1%}" for share in SHARES)]
     return table(heads, [["ceiling", *(f"{1 / share:.2f}x" for share in SHARES)]])
 
 
 def profiles(results: Results) -> str:
-    """What `plan` predicts for named machines."""
     kinds = {
         "cross-modal": "`cross-modal` as accepted in recorded runs",
         "cross-modal, whole head start accepted": "head start accepted whole, plain decoding after it",
@@ -238,7 +230,6 @@ def profiles(results: Results) -> str:
 
 
 def reuse(results: Results) -> str:
-    """What sharing features between frames saves and changes."""
     found = results["reuse"]
     rows = []
     for below, own in found["below"].items():
