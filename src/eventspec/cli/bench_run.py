@@ -83,13 +83,13 @@ def gpu(
 ) -> None:
     """What the stages of a 7B pair with random weights take on a GPU, as JSON; --out keeps what there is after every part."""
     with waiting("loading"):
-        from eventspec.experiments.measures.gpu import Pairing, measure
+        from eventspec.experiments.measures.gpu import GpuSetup, measure
         from eventspec.files import check_writable, write_text
 
     if out is not None:
         check_writable(out)
     found = {}
-    for found in measure(Pairing(device, dtype, *((1, 1) if quick else (32, 20)))):
+    for found in measure(GpuSetup(device, dtype, *((1, 1) if quick else (32, 20)))):
         if out is not None:
             write_text(out, json.dumps(found, indent=1) + "\n")
     typer.echo(json.dumps(found, indent=1))

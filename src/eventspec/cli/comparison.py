@@ -11,8 +11,8 @@ GAP = 2
 """Letters between two columns."""
 LEGEND = (
     "ceiling: total over vision and prefill, which every lossless method pays. tau: tokens a round. provisional, committed: "
-    "milliseconds to the first token of the kind, means; kept: of the provisional ones. accept: accepted of drafted levels. seen: "
-    "first choices of the drafter that are right where the blind prior is wrong."
+    "milliseconds to the first of these tokens, means; kept: of the provisional ones. accept: accepted of drafted levels. "
+    "seen: first choices of the drafter that are right where the blind prior is wrong."
 )
 
 

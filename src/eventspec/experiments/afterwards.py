@@ -1,4 +1,4 @@
-"""What is found out about answers after all times are taken: it must not warm or cool a cache for the arm that is timed next."""
+"""What is found out after all times are taken, so that it warms or cools no cache for the arm that is timed next."""
 
 from __future__ import annotations
 

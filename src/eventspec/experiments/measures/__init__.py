@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
 from eventspec.experiments.measures import alignment, heads, identity, main_job, reuse, rounding, trained
-from eventspec.experiments.measures.setup import Found, Part, Setup
+from eventspec.experiments.measures.setup import Finding, Found, Setup
 from eventspec.files import write_text
 
 
@@ -19,7 +19,7 @@ class Experiment:
 
     about: str
     results: str
-    measure: Callable[[Setup], Iterator[Part]]
+    measure: Callable[[Setup], Iterator[Finding]]
     folders: str = ""
 
 

@@ -20,7 +20,7 @@ from eventspec.drafters import TextPrior
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
-from eventspec.experiments.measures.setup import Found, Part, Setup, Street, compared
+from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared
 from eventspec.experiments.names import BASE, BLIND, with_events
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.pairs import Pair, load_pair, warm_up
@@ -45,7 +45,7 @@ Interval = list[float | None]
 Array = np.ndarray[Any, Any]
 
 
-def table(setup: Setup) -> Iterator[Part]:
+def table(setup: Setup) -> Iterator[Finding]:
     """Every adapter with its own events and with another clip's, the methods and all controls, interleaved."""
     with Street(setup.size(100, 2), setup.size(200, 2), SEED).asked(setup, "alignment") as (asked, path):
         pair = load_pair(setup.pair, "two", fit=False)
@@ -153,7 +153,7 @@ def _answers_of(pair: Pair, target: SubstitutedTarget | None, split: str, seed: 
             yield Judged(index, qa.kind, features, features is not None and tokens == wanted, *known)
 
 
-def risk(setup: Setup) -> Iterator[Part]:
+def risk(setup: Setup) -> Iterator[Finding]:
     """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and its controls separate right
     from wrong. The control takes the prior's own answers, by thresholds from the same calibration recordings."""
     sets, scenes = setup.size((3, 100), (1, 12))

@@ -13,7 +13,7 @@ import numpy as np
 from eventspec.core import BadInput, Sampling
 from eventspec.experiments.compare import environment
 from eventspec.experiments.identity import BASE, Tally, Trial, compare_answers, heads_of, methods_of, tie_of, verdict
-from eventspec.experiments.measures.setup import QUESTIONS, Found, Part, Setup, held_out, one_thread
+from eventspec.experiments.measures.setup import QUESTIONS, Finding, Found, Setup, held_out, one_thread
 from eventspec.pairs import Pair, load_pair
 
 KINDS = ("temperature 2", "temperature 0", "ties", "ties, not settled")
@@ -21,7 +21,7 @@ KINDS = ("temperature 2", "temperature 0", "ties", "ties, not settled")
 SEED = 5000
 
 
-def measure(setup: Setup) -> Iterator[Part]:
+def measure(setup: Setup) -> Iterator[Finding]:
     """Every kind of answers until enough was compared, a part after every question; goes on from what is known. BadInput where
     that was measured otherwise."""
     pair = load_pair(setup.pair, "one", fit=False)
@@ -32,7 +32,7 @@ def measure(setup: Setup) -> Iterator[Part]:
             setup.progress((number + 1) / len(kinds))
 
 
-def _of_kind(setup: Setup, pair: Pair, kind: str) -> Iterator[Part]:
+def _of_kind(setup: Setup, pair: Pair, kind: str) -> Iterator[Finding]:
     ties, where = kind.startswith("ties"), environment(pair)
     place = (where["processor"], kind)
     part = before = setup.known_at(place)

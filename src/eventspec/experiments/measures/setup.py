@@ -23,7 +23,7 @@ from eventspec.scenes.writer import as_recording, write_scenes
 
 QUESTIONS = ("Describe the scene.", "What is ahead?", "How many road users are visible?", "Is anybody crossing the road?")
 Found = dict[str, Any]
-Part = tuple[tuple[str, ...], Found]
+Finding = tuple[tuple[str, ...], Found]
 """Keys of a place in a results file, and what is found there; no key: the whole file."""
 Size = TypeVar("Size")
 

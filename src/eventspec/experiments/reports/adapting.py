@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 from eventspec.experiments.charts import curves
 from eventspec.experiments.reports import Block, Charts, Found, Results
 from eventspec.experiments.statistics import rank_correlation
@@ -162,19 +160,6 @@ def plateau_sizes(results: Results) -> str:
     return table(["trained on", *(f"size {n}" for n in range(1, most))], [row + [""] * (most - len(row)) for row in rows])
 
 
-def by_step(run: Found) -> Series:
-    """Accuracy in training over minutes, one phase after the other; the first learns no answers."""
-    series: Series = {}
-    for name, stages in product(run["phases"][-1]["adapters"], run["curves"]):
-        done, found = 0.0, list[tuple[float, float]]()
-        for rows in stages.values():
-            found += [((done + row["seconds"]) / 60, row[f"_{name}_accuracy"]) for row in rows if f"_{name}_accuracy" in row]
-            done += rows[-1]["seconds"] if rows else 0.0
-        if found:
-            series[name] = found
-    return series
-
-
 def charts(results: Results) -> Charts:
     """Drawings of training: its plateau, and of each output what was right and how near the features came."""
     size = curves("Tokens right by size of the adapter", by_size(results), "thousand parameters", "share right")
@@ -185,7 +170,6 @@ def charts(results: Results) -> Charts:
             name: [(float(at), max(0.0, line["gaps"][name]["cosine"])) for at, line in enumerate(run["phases"])]
             for name in run["phases"][-1]["gaps"]
         }
-        drawn[f"alignment-ages-{output}"] = curves("Tokens right in training", by_step(run), "minutes", "share right")
         drawn[f"alignment-gaps-{output}"] = curves("Cosine with the target's own", near, phases, "cosine")
     return drawn
 
