@@ -179,7 +179,8 @@ class _Running:
     def _keep(self, row: Row) -> None:
         if not self.rows.rows:
             self.looks.discard()  # of rows that are gone
-        self.rows.add({**row, "first_difference": None, "settings": self.settings})
+        row.update(first_difference=None, settings=self.settings)
+        self.rows.add(row)
 
     def look(self, progress: Progress) -> None:
         """Where every answer leaves the baseline's, into its row; what its drafter would say where the blind prior is wrong,
