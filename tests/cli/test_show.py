@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from eventspec.cli.show import Page, joined, replay
+from eventspec.cli.show import Shown, joined, replay
 from eventspec.core import Committed, Provisional, Retracted, Update
 
 UPDATES: list[tuple[float, Update]] = [
@@ -24,7 +24,7 @@ def letters(ids: object) -> str:
 
 
 def test_a_page_keeps_committed_provisional_and_retracted_apart() -> None:
-    page = Page([], [], [])
+    page = Shown()
     for _, update in UPDATES[:5]:
         page.take(update)
     assert (page.committed, page.provisional, page.retracted) == ([1, 2], [], [3, 4])
@@ -36,7 +36,7 @@ def test_provisional_neighbours_are_joined_and_nothing_else_changes() -> None:
     found = joined(UPDATES)
     assert found[0] == (0.010, Provisional((1, 2, 3, 4)))
     assert found[1:] == UPDATES[3:]
-    one, two = Page([], [], []), Page([], [], [])
+    one, two = Shown(), Shown()
     for _, update in UPDATES:
         one.take(update)
     for _, update in found:

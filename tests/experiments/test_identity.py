@@ -14,8 +14,8 @@ from eventspec.core import Proposal, Sampling, Verdict
 from eventspec.engine import answer as rule
 from eventspec.experiments.identity import (
     Arm,
-    Asked,
     Tally,
+    Trial,
     compare_answers,
     heads_of,
     methods_of,
@@ -40,8 +40,8 @@ def scene() -> Recording:
     return Recording.open(DATA / "clips/street_scene")
 
 
-def asked(scene: Recording, **settings: Any) -> Asked:
-    return Asked("once", scene, QUESTION, Sampling(max_new_tokens=12, **settings))
+def asked(scene: Recording, **settings: Any) -> Trial:
+    return Trial("once", scene, QUESTION, Sampling(max_new_tokens=12, **settings))
 
 
 def test_every_method_and_every_head_is_an_arm(pair: Pair) -> None:
@@ -120,7 +120,7 @@ def test_long_answers_are_plain_decodings(pair: Pair, scene: Recording) -> None:
     banned = {"banned_ids": (pair.eos_id,), "max_new_tokens": 100}
     settings = [Sampling(temperature=2.0, seed=1046, **banned), Sampling(**banned)]
     settings += [found for at in range(5) if (found := tie_of(pair, scene, QUESTION, 3 * at, 32)) is not None]
-    questions = [Asked(f"{at}", scene, QUESTION, sampling) for at, sampling in enumerate(settings)]
+    questions = [Trial(f"{at}", scene, QUESTION, sampling) for at, sampling in enumerate(settings)]
     *_, told = compare_answers(pair, [*methods_of(pair), *heads_of(pair)], questions)
     assert verdict(told)[:2] == (0, 0), {name: tally.examples for name, tally in told.items() if tally.different}
     assert all(tally.near_ties for tally in told.values()), "nobody met the tie"

@@ -69,7 +69,7 @@ def test_a_block_is_replaced_between_its_markers(tmp_path: Path) -> None:
 def test_cells_are_written_one_way() -> None:
     assert spread([1.234, 1.1, 1.3]) == "1.23 (1.10 to 1.30)" and spread([1.2, None, None]) == "1.20"
     assert spread([None, None, None]) == shown(None) == "-" and shown(0.5) == "50%" and shown(2, ".0f", " ms") == "2 ms"
-    made = table_of([(1, "1 (0 to 2)")], {"n": lambda row: row[0], "interval": lambda row: row[1]})
+    made = table_of([{"n": 1, "own": "1 (0 to 2)"}], {"n": "{n}", "interval": lambda row: row["own"]})
     assert made == "| n | interval |\n|---|---|\n| 1 | 1 (0\u00a0to\u00a02) |"
 
 

@@ -37,7 +37,7 @@ def test_what_was_cut_off_is_left_out_and_written_over(tmp_path: Path) -> None:
     for cut in ('{"te', '{"text": "2", "meth', '{"text": "2"}\n'):
         path = kept(tmp_path / "rows.jsonl", row(1), end="\n" + cut)
         found = RowFile(path, resume=True)
-        assert len(found) == 1
+        assert len(found.rows) == 1
         found.add(row(2))
         found.close()
         assert [json.loads(line)["question_id"] for line in path.read_text().splitlines()] == ["000001", "000002"]
@@ -87,7 +87,7 @@ def test_nobody_writes_over_the_rows_of_another_process(tmp_path: Path) -> None:
     own.close()
     with pytest.raises(BadInput, match="another process"):  # it grew meanwhile
         late.add(row(2))
-    assert len(RowFile(path, resume=True)) == 1
+    assert len(RowFile(path, resume=True).rows) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
@@ -103,4 +103,4 @@ def test_the_lock_holds_between_processes(tmp_path: Path) -> None:
     assert "is written by another process" in done.stderr
     own.add(row(2))
     own.rewrite([row(1), row(2)])
-    assert len(RowFile(path, resume=True)) == 2
+    assert len(RowFile(path, resume=True).rows) == 2

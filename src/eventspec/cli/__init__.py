@@ -22,7 +22,7 @@ app = App(
     name="eventspec",
     help="Ask a question about a recording and get the video model's exact answer sooner.",
     add_completion=False,
-    pretty_exceptions_enable=False,  # failures are told by main(), in one line
+    pretty_exceptions_enable=False,  # main() prints failures, in one line
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -78,7 +78,7 @@ def run(words: list[str]) -> int:
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted", 130)
+        return _fail("interrupted", 130)
     except BrokenPipeError:
         # `eventspec ... | head`: the reader has left. Python flushes stdout once more at exit; give it a place to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -86,28 +86,28 @@ def run(words: list[str]) -> int:
     except Exception as error:
         return _explain(error)
     if code == 130:  # newer typers turn the interrupt into this code, older ones raise Abort
-        return _say("interrupted", code)
+        return _fail("interrupted", code)
     return code if isinstance(code, int) else 0
 
 
 def _explain(error: Exception) -> int:
-    """Tell an error in one line: the user's to mend (2), or ours (1)."""
+    """Print an error in one line: the user's to mend (2), or ours (1)."""
     # Known by its method, not its class: typer has moved click's errors into private modules, and older typers use click's own.
     if hasattr(error, "format_message"):
-        return _say(_usage(error), getattr(error, "exit_code", 2))
+        return _fail(_usage(error), getattr(error, "exit_code", 2))
     debugging = bool(os.environ.get("EVENTSPEC_DEBUG"))
     if debugging:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, BadSetting):
         option = "stop" if error.name == "stop_strings" else error.name.replace("_", "-")
-        return _say(f"--{option} {error.wrong}", 2)
+        return _fail(f"--{option} {error.wrong}", 2)
     if isinstance(error, EventspecError):
-        return _say(str(error), 2)
+        return _fail(str(error), 2)
     if isinstance(error, OSError) and error.filename is not None:
         place = os.fsdecode(error.filename2 or error.filename)
-        return _say(f"{place}: {str(error.strerror).lower()}: choose another place, or check what is there and its rights", 2)
+        return _fail(f"{place}: {str(error.strerror).lower()}: choose another place, or check what is there and its rights", 2)
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return _say(message if debugging else f"{message}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)
+    return _fail(message if debugging else f"{message}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)
 
 
 def _usage(error: Exception) -> str:
@@ -124,7 +124,7 @@ def _usage(error: Exception) -> str:
     return f"{message}; see `{context.command_path} --help`"
 
 
-def _say(text: str, code: int) -> int:
+def _fail(text: str, code: int) -> int:
     line = " ".join(part.strip() for part in text.splitlines() if part.strip())
     line = line.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair, say in a name out of a JSON file
     typer.echo(f"eventspec: {line}", err=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import typer
 
-Tell = Callable[[str, float, dict[str, float]], None]
+Report = Callable[[str, float, dict[str, float]], None]
+"""Takes a stage's name, the share of it that is done, and figures."""
 EVERY_S = 60.0
 """Between two lines about one stage, where there is no terminal."""
 
@@ -23,23 +24,21 @@ class Lines:
     write: Callable[[str], object]
     clock: Callable[[], float] = time.monotonic
     _stage: str = ""
-    _began: tuple[float, float] = (0.0, 0.0)  # when this run first heard of the stage, and how far it was then
+    _began: tuple[float, float] = (0.0, 0.0)  # when this run first reported the stage, and how far it was then
     _latest: float = 0.0
 
     def add(self, name: str, progress: float, figures: dict[str, float]) -> None:
-        """The first news of a stage, its end, and between them what comes a minute after the last line."""
+        """Writes the first report of a stage, its end, and between them what comes a minute after the last line."""
         now = self.clock()
-        fresh = name != self._stage
-        if fresh:
+        if fresh := name != self._stage:
             self._stage, self._began = name, (now, progress)
         if not fresh and progress < 1.0 and now - self._latest < EVERY_S:
             return
         self._latest = now
-        parts = (f"{label(name, self.stages)}: {progress:.0%}", self._left(now, progress), said(figures))
+        parts = (f"{label(name, self.stages)}: {progress:.0%}", self._left(now, progress), in_words(figures))
         self.write(", ".join(filter(None, parts)))
 
     def _left(self, now: float, progress: float) -> str:
-        """How long the rest of the stage should take, once there is something to go by."""
         begun, before = self._began
         if progress <= before or progress >= 1.0:
             return ""
@@ -52,28 +51,47 @@ def label(name: str, stages: Sequence[str]) -> str:
     return f"stage {stages.index(name) + 1} of {len(stages)}, {name}" if name in stages else name
 
 
-def said(figures: dict[str, float]) -> str:
-    """Figures in a few words."""
+def in_words(figures: dict[str, float]) -> str:
     return " ".join(f"{key.lstrip('_')} {value:.3g}" for key, value in figures.items())
 
 
 @contextmanager
-def tracked(stages: Sequence[str] = ()) -> Iterator[Tell]:
-    """Show what is reported on standard error, for as long as the block runs."""
+def tracked(stages: Sequence[str] = ()) -> Iterator[Report]:
+    """Show what is reported on standard error, for as long as the block runs: a bar for every stage, with the time left."""
     from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskID,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
-    lines = Lines(stages, lambda text: typer.echo(text, err=True))
-    show, stop = _bars(console, stages) if console.is_terminal else (lines.add, _nothing_to_stop)
+    if not console.is_terminal:
+        yield Lines(stages, lambda text: typer.echo(text, err=True)).add
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
+    bar, tasks = Progress(*columns, *left, console=console), dict[str, TaskID]()
+
+    def show(name: str, progress: float, figures: dict[str, float]) -> None:
+        if name not in tasks:
+            bar.start()  # not before: what is refused is refused in one line
+            tasks[name] = bar.add_task(label(name, stages), total=1.0, figures="")
+        bar.update(tasks[name], completed=progress, figures=in_words(figures))
+
     try:
         yield show
     finally:
-        stop()
+        bar.stop()
 
 
 @contextmanager
-def shown(stages: Sequence[str] = (), visible: bool = True) -> Iterator[Tell]:
-    """`tracked`, of work that can be gone on with: Ctrl-C is told that nothing is lost."""
+def shown(stages: Sequence[str] = (), visible: bool = True) -> Iterator[Report]:
+    """`tracked`, of work that can be gone on with: Ctrl-C says that nothing is lost."""
     begun = False
     try:
         with tracked(stages) as show:
@@ -92,6 +110,18 @@ def shown(stages: Sequence[str] = (), visible: bool = True) -> Iterator[Tell]:
 
 
 @contextmanager
+def counted(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, where that is a terminal, that is gone after the block; takes how much is done, of how much."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
 def waiting(doing: str) -> Iterator[None]:
     """A spinner and what is done, on standard error where that is a terminal, for as long as the block runs. Enter it before
     torch is imported: that alone takes a second or two."""
@@ -103,41 +133,3 @@ def waiting(doing: str) -> Iterator[None]:
     with Console(stderr=True).status(doing) as status:
         status.update(spinner="dots")  # draws at once: its first frame of its own comes later, with torch half imported
         yield
-
-
-def _nothing_to_stop() -> None:
-    pass
-
-
-def _bars(console: object, stages: Sequence[str]) -> tuple[Tell, Callable[[], None]]:
-    """A bar for every stage, with the time that is left; what shows them, and what ends that."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskID,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    assert isinstance(console, Console)
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(20),
-        TaskProgressColumn(),
-        *times,
-        TextColumn("{task.fields[figures]}"),
-    )
-    bar, tasks = Progress(*columns, console=console), dict[str, TaskID]()
-
-    def show(name: str, progress: float, figures: dict[str, float]) -> None:
-        if not tasks:
-            bar.start()  # not before: what is refused is refused in one line
-        if name not in tasks:
-            tasks[name] = bar.add_task(label(name, stages), total=1.0, figures="")
-        bar.update(tasks[name], completed=progress, figures=said(figures))
-
-    return show, bar.stop

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eventspec.cli.bars import Tell, tracked
+from eventspec.cli import options
+from eventspec.cli.bars import tracked
 from eventspec.cli.bench_run import gpu, report, run
-from eventspec.cli.events import Order, Sensor
-from eventspec.cli.generate import Device, Dtype, Risk, Target
 from eventspec.cli.help import App
 from eventspec.cli.paths import given_path
 from eventspec.cli.picture import picture
+from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
-    from eventspec.events import Monotonic
     from eventspec.pairs import Pair
-    from eventspec.recordings import Recording
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -57,7 +52,6 @@ Adapters = Annotated[
     list[str] | None,
     typer.Option(help="One row more: aligned or event-eagle with another adapter, NAME or a folder. Repeatable."),
 ]
-Plot = Annotated[Path | None, typer.Option(parser=given_path, help="Draw the speedups: a .png or .svg file.")]
 Resume = Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")]
 
 
@@ -68,28 +62,28 @@ def _group() -> None:
 
 @bench.command()
 def compare(
-    questions: Annotated[Path, typer.Option(parser=given_path, help="A qa.jsonl, as `scenes make` writes it.")],
-    out: Annotated[Path, typer.Option(parser=given_path, help="Rows go here, one JSON line a sample and method.")],
+    questions: Annotated[Path, options.path("A qa.jsonl, as `scenes make` writes it.")],
+    out: Annotated[Path, options.path("Rows go here, one JSON line a sample and method.")],
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
-    pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
-    target: Target = None,
+    pair: options.Pair = "embedded",
+    target: options.Target = None,
     events: Events = None,
     context: Contexts = None,
     drafter: Drafters = None,
     head: Heads = None,
     compress: Compressions = None,
     adapter: Adapters = None,
-    risk: Risk = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
+    risk: options.Risk = None,
+    dtype: options.Dtype = "float32",
+    device: options.Device = "cpu",
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    sensor: Sensor = None,
-    monotonic: Order = "raise",
-    device_plan: Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")] = "auto",
+    max_new_tokens: options.MaxNewTokens = 256,
+    temperature: options.Temperature = 0.0,
+    sensor: options.Sensor = None,
+    monotonic: options.Order = "raise",
+    device_plan: options.DevicePlan = "auto",
     resume: Resume = False,
-    plot: Plot = None,
+    plot: Annotated[Path | None, options.path("Draw the speedups: a .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
@@ -98,13 +92,14 @@ def compare(
     from eventspec.core import Sampling
     from eventspec.experiments.compare import Comparison, Interrupted, check_arms, others_of
     from eventspec.experiments.compare import compare as measure
-    from eventspec.pairs import check_method
+    from eventspec.pairs import check_choices, check_method
+    from eventspec.pairs.methods import CHOICES
     from eventspec.recordings.qa import read_questions
 
-    opening = _opening(sensor, monotonic)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
-    _check_risk(risk, methods)
+    if risk is not None:
+        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
     contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
     check_arms(methods, kinds, contexts)
     about: dict[str, Any] = {"sensor": sensor, "monotonic": monotonic, "risk": risk}
@@ -116,33 +111,25 @@ def compare(
     ready = ready if risk is None else ready.with_risk(risk)
     choices = {"drafter": drafter or (), "head": head or (), "compress": compress or (), "adapter": adapter or ()}
     others = others_of(ready, choices, kinds[0], fit=target is None)
+
+    def opening(place: Path) -> Any:
+        return options.open_recording(place, sensor, monotonic)
+
     asking = Comparison(ready, asked, methods, sampling, kinds, contexts, others, opening, about=about)
     try:
         with tracked() as show:
-            found = measure(asking, out, partial(_compared, show), resume)
+            found = measure(asking, out, lambda done, total: show("comparing", done / total, {}), resume)
     except Interrupted as cut:
         stopped = f"stopped: {out} keeps {cut.rows} of {cut.wanted} rows, --resume goes on with it"
-        _tell(cut.summary, out, plot, as_json, stopped)
+        if cut.summary is not None:
+            _print_summary({**cut.summary, "stopped": stopped}, out, plot, as_json)
+        typer.echo(stopped, err=True)
         raise
-    _tell(found, out, plot, as_json)
-
-
-def _check_risk(risk: float | None, methods: list[str]) -> None:
-    """BadInput for a risk that no method heeds."""
-    from eventspec.pairs import check_choices
-    from eventspec.pairs.methods import CHOICES
-
-    if risk is not None:
-        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
-
-
-def _compared(show: Tell, done: int, total: int) -> None:
-    show("comparing", done / total, {})
+    _print_summary(found, out, plot, as_json)
 
 
 def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:
     """BadInput for files that cannot be written, before models are loaded."""
-    from eventspec.core import BadInput
     from eventspec.experiments.rows import check_place
     from eventspec.files import check_writable
 
@@ -156,17 +143,8 @@ def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -
     check_writable(plot)
 
 
-def _opening(sensor: str | None, monotonic: Monotonic) -> Callable[[Path], Recording]:
-    from eventspec.events.formats import parse_sensor_size
-    from eventspec.recordings import Recording
-
-    size = parse_sensor_size(sensor) if sensor is not None else None
-    return lambda path: Recording.open(path, size, monotonic)
-
-
 def _pair(where: str, device_plan: str, dtype: str, device: str) -> Pair:
     """A pair, fitted to this machine."""
-    from eventspec.core import BadInput
     from eventspec.pairs import load_pair, warm_up
 
     if (dtype, device) != ("float32", "cpu"):
@@ -178,15 +156,13 @@ def _folders(
     target: Path, drafters: list[str], methods: list[str], device_plan: str, dtype: str, device: str
 ) -> tuple[Pair, list[str], dict[str, Any]]:
     """The pair of --target and the first --drafter, the other drafters, and what the rows depend on besides."""
-    from eventspec.core import BadInput
     from eventspec.models.loading import LoadOptions
     from eventspec.pairs import load_folders
     from eventspec.pairs.methods import AUTO, CHOICES
     from eventspec.pairs.parts import EVENT_METHOD
     from eventspec.pairs.specs import DrafterSpec
 
-    spec = DrafterSpec.parse(drafters[0]) if drafters else None
-    users = CHOICES["drafter"]
+    spec, users = DrafterSpec.parse(drafters[0]) if drafters else None, CHOICES["drafter"]
     if spec is not None and not set(methods) & set(users):
         raise BadInput(f"--drafter {drafters[0]} drafts in none of the methods: add --method {' or '.join(users)}")
     method = EVENT_METHOD if EVENT_METHOD in methods else AUTO
@@ -197,28 +173,24 @@ def _folders(
     return loaded, drafters[1:], {**about, "vocabulary": mapping, "device": device}
 
 
-def _tell(found: dict[str, Any] | None, out: Path, plot: Path | None, as_json: bool, stopped: str | None = None) -> None:
-    """The summary for people or programs, and its picture; of a comparison that was `stopped` as far as it came."""
+def _print_summary(found: dict[str, Any], out: Path, plot: Path | None, as_json: bool) -> None:
+    """The summary for people or programs, and its picture."""
     from rich.console import Console
 
     from eventspec.cli.comparison import lines
 
-    if found is not None and plot is not None:
+    if plot is not None:
         from eventspec.experiments.charts import draw
 
         plot.parent.mkdir(parents=True, exist_ok=True)
         draw(found, plot)
-    if as_json and found is not None:
-        typer.echo(json.dumps(found if stopped is None else {**found, "stopped": stopped}))
-    elif found is not None:
-        typer.echo("\n".join(lines(found, Console().width)))
-        beside = f"rows: {out}, what drafters see: {out.with_name(f'{out.stem}.vision.jsonl').name}"
-        typer.echo(beside if plot is None else f"{beside}; picture: {plot}")
-    if stopped is not None:
-        typer.echo(stopped, err=True)
+    if as_json:
+        options.print_found(found, True)
+        return
+    files = f"rows: {out}, what drafters see: {out.with_name(f'{out.stem}.vision.jsonl').name}"
+    picture_at = "" if plot is None else f"; picture: {plot}"
+    typer.echo("\n".join([*lines(found, Console().width), files + picture_at]))
 
 
-bench.command()(run)
-bench.command()(report)
-bench.command()(gpu)
-bench.command()(picture)
+for command in (run, report, gpu, picture):
+    bench.command()(command)

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from eventspec.cli.bars import Tell, tracked, waiting
-from eventspec.cli.paths import given_path
+from eventspec.cli import options
+from eventspec.cli.bars import Report, tracked, waiting
+from eventspec.errors import BadInput
 
-Name = Annotated[list[str] | None, typer.Argument(help="Which experiments; without any, they are listed.")]
-Folder = Annotated[
-    list[Path] | None,
-    typer.Option(parser=given_path, help="Of a training or a checkpoint, for those that read some. Repeatable."),
-]
-Work = Annotated[
-    Path | None,
-    typer.Option(parser=given_path, help="Scenes and rows stay here; else rows are kept until all are measured."),
-]
-Out = Annotated[Path | None, typer.Option(parser=given_path, help="The results file; what else it holds stays.")]
+Folder = Annotated[list[Path] | None, options.path("Of a training or a checkpoint, for those that read some. Repeatable.")]
+Work = Annotated[Path | None, options.path("Scenes and rows stay here; else rows are kept until all are measured.")]
+Out = Annotated[Path | None, options.path("The results file; what else it holds stays.")]
 Quick = Annotated[bool, typer.Option("--quick", help="The smallest sizes, which show that it runs.")]
 
 
 def run(
-    name: Name = None,
-    pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
+    name: Annotated[list[str] | None, typer.Argument(help="Which experiments; without any, they are listed.")] = None,
+    pair: options.Pair = "embedded",
     folder: Folder = None,
     work: Work = None,
     out: Out = None,
@@ -38,15 +31,14 @@ def run(
     """Measure what README and docs publish. Results go into benchmarks/results of the checkout, or into --out; with --quick
     alone they are printed. `bench report` writes the pages."""
     with waiting("loading"):
-        from eventspec.core import BadInput
         from eventspec.experiments.measures import EXPERIMENTS, check
         from eventspec.experiments.measures import run as measure
         from eventspec.experiments.measures.setup import Setup
         from eventspec.experiments.reports import checkout
 
     if not name:
-        lines = [f"{known:16}{it.says}{f'; --folder: {it.folders}' if it.folders else ''}" for known, it in EXPERIMENTS.items()]
-        typer.echo("\n".join(lines))
+        for known, it in EXPERIMENTS.items():
+            typer.echo(f"{known:16}{it.about}{f'; --folder: {it.folders}' if it.folders else ''}")
         return
     folders = tuple(folder or ())
     check(name, folders)
@@ -57,7 +49,7 @@ def run(
     try:
         with tracked() as show:
             for one, place in places.items():
-                setup = Setup(pair, quick, folders, scratch, keep=work is not None, progress=_shown(show, one))
+                setup = Setup(pair, quick, folders, scratch, keep=work is not None, progress=partial(_show, show, one))
                 found = measure(one, setup, place, fresh)
                 typer.echo(json.dumps(found) if place is None else f"{one}: {place}")
     except KeyboardInterrupt:
@@ -79,11 +71,7 @@ def _place(results: str, out: Path | None, quick: bool) -> Path | None:
     return place
 
 
-def _shown(show: Tell, name: str) -> Callable[[float], None]:
-    return partial(_show, show, name)
-
-
-def _show(show: Tell, name: str, share: float) -> None:
+def _show(show: Report, name: str, share: float) -> None:
     show(name, share, {})
 
 
@@ -95,13 +83,13 @@ def gpu(
 ) -> None:
     """What the stages of a 7B pair with random weights take on a GPU, as JSON; --out keeps what there is after every part."""
     with waiting("loading"):
-        from eventspec.experiments.measures.gpu import Pairing, measure
+        from eventspec.experiments.measures.gpu import GpuSetup, measure
         from eventspec.files import check_writable, write_text
 
     if out is not None:
         check_writable(out)
     found = {}
-    for found in measure(Pairing(device, dtype, *((1, 1) if quick else (32, 20)))):
+    for found in measure(GpuSetup(device, dtype, *((1, 1) if quick else (32, 20)))):
         if out is not None:
             write_text(out, json.dumps(found, indent=1) + "\n")
     typer.echo(json.dumps(found, indent=1))
@@ -116,9 +104,9 @@ def report(check: Annotated[bool, typer.Option("--check", help="Write nothing; e
         files = written(root)
         changed = stale(files) if check else write(files)
     for path in changed:
-        said = "is not what the results say: eventspec bench report writes it" if check else "written"
-        typer.echo(f"{path.relative_to(root)} {said}", err=check)
+        what = "is not what the results say: eventspec bench report writes it" if check else "written"
+        typer.echo(f"{path.relative_to(root)} {what}", err=check)
     if not changed:
         typer.echo(f"{len(files)} files are what the results say")
-    if check and changed:
+    elif check:
         raise typer.Exit(1)

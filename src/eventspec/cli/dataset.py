@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli import options
 from eventspec.cli.help import App
-from eventspec.cli.paths import given_path
+from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
-    from eventspec.recordings.layout import Layout, Part, Report
+    from eventspec.recordings.layout import Layout, Report
 
 SHOWN = 10  # lines of a long list that are printed for people
 
 app = App(help="Data sets on disk: DSEC, MVSEC, ActivityNet-QA, EventGPT instructions.", no_args_is_help=True)
 
-Place = Annotated[Path, typer.Argument(parser=given_path, help="The data set's folder, or one file of it.", show_default=False)]
+Place = Annotated[Path, options.path_argument("The data set's folder, or one file of it.")]
 Kind = Annotated[str | None, typer.Option(help="dsec, mvsec, activitynet-qa or eventgpt (default: seen from the content).")]
 Recordings = Annotated[
-    Path | None,
-    typer.Option(parser=given_path, help="Folder of the videos, recordings or event files, if not in the data set's own."),
+    Path | None, options.path("Folder of the videos, recordings or event files, if not in the data set's own.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Split = Annotated[str | None, typer.Option(help="ActivityNet-QA: train, val or test (default: all that are there).")]
 
 
 @app.command()
-def verify(path: Place, kind: Kind = None, recordings: Recordings = None, as_json: AsJson = False) -> None:
+def verify(path: Place, kind: Kind = None, recordings: Recordings = None, as_json: options.AsJson = False) -> None:
     """Say what is there, what is missing and the expected tree; nothing is downloaded.
 
     With --recordings: open each recording that the questions are about, and say which are missing or lack events or frames.
     """
-    from eventspec.core import BadInput
     from eventspec.recordings.datasets import inspect_recordings, layout_of
 
     layout = layout_of(path, kind)
     report = layout.inspect(path) if recordings is None else inspect_recordings(layout, path, recordings)
-    if as_json:
-        typer.echo(json.dumps(_told(path, layout, report)))
-    else:
-        _print(path, layout, report, SHOWN if recordings is None else len(report.missing))
+    most_missing = SHOWN if recordings is None else len(report.missing)
+    options.print_found(_as_json(path, layout, report), as_json, *_lines(path, layout, report, most_missing))
     if not report.parts and not report.wrong:
         raise BadInput(f"{path}: nothing of {layout.title} is there, which starts with {report.missing[0]}")
 
@@ -49,11 +46,11 @@ def verify(path: Place, kind: Kind = None, recordings: Recordings = None, as_jso
 @app.command()
 def questions(
     path: Place,
-    out: Annotated[Path, typer.Option(parser=given_path, help="The qa.jsonl to write.", show_default=False)],
+    out: Annotated[Path, options.path("The qa.jsonl to write.", show_default=False)],
     kind: Kind = None,
     recordings: Recordings = None,
-    split: Annotated[str | None, typer.Option(help="ActivityNet-QA: train, val or test (default: all that are there).")] = None,
-    as_json: AsJson = False,
+    split: Split = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write the questions whose recordings are there, one JSON line each, for `bench compare --questions`."""
     from eventspec.recordings.datasets import questions_of, write_questions
@@ -61,17 +58,15 @@ def questions(
     layout, found = questions_of(path, kind, recordings, split)
     write_questions(out, found)
     recorded = len({row.recording for row in found.rows})
-    left_out = f"{len(found.missing)} recordings are missing: their questions are left out"
-    for note in (*((left_out,) if found.missing else ()), *found.notes):
-        typer.echo(f"note: {note}", err=True)
-    if as_json:
-        counts = {"questions": len(found.rows), "recordings": recorded, "missing": list(found.missing)}
-        typer.echo(json.dumps({"kind": layout.name, "out": str(out), **counts}))
-        return
-    typer.echo(f"{out}: {len(found.rows)} questions about {recorded} recordings")
+    if found.missing:
+        options.print_notes([f"{len(found.missing)} recordings are missing: their questions are left out"])
+    options.print_notes(found.notes)
+    counts = {"questions": len(found.rows), "recordings": recorded, "missing": list(found.missing)}
+    about = {"kind": layout.name, "out": str(out), **counts}
+    options.print_found(about, as_json, f"{out}: {len(found.rows)} questions about {recorded} recordings")
 
 
-def _told(path: Path, layout: Layout, report: Report) -> dict[str, Any]:
+def _as_json(path: Path, layout: Layout, report: Report) -> dict[str, Any]:
     return {
         "kind": layout.name,
         "path": str(path),
@@ -83,26 +78,20 @@ def _told(path: Path, layout: Layout, report: Report) -> dict[str, Any]:
     }
 
 
-def _print(path: Path, layout: Layout, report: Report, most_missing: int) -> None:
-    typer.echo(f"{path}: {layout.title} ({layout.name})")
+def _lines(path: Path, layout: Layout, report: Report, most_missing: int) -> list[str]:
     width = max((len(part.name) for part in report.parts), default=0)
-    _list("there", [f"{part.name:{width}}   {_facts(part)}".rstrip() for part in report.parts])
-    _list("missing", list(report.missing), most_missing)
-    _list("wrong", list(report.wrong))
-    typer.echo("expected:")
-    for line in layout.tree.splitlines():
-        typer.echo(f"  {line}")
+    there = [
+        [f"{part.name:{width}}", *(f"{k} {'-' if v is None else v}" for k, v in part.facts.items())] for part in report.parts
+    ]
+    return [
+        f"{path}: {layout.title} ({layout.name})",
+        *_section("there", ["   ".join(words).rstrip() for words in there], SHOWN),
+        *_section("missing", report.missing, most_missing),
+        *_section("wrong", report.wrong, SHOWN),
+        *["expected:", *(f"  {line}" for line in layout.tree.splitlines())],
+    ]
 
 
-def _facts(part: Part) -> str:
-    return "   ".join(f"{name} {'-' if fact is None else fact}" for name, fact in part.facts.items())
-
-
-def _list(title: str, lines: list[str], most: int = SHOWN) -> None:
-    if not lines:
-        return
-    typer.echo(f"{title}:")
-    for line in lines[:most]:
-        typer.echo(f"  {line}")
-    if len(lines) > most:
-        typer.echo(f"  ... and {len(lines) - most} more (--json lists all)")
+def _section(title: str, lines: Sequence[str], most: int) -> list[str]:
+    more = [f"  ... and {len(lines) - most} more (--json lists all)"] if len(lines) > most else []
+    return [f"{title}:", *(f"  {line}" for line in lines[:most]), *more] if lines else []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from eventspec.cli.paths import check_in_folder, given_path
+from eventspec.cli import options
+from eventspec.cli.paths import check_in_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from eventspec.core import Trace
+    from eventspec.ask import Generation
     from eventspec.experiments.arms import Arm, Recordings
     from eventspec.experiments.figures import Row
     from eventspec.pairs import Pair
@@ -28,22 +28,19 @@ if TYPE_CHECKING:
 SCENE, REAL = "street_scene", "davis346_traffic_1s"
 QUESTIONS = {SCENE: "Describe the scene.", REAL: "How many road users are visible?"}
 REPEATS, MOST_REPEATS = 5, 15
-"""Every arm is run so often; more often where the times vary so much that the speedup of `auto` is not known."""
+"""Runs of every arm; more where the times vary so much that the speedup of `auto` is not known."""
 NARROW = 0.15
 """Width of its 95 % interval, as a share, that is good enough."""
 PATIENCE_S = 90.0
 """A clip's repeats end with the one that runs then: a busy machine may be ten times slower."""
 LIVE_SECONDS = 6.0
-
-
 CONTROLS = "controls: drafts that see nothing of the recording"
 SECOND = "a second question about the same recording"
 LOSSY = "lossy: not the target's answer, no ceiling holds for it"
 
 
-class Shown(NamedTuple):
-    """A row of the table: label, method, whose events its drafter sees, what was done before the question, and the heading that
-    it stands under."""
+class Line(NamedTuple):
+    """A row of the table: label, method, whose events its drafter sees, what was done before the question, and its heading."""
 
     label: str
     method: str
@@ -53,38 +50,32 @@ class Shown(NamedTuple):
 
 
 ARMS = (
-    Shown("autoregressive", "autoregressive"),
-    Shown("auto", "auto"),
-    Shown("cross-modal", "cross-modal"),
-    Shown("eagle", "eagle"),
-    Shown("specvlm", "specvlm"),
-    Shown("hybrid", "hybrid"),
-    Shown("prior", "prior", heading=CONTROLS),
-    Shown("ngram", "ngram", heading=CONTROLS),
-    Shown("cross-modal, no events", "cross-modal", "blank", heading=CONTROLS),
-    Shown("cross-modal, other events", "cross-modal", "shuffled", heading=CONTROLS),
-    Shown("autoregressive, again", "autoregressive", context="warm", heading=SECOND),
-    Shown("auto, again", "auto", context="warm", heading=SECOND),
-    Shown("compressed-target", "compressed-target", heading=LOSSY),
+    *(Line(name, name) for name in ("autoregressive", "auto", "cross-modal", "eagle", "specvlm", "hybrid")),
+    Line("prior", "prior", heading=CONTROLS),
+    Line("ngram", "ngram", heading=CONTROLS),
+    Line("cross-modal, no events", "cross-modal", "blank", heading=CONTROLS),
+    Line("cross-modal, other events", "cross-modal", "shuffled", heading=CONTROLS),
+    Line("autoregressive, again", "autoregressive", context="warm", heading=SECOND),
+    Line("auto, again", "auto", context="warm", heading=SECOND),
+    Line("compressed-target", "compressed-target", heading=LOSSY),
 )
 STRIPS = ("autoregressive", "auto", "cross-modal", "eagle")
-"""Of the picture."""
+"""Of the timeline."""
 COLUMNS = 80
 
 
 def demo(
-    out: Annotated[Path, typer.Option(parser=given_path, help="Where timeline.png and trace.json go.")] = Path("out"),
-    html: Annotated[
-        Path | None, typer.Option(parser=given_path, help="Write a page with the clips, the growing answers and the tables.")
-    ] = None,
-    device_plan: Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")] = "auto",
+    out: Annotated[Path, options.path("Where timeline.png and trace.json go.")] = Path("out"),
+    html: Annotated[Path | None, options.path("Write a page with the clips, the growing answers and the tables.")] = None,
+    device_plan: options.DevicePlan = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Answer a question about a bundled scene and a real recording with every method, and compare them."""
     from rich.console import Console
 
     from eventspec.cli.live import show
-    from eventspec.cli.page import Clip, write_page
+    from eventspec.cli.page import Chapter, write_page
+    from eventspec.cli.picture import answered, drawn
     from eventspec.files import check_writable
     from eventspec.lanes.workers import choose_placement, described_placement
     from eventspec.trace.timeline import draw
@@ -93,44 +84,49 @@ def demo(
     if not console.is_terminal:
         console = Console(stderr=as_json, width=COLUMNS)
     choose_placement(device_plan)
-    check_writable(out / "timeline.png")  # seen now; a demo that is interrupted leaves no folder behind
-    check_writable(out / "trace.json")
+    for name in ("timeline.png", "trace.json"):  # now: a demo that is interrupted leaves no folder
+        check_writable(out / name)
     if html is not None and html.absolute().parent == out.absolute():
         check_writable(html)
     elif html is not None:
         check_in_folder(html, "--html")
     with progress(console, "loading the bundled pair, and measuring what its steps cost here"):
-        shown = Bench.loaded(device_plan)
-    runs, clips = [], list[Clip]()
-    for question in shown.questions:
-        doing = f"{question.id}: {len(shown.arms)} ways to answer, {REPEATS} to {MOST_REPEATS} times each"
-        with progress(console, doing) as say:
+        bench = Bench.loaded(device_plan)
+    runs, chapters = [], list[Chapter]()
+    for question in bench.questions:
+        doing = f"{question.id}: {len(bench.arms)} ways to answer, {REPEATS} to {MOST_REPEATS} times each"
+        with progress(console, doing) as note:
             began = time.monotonic()
-            rehearse(shown.arms, shown.recordings, question)
-            rows = measured(list(shown.arms.values()), shown.recordings, question, began + PATIENCE_S, say)
+            rehearse(bench, question)
+            rows = measured(bench, question, began + PATIENCE_S, note)
         runs += [{**row, "label": label, "method": row["drafter"]} for label, row in rows[-1].items()]
-        console.rule(f"{question.id}: {question.question}")
-        growth = show_growing(console, shown.arms["auto"], shown.recordings, question)
-        says = verdict(rows)
-        console.print(*says, table(rows), words_about(rows), sep="\n", highlight=False, markup=False)
-        clips.append(Clip(question, shown.recordings.real(question.recording), growth, says, table_rows(rows)))
-    pictures = shown.traced(shown.questions[0])
-    where = f"pair {shown.pair.name}, {described_placement(shown.pair.workers.placement)}"
+        title, sentences = f"{question.id}: {question.question}", verdict(rows)
+        console.rule(title)
+        show_growing(console, bench.ask("auto", question))
+        console.print(*sentences, table(rows), words_about(rows), sep="\n", highlight=False, markup=False)
+        if html is not None:
+            strips = [answered(bench.ask(name, question), name) for name in STRIPS[:2]]
+            recording = bench.recordings.real(question.recording)
+            chapters.append(Chapter(title, drawn(strips, recording, question.question), sentences, table_rows(rows)))
+    first, last = bench.questions
+    traces = [(name, bench.ask(name, first).result().trace) for name in STRIPS if name in bench.arms]
+    where = f"pair {bench.pair.name}, {described_placement(bench.pair.workers.placement)}"
     title = f'{SCENE}: "{QUESTIONS[SCENE]}"\n{where}; one run each, so times and speeds vary'
     out.mkdir(parents=True, exist_ok=True)
-    draw(pictures, out / "timeline.png", title)
-    pictures[1][1].save(out / "trace.json")
+    draw(traces, out / "timeline.png", title)
+    traces[1][1].save(out / "trace.json")
     if html is not None:
-        draw(pictures, out / "timeline.svg", title)
-        write_page(html, clips, (out / "timeline.svg").read_text(), where)
+        draw(traces, out / "timeline.svg", title)
+        write_page(html, chapters, (out / "timeline.svg").read_text(), where)
     console.rule(f"live: {REAL}, replayed in real time")
-    streamed = replayed(shown.pair, shown.recordings.real(shown.questions[1].recording), QUESTIONS[REAL])
+    streamed = replayed(bench.pair, bench.recordings.real(last.recording), last.question)
     if as_json:
-        typer.echo(json.dumps({"runs": runs, "live": streamed}))
+        options.print_found({"runs": runs, "live": streamed}, True)
         return
     show(streamed)
-    written = f"{where}. Wrote {out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev)"
-    console.print(written if html is None else f"{written}, and {html}", highlight=False)
+    page = "" if html is None else f", and {html}"
+    files = f"{out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev){page}"
+    console.print(f"{where}. Wrote {files}", highlight=False)
 
 
 @contextmanager
@@ -168,40 +164,37 @@ class Bench:
         questions = [Question(name, DATA / "clips" / name, asked, "-") for name, asked in QUESTIONS.items()]
         return cls(pair, arms, questions, Recordings(questions))
 
-    def traced(self, question: Question) -> list[tuple[str, Trace]]:
-        """One more run of each of `STRIPS`."""
+    def ask(self, label: str, question: Question) -> Generation:
+        """A question ready to run in one arm."""
         from eventspec.core import Sampling
         from eventspec.experiments.arms import ask
 
-        asked = [(name, ask(self.arms[name], self.recordings, question, Sampling())) for name in STRIPS if name in self.arms]
-        return [(name, asking.result().trace) for name, asking in asked]
+        return ask(self.arms[label], self.recordings, question, Sampling())
 
 
-def rehearse(arms: dict[str, Arm], recordings: Recordings, question: Question) -> None:
+def rehearse(bench: Bench, question: Question) -> None:
     """Let the methods that choose find out what is fast here, as they do within the first answers of a pair."""
     from eventspec.core import Sampling
     from eventspec.experiments.arms import ready
     from eventspec.pairs.auto import STANDING
 
-    for arm in arms.values():
+    for arm in bench.arms.values():
         if (choice := arm.pair.method(arm.method).choice) is not None:
             again = STANDING if arm.context != "cold" else 0  # one question is a standing one here
             for _ in range(2 * len(choice.methods) + again):
-                ready(arm, recordings, question, Sampling()).result()
+                ready(arm, bench.recordings, question, Sampling()).result()
 
 
-def measured(
-    arms: list[Arm], recordings: Recordings, question: Question, until: float, say: Callable[[str], object]
-) -> list[dict[str, Row]]:
-    """Rows by arm, one dict a repeat: `REPEATS` of them, and more until the speedup of `auto` is known. Behind `until`, in
-    seconds of the monotonic clock, the repeat that is running is the last one; `say` hears of every repeat."""
+def measured(bench: Bench, question: Question, until: float, note: Callable[[str], object]) -> list[dict[str, Row]]:
+    """Rows by arm, one dict a repeat: `REPEATS` of them, and more until the speedup of `auto` is known. After `until`, in
+    seconds of the monotonic clock, the repeat that is running is the last one; `note` is called after every repeat."""
     from eventspec.core import Sampling
     from eventspec.experiments.arms import interleaved
 
     rows: list[dict[str, Row]] = []
-    for _, found in interleaved(arms, recordings, [question] * MOST_REPEATS, Sampling()):
+    for _, found in interleaved(list(bench.arms.values()), bench.recordings, [question] * MOST_REPEATS, Sampling()):
         rows.append(found)
-        say(f"repeat {len(rows)} of {REPEATS} to {MOST_REPEATS}")
+        note(f"repeat {len(rows)} of {REPEATS} to {MOST_REPEATS}")
         if time.monotonic() > until or (len(rows) >= REPEATS and width(figures_of(rows)["auto"]) <= NARROW):
             break
     return rows
@@ -239,11 +232,11 @@ def verdict(rows: list[dict[str, Row]]) -> list[str]:
     (low, high), ceiling = own["speedup_ci95"], own["ceiling"]
     known = f"n = {n}, too few for an interval" if low is None else f"{low:.2f} to {high:.2f}, n = {n}"
     chosen = ", ".join(sorted({row["auto"]["chosen"] for row in rows}))
-    found = [f"Identical to the target's own answer: {same} of {len(lossless)} lossless rows."]
-    found.append(
+    found = [
+        f"Identical to the target's own answer: {same} of {len(lossless)} lossless rows.",
         f"auto: {own['speedup']:.2f}x ({known}), of {ceiling:.2f}x possible, because the target's own vision and prefill "
-        f"are {1 / ceiling:.0%} of its time. It chose {chosen}."
-    )
+        f"are {1 / ceiling:.0%} of its time. It chose {chosen}.",
+    ]
     if low is None or low < 1:
         found.append("So auto is not reliably faster than the target alone here.")
     if low is not None and (share := width(own)) > NARROW:
@@ -253,7 +246,6 @@ def verdict(rows: list[dict[str, Row]]) -> list[str]:
 
 
 def words_about(rows: list[dict[str, Row]]) -> str:
-    """How the table was measured."""
     return (
         f"Times are means in ms over {len(rows)} interleaved repeats (of a first guess: over those that made one); speedup and "
         "ceiling are ratios of sums. ceiling: what a lossless method can gain at most; tau: tokens a round; same: the target's "
@@ -264,70 +256,52 @@ def words_about(rows: list[dict[str, Row]]) -> str:
 def replayed(pair: Pair, recording: Recording, question: str) -> dict[str, Any]:
     """A recording as if it came just now, and what `live` reports of it."""
     from eventspec.ask.replay import Replay
-    from eventspec.cli.live import asked, report
+    from eventspec.cli.live import ask_repeatedly, report
 
     with pair.live("auto") as stream:
         replay = Replay(stream, recording, LIVE_SECONDS)
-        return report(stream, replay, asked(stream, replay, question, 0.5, 64, quiet=True), question)
+        return report(stream, replay, ask_repeatedly(stream, replay, question, 0.5, 64, quiet=True), question)
 
 
-def show_growing(console: Console, arm: Arm, recordings: Recordings, question: Question) -> list[tuple[float, str, str]]:
-    """Show the answer as it grew, slowed down so that an eye can follow; see `show.grown`."""
-    from eventspec.cli.show import grown, joined, record, replay
-    from eventspec.core import Sampling
-    from eventspec.experiments.arms import ask
+def show_growing(console: Console, asking: Generation) -> None:
+    """Show the answer as it grew, slowed down so that an eye can follow."""
+    from eventspec.cli.show import joined, record, replay
 
-    asking = ask(arm, recordings, question, Sampling())
-    updates, decode = record(asking), arm.pair.vocabulary.decode
-    if not console.is_terminal:
-        console.print(f"how {arm.name}'s answer grew:")
+    updates = record(asking)
     if console.is_terminal:
         console.print("[dim]replayed 40 times slower; underlined = provisional, bold = committed, struck = retracted[/dim]")
-    replay(console, updates if console.is_terminal else joined(updates), decode, slower=40.0)
+    else:
+        console.print("how auto's answer grew:")
+        updates = joined(updates)
+    replay(console, updates, asking.pair.tokens.vocabulary.decode, slower=40.0)
     console.print(f"answer: {asking.result().text}", highlight=False, markup=False)
-    return grown(joined(updates), decode)
 
 
 HEADS = (
     ("", "first", "first", "whole", "", "", "", ""),
     ("method", "guess", "token", "answer", "speedup", "ceiling", "tau", "same"),
 )
-WIDTHS = (27, 7, 7, 8, 9, 9, 7, 5)
+FORM = "{:27}{:>7}{:>7}{:>8}{:>9}{:>9}{:>7}{:>5}"
 
 
 def table(rows: list[dict[str, Row]]) -> str:
     """The comparison of rows by arm, the baseline first, under the headings of `ARMS`: lines of at most `COLUMNS`."""
-
-    def line(cells: Sequence[str]) -> str:
-        return cells[0].ljust(WIDTHS[0]) + "".join(cell.rjust(width) for cell, width in zip(cells[1:], WIDTHS[1:], strict=True))
-
-    lines, heading = ["", *map(line, HEADS)], ""
-    for cells in table_rows(rows):
-        if cells[0] != heading:
-            heading = cells[0]
+    lines, heading = ["", *(FORM.format(*head) for head in HEADS)], ""
+    for group, *cells in table_rows(rows):
+        if group != heading:
+            heading = group
             lines += ["", f"{heading}:"]
-        lines.append(line(cells[1:]))
+        lines.append(FORM.format(*cells))
     return "\n".join([*lines, ""])
 
 
 def table_rows(rows: list[dict[str, Row]]) -> list[tuple[str, ...]]:
-    """Cells of every row behind its heading."""
-
-    def milliseconds(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1f}"
-
-    headings, methods = {one.label: one.heading for one in ARMS}, figures_of(rows)
-    return [
-        (
-            headings[label],
-            label,
-            milliseconds(own["first_provisional_ms"]),
-            milliseconds(own["first_committed_ms"]),
-            milliseconds(own["total_ms"]),
-            f"{own['speedup']:.2f}x",
-            f"{own['ceiling']:.2f}x" if own["lossless"] else "-",
-            f"{own['tau']:.2f}",
-            "yes" if identical(rows, label) else "NO",
-        )
-        for label, own in methods.items()
-    ]
+    """The heading of every row, its label and its cells."""
+    headings, found = {one.label: one.heading for one in ARMS}, list[tuple[str, ...]]()
+    for label, own in figures_of(rows).items():
+        times = [own[name] for name in ("first_provisional_ms", "first_committed_ms", "total_ms")]
+        milliseconds = ["-" if time is None else f"{time:.1f}" for time in times]
+        ceiling = f"{own['ceiling']:.2f}x" if own["lossless"] else "-"
+        same = "yes" if identical(rows, label) else "NO"
+        found.append((headings[label], label, *milliseconds, f"{own['speedup']:.2f}x", ceiling, f"{own['tau']:.2f}", same))
+    return found

@@ -7,12 +7,14 @@ import os
 import platform
 import re
 import time
+from dataclasses import asdict
 from importlib import metadata, resources, util
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from eventspec.cli import options
 from eventspec.errors import BadInput
 from eventspec.machine import usable_cores
 
@@ -21,7 +23,7 @@ GIB = 2**30
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
     self_test: Annotated[bool, typer.Option(help="Answer for a minute with every method: is it the target's answer?")] = False,
     seconds: Annotated[float | None, typer.Option(help="How long --self-test goes on; default: 60.")] = None,
 ) -> None:
@@ -47,14 +49,13 @@ def _self_test(seconds: float) -> Facts:
         arms, tallies = [*methods_of(pair), *heads_of(pair)], dict[str, Tally]()
         until = time.monotonic() + seconds
 
-        def over() -> bool:
-            """On a slow machine two answers are waited for all the same: none would say nothing."""
+        def over() -> bool:  # on a slow machine two answers are waited for all the same: none would say nothing
             return time.monotonic() > until and sum(t.answers for name, t in tallies.items() if name != BASE) >= 2
 
         for _ in compare_answers(pair, arms, rehearsal(pair), over, tallies):
             pass
         rounding = pair.target.limits.rounding
-    counted = {name: tally.as_json() for name, tally in tallies.items() if name != BASE and tally.answers}
+    counted = {name: asdict(tally) for name, tally in tallies.items() if name != BASE and tally.answers}
     names = ("answers", "tokens", "different", "failed", "near_ties")
     totals = {key: sum(arm[key] for arm in counted.values()) for key in names}
     # An arm that drafted nothing gives the target's answer for no merit of its own.
@@ -64,7 +65,7 @@ def _self_test(seconds: float) -> Facts:
 
 
 def examine() -> Facts:
-    """Everything the command tells, as plain values; what is unknown is None."""
+    """Everything the command prints, as plain values; what is unknown is None."""
     from eventspec import __version__
 
     facts: Facts = {
@@ -184,7 +185,6 @@ def _warnings(facts: Facts) -> list[str]:
 
 
 def page(facts: Facts) -> list[str]:
-    """The same facts for people, one a line."""
     torch, memory = facts["torch"], facts["memory_gib"]
     rows = [
         ("eventspec", facts["eventspec"]),
@@ -207,19 +207,18 @@ def page(facts: Facts) -> list[str]:
 
 def _tested(found: Facts) -> list[tuple[str, str]]:
     """The self-test in a line, and a line for every arm that is not as it should be."""
-    untested, ties = found["untested"], found["near_ties"]
+    untested = found["untested"]
     tested = len({*found["arms"]} - {*untested})
-    said = f"{found['answers']} answers, {found['tokens']} tokens of {tested} methods and heads: "
-    said += "every one is plain decoding's" if found["exact"] else f"{found['different']} differ from plain decoding"
-    if not tested:
-        said = "nothing was tested in that time"
-    rows = [("self-test", f"{said}; {ties} near ties, closer than {found['rounding']:.1g}")]
+    same = "every one is plain decoding's" if found["exact"] else f"{found['different']} differ from plain decoding"
+    what = f"{found['answers']} answers, {found['tokens']} tokens of {tested} methods and heads: {same}"
+    what = what if tested else "nothing was tested in that time"
+    rows = [f"{what}; {found['near_ties']} near ties, closer than {found['rounding']:.1g}"]
     if untested:
-        rows.append(
-            ("self-test", f"{len(untested)} were not reached or drafted nothing, so not tested: {', '.join(untested[:4])}")
-        )
-    for name, arm in found["arms"].items():
-        if arm["different"] or arm["failed"]:
-            said = f"{name}: {arm['different']} of {arm['answers']} differ, its drafter failed in {arm['failed']}"
-            rows.append(("self-test", f"{said}; {json.dumps(arm['examples'][:1])}"))
-    return rows
+        rows.append(f"{len(untested)} were not reached or drafted nothing, so not tested: {', '.join(untested[:4])}")
+    rows += [
+        f"{name}: {arm['different']} of {arm['answers']} differ, its drafter failed in {arm['failed']}; "
+        f"{json.dumps(arm['examples'][:1])}"
+        for name, arm in found["arms"].items()
+        if arm["different"] or arm["failed"]
+    ]
+    return [("self-test", row) for row in rows]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eventspec.cli import outputs
+from eventspec.cli import options, outputs
+from eventspec.cli.bars import counted
 from eventspec.cli.facts import summary, table
 from eventspec.cli.help import App
-from eventspec.cli.outputs import Kind
-from eventspec.cli.paths import given_path
+from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -22,32 +21,23 @@ app = App(help="Look into event recordings, convert them, draw them; make events
 
 Source = Annotated[
     Path,
-    typer.Argument(
-        parser=given_path,
-        help="Event file, ROS bag, video, image folder, DSEC or RPG sequence, native folder; or example:street, example:davis.",
-        show_default=False,
-    ),
-]
-Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
-Order = Annotated[
-    Literal["raise", "clamp", "keep"],
-    typer.Option(
-        "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
+    options.path_argument(
+        "Event file, ROS bag, video, image folder, DSEC or RPG sequence, native folder; or example:street, example:davis."
     ),
 ]
 Start = Annotated[float | None, typer.Option("--start", help="Cut: seconds from the recording's beginning.")]
 End = Annotated[float | None, typer.Option("--end", help="Cut: up to so many seconds from the recording's beginning.")]
 StartUs = Annotated[int | None, typer.Option("--start-us", help="Cut: first microsecond, on the recording's clock.")]
 EndUs = Annotated[int | None, typer.Option("--end-us", help="Cut: the microsecond after the last one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Images = Annotated[
+    Path, options.path("Folder for one image a slice, or one .png with all of them and their frames.", show_default=False)
+]
+Colours = Annotated[Literal["red-blue", "count", "time-surface"], typer.Option(help="How events become colours.")]
 
 
 @app.command()
 def info(
-    file: Source,
-    as_json: AsJson = False,
-    sensor: Sensor = None,
-    monotonic: Order = "raise",
+    file: Source, as_json: options.AsJson = False, sensor: options.Sensor = None, monotonic: options.Order = "raise"
 ) -> None:
     """Say what a recording holds: sensor, events, times, frames; with --json also sums of the coordinates, as checksums."""
     from eventspec.events.formats import SizeUnknown
@@ -58,72 +48,51 @@ def info(
         recording = _opened(file, sensor, monotonic)
     except SizeUnknown:  # the facts need none
         recording, unsized = _opened(file, f"{LARGEST_SIDE}x{LARGEST_SIDE}", monotonic), True
-        _tell(("the sensor size is not in the file: width and height are the least that hold every event",))
+        options.print_notes(["the sensor size is not in the file: width and height are the least that hold every event"])
     facts = summary(recording, unsized)
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
-    for name, words in table(recording, facts, unsized):
-        typer.echo(f"{name:9} {words}")
+    options.print_found(facts, as_json, *(f"{name:9} {words}" for name, words in table(recording, facts, unsized)))
 
 
 @app.command()
 def convert(
     file: Source,
-    out: Annotated[
-        Path,
-        typer.Argument(
-            parser=given_path, help="Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4, .csv.", show_default=False
-        ),
-    ],
-    to: Annotated[Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
+    out: Annotated[Path, options.path_argument("Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4, .csv.")],
+    to: Annotated[outputs.Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
     start: Start = None,
     end: End = None,
     start_us: StartUs = None,
     end_us: EndUs = None,
-    sensor: Sensor = None,
-    monotonic: Order = "raise",
+    sensor: options.Sensor = None,
+    monotonic: options.Order = "raise",
     source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, others with events only."""
     kind = outputs.kind_of(out, to)
     outputs.must_be_new(out)
     if source and kind != "native":
-        from eventspec.errors import BadInput
-
         raise BadInput(f"--source is kept in recording.toml, which only a folder has: leave it out for .{kind}")
     recording = _cut(_opened(file, sensor, monotonic), (start, end), (start_us, end_us))
-    _say(outputs.write(out, kind, recording, source or recording.source or file.name), as_json)
+    _print_written(outputs.write(out, kind, recording, source or recording.source or file.name), as_json)
 
 
 @app.command()
 def render(
     file: Source,
-    out: Annotated[
-        Path,
-        typer.Option(
-            parser=given_path,
-            help="Folder for one image a slice, or one .png with all of them and their frames.",
-            show_default=False,
-        ),
-    ],
-    representation: Annotated[
-        Literal["red-blue", "count", "time-surface"], typer.Option(help="How events become colours.")
-    ] = "red-blue",
+    out: Images,
+    representation: Colours = "red-blue",
     windows: Annotated[int, typer.Option(min=1, help="Slices with equal counts of events.")] = 5,
     start: Start = None,
     end: End = None,
     start_us: StartUs = None,
     end_us: EndUs = None,
-    sensor: Sensor = None,
-    monotonic: Order = "raise",
-    as_json: AsJson = False,
+    sensor: options.Sensor = None,
+    monotonic: options.Order = "raise",
+    as_json: options.AsJson = False,
 ) -> None:
     """Draw the events: red got brighter, blue got darker. A .png shows the slices side by side, with the frame of each moment
     below, a legend and the rate over time; a folder gets one bare image a slice, pixel for pixel."""
     from eventspec.cli import strip
-    from eventspec.core import BadInput
     from eventspec.events.pictures import pictures
 
     single = outputs.picture_of(out)
@@ -138,19 +107,15 @@ def render(
     else:
         outputs.write_images(out, list(pictures(recording.events, representation, windows).images))
     about = {"out": str(out), "representation": representation, "windows": windows, "events": len(recording.events)}
-    drawn = "a strip of 1 window" if windows == 1 else f"a strip of {windows} windows"
-    drawn = drawn if single else "1 image" if windows == 1 else f"{windows} images"
-    typer.echo(json.dumps(about) if as_json else f"{out}: {drawn}, {len(recording.events)} events")
+    drawn = f"{windows} {'window' if single else 'image'}{'' if windows == 1 else 's'}"
+    drawn = f"a strip of {drawn}" if single else drawn
+    options.print_found(about, as_json, f"{out}: {drawn}, {len(recording.events)} events")
 
 
 @app.command()
 def simulate(
-    video: Annotated[
-        Path, typer.Argument(parser=given_path, help="Video, image folder, or any recording with frames.", show_default=False)
-    ],
-    out: Annotated[
-        Path, typer.Option(parser=given_path, help="Folder to make, or a file: as `convert` has them.", show_default=False)
-    ],
+    video: Annotated[Path, options.path_argument("Video, image folder, or any recording with frames.")],
+    out: Annotated[Path, options.path("Folder to make, or a file: as `convert` has them.", show_default=False)],
     threshold: Annotated[float, typer.Option(help="Change of log light that makes an event; higher gives fewer.")] = 0.25,
     spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
     noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,
@@ -162,13 +127,9 @@ def simulate(
     end: End = None,
     start_us: StartUs = None,
     end_us: EndUs = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Make events from frames, as an event camera in their place might have seen them; frames and events go into OUT."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from eventspec.core import BadInput
     from eventspec.events import simulate as model
     from eventspec.events.formats import SizeUnknown
 
@@ -183,41 +144,26 @@ def simulate(
     clip = recording.video
     if clip is None or not len(clip):
         raise BadInput(frameless)
-    with Progress(console=(page := Console(stderr=True)), transient=True, disable=not page.is_terminal) as bar:
-        task = bar.add_task("simulating", total=len(clip))
-        events, notes = model.simulate(
-            clip.frames, clip.times_us, pixels, seed, subframes, lambda done: bar.update(task, completed=done)
-        )
+    with counted("simulating") as show:
+        events, notes = model.simulate(clip.frames, clip.times_us, pixels, seed, subframes, lambda done: show(done, len(clip)))
     if recording.events is not None:
         notes = (*notes, f"the recording's own {len(recording.events)} events are left out")
-    _tell(notes)
-    made = replace(
-        recording,
-        events=events,
-        notes=(*recording.notes, *notes),
-        source_format=f"{recording.source_format}+simulated",
-    )
-    _say(outputs.write(out, kind, made, video.name), as_json)
+    options.print_notes(notes)
+    source_format = f"{recording.source_format}+simulated"
+    made = replace(recording, events=events, notes=(*recording.notes, *notes), source_format=source_format)
+    _print_written(outputs.write(out, kind, made, video.name), as_json)
 
 
-# ------------------------------------------------------------------------------------------------------------------ parts
-def _opened(
-    file: Path, sensor: str | None, monotonic: Literal["raise", "clamp", "keep"], fps: float | None = None
-) -> Recording:
-    """The recording; what its reader assumed or lost goes to stderr, so that stdout stays one JSON object."""
-    from eventspec.events.formats import parse_sensor_size
-    from eventspec.recordings import Recording
-
-    recording = Recording.open(file, parse_sensor_size(sensor) if sensor is not None else None, monotonic, fps)
-    _tell(recording.notes)
+def _opened(file: Path, sensor: str | None, monotonic: options.Monotonic, fps: float | None = None) -> Recording:
+    """The recording; what its reader assumed or lost is printed."""
+    recording = options.open_recording(file, sensor, monotonic, fps)
+    options.print_notes(recording.notes)
     return recording
 
 
 def _cut(recording: Recording, seconds: tuple[float | None, float | None], us: tuple[int | None, int | None]) -> Recording:
     """The part between a start and an end, in seconds from the recording's beginning or in us on its clock; BadInput for
     both at once, and for what is no part of it."""
-    from eventspec.core import BadInput
-
     ends: list[int | None] = []
     for name, after, time in zip(("--start", "--end"), seconds, us, strict=True):
         if after is not None and time is not None:
@@ -233,12 +179,6 @@ def _cut(recording: Recording, seconds: tuple[float | None, float | None], us: t
     return recording.slice(recording.window(*ends))
 
 
-def _say(written: dict[str, Any], as_json: bool) -> None:
-    """What was written, for programs or for people."""
+def _print_written(written: dict[str, Any], as_json: bool) -> None:
     frames = f" and {written['frames']} frames" if written["kind"] in ("native", "aedat4") else ""
-    typer.echo(json.dumps(written) if as_json else f"{written['out']}: {written['events']} events{frames}")
-
-
-def _tell(notes: tuple[str, ...]) -> None:
-    for note in notes:
-        typer.echo(f"note: {note}", err=True)
+    options.print_found(written, as_json, f"{written['out']}: {written['events']} events{frames}")

@@ -13,8 +13,8 @@ Facts = dict[str, str | int | None]
 def summary(recording: Recording, by_coordinates: bool = False) -> Facts:
     """The facts of ``events info --json``, block by block, so that a long file is never whole in memory.
 
-    Sums are independent of the order of events; times are None without events. `by_coordinates`: nobody knows the sensor's
-    size, so width and height are the least that hold every event, None without one.
+    Sums are independent of the order of events; times are None without events. `by_coordinates`: the sensor's size is not
+    known, so width and height are the least that hold every event, None without one.
     """
     events, video = recording.events, recording.video
     sized = events if events is not None else video
@@ -34,12 +34,10 @@ def summary(recording: Recording, by_coordinates: bool = False) -> Facts:
         "format": recording.source_format,
         "width": size[0],
         "height": size[1],
-        "events": counts["events"],
+        "events": counts.pop("events"),
         "first_us": span.start_us if span is not None else None,
         "last_us": span.end_us - 1 if span is not None else None,
-        "sum_x": counts["sum_x"],
-        "sum_y": counts["sum_y"],
-        "on": counts["on"],
+        **counts,
         "frames": len(video) if video is not None else 0,
     }
 
@@ -48,30 +46,26 @@ def table(recording: Recording, facts: Facts, by_coordinates: bool = False) -> l
     """The same for people, a name and its words a line; checksums are for programs."""
     width, height, events, on = (int(facts[name] or 0) for name in ("width", "height", "events", "on"))
     size = f"{width}x{height}" if width else "-"
-    rows = [
-        ("format", str(facts["format"])),
-        ("sensor", f"at least {size}, by the coordinates" if by_coordinates and width else size),
-        ("events", f"{events:,}"),
-    ]
-    span = recording.events.span if recording.events is not None else None
-    if span is not None:
-        seconds = (span.duration_us - 1) / 1e6
-        rows += [
-            ("ON", f"{on / events:.1%}"),
-            ("duration", f"{seconds:.6g} s"),
-            ("rate", f"{scaled(events / seconds)}ev/s" if seconds else "-"),
-            ("from", f"{span.start_us} us"),
-            ("to", f"{span.end_us - 1} us"),
-        ]
-    video = recording.video
-    if video is None or not len(video):
-        return [*rows, ("frames", "0")]
-    first, last = int(video.times_us[0]), int(video.times_us[-1])
-    lasting = (last - first) / 1e6
-    if span is None:
-        rows += [("duration", f"{lasting:.6g} s"), ("from", f"{first} us"), ("to", f"{last} us")]
-    often = f", {(len(video) - 1) / lasting:.3g} a second" if lasting else ""
-    return [*rows, ("frames", f"{len(video):,} of {video.width}x{video.height}{often}")]
+    sensor = f"at least {size}, by the coordinates" if by_coordinates and width else size
+    rows = [("format", str(facts["format"])), ("sensor", sensor), ("events", f"{events:,}")]
+    video, first, last = recording.video, facts["first_us"], facts["last_us"]
+    frames, often = "0", ""
+    if video is not None and len(video):
+        begin, end = int(video.times_us[0]), int(video.times_us[-1])
+        if end > begin:
+            often = f", {1e6 * (len(video) - 1) / (end - begin):.3g} a second"
+        frames = f"{len(video):,} of {video.width}x{video.height}{often}"
+        if first is None:
+            first, last = begin, end
+    if events:
+        rows.append(("ON", f"{on / events:.1%}"))
+    if first is not None and last is not None:
+        seconds = (int(last) - int(first)) / 1e6
+        rows.append(("duration", f"{seconds:.6g} s"))
+        if events:
+            rows.append(("rate", f"{scaled(events / seconds)}ev/s" if seconds else "-"))
+        rows += [("from", f"{first} us"), ("to", f"{last} us")]
+    return [*rows, ("frames", frames)]
 
 
 def scaled(value: float) -> str:

@@ -29,52 +29,48 @@ def described(given: str) -> dict[str, Any]:
     path = folder / "config.json"
     data = fields.read_json(path)
     try:
-        kinds = {"packer": _packer, "adapter": _adapter}
-        own = kinds.get(str(data.get("model_type")))
-        about = own(folder) if own is not None else _head(folder, data)
+        return _part(folder, data) or describe(folder)
     except fields.BadField as error:
         raise BadCheckpoint(f"{path}: {error}") from None
-    return about or describe(folder)
 
 
-def _packer(folder: Path) -> dict[str, Any]:
+def _part(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
+    """What a packer, an adapter or a head is, as far as its own folder says; None for what is none of them."""
+    from eventspec.drafters.heads import family_of
+    from eventspec.drafters.heads.checkpoint import inspect_head
+    from eventspec.pairs.adapters import inspect_adapter
     from eventspec.pairs.packers import inspect_packer
 
-    config, checkpoint, target = inspect_packer(folder)
-    about = {"packer": config.scale, "layers": list(config.layers), "target": target}
+    about: dict[str, Any]
+    target: str | None
+    if data.get("model_type") == "packer":
+        packer, checkpoint, target = inspect_packer(folder)
+        about = {"packer": packer.scale, "layers": list(packer.layers), "target": target}
+    elif data.get("model_type") == "adapter":
+        adapter, checkpoint, between = inspect_adapter(folder)
+        about = {"adapter": adapter.kind, "output": adapter.output, "layers": list(adapter.layers), **between}
+    elif _is_head(folder, data):
+        made, checkpoint, target = inspect_head(folder)
+        width = made.head.config.language.hidden_size
+        about = {**family_of(made.head).files.about(made.head), "target": target, "hidden_size": width}
+    else:
+        return None
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
 
 
-def _adapter(folder: Path) -> dict[str, Any]:
-    from eventspec.pairs.adapters import inspect_adapter
-
-    config, checkpoint, between = inspect_adapter(folder)
-    about = {"adapter": config.kind, "output": config.output, "layers": list(config.layers), **between}
-    return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
-
-
-def _head(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
-    """What a head is, as far as it can be told without its target; None for what is no head: only heads begin with an `fc`,
-    have the layout of speculators, or were written here."""
-    from eventspec.drafters.heads import family_of, speculators
-    from eventspec.drafters.heads.checkpoint import inspect_head
+def _is_head(folder: Path, data: dict[str, Any]) -> bool:
+    """Only heads begin with an `fc`, have the layout of speculators, or were written here."""
+    from eventspec.drafters.heads import speculators
     from eventspec.models.checkpoint import Checkpoint
 
-    if speculators.KIND not in data and not isinstance(data.get("eventspec"), dict):
-        if "hidden_size" not in data or any(name.startswith(("vision", "mm_")) for name in data):
-            return None
-        try:
-            if "fc.weight" not in Checkpoint(folder, lambda name: name.removeprefix("model.")).at:
-                return None
-        except BadCheckpoint:
-            return None  # `describe` knows better what it lacks
-    made, checkpoint, target = inspect_head(folder)
-    about = {
-        **family_of(made.head).files.about(made.head),
-        "target": target,
-        "hidden_size": made.head.config.language.hidden_size,
-    }
-    return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
+    if speculators.KIND in data or isinstance(data.get("eventspec"), dict):
+        return True
+    if "hidden_size" not in data or any(name.startswith(("vision", "mm_")) for name in data):
+        return False
+    try:
+        return "fc.weight" in Checkpoint(folder, lambda name: name.removeprefix("model.")).at
+    except BadCheckpoint:
+        return False  # `describe` knows better what it lacks
 
 
 def parts_of(folder: Path) -> dict[str, list[str]]:
@@ -87,7 +83,7 @@ def parts_of(folder: Path) -> dict[str, list[str]]:
 
 
 def rows(about: dict[str, Any]) -> list[tuple[str, str]]:
-    """The same for people: a name and its words a line. Of tables in tables only the names are told."""
+    """The same for people: a name and its words a line. Of tables in tables only the names are given."""
 
     def words(value: Any) -> str:
         if isinstance(value, dict):

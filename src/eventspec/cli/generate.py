@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,38 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli import options
 from eventspec.cli.bars import waiting
-from eventspec.cli.events import Order, Sensor
 from eventspec.cli.paths import check_in_folder, given_path
+from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
     from eventspec.ask import Generation
     from eventspec.core import Constraint
-    from eventspec.events import Monotonic
     from eventspec.models.loading import LoadOptions
-    from eventspec.pairs import Pair as LoadedPair
+    from eventspec.pairs import Pair
     from eventspec.recordings import Recording
 
 Whole = Annotated[
     Path | None,
-    typer.Option(
-        "--recording",
-        parser=given_path,
-        help="Event file, video, folder of images, DSEC, RPG or native folder; or example:street.",
-    ),
-]
-Video = Annotated[
-    Path | None, typer.Option(parser=given_path, help="With --events, instead of --recording: a video or image folder.")
-]
-Events = Annotated[
-    Path | None, typer.Option(parser=given_path, help="With --video: the events that belong to it, in any event file.")
-]
-Pair = Annotated[str | None, typer.Option(help="A bundled pair, or the folder of a pair.toml; without --target: embedded.")]
-DevicePlan = Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Target = Annotated[Path | None, typer.Option(parser=given_path, help="A checkpoint folder that answers, instead of a pair.")]
-Drafter = Annotated[
-    str | None, typer.Option(help="The checkpoint folder that drafts for --target, or another event drafter for --pair.")
+    options.path("Event file, video, folder of images, DSEC, RPG or native folder; or example:street.", "--recording"),
 ]
 Head = Annotated[
     str | None,
@@ -50,76 +32,70 @@ Head = Annotated[
         "published, chain; pruned."
     ),
 ]
-Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N.")]
-Adapter = Annotated[
-    str | None, typer.Option(help="For aligned, event-eagle, skip-encode or hybrid: an adapter of --pair, or a folder.")
-]
-Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
-Ways = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
-Frames = Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")]
-Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
-Compat = Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")]
-Dtype = Annotated[
-    str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, auto (as stored); nf4, int8 (CUDA).")
-]
-Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 Window = Annotated[
     str | None,
     typer.Option(
         help="START:END in us on the recording's clock, or in seconds from its beginning: 0.2s:1.2s. Either may lack."
     ),
 ]
-Stops = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
-Frequency = Annotated[float, typer.Option(help="Taken off a token's logit for every time it was said.")]
-Presence = Annotated[float, typer.Option(help="Taken off a token's logit once it was said.")]
+Drafter = Annotated[
+    str | None, typer.Option(help="The checkpoint folder that drafts for --target, or another event drafter for --pair.")
+]
+PairOrNone = Annotated[
+    str | None, typer.Option(help="A bundled pair, or the folder of a pair.toml; without --target: embedded.")
+]
+Adapter = Annotated[
+    str | None, typer.Option(help="For aligned, event-eagle, skip-encode or hybrid: an adapter of --pair, or a folder.")
+]
+Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N.")]
+Vocabulary = Annotated[str, typer.Option(help="How drafter and target share ids: auto, same, retokenize or intersect.")]
+Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
+Compat = Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")]
 BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the tokenizer writes it; may be repeated.")]
 Biases = Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")]
-Least = Annotated[int, typer.Option(help="No end token before so many tokens.")]
-Schema = Annotated[Path | None, typer.Option(parser=given_path, help="The answer is JSON that fits the schema in this file.")]
-Pattern = Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")]
 
 
 def generate(
     prompt: Annotated[str, typer.Option(help="The question.")],
     recording: Whole = None,
-    video: Video = None,
-    events: Events = None,
-    sensor: Sensor = None,
-    monotonic: Order = "raise",
-    pair: Pair = None,
-    target: Target = None,
+    video: Annotated[Path | None, options.path("With --events, instead of --recording: a video or image folder.")] = None,
+    events: Annotated[Path | None, options.path("With --video: the events that belong to it, in any event file.")] = None,
+    sensor: options.Sensor = None,
+    monotonic: options.Order = "raise",
+    pair: PairOrNone = None,
+    target: options.Target = None,
     drafter: Drafter = None,
-    vocabulary: Ways = "auto",
+    vocabulary: Vocabulary = "auto",
     head: Head = None,
     compress: Compress = None,
     adapter: Adapter = None,
-    risk: Risk = None,
-    frames: Frames = None,
+    risk: options.Risk = None,
+    frames: Annotated[int | None, typer.Option(help="Frames that --target sees; default: what its config says.")] = None,
     allow_extrapolation: Beyond = False,
     compat: Compat = False,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "auto",
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    dtype: options.Dtype = "float32",
+    device: options.Device = "cpu",
+    method: options.Method = "auto",
+    max_new_tokens: options.MaxNewTokens = 256,
+    temperature: options.Temperature = 0.0,
     top_k: Annotated[int, typer.Option(help="0 switches it off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1 switches it off.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="0 switches it off.")] = 0.0,
     repetition_penalty: Annotated[float, typer.Option(help="1 switches it off.")] = 1.0,
-    stop: Stops = None,
-    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
-    frequency_penalty: Frequency = 0.0,
-    presence_penalty: Presence = 0.0,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
+    seed: options.Seed = 0,
+    frequency_penalty: Annotated[float, typer.Option(help="Taken off a token's logit for every time it was said.")] = 0.0,
+    presence_penalty: Annotated[float, typer.Option(help="Taken off a token's logit once it was said.")] = 0.0,
     bad_word: BadWords = None,
     logit_bias: Biases = None,
-    min_new_tokens: Least = 0,
-    json_schema: Schema = None,
-    regex: Pattern = None,
+    min_new_tokens: Annotated[int, typer.Option(help="No end token before so many tokens.")] = 0,
+    json_schema: Annotated[Path | None, options.path("The answer is JSON that fits the schema in this file.")] = None,
+    regex: Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")] = None,
     window: Window = None,
-    device_plan: DevicePlan = "auto",
+    device_plan: options.DevicePlan = "auto",
     provisional: Annotated[bool, typer.Option(help="Show tokens before they are verified.")] = False,
-    trace: Annotated[Path | None, typer.Option(parser=given_path, help="Write a Chrome / Perfetto trace here.")] = None,
-    as_json: AsJson = False,
+    trace: Annotated[Path | None, options.path("Write a Chrome / Perfetto trace here.")] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Ask one question about one recording; the answer is exactly the target's own."""
     with waiting("loading the models"):
@@ -138,19 +114,20 @@ def generate(
         loaded = _load(pair, target, choices, method, vocabulary, how, device_plan)
         drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
         asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window, opened.span.start_us)), drawn)
-    _tell(asking, opened, provisional, trace, as_json)
+    _answer(asking, opened, provisional, trace, as_json)
 
 
-def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor: str | None, monotonic: Monotonic) -> Recording:
+def _opened(
+    whole: Path | None, video: Path | None, events: Path | None, sensor: str | None, monotonic: options.Monotonic
+) -> Recording:
     """The recording of --recording, or of --video and --events on one clock."""
-    from eventspec.core import BadInput
-    from eventspec.events.formats import parse_sensor_size
-    from eventspec.recordings import Recording
-
-    size = parse_sensor_size(sensor) if sensor is not None else None
     if whole is not None and video is None and events is None:
-        return Recording.open(whole, size, monotonic)
+        return options.open_recording(whole, sensor, monotonic)
     if whole is None and video is not None and events is not None:
+        from eventspec.events.formats import parse_sensor_size
+        from eventspec.recordings import Recording
+
+        size = parse_sensor_size(sensor) if sensor is not None else None
         return Recording.open_pair(events=events, video=video, sensor_size=size, monotonic=monotonic)
     if whole is not None:
         other = "--video" if video is not None else "--events"
@@ -161,10 +138,9 @@ def _opened(whole: Path | None, video: Path | None, events: Path | None, sensor:
 def _check_choices(
     method: str, pair: str | None, target: Path | None, given: dict[str, Any], trace: Path | None, both: bool
 ) -> None:
-    """BadInput for a pair that is not there, a choice that the method passes over, where a checkpoint alone is not enough for
-    the method, for a trace that cannot be written, and for `both` --provisional and --json: before minutes of loading."""
+    """BadInput, before minutes of loading, for a pair that is not there, a choice that the method passes over, a checkpoint
+    that alone is not enough for the method, a trace that cannot be written, and `both` --provisional and --json."""
     from eventspec.align.acceptance import check_risk
-    from eventspec.core import BadInput
     from eventspec.pairs import check_choices
     from eventspec.pairs.methods import HEAD_METHODS, LOSSY
     from eventspec.pairs.pair_file import folder_of
@@ -173,7 +149,7 @@ def _check_choices(
         raise BadInput("--provisional shows an answer as it grows, --json prints one object: give one of them")
     if trace is not None:
         check_in_folder(trace, "--trace")
-    # Beside --target, --drafter is no choice but the other half of the pair: its baseline is asked with the same line.
+    # Beside --target, --drafter is no choice but the other half of the pair: its baseline is run with the same line.
     half = () if target is None else ("drafter",)
     check_choices(method, [name for name, value in given.items() if value is not None and name not in half])
     if given["risk"] is not None:
@@ -188,24 +164,21 @@ def _check_choices(
         raise BadInput(f"method {method} does not know how to compress for the checkpoint {target}: add --compress pool:3")
 
 
-def _tell(asking: Generation, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
-    from eventspec.cli.show import in_short
+def _answer(asking: Generation, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
+    from eventspec.cli.show import in_short, show_live
 
     if provisional:
-        from eventspec.cli.show import show_live
-
         show_live(asking)
     result = asking.result()
     if trace is not None:
         result.trace.save(trace)
     if as_json:
-        typer.echo(json.dumps({"recording": recording.name, **result.as_json(str(trace) if trace else None)}))
-    elif not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
+        options.print_found({"recording": recording.name, **result.as_json(str(trace) if trace else None)}, True)
+        return
+    if not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
         typer.echo(result.text)
-    if not as_json:
-        typer.echo(in_short(result), err=True)
-        for note in result.trace.notes:
-            typer.echo(f"note: {note}", err=True)
+    typer.echo(in_short(result), err=True)
+    options.print_notes(result.trace.notes)
 
 
 def _load(
@@ -216,9 +189,8 @@ def _load(
     vocabulary: str,
     how: LoadOptions,
     device_plan: str,
-) -> LoadedPair:
+) -> Pair:
     """The pair of --pair or --target, with what else was chosen."""
-    from eventspec.core import BadInput
     from eventspec.models.loading import LoadOptions
     from eventspec.pairs import load_folders, load_pair
 
@@ -242,19 +214,15 @@ def _load(
 
 
 def _ends(window: str | None, begin_us: int) -> tuple[int | None, int | None]:
-    """What stands before and behind the colon of --window, in us on the clock of a recording that begins at `begin_us`; None
-    for what is left out."""
-    from eventspec.core import BadInput
+    """Both ends of --window, in us on the clock of a recording that begins at `begin_us`; None for one that is left out."""
 
     def end(text: str) -> int | None:
         if text.endswith("s"):
             return begin_us + round(1e6 * float(text.removesuffix("s")))
         return int(text) if text else None
 
-    start, colon, stop = (window if window is not None else ":").partition(":")
     try:
-        if not colon:
-            raise ValueError
+        start, stop = (":" if window is None else window).split(":", 1)
         return end(start), end(stop)
     except (ValueError, OverflowError):
         how = "give START:END in microseconds, such as 200000:1200000, or in seconds from the beginning, such as 0.2s:1.2s"
@@ -262,35 +230,27 @@ def _ends(window: str | None, begin_us: int) -> tuple[int | None, int | None]:
 
 
 def _biases(given: list[str]) -> dict[int, float]:
-    from eventspec.core import BadInput
-
     found: dict[int, float] = {}
     for pair in given:
         token, _, bias = pair.partition("=")
         try:
-            place = int(token)
-            if place in found:
-                raise BadInput(f"--logit-bias names id {place} twice: give it once")
-            found[place] = float(bias)
+            place, value = int(token), float(bias)
         except ValueError:
             raise BadInput(f"--logit-bias {pair} cannot be read: give ID=VALUE, such as 473=-2.5") from None
+        if place in found:
+            raise BadInput(f"--logit-bias names id {place} twice: give it once")
+        found[place] = value
     return found
 
 
-def _constraint(pair: LoadedPair, schema: Path | None, pattern: str | None) -> Constraint | None:
-    from eventspec.core import BadInput
-
+def _constraint(pair: Pair, schema: Path | None, pattern: str | None) -> Constraint | None:
     if schema is not None and pattern is not None:
         raise BadInput("--json-schema and --regex exclude each other: give one of them")
-    if pattern is not None:
-        return pair.regex(pattern)
     if schema is None:
-        return None
+        return None if pattern is None else pair.regex(pattern)
     try:
-        text = schema.read_text("utf-8")
+        return pair.json_schema(schema.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{schema} cannot be read ({error}): give a file with a JSON schema") from None
-    try:
-        return pair.json_schema(text)
     except BadInput as error:
         raise BadInput(f"{schema}: {error}") from None

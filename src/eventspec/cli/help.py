@@ -31,7 +31,6 @@ class Command(TyperCommand):
     """Lists many options by their groups, few as they come."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options with their help."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], **{group: [] for group in GROUPS}}
         params: list[Any] = self.get_params(ctx)
         many = len(params) >= MANY
@@ -41,18 +40,18 @@ class Command(TyperCommand):
                 param.show_default = False
             if (record := param.get_help_record(ctx)) is None:
                 continue
-            names, says = record[0].replace("<list[str]>", "<str>"), record[1]
+            names, words = record[0].replace("<list[str]>", "<str>"), record[1]
             if switch:
                 names = names.partition(" / ")[0]  # --no-x is what happens without it
             group = "Arguments" if param.param_type_name == "argument" else "Options"
-            groups[GROUP_OF.get(param.name, group) if many and group == "Options" else group].append((names, says))
+            groups[GROUP_OF.get(param.name, group) if many and group == "Options" else group].append((names, words))
         for title, rows in ((title, rows) for title, rows in groups.items() if rows):
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=26)
 
 
 class App(typer.Typer):
-    """A group of commands with such pages."""
+    """A group of commands with these pages."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(rich_markup_mode=None, cls=TyperGroup, **settings)

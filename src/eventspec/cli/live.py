@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli import options
 from eventspec.cli.bars import waiting
-from eventspec.cli.events import Order, Sensor
-from eventspec.cli.paths import given_path
+from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
     from eventspec.ask import Live, LiveAnswer
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 
 
 def live(
-    recording: Annotated[
-        Path, typer.Option(parser=given_path, help="Event file with frames, DSEC or native folder; or example:street.")
-    ],
+    recording: Annotated[Path, options.path("Event file with frames, DSEC or native folder; or example:street.")],
     prompt: Annotated[str, typer.Option(help="The question.")],
-    pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
-    method: Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")] = "auto",
+    pair: options.Pair = "embedded",
+    method: options.Method = "auto",
     seconds: Annotated[float, typer.Option(help="How long to replay; a recording that is shorter is repeated.")] = 10.0,
     every: Annotated[float, typer.Option(help="Seconds from one question to the next.")] = 1.0,
     windows: Annotated[str, typer.Option(help="sliding, growing or triggered (by a burst of events).")] = "sliding",
@@ -36,51 +34,41 @@ def live(
         float, typer.Option(help="LOSSY: a frame with fewer events a pixel since the last encoded one takes its features.")
     ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
-    sensor: Sensor = None,
-    monotonic: Order = "raise",
-    device_plan: Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")] = "auto",
+    max_new_tokens: options.MaxNewTokens = 256,
+    sensor: options.Sensor = None,
+    monotonic: options.Order = "raise",
+    device_plan: options.DevicePlan = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
     with waiting("loading the models"):
         from eventspec.ask.generation import check_question
         from eventspec.ask.replay import Replay
-        from eventspec.core import BadInput
-        from eventspec.events.formats import parse_sensor_size
         from eventspec.pairs import check_method, load_pair
-        from eventspec.recordings import Recording
 
         check_method(method)
         if not (0 < seconds < math.inf and 0 < every < math.inf):
             raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
         check_question(prompt)
-        size = parse_sensor_size(sensor) if sensor is not None else None
-        opened = Recording.open(recording, size, monotonic)
+        opened = options.open_recording(recording, sensor, monotonic)
         loaded = load_pair(pair, device_plan)
-    policy: dict[str, Any] = {
-        "windows": windows,
-        "window_us": window_us,
-        "hop_us": hop_us,
-        "share": share,
-        "reuse_below": reuse_below,
-    }
-    with loaded.live(method, **policy) as stream:
+    policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
+    with loaded.live(method, windows=windows, **policy) as stream:
         if standing:
             stream.standing(prompt, max_new_tokens=max_new_tokens)
         replay = Replay(stream, opened, seconds)
-        answers = asked(stream, replay, prompt, every, max_new_tokens, as_json)
+        answers = ask_repeatedly(stream, replay, prompt, every, max_new_tokens, quiet=as_json)
         found = report(stream, replay, answers, prompt)
     found["notes"] = [*opened.notes, *replay.notes, *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
-        typer.echo(json.dumps(found))
+        options.print_found(found, True)
     else:
         show(found)
 
 
-def asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, quiet: bool) -> list[LiveAnswer]:
-    """Ask while the replay runs, from the first window that is ready; once behind it if it was too short for that."""
+def ask_repeatedly(stream: Live, replay: Replay, prompt: str, every: float, most: int, quiet: bool) -> list[LiveAnswer]:
+    """Ask while the replay runs, from the first window that is ready; once after it if it was too short for that."""
     found: list[LiveAnswer] = []
     replay.start()
     try:
@@ -97,7 +85,6 @@ def asked(stream: Live, replay: Replay, prompt: str, every: float, most: int, qu
 
 
 def _answered(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool) -> LiveAnswer:
-    """One answer, printed unless it should be `quiet`."""
     answer = stream.ask(prompt, max_new_tokens=most)
     if not quiet:
         window, start = replay.on_recording(answer.window), replay.recording.span.start_us
@@ -108,18 +95,12 @@ def _answered(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool)
 
 def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str) -> dict[str, Any]:
     """What came, what was dropped, how long answers took."""
-    counts, seen = stream.counts, [replay.on_recording(answer.window) for answer in answers]
+    counts, seen = asdict(stream.counts), [replay.on_recording(answer.window) for answer in answers]
     return {
         "lossless": all(answer.result.lossless for answer in answers),
-        "frames": {
-            "arrived": counts.frames,
-            "encoded": counts.encoded,
-            "reused": counts.reused,
-            "dropped": counts.dropped,
-            "lost": counts.lost,
-        },
-        "events": {"arrived": counts.packets, "dropped": counts.dropped_packets},
-        "windows_read": counts.windows,
+        "frames": {"arrived": counts["frames"], **{name: counts[name] for name in ("encoded", "reused", "dropped", "lost")}},
+        "events": {"arrived": counts["packets"], "dropped": counts["dropped_packets"]},
+        "windows_read": counts["windows"],
         "latency_ms": {
             "provisional": _spread([_since(answer, "first_provisional") for answer in answers]),
             "committed": _spread([_since(answer, "first_committed") for answer in answers]),
@@ -136,7 +117,7 @@ def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str)
             }
             for answer, window in zip(answers, seen, strict=True)
         ],
-        "notes": counts.notes,
+        "notes": counts["notes"],
     }
 
 
@@ -145,44 +126,39 @@ def _since(answer: LiveAnswer, mark: str) -> float | None:
     marks = answer.result.trace.marks
     if mark not in marks:
         return None
-    if answer.ahead:
-        return 1e3 * answer.seconds
-    return 1e3 * (answer.seconds - marks["end"] + marks[mark])
+    return 1e3 * (answer.seconds if answer.ahead else answer.seconds - marks["end"] + marks[mark])
 
 
 def _spread(values: list[float | None]) -> dict[str, float | int | None]:
     """n, median and 99th percentile (the largest of fewer than 100)."""
     import numpy as np
 
-    known = [value for value in values if value is not None]
-    if not known:
+    if not (known := [value for value in values if value is not None]):
         return {"n": 0, "p50": None, "p99": None}
-    return {
-        "n": len(known),
-        "p50": round(float(np.median(known)), 3),
-        "p99": round(float(np.quantile(known, 0.99, method="higher")), 3),
-    }
+    quantiles = {"p50": np.median(known), "p99": np.quantile(known, 0.99, method="higher")}
+    return {"n": len(known), **{name: round(float(value), 3) for name, value in quantiles.items()}}
+
+
+LATENCIES = {
+    "provisional": "first provisional token",
+    "committed": "first committed token",
+    "answer": "answer",
+}
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print a report for a person."""
-    frames, events, latency = found["frames"], found["events"], found["latency_ms"]
+    frames, events = found["frames"], found["events"]
     typer.echo(f"{frames['arrived']} frames came, {frames['encoded']} were encoded before a question;")
-    typer.echo(f"{frames['dropped']} were not, because others came too soon behind them")
+    typer.echo(f"{frames['dropped']} were not, because others came too soon after them")
     if frames["reused"]:
         typer.echo(f"{frames['reused']} were not, because hardly an event came since another (LOSSY)")
     if frames["lost"]:
         typer.echo(f"{frames['lost']} were lost: more bytes were held than may be")
     typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
     typer.echo(f"{found['windows_read']} windows were read before a question; {len(found['answers'])} answers:")
-    for name, label in (
-        ("provisional", "first provisional token"),
-        ("committed", "first committed token"),
-        ("answer", "answer"),
-    ):
-        if latency[name]["n"]:
-            values = latency[name]
+    for name, label in LATENCIES.items():
+        values = found["latency_ms"][name]
+        if values["n"]:
             worst = "p99" if values["n"] >= 100 else "max"
             typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   {worst} {values['p99']:7.1f} ms   (n = {values['n']})")
-    for note in found["notes"]:
-        typer.echo(f"note: {note}", err=True)
+    options.print_notes(found["notes"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -18,26 +23,22 @@ WRITABLE = "a folder's name without suffix, .npz, .h5 (DSEC layout), .aedat4 or 
 FILE_SUFFIX = re.compile(r"\.[a-z][a-z0-9]*")
 
 
-def kind_of(out: Path, asked: Kind | None = None) -> Kind:
-    """The kind of output that a name asks for, or that was `asked` for; BadInput for the suffix of a file that is not written,
-    and where the two contradict each other."""
-    from eventspec.core import BadInput
-
+def kind_of(out: Path, chosen: Kind | None = None) -> Kind:
+    """The kind of output that was chosen, or that the name has; BadInput for the suffix of a file that is not written, and
+    where the two contradict each other."""
     suffix = out.suffix.lower()
     named = KINDS.get(suffix)
-    if asked is not None:
-        if named not in (None, asked):
-            raise BadInput(f"{out}: {suffix} is {named}, and --to says {asked}: leave --to out, or choose another name")
-        return asked
+    if chosen is not None:
+        if named not in (None, chosen):
+            raise BadInput(f"{out}: {suffix} is {named}, and --to says {chosen}: leave --to out, or choose another name")
+        return chosen
     if named is None and FILE_SUFFIX.fullmatch(suffix):
         raise BadInput(f"{out}: {suffix} files are not written: choose {WRITABLE}")
     return named or "native"
 
 
 def picture_of(out: Path) -> bool:
-    """Whether a name asks for one picture, not for a folder; BadInput for the suffix of another kind of file."""
-    from eventspec.core import BadInput
-
+    """Whether a name is that of one picture, not of a folder; BadInput for the suffix of another kind of file."""
     suffix = out.suffix.lower()
     if suffix != ".png" and FILE_SUFFIX.fullmatch(suffix):
         raise BadInput(f"{out}: {suffix} files are not drawn: choose a folder's name without suffix, or one .png")
@@ -46,42 +47,27 @@ def picture_of(out: Path) -> bool:
 
 def must_be_new(out: Path) -> None:
     """BadInput where something is already."""
-    from eventspec.core import BadInput
-
     if out.exists():
         raise BadInput(f"{out}: exists already: choose another name, or remove it first")
 
 
 def write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str, Any]:
     """Write the recording; what is in it now: keys out, kind, events, frames."""
+    from eventspec.events.formats import aedat4_writer, dsec_h5, npz, text
     from eventspec.recordings import write_native
 
+    events, video, frames = recording.events, recording.video, len(recording.video or ())
     if kind == "native":
         write_native(out, replace(recording, name=out.name), source)
-    else:
-        _write_file(out, kind, recording)
-    frames = len(recording.video or ()) if kind in ("native", "aedat4") else 0
-    return {
-        "out": str(out),
-        "kind": kind,
-        "events": len(recording.events) if recording.events is not None else 0,
-        "frames": frames,
-    }
-
-
-def _write_file(out: Path, kind: Kind, recording: Recording) -> None:
-    from eventspec.core import BadInput
-    from eventspec.events.formats import aedat4_writer, dsec_h5, npz, text
-
-    events, video = recording.events, recording.video
-    if kind == "aedat4" and (events is not None or video is not None):
-        frames = (video.frames, video.times_us) if video is not None else (None, None)
-        whole(out, lambda partial: aedat4_writer.write(partial, events, *frames))
-        return
-    if events is None:
+    elif kind == "aedat4" and (events is not None or video is not None):
+        shown = (video.frames, video.times_us) if video is not None else (None, None)
+        whole(out, lambda partial: aedat4_writer.write(partial, events, *shown))
+    elif events is None:
         raise BadInput(f"{recording.name}: holds no event stream, and {out.name} keeps only events: convert to a native folder")
-    writer = {"npz": npz.write, "csv": text.write}.get(kind, dsec_h5.write)
-    whole(out, lambda partial: writer(partial, events))
+    else:
+        writer, frames = {"npz": npz.write, "csv": text.write}.get(kind, dsec_h5.write), 0
+        whole(out, lambda partial: writer(partial, events))
+    return {"out": str(out), "kind": kind, "events": len(events) if events is not None else 0, "frames": frames}
 
 
 def write_images(out: Path, images: list[Any]) -> None:
@@ -97,13 +83,7 @@ def write_images(out: Path, images: list[Any]) -> None:
 
 
 def whole(out: Path, write: Callable[[Path], object]) -> None:
-    """Call ``write(temporary name)`` beside `out` and rename: nothing half-written is left behind."""
-    import contextlib
-    import os
-    import shutil
-
-    from eventspec.core import BadInput
-
+    """Call ``write(temporary name)`` beside `out` and rename: nothing half-written is left."""
     partial = out.parent / f".{out.name}.partial-{os.getpid()}"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

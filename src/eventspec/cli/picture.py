@@ -1,6 +1,6 @@
-"""README's moving picture: what both cameras saw, the answer as it grew, and when each model worked.
+"""The moving picture of README and of the demo's page: what both cameras saw, the answer as it grew, when each model worked.
 
-An SVG that moves by CSS alone, light and dark; for readers who ask for less motion it shows its last moment.
+An SVG that moves by CSS alone, light and dark; a reader whose system asks for less motion sees its last moment.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eventspec.cli import options
 from eventspec.cli.bars import waiting
-from eventspec.cli.paths import given_path
 from eventspec.cli.show import grown, joined, record
+from eventspec.trace.timeline import COLOURS, LANES
 
 if TYPE_CHECKING:
+    from eventspec.ask import Generation
     from eventspec.core import Trace
-    from eventspec.pairs import Pair
     from eventspec.recordings import Recording
 
 QUESTION = "Describe the scene."
@@ -29,7 +30,6 @@ LASTS, REST = 9.0, 3.0
 """Seconds that the slowed-down answers take, and that the last moment stays."""
 LEFT, WIDE, LINE = 250, 560, 62
 """Where the strips begin, how wide they are, and characters in a line of text."""
-COLOURS = {"vision": "#4c78a8", "prefill": "#9ecae9", "draft": "#f58518", "verify": "#54a24b", "decode": "#b8b8b8"}
 STYLE = """
 text { font: 14px system-ui, sans-serif; fill: #1c1f24 } .soft { fill: #5a6270; font-size: 12px } .bold { font-weight: 600 }
 .guess { fill: #9a5b00; text-decoration: underline } .paper { fill: #ffffff } .box { fill: #f3f4f6; stroke: #c9ced6 }
@@ -38,12 +38,13 @@ text { font: 14px system-ui, sans-serif; fill: #1c1f24 } .soft { fill: #5a6270; 
   text { fill: #e8eaed } .soft { fill: #a9b1bd } .guess { fill: #ffd479 } .paper { fill: #14171b }
   .box { fill: #1f242b; stroke: #434b57 }
 }
+@media (prefers-reduced-motion: reduce) { * { animation: none !important } }
 """
 
 
 @dataclass(frozen=True)
 class Strip:
-    """One method: its heading, (seconds, committed text, provisional text) as its reader saw them, and what its models did."""
+    """One method: its heading, (seconds, committed text, provisional text) after every update, and what its models did."""
 
     heading: str
     growth: list[tuple[float, str, str]]
@@ -51,36 +52,35 @@ class Strip:
 
 
 def picture(
-    out: Annotated[Path, typer.Option(parser=given_path, help="The SVG file.")] = Path("docs/figures/answer.svg"),
-    pair: Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")] = "embedded",
-    example: Annotated[str, typer.Option("--recording", help="A recording with events and frames.")] = "example:street",
+    out: Annotated[Path, options.path("The SVG file.")] = Path("docs/figures/answer.svg"),
+    pair: options.Pair = "embedded",
+    recording: Annotated[str, typer.Option(help="A recording with events and frames.")] = "example:street",
 ) -> None:
     """Draw README's moving picture from one run of plain decoding and one of cross-modal on this machine."""
     with waiting("answering"):
+        from eventspec.ask import generation
         from eventspec.files import check_writable, write_text
         from eventspec.pairs import load_pair, warm_up
         from eventspec.recordings import Recording
 
         check_writable(out)
-        models, recording = warm_up(load_pair(pair, "two", fit=False)), Recording.open(example)
+        models, opened = warm_up(load_pair(pair, "two", fit=False)), Recording.open(recording)
         titles = {"autoregressive": "the video model alone", "cross-modal": "with a draft from the event camera"}
-        strips = [answered(models, recording, method, title) for method, title in titles.items()]
+        for method in titles:
+            generation(models, opened, QUESTION, method).result()  # warms it up
+        strips = [answered(generation(models, opened, QUESTION, method), title) for method, title in titles.items()]
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, drawn(strips, recording))
+        write_text(out, drawn(strips, opened, QUESTION))
 
 
-def answered(pair: Pair, recording: Recording, method: str, title: str) -> Strip:
-    """The second run of a method: the first one warms it up."""
-    from eventspec.ask import generation
-
-    generation(pair, recording, QUESTION, method).result()
-    asking = generation(pair, recording, QUESTION, method)
-    growth = grown(joined(record(asking)), pair.vocabulary.decode)
+def answered(asking: Generation, title: str) -> Strip:
+    """Run a question, and keep how the answer grew."""
+    growth = grown(joined(record(asking)), asking.pair.tokens.vocabulary.decode)
     return Strip(f"{title}: {1e3 * asking.trace.marks['end']:.0f} ms", growth, asking.trace)
 
 
-def drawn(strips: list[Strip], recording: Recording) -> str:
-    """The whole SVG."""
+def drawn(strips: list[Strip], recording: Recording, question: str) -> str:
+    """The whole SVG, of two methods."""
     from eventspec.events.pictures import pictures
 
     longest = max(found.trace.marks["end"] for found in strips)
@@ -88,24 +88,22 @@ def drawn(strips: list[Strip], recording: Recording) -> str:
     made = [_strip(number, found, scale, slower) for number, found in enumerate(strips)]
     across = f"{100 * LASTS / (LASTS + REST):.2f}%, 100% {{ transform: translateX({1e3 * longest * scale:.1f}px) }}"
     moving = f"@keyframes now {{ {across} }} .now {{ animation: now {LASTS + REST:.2f}s linear infinite }}"
-    still = "@media (prefers-reduced-motion: reduce) { * { animation: none !important } }"
     assert recording.video is not None and recording.events is not None
     frame = recording.video.frames[[len(recording.video.times_us) // 2]][0]
     events = pictures(recording.events, n=5).images[2]
     seen = _embedded(frame, 34, "video camera") + _embedded(events, 284, "event camera")
+    stages = [stage for stage in COLOURS if any(span.stage == stage for found in strips for span in found.trace.spans)]
     legend = "".join(
-        f'<rect x="{LEFT + 92 * n}" y="392" width="12" height="12" fill="{colour}"/>'
-        + _text(LEFT + 17 + 92 * n, 403, name, "soft")
-        for n, (name, colour) in enumerate(COLOURS.items())
+        f'<rect x="{LEFT + 92 * n}" y="392" width="12" height="12" fill="{COLOURS[stage]}"/>'
+        + _text(LEFT + 17 + 92 * n, 403, stage, "soft")
+        for n, stage in enumerate(stages)
     )
-    notes = f"One run, {slower:.0f} times slower than it happened. Both answers are the same, token by token."
-    notes = _text(LEFT, 432, notes, "soft")
+    notes = _text(LEFT, 432, f"One run, {slower:.0f} times slower than it happened. Both answers are the same.", "soft")
     notes += _text(LEFT, 450, "Underlined: drafted, not verified yet; it may change.", "soft")
-    about = "the answer of the video model alone and with drafts from the event camera, growing"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 830 530" role="img" aria-label="{about}">'
-        f"<style>{STYLE}{''.join(style for _, style in made)}{moving} {still}</style>"
-        f'<rect width="830" height="530" class="paper"/>{_text(10, 22, QUESTION, "bold")}'
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 830 530" role="img" aria-label="both cameras, and the answer '
+        f'growing with drafts and without"><style>{STYLE}{"".join(style for _, style in made)}{moving}</style>'
+        f'<rect width="830" height="530" class="paper"/>{_text(10, 22, question, "bold")}'
         f'<line x1="{LEFT}" x2="{LEFT}" y1="136" y2="370" class="now"/>{seen}{"".join(part for part, _ in made)}'
         f"{legend}{notes}</svg>\n"
     )
@@ -115,15 +113,15 @@ def _text(x: int, y: int, words: str, kind: str) -> str:
     return f'<text x="{x}" y="{y}" class="{kind}">{html.escape(words)}</text>'
 
 
-def _embedded(image: Any, y: int, says: str) -> str:
-    """A picture uint8 [H, W, 3] in the left column, and what it shows."""
+def _embedded(image: Any, y: int, words: str) -> str:
+    """A picture uint8 [H, W, 3 or 1] or [H, W] in the left column, and what it shows."""
     from PIL import Image
 
     held = io.BytesIO()
-    Image.fromarray(image).quantize(64).save(held, "PNG", optimize=True)
+    Image.fromarray(image.squeeze()).quantize(64).save(held, "PNG", optimize=True)
     data = base64.b64encode(held.getvalue()).decode()
     place = f'x="10" y="{y}" width="220" height="220" image-rendering="pixelated"'
-    return f'<image {place} href="data:image/png;base64,{data}"/>{_text(10, y + 236, says, "soft")}'
+    return f'<image {place} href="data:image/png;base64,{data}"/>{_text(10, y + 236, words, "soft")}'
 
 
 def _strip(number: int, found: Strip, scale: float, slower: float) -> tuple[str, str]:
@@ -135,15 +133,14 @@ def _strip(number: int, found: Strip, scale: float, slower: float) -> tuple[str,
     for step, ((at, sure, guess), end) in enumerate(zip(found.growth, [*ends, None], strict=True)):
         style += _shown_between(f"s{number}_{step}", slower * at, end)
         parts.append(f'<g class="s{number}_{step}">{_lines(sure, guess, LEFT + 10, top + 42)}</g>')
-    for row, lane in enumerate(("target", "drafter")):
+    for row, lane in enumerate(LANES):
         spans = [span for span in found.trace.spans if span.lane == lane]
         if spans:
-            end, height = LEFT + WIDE, top + 100 + 18 * (row + 1)
-            parts.append(f'<text x="{end}" y="{height}" class="soft" text-anchor="end">{lane}</text>')
+            parts.append(f'<text x="{LEFT + WIDE}" y="{top + 118 + 18 * row}" class="soft" text-anchor="end">{lane}</text>')
         for span in spans:
             x, width = LEFT + 1e3 * span.start * scale, max(0.5, 1e3 * (span.end - span.start) * scale)
             place = f'x="{x:.1f}" y="{top + 108 + 18 * row}" width="{width:.1f}" height="13"'
-            parts.append(f'<rect {place} fill="{COLOURS.get(span.stage, "#f2b880")}"/>')
+            parts.append(f'<rect {place} fill="{COLOURS[span.stage]}"/>')
     return "".join(parts), style
 
 

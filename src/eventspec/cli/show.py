@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,15 +19,14 @@ Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass
-class Page:
-    """What a reader sees: committed ids, provisional ids, and those that were just withdrawn."""
+class Shown:
+    """Committed ids, provisional ids, and those that were just withdrawn."""
 
-    committed: list[int]
-    provisional: list[int]
-    retracted: list[int]
+    committed: list[int] = field(default_factory=list)
+    provisional: list[int] = field(default_factory=list)
+    retracted: list[int] = field(default_factory=list)
 
     def take(self, update: Update) -> None:
-        """Apply one update."""
         from eventspec.core import Committed, Provisional, Retracted
 
         if isinstance(update, Provisional):
@@ -73,8 +72,8 @@ def joined(updates: Iterable[tuple[float, Update]]) -> list[tuple[float, Update]
 
 
 def grown(updates: Iterable[tuple[float, Update]], decode: Decode) -> list[tuple[float, str, str]]:
-    """(seconds, committed text, provisional text) behind every update."""
-    page, found = Page([], [], []), []
+    """(seconds, committed text, provisional text) after every update."""
+    page, found = Shown(), []
     for at, update in updates:
         page.take(update)
         committed = decode(page.committed)
@@ -85,7 +84,7 @@ def grown(updates: Iterable[tuple[float, Update]], decode: Decode) -> list[tuple
 def in_short(result: Result) -> str:
     """Who drafted an answer, and how long it took, for a line below it."""
     first, end = (1e3 * result.trace.marks[name] for name in ("first_committed", "end"))
-    how = f"method {result.chosen}, {'verified by nobody' if result.trace.skipped else f'tau {result.trace.tau:.2f}'}"
+    how = f"method {result.chosen}, {'not verified' if result.trace.skipped else f'tau {result.trace.tau:.2f}'}"
     return f"({len(result.token_ids)} tokens, the first after {first:.1f} ms, all after {end:.1f} ms; {how})"
 
 
@@ -105,7 +104,7 @@ def replay(console: Console, updates: Iterable[tuple[float, Update]], decode: De
     if console.is_terminal:
         _animate(console, updates, decode, slower)
         return
-    page = Page([], [], [])
+    page = Shown()
     for at, update in updates:
         before = len(page.committed), len(page.provisional)
         page.take(update)
@@ -121,7 +120,7 @@ def replay(console: Console, updates: Iterable[tuple[float, Update]], decode: De
 
 
 def _tail(decode: Decode, before: list[int], ids: list[int]) -> str:
-    """The text of `ids` behind `before`, with an ellipsis where it goes on in the middle of a word."""
+    """The text of `ids` after `before`, with an ellipsis where it goes on in the middle of a word."""
     known = decode(before)
     more = decode([*before, *ids])[len(known) :]
     return f"{'…' if known[-1:].isalnum() and more[:1].isalnum() else ''}{more.strip()}"
@@ -130,7 +129,7 @@ def _tail(decode: Decode, before: list[int], ids: list[int]) -> str:
 def _animate(console: Console, updates: Iterable[tuple[float, Update]], decode: Decode, slower: float) -> None:
     from rich.live import Live
 
-    page = Page([], [], [])
+    page = Shown()
     began = time.monotonic()
     with Live(page.text(decode), console=console, refresh_per_second=30) as live:
         for at, update in updates:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from eventspec.errors import BadInput
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,7 +20,6 @@ COLUMNS = 5
 SMALL, LARGE = 480, 2000  # width in pixels: that a small sensor's panel may well have, and of a row of large ones, roughly
 LEAST = 1120  # width of the page that the legend needs
 MARGIN, GAP, HEAD, LINE, AXIS = 24, 16, 74, 20, 150
-DPI = 100
 RED, BLUE = "#ff0000", "#0000ff"
 WORDS = {
     "red-blue": "colour of the last event at each pixel",
@@ -40,10 +41,8 @@ class Slice:
 
 def draw(recording: Recording, origin_us: int, representation: Representation, windows: int, path: Path) -> None:
     """Write the picture as PNG. Times are counted from `origin_us`; BadInput for more than `MOST` windows."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from PIL import Image
 
-    from eventspec.core import BadInput
     from eventspec.events.pictures import coarser, pictures
 
     events = recording.events
@@ -60,18 +59,14 @@ def draw(recording: Recording, origin_us: int, representation: Representation, w
     if any(part.frame is not None for part in slices) and recording.video is not None:
         frame_height = round(width * recording.video.height / recording.video.width)
     row = LINE + height + (frame_height and frame_height + LINE) + GAP
-    rows = -(-windows // columns)
-    size = max(LEAST, 2 * MARGIN + columns * width + (columns - 1) * GAP), HEAD + rows * row + AXIS
-    figure = Figure(figsize=(size[0] / DPI, size[1] / DPI), dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)  # measures the words
+    size = max(LEAST, 2 * MARGIN + columns * width + (columns - 1) * GAP), HEAD + -(-windows // columns) * row + AXIS
     lasts = max((part.end_us for part in slices), default=0) - min((part.start_us for part in slices if part.events), default=0)
-    page = _Page(figure, size, digits_of(max(lasts // windows, 1)))
+    page = _Page(Image.new("RGB", size, "white"), digits_of(max(lasts // windows, 1)), origin_us)
     for index, (part, image) in enumerate(zip(slices, images, strict=True)):
-        left, top = MARGIN + index % columns * (width + GAP), HEAD + index // columns * row
-        page.panel(index, part, image, (left, top), frame_height, origin_us)
+        page.panel(index, part, image, (MARGIN + index % columns * (width + GAP), HEAD + index // columns * row), frame_height)
     page.head(recording, representation, drawn, step)
-    page.rate(events, slices, origin_us)
-    figure.savefig(path, format="png")
+    page.picture(rate(events, slices, origin_us, (size[0] - 2 * MARGIN, AXIS)), MARGIN, size[1] - AXIS, framed=False)
+    page.image.save(path, format="PNG")
 
 
 def scale_of(width: int, columns: int) -> tuple[int, int]:
@@ -94,112 +89,100 @@ def slices_of(events: EventStream, video: VideoClip | None, windows: int) -> lis
             found.append(Slice(0, 0, 0))
             continue
         start, end = int(times.min()), int(times.max())
-        place = None if video is None or not len(video) else int(np.abs(video.times_us - (start + end) // 2).argmin())
-        if video is None or place is None:
-            found.append(Slice(start, end, last - first))
-        else:
-            found.append(Slice(start, end, last - first, video.frames[place], int(video.times_us[place])))
+        shown: tuple[Any, ...] = ()
+        if video is not None and len(video):
+            place = int(np.abs(video.times_us - (start + end) // 2).argmin())
+            shown = video.frames[place], int(video.times_us[place])
+        found.append(Slice(start, end, last - first, *shown))
     return found
 
 
 class _Page:
-    """A figure whose places are pixels from its top left corner."""
+    """An image, and words and pictures at places in pixels from its top left corner."""
 
-    def __init__(self, figure: Any, size: tuple[int, int], digits: int) -> None:
-        self._figure, self._size, self._digits = figure, size, digits
+    def __init__(self, image: Any, digits: int, origin_us: int) -> None:
+        from PIL import ImageDraw
 
-    def _text(self, left: float, top: float, words: str, **style: Any) -> float:
+        self.image, self._on, self._digits, self._origin_us = image, ImageDraw.Draw(image), digits, origin_us
+
+    def text(self, left: float, middle: float, words: str, size: int = 13, colour: str = "#000000") -> float:
         """Words around a height; where they end."""
-        width, height = self._size
-        made = self._figure.text(left / width, 1 - top / height, words, va="center", **{"fontsize": 9, **style})
-        return float(made.get_window_extent().x1)
+        from PIL import ImageFont
 
-    def _axes(self, left: float, top: float, width: float, height: float) -> Any:
-        whole_width, whole_height = self._size
-        return self._figure.add_axes(
-            (left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height)
-        )
+        font = ImageFont.load_default(size)
+        self._on.text((left, middle), words, colour, font, anchor="lm")
+        return left + self._on.textlength(words, font)
 
-    def _picture(self, image: Any, left: int, top: int) -> None:
+    def picture(self, image: Any, left: int, top: int, framed: bool = True) -> None:
         """Pixel for pixel, in a thin frame: white is a colour here."""
-        import numpy as np
+        from PIL import Image
 
         height, width = image.shape[:2]
-        framed = np.full((height + 2, width + 2, 3), 136, np.uint8)
-        framed[1:-1, 1:-1] = image
-        self._figure.figimage(framed, left - 1, self._size[1] - top - height - 1, origin="upper")
+        if framed:
+            self._on.rectangle((left - 1, top - 1, left + width, top + height), outline="#888888")
+        self.image.paste(Image.fromarray(image), (left, top))
 
-    def panel(self, index: int, part: Slice, image: Any, corner: tuple[int, int], frame_height: int, origin_us: int) -> None:
+    def _seconds(self, time_us: int) -> str:
+        return f"{(time_us - self._origin_us) / 1e6:.{self._digits}f}"
+
+    def panel(self, index: int, part: Slice, image: Any, corner: tuple[int, int], frame_height: int) -> None:
         """One slice: its number, times and count, its events, and its frame below."""
-        left, top = corner
-        height, width = image.shape[:2]
-        self._text(left, top + LINE / 2, str(index + 1), weight="bold")
-        begins, ends = ((time - origin_us) / 1e6 for time in (part.start_us, part.end_us))
-        caption = (
-            f"{begins:.{self._digits}f} to {ends:.{self._digits}f} s, {part.events:,} events" if part.events else "no events"
-        )
-        self._text(left + 16, top + LINE / 2, caption)
-        self._picture(image, left, top + LINE)
-        if part.frame is None or not frame_height or part.frame_us is None:
-            return
-        at = (part.frame_us - origin_us) / 1e6
-        self._text(left + 16, top + 1.5 * LINE + height + 1, f"frame at {at:.{self._digits}f} s", color="#444444")
-        self._picture(fitted(part.frame, width, frame_height), left, top + 2 * LINE + height)
+        (left, top), (height, width) = corner, image.shape[:2]
+        times = f"{self._seconds(part.start_us)} to {self._seconds(part.end_us)} s, {part.events:,} events"
+        self.text(left, top + LINE / 2, f"{index + 1}   {times if part.events else 'no events'}")
+        self.picture(image, left, top + LINE)
+        if part.frame is not None and part.frame_us is not None and frame_height:
+            words = f"frame at {self._seconds(part.frame_us)} s"
+            self.text(left + 16, top + 1.5 * LINE + height + 1, words, colour="#444444")
+            self.picture(fitted(part.frame, width, frame_height), left, top + 2 * LINE + height)
 
     def head(self, recording: Recording, representation: Representation, drawn: Pictures, step: int) -> None:
         """Name and size of the recording, what is drawn, and the legend of its colours."""
+        import numpy as np
+
         events = recording.events
         assert events is not None
         coarse = f", {step}x{step} pixels drawn as one" if step > 1 else ""
-        left = self._text(MARGIN, 20, recording.name, fontsize=12, weight="bold")
-        self._text(left + 14, 21, f"{events.width}x{events.height}, {len(events):,} events{coarse}")
-        left = self._text(MARGIN, 46, WORDS[representation]) + 24
+        left = self.text(MARGIN, 20, recording.name, 17)
+        self.text(left + 14, 21, f"{events.width}x{events.height}, {len(events):,} events{coarse}")
+        left = self.text(MARGIN, 46, WORDS[representation]) + 24
+        patches = [("#000000", "both")]
         if drawn.full is None:
-            for colour, words in ((BLUE, "OFF, darker"), (RED, "ON, brighter"), ("#ffffff", "no event")):
-                left = self._patch(left, colour, words)
-            return
-        for colour, words in ((BLUE, "OFF, darker"), (RED, "ON, brighter")):
-            left = self._ramp(left, colour, words, *ends_of(representation, drawn.full))
-        self._patch(left, "#000000", "both")
+            patches = [(BLUE, "OFF, darker"), (RED, "ON, brighter"), ("#ffffff", "no event")]
+        else:
+            none, full = ends_of(representation, drawn.full)
+            for channels, words in (((0, 1), "OFF, darker"), ((1, 2), "ON, brighter")):
+                left = self.text(left, 46, f"{words}:  {none}") + 6
+                ramp = np.full((12, 70, 3), 255, np.uint8)
+                ramp[..., channels] = np.linspace(255, 0, 70).astype(np.uint8)[:, None]
+                self.picture(ramp, int(left), 40)
+                left = self.text(left + 76, 46, full) + 24
+        for colour, words in patches:
+            self._on.rectangle((left, 40, left + 12, 52), colour, "#888888")
+            left = self.text(left + 18, 46, words) + 20
 
-    def _patch(self, left: float, colour: str, words: str) -> float:
-        """A square of a colour and what it means; where the next one may begin."""
-        axes = self._axes(left, 40, 12, 12)
-        axes.set_facecolor(colour)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        return self._text(left + 18, 46, words) + 20
 
-    def _ramp(self, left: float, colour: str, words: str, none: str, full: str) -> float:
-        """Shades from white to a colour, and what both ends mean; where the next one may begin."""
-        import numpy as np
-        from matplotlib.colors import LinearSegmentedColormap
+def rate(events: EventStream, slices: list[Slice], origin_us: int, size: tuple[int, int]) -> Any:
+    """The time axis as uint8 [H, W, 3]: events a second, the slices and the frames in them."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-        left = self._text(left, 46, f"{words}:  {none}") + 6
-        axes = self._axes(left, 40, 70, 12)
-        axes.imshow(np.linspace(0, 1, 64)[None], aspect="auto", cmap=LinearSegmentedColormap.from_list("", ["white", colour]))
-        axes.set_xticks([])
-        axes.set_yticks([])
-        return self._text(left + 76, 46, full) + 24
-
-    def rate(self, events: EventStream, slices: list[Slice], origin_us: int) -> None:
-        """The time axis: events a second, the slices and the frames in them."""
-        import numpy as np
-
-        width, height = self._size
-        axes = self._axes(MARGIN + 46, height - AXIS + 14, width - 2 * MARGIN - 52, AXIS - 62)
-        span = events.span
-        if span is None:
-            axes.set_axis_off()
-            return
+    figure = Figure(figsize=(size[0] / 100, size[1] / 100), dpi=100, facecolor="white")
+    canvas: Any = FigureCanvasAgg(figure)
+    axes, span = figure.add_axes((46 / size[0], 0.32, 1 - 58 / size[0], 0.58)), events.span
+    if span is None:
+        axes.set_axis_off()
+    else:
         bins = np.linspace(span.start_us, max(span.end_us, span.start_us + 2), min(300, max(20, len(events) // 50)) + 1)
         seconds = (bins - origin_us) / 1e6
-        each = seconds[1] - seconds[0]
         below = np.zeros(len(bins) - 1)
         for sign, colour in ((0, BLUE), (1, RED)):
-            counts = sum(np.histogram(block.t[block.p == sign], bins)[0] for block in events.blocks()) / each
-            axes.stairs(below + counts, seconds, baseline=below, fill=True, color=colour, alpha=0.65, linewidth=0)
-            below = below + counts
+            counts = sum(np.histogram(block.t[block.p == sign], bins)[0] for block in events.blocks())
+            above = below + counts / (seconds[1] - seconds[0])
+            axes.stairs(above, seconds, baseline=below, fill=True, color=colour, alpha=0.65, linewidth=0)
+            below = above
         top = float(below.max()) or 1.0
         for index, part in enumerate(part for part in slices if part.events):
             begins, ends = ((time - origin_us) / 1e6 for time in (part.start_us, part.end_us))
@@ -209,25 +192,20 @@ class _Page:
                 axes.plot([(part.frame_us - origin_us) / 1e6], [0], "^", color="#222222", ms=6, clip_on=False, zorder=5)
         axes.set_xlim(seconds[0], seconds[-1])
         axes.set_ylim(0, top * 1.25)
-        self._ticks(axes, any(part.frame_us is not None for part in slices))
-
-    def _ticks(self, axes: Any, framed: bool) -> None:
-        from matplotlib.ticker import EngFormatter, MaxNLocator
-
         axes.yaxis.set_major_locator(MaxNLocator(3))
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
         axes.ticklabel_format(axis="x", useOffset=False)
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylabel("events/s", fontsize=8)
-        marks = "; triangles: the frames shown" if framed else ""
-        axes.set_xlabel(
-            f"seconds from the recording's beginning; blue OFF, red ON, shades and numbers: the slices{marks}", fontsize=8
-        )
+        marks = "; triangles: the frames shown" if any(part.frame_us is not None for part in slices) else ""
+        words = f"seconds from the recording's beginning; blue OFF, red ON, shades and numbers: the slices{marks}"
+        axes.set_xlabel(words, fontsize=8)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def ends_of(representation: str, full: float) -> tuple[str, str]:
-    """What white and full colour stand for."""
     if representation == "count":
         return "0", f"{full:.0f} or more" if full > 1 else "1"
     return f"{milliseconds(3 * full)} and older", "latest"
@@ -240,7 +218,7 @@ def milliseconds(us: float) -> str:
 
 
 def digits_of(duration_us: int) -> int:
-    """Decimals of seconds that tell the two ends of a duration apart."""
+    """Decimals of seconds in which the two ends of a duration differ."""
     return max(1, min(6, 8 - len(str(duration_us))))
 
 
@@ -249,7 +227,5 @@ def fitted(frame: Any, width: int, height: int) -> Any:
     import numpy as np
     from PIL import Image
 
-    small = frame.shape[1] <= width
-    return np.asarray(
-        Image.fromarray(frame).resize((width, height), Image.Resampling.NEAREST if small else Image.Resampling.BOX)
-    )
+    way = Image.Resampling.NEAREST if frame.shape[1] <= width else Image.Resampling.BOX
+    return np.asarray(Image.fromarray(frame).resize((width, height), way))

@@ -1,19 +1,27 @@
-"""``eventspec train adapter``."""
+"""``eventspec train adapter`` and ``train lora``."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from eventspec.cli import options
 from eventspec.cli.bars import shown
-from eventspec.cli.paths import given_path
-from eventspec.cli.training import check_out, check_preset, failing_once
+from eventspec.cli.training import (
+    AsJson,
+    Out,
+    Resume,
+    agreement,
+    begin,
+    check_one_process,
+    check_preset,
+    failing_once,
+    print_figures,
+    read_figures,
+)
+from eventspec.errors import BadInput
 
-Out = Annotated[Path, typer.Option(parser=given_path, help="Clips, answers, checkpoints, and the finished pair.")]
 Between = Annotated[
     str, typer.Option(help="Between whose event model and target: a bundled pair, or the folder of a pair.toml.")
 ]
@@ -46,8 +54,9 @@ Losses = Annotated[
 Preset = Annotated[
     str, typer.Option(help="cpu (4 min for every kind, after a quarter of an hour of clips and answers), gpu or smoke.")
 ]
-Resume = Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run, or its clips and answers.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the agreement.")]
+LoraPreset = Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")]
+Whose = Annotated[str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")]
+Rank = Annotated[int, typer.Option(help="Of the update of every product of its language model.")]
 
 
 def adapter(
@@ -67,42 +76,51 @@ def adapter(
 
     On several GPUs, or processes, as `train heads`.
     """
-    from eventspec.core import BadInput
-    from eventspec.pairs.pair_file import folder_of
     from eventspec.train import adapters as recipe
-    from eventspec.train.embedded import reexecute_with_allocator
-    from eventspec.train.processes import launched_first, started
+    from eventspec.train.processes import started
 
     (kinds, written), phases = recipe.checked(kind or ["bottleneck"], output), recipe.check_phases(phase or [], free_running)
     if free_running and written != "features":
         raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
     losses = recipe.check_losses(loss or [], written, phases)
     check_preset(preset, recipe.PRESETS)
-    folder_of(pair)
-    if launched_first():
-        check_out(out, resume)
-    reexecute_with_allocator(sys.argv[1:])
+    begin(out, resume, pair)
     stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
     with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
         wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
         folder = recipe.train(pair, preset, wanted, out, report, processes=processes)
     if not processes.first:
         return
-    recorded = json.loads((folder / recipe.FIGURES).read_text())
-    if as_json:
-        typer.echo(json.dumps({"folder": str(folder), **recorded}))
-        return
-    for made in kinds:
-        name = recipe.name_of(made, written)
-        own = recorded["calibration"][name]
-        right = f"{own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer"
-        typer.echo(f"{name:<19} {right}, {own['answers']:.1%} of {own['n_answers']} answers whole")
-        if (why := own.get("not_calibrated")) is not None:
-            typer.echo(f"note: {name} is not calibrated for --method skip-encode: {why}", err=True)
+    figures = read_figures(folder / recipe.FIGURES)
+    made = {name: figures["calibration"][name] for name in (recipe.name_of(one, written) for one in kinds)}
+    if not as_json:
+        failed = {name: own["not_calibrated"] for name, own in made.items() if own.get("not_calibrated") is not None}
+        options.print_notes(f"{name} is not calibrated for --method skip-encode: {why}" for name, why in failed.items())
+    lines = [
+        f"{name:<19} {own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer, "
+        f"{own['answers']:.1%} of {own['n_answers']} answers whole"
+        for name, own in made.items()
+    ]
+    method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
+    use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
     if free_running:
-        typer.echo(f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair")
-        return
-    method = "aligned" if written == "rows" else "event-eagle"
-    names = [recipe.name_of(made, written) for made in kinds]
-    best = max(names, key=lambda name: recorded["calibration"][name]["leading"])
-    typer.echo(f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}")
+        use = f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair"
+    print_figures(folder, figures, as_json, *lines, use)
+
+
+def lora(
+    out: Out, pair: Whose = "nano", rank: Rank = 8, preset: LoraPreset = "cpu", resume: Resume = False, as_json: AsJson = False
+) -> None:
+    """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
+    from eventspec.train import lora as recipe
+
+    check_one_process("low-rank updates are")
+    check_preset(preset, recipe.PRESETS)
+    recipe.check_rank(rank)
+    recipe.check_peft()
+    begin(out, resume, pair)
+    with shown(("render train", "render calibration", recipe.NAME)) as report:
+        folder = recipe.train(pair, preset, rank, out, report)
+    figures = read_figures(folder / recipe.FOLDER / recipe.FIGURES)
+    use = f"the pair with its drafter is in {folder}: --pair {folder} --method cross-modal --drafter {recipe.NAME}"
+    print_figures(folder, figures, as_json, *agreement(figures), use)

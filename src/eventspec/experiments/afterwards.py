@@ -1,4 +1,4 @@
-"""What is found out about answers once all times are taken: it must not warm or cool a cache for the arm that is timed next."""
+"""What is found out after all times are taken, so that it warms or cools no cache for the arm that is timed next."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from eventspec.recordings.qa import Question
 def vision_acceptance(
     arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, answer: list[int]
 ) -> list[int] | None:
-    """[right, all] over the answer's tokens that the blind prior gets wrong: whether the first choice of all who draft in a
-    method, given the target's own tokens before, is the target's token. None for a method that drafts nothing, and for a pair
-    without a prior."""
-    if not _who_drafts(arm.pair.method(arm.method)) or "prior" not in arm.pair.methods:
+    """[right, all] over the answer's tokens that the blind prior gets wrong: whether the first choice of a method's drafters
+    together, given the target's own tokens before, is the target's token. None for a method that drafts nothing, and for a
+    pair without a prior."""
+    if not _drafters(arm.pair.method(arm.method)) or "prior" not in arm.pair.methods:
         return None
     request = ask(arm, recordings, question, sampling).request
     seen, blind = (_first_choices(arm.pair, request, method, answer) for method in (arm.method, "prior"))
@@ -30,17 +30,16 @@ def vision_acceptance(
     return [sum(seen[i] == answer[i] for i in visual), len(visual)]
 
 
-def _who_drafts(method: Method) -> list[Drafter]:
-    """Everybody who drafts at the method's costs, before the prefill's end or behind it, once."""
-    everybody = (*method.drafts.ahead, *method.drafts.later(method.current_policy))
-    return list({id(drafter): drafter for drafter in everybody}.values())
+def _drafters(method: Method) -> list[Drafter]:
+    """Every drafter at the method's costs, before the prefill's end or after it, once."""
+    return list({id(one): one for one in (*method.drafts.ahead, *method.drafts.later(method.current_policy))}.values())
 
 
 @torch.inference_mode()
 def _first_choices(pair: Pair, request: Request, method: str, answer: list[int]) -> list[int | None]:
-    """What a method's drafters together would name first at every position behind the target's own prefix; a drafter that reads
+    """What a method's drafters together would name first at every position after the target's own prefix; a drafter that reads
     the target drafts nothing before the target has spoken."""
-    drafters, one, nothing = _who_drafts(pair.method(method)), Budget(max_nodes=1, max_depth=1), np.empty(0, np.int64)
+    drafters, one, nothing = _drafters(pair.method(method)), Budget(max_nodes=1, max_depth=1), np.empty(0, np.int64)
     reading = next((drafter for drafter in drafters if drafter.needs_target), None)
     target, features = None, None
     if reading is not None:

@@ -46,7 +46,6 @@ class Recordings:
         self._opened: dict[Path, Recording] = {}
 
     def real(self, path: Path) -> Recording:
-        """The recording as it is, opened once."""
         if path not in self._opened:
             self._opened[path] = self._opening(path)
         return self._opened[path]
@@ -65,10 +64,8 @@ class Recordings:
             raise BadInput("shuffled events need at least two recordings")
         other = self.real(self.paths[(place + 1) % len(self.paths)])
         # Another recording's events on this one's clock: both windows begin at their own start.
-        return replace(
-            own,
-            events=None if other.events is None else other.events.shifted(own.span.start_us - other.span.start_us),
-        )
+        shift = own.span.start_us - other.span.start_us
+        return replace(own, events=None if other.events is None else other.events.shifted(shift))
 
 
 def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
@@ -90,27 +87,18 @@ def ready(arm: Arm, recordings: Recordings, question: Question, sampling: Sampli
     return context.generation(question.question, arm.method, sampling, may_be_empty=("events",))
 
 
-def never(question: Question, arm: Arm) -> Row | None:
-    """No row was measured before."""
-    return None
-
-
-def ignore(row: Row) -> None:
-    """The row is not kept."""
-
-
 def interleaved(
     arms: Sequence[Arm],
     recordings: Recordings,
     questions: Iterable[Question],
     sampling: Sampling,
-    known: Callable[[Question, Arm], Row | None] = never,
-    keep: Callable[[Row], None] = ignore,
+    known: Callable[[Question, Arm], Row | None] = lambda question, arm: None,
+    keep: Callable[[Row], None] = lambda row: None,
 ) -> Iterator[tuple[Question, dict[str, Row]]]:
     """Every question in every arm, in an order drawn for each: rows by arm, after every question.
 
     The first question is asked once before, in all arms, and thrown away: caches, threads and kernels of every path are warm.
-    `known` gives what an earlier run measured, which is not measured again; `keep` is handed every other row at once.
+    `known` gives what an earlier run measured, which is not measured again; `keep` is called with every other row at once.
     """
     rng, warm = np.random.default_rng(0), False
     for question in questions:
@@ -130,7 +118,7 @@ def interleaved(
 
 
 def _recall(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling, row: Row) -> None:
-    """Teach an arm that chooses what it learnt from this row when it was measured."""
+    """Let an arm that chooses learn again from a row that was measured before."""
     choice, times = arm.pair.method(arm.method).choice, row["timing_ms"]
     if choice is None or times["first_committed"] is None or times["decode"] is None:
         return
@@ -145,6 +133,5 @@ def _timed(arm: Arm, recordings: Recordings, question: Question, sampling: Sampl
     arm.pair.workers.drain()
     result = asking.result()
     row: Row = {**result.as_json(), "method": arm.name, "drafter": arm.method, "events": arm.events, "context": arm.context}
-    row.update(question_id=question.id, recording=question.recording.name, question=question.question)
-    row.update(kind=question.kind, answer=question.answer)
-    return row
+    row |= {"question_id": question.id, "recording": question.recording.name, "question": question.question}
+    return {**row, "kind": question.kind, "answer": question.answer}

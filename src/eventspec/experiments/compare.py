@@ -34,10 +34,6 @@ from eventspec.recordings.qa import Question
 Progress = Callable[[int, int], None]
 
 
-def quiet(done: int, total: int) -> None:
-    """Progress that is not shown."""
-
-
 def check_arms(methods: Sequence[str], events: Sequence[str], contexts: Sequence[str]) -> None:
     """BadInput for contexts and kinds of events that do not exist, or that no method sees."""
     for context in contexts:
@@ -48,9 +44,8 @@ def check_arms(methods: Sequence[str], events: Sequence[str], contexts: Sequence
             raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
     controls = [kind for kind in events if kind != EVENTS[0]]
     if controls and not set(methods) & set(SEES_EVENTS):
-        problem = (
-            f"none of the methods {', '.join(methods)} sees events, so {' and '.join(controls)} events would change nothing"
-        )
+        unchanged = f"{' and '.join(controls)} events would change nothing"
+        problem = f"none of the methods {', '.join(methods)} sees events, so {unchanged}"
         raise BadInput(f"{problem}: add the method {' or '.join(SEES_EVENTS)}, or leave --events out")
 
 
@@ -138,7 +133,9 @@ class Comparison:
         return arms
 
 
-def compare(asked: Comparison, out: Path, progress: Progress = quiet, resume: bool = False) -> dict[str, Any]:
+def compare(
+    asked: Comparison, out: Path, progress: Progress = lambda done, total: None, resume: bool = False
+) -> dict[str, Any]:
     """Run every question in every arm, in a random order for each, and write every row as soon as it is measured; returns the
     summary. `resume`: only what `out` lacks is measured. `progress` is called with the steps that are done, and all.
 
@@ -151,7 +148,7 @@ def compare(asked: Comparison, out: Path, progress: Progress = quiet, resume: bo
         running.look(progress)
     except KeyboardInterrupt:
         summed = running.summary() if running.table else None
-        raise Interrupted(summed, len(running.rows), len(running.arms) * len(asked.questions)) from None
+        raise Interrupted(summed, len(running.rows.rows), len(running.arms) * len(asked.questions)) from None
     finally:
         running.close()
     running.rows.rewrite(row for found in running.table for row in found.values())
@@ -173,18 +170,14 @@ class _Running:
         _must_have_frames(asked.pair, self.recordings)
 
     def measure(self, progress: Progress) -> None:
-        """Time every question in every arm."""
         questions = self.asked.questions
-        rows = interleaved(self.arms, self.recordings, questions, self.asked.sampling, self._known, self._keep)
+        rows = interleaved(self.arms, self.recordings, questions, self.asked.sampling, self.rows.get, self._keep)
         for number, (_, found) in enumerate(rows, 1):
             self.table.append(found)
             progress(number, len(questions) * (1 + self.asked.look))
 
-    def _known(self, question: Question, arm: Arm) -> Row | None:
-        return self.rows.get(arm.name, question.id)
-
     def _keep(self, row: Row) -> None:
-        if not len(self.rows):
+        if not self.rows.rows:
             self.looks.discard()  # of rows that are gone
         row.update(first_difference=None, settings=self.settings)
         self.rows.add(row)
@@ -197,38 +190,33 @@ class _Running:
             for arm in self.arms:
                 row = found[arm.name]
                 row["first_difference"] = first_difference(arm, self.recordings, question, sampling, base_of(found), row)
-                if self.asked.look and self.looks.get(arm.name, question.id) is None:
+                if self.asked.look and self.looks.get(question, arm) is None:
                     self._look_blind(arm, question, row)
             if self.asked.look:
                 progress(number, 2 * len(questions))
 
     def _look_blind(self, arm: Arm, question: Question, row: Row) -> None:
-        note = None
+        vision, note = None, None
         try:
             vision = vision_acceptance(arm, self.recordings, question, self.asked.sampling, row["token_ids"])
         except Exception as error:  # a drafter that fails: the note says so, and everything else stays
-            vision, note = None, f"{arm.name} failed: {type(error).__name__}"
+            note = f"{arm.name} failed: {type(error).__name__}"
         if vision is not None or note is not None:
             self.looks.add({"question_id": question.id, "method": arm.name, "vision": vision, "note": note})
 
     def summary(self) -> dict[str, Any]:
-        """The figures of every arm so far."""
         where = {**environment(self.asked.pair, self.asked.events), **self.asked.about}
-        return summary(_with_looks(self.table, self.looks), [arm.name for arm in self.arms], where)
+        rows = [row for found in self.table for row in found.values()]
+        looks = [self.looks.rows.get((row["method"], row["question_id"]), {}).get("vision") for row in rows]
+        rows = [{**row, "vision": vision} for row, vision in zip(rows, looks, strict=True)]
+        return summary(rows, [arm.name for arm in self.arms], where)
 
     def close(self) -> None:
-        """Close the files, and the workers of arms that have their own."""
         self.rows.close()
         self.looks.close()
         for arm in self.arms:
             if arm.pair.workers is not self.asked.pair.workers:
                 arm.pair.workers.close()
-
-
-def _with_looks(table: list[dict[str, Row]], looks: RowFile) -> list[Row]:
-    """All rows, with [right, all] of their drafters' first choices where the prior is wrong as `vision`."""
-    rows = [row for found in table for row in found.values()]
-    return [{**row, "vision": (looks.get(row["method"], row["question_id"]) or {}).get("vision")} for row in rows]
 
 
 def settings_of(pair: Pair, sampling: Sampling, about: Mapping[str, Any]) -> dict[str, Any]:

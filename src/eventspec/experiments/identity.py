@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ REHEARSED = ("Describe the scene.", "What is ahead?", "Is anybody crossing the r
 
 
 @dataclass(frozen=True)
-class Asked:
+class Trial:
     """One question about one recording under some settings."""
 
     name: str
@@ -50,9 +51,6 @@ class Tally:
     near_ties: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
 
 def methods_of(pair: Pair) -> list[Arm]:
     """Every lossless method of a pair but the baseline."""
@@ -68,22 +66,20 @@ def heads_of(pair: Pair) -> list[Arm]:
                 arms.append(Arm(f"eagle, {head}:{tree}", "eagle", pair.with_head(f"{head}:{tree}")))
             except BadInput:  # a small model has no fixed trees, a head without rates no static one
                 continue
-    for drafter in pair.parts.drafters:
-        arms += [
-            Arm(f"{EVENT_METHOD}, {drafter}:{mapping}", EVENT_METHOD, pair.with_event_drafter(drafter, mapping))
-            for mapping in MAPPINGS
-        ]
+    for drafter, mapping in product(pair.parts.drafters, MAPPINGS):
+        own = pair.with_event_drafter(drafter, mapping)
+        arms.append(Arm(f"{EVENT_METHOD}, {drafter}:{mapping}", EVENT_METHOD, own))
     return arms
 
 
 def compare_answers(
     base: Pair,
     arms: Sequence[Arm],
-    questions: Iterable[Asked],
+    questions: Iterable[Trial],
     over: Callable[[], bool] = never,
     tallies: dict[str, Tally] | None = None,
 ) -> Iterator[dict[str, Tally]]:
-    """Answer every question plainly and with every arm; the tallies so far behind every question. Ends after the answer during
+    """Answer every question plainly and with every arm; the tallies so far after every question. Ends after the answer during
     which time is `over`. `tallies` of an earlier run are added to."""
     tallies = {} if tallies is None else tallies
     for name in (BASE, *(arm.name for arm in arms)):
@@ -94,10 +90,8 @@ def compare_answers(
         for arm in arms:
             if over():
                 break
-            asking = generation(
-                arm.pair, asked.recording, asked.question, arm.method, None, asked.sampling, may_be_empty=("events",)
-            )
-            found = asking.result()
+            settings = (asked.question, arm.method, None, asked.sampling)
+            found = generation(arm.pair, asked.recording, *settings, may_be_empty=("events",)).result()
             _add(tallies[arm.name], found.token_ids, found.trace, plain.token_ids, asked.name)
         yield tallies
         if over():
@@ -117,7 +111,7 @@ def _add(tally: Tally, tokens: list[int], trace: Trace, wanted: list[int], name:
             tally.examples.append({"question": name, "position": place, "near_ties": trace.near_ties})
 
 
-def rehearsal(pair: Pair) -> Iterator[Asked]:
+def rehearsal(pair: Pair) -> Iterator[Trial]:
     """Without end: short questions about the bundled clips under one setting after the other, a tie among them."""
     from eventspec.pairs.pair_file import DATA
 
@@ -133,7 +127,7 @@ def rehearsal(pair: Pair) -> Iterator[Asked]:
         ]
         for sampling in settings:
             if sampling is not None:
-                yield Asked(f"{recording.name}, {question}, {number}", recording, question, sampling)
+                yield Trial(f"{recording.name}, {question}, {number}", recording, question, sampling)
         number += 1
 
 

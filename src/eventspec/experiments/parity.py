@@ -143,13 +143,11 @@ def _event_values(
     }
     values["logits"] = _tensor(values["logits"])[:, :trained]
     values["logits_last"] = _tensor(values["logits"])[-1]
-    wanted = golden["generated_ids"].tolist()[1:]
-    answer = _greedy(model.language, prompt, len(wanted), range(trained, model.language.config.vocab_size))
-    values["generated_ids"] = np.array([golden["generated_ids"][0], *answer])
-    values.update(_scores(model.language, prompt, wanted, trained))
-    if answer != wanted:
-        del values["generated_ids"]  # greedy_identical says whether they agree; differences of ids mean nothing
-    return values, answer == wanted
+    bos, *wanted = golden["generated_ids"].tolist()
+    same = _add_answer(values, model.language, prompt, wanted, trained)
+    if same:
+        values["generated_ids"] = np.array([bos, *wanted])
+    return values, same
 
 
 # ------------------------------------------------------------------------------------------------------------- Video-LLaVA
@@ -169,7 +167,7 @@ def _video_llava(folder: Path, cases: dict[str, Any], found: Parity) -> None:
 
 
 def _question(prompt: str, vocabulary: Vocabulary) -> str:
-    """What was asked, out of the whole prompt."""
+    """The question in a whole prompt."""
     before, after = video_prompt.prompt("\0").split("\0")
     if not prompt.startswith(before) or not prompt.endswith(after):
         raise BadInput(f"meta.json: prompt {prompt!r} is not of the form {before + '...' + after!r}")
@@ -200,11 +198,10 @@ def _video_values(
         "hidden_before_last_layer_tail": _tensor(whole["hidden_before_last_layer"])[-tail:],
     }
     wanted = golden["generated_ids"].tolist()
-    answer = _greedy(model.language, prompt, len(wanted))
-    if answer == wanted:
-        values["generated_ids"] = np.array(answer)
-    values.update(_scores(model.language, prompt, wanted, model.language.config.vocab_size))
-    return values, answer == wanted
+    same = _add_answer(values, model.language, prompt, wanted, model.language.config.vocab_size)
+    if same:
+        values["generated_ids"] = np.array(wanted)
+    return values, same
 
 
 # -------------------------------------------------------------------------------------------------------------------- both
@@ -222,16 +219,13 @@ def _prompt_values(language: Llama, prompt: Tensor) -> Values:
     }
 
 
-def _greedy(language: Llama, prompt: Tensor, most: int, banned: range = range(0)) -> list[int]:
-    """The engine's own greedy answer to prompt rows [T, D], without an end."""
+def _add_answer(values: Values, language: Llama, prompt: Tensor, wanted: list[int], trained: int) -> bool:
+    """Add the logits after prompt rows [T, D] and after each golden token but the last, read one by one, and their top-2 gaps.
+    Returns whether the engine's greedy answer is the golden one: where it is not, differences of ids mean nothing."""
     target = LanguageTarget(TextEncoder(language, lambda question: Prompt(prompt, (0, 0))))
-    request = Request(Media(), "", Sampling(max_new_tokens=most, banned_ids=tuple(banned)))
-    workers = Workers("one")
-    return run(Decoding(Asking(target, request, StopDetector(())), workers, Trace()), workers).token_ids
-
-
-def _scores(language: Llama, prompt: Tensor, wanted: list[int], trained: int) -> Values:
-    """The logits behind the prompt and behind each golden token but the last, read one by one; and their top-2 gaps."""
+    banned = tuple(range(trained, language.config.vocab_size))
+    request, workers = Request(Media(), "", Sampling(max_new_tokens=len(wanted), banned_ids=banned)), Workers("one")
+    answer = run(Decoding(Asking(target, request, StopDetector(())), workers, Trace()), workers).token_ids
     cache = language.new_cache(len(prompt) + len(wanted))
     rows, found = prompt, []
     for token in wanted:
@@ -240,7 +234,8 @@ def _scores(language: Llama, prompt: Tensor, wanted: list[int], trained: int) ->
         cache.keep(len(rows), [])
         rows = language.embed(torch.tensor([token]))
     best = torch.stack(found).float().topk(2).values
-    return {"generated_scores": torch.stack(found), "generated_margin": best[:, 0] - best[:, 1]}
+    values |= {"generated_scores": torch.stack(found), "generated_margin": best[:, 0] - best[:, 1]}
+    return answer == wanted
 
 
 def _cut(golden: Arrays, trained: int) -> Arrays:

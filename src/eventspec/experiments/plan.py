@@ -1,7 +1,7 @@
 """What an answer of N tokens will take with each method: arithmetic on stage times and on what a method's rounds yield.
 
 It knows no model, no clock and no file. A target's own vision encoding and prefill are paid by every lossless method, so their
-share of plain decoding bounds every speedup: the ceiling. What a method adds is a head start and cheaper rounds behind it.
+share of plain decoding bounds every speedup: the ceiling. What a method adds is a head start and cheaper rounds after it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class MethodProfile:
     """Whether it bounds what a head start alone gains, and was not seen."""
 
     def rounds(self, tokens: int) -> float:
-        """Rounds behind the head start, in the mean."""
+        """Rounds after the head start, in the mean."""
         return sum(share * max(0.0, tokens - committed) for share, committed in self.head_start) / self.tau
 
     def total(self, stages: StageTimes, tokens: int) -> float:
@@ -112,7 +112,7 @@ def chain_ahead(
     best_case: bool = False,
 ) -> MethodProfile:
     """An event drafter's chain as a head start only: drafted while the target encodes and prefills, verified by one forward
-    behind the prefill, and plain decoding afterwards. `accepted`: (share of the answers, length of the prefix that would be
+    after the prefill, and plain decoding afterwards. `accepted`: (share of the answers, length of the prefix that would be
     accepted of a draft without end).
 
     The first draft stands where the prefill names a token itself, so it saves nothing. On one device nothing is hidden: the
@@ -126,7 +126,7 @@ def chain_ahead(
     if device_plan == "one":
         begin += (stages.drafter_vision or 0.0) + (stages.drafter_prefill or 0.0)
         begin += (1 + drafted) * (stages.drafter_step or 0.0)
-    # Behind the prefill's token come the accepted ones and the bonus token.
+    # After the prefill's token come the accepted ones and the bonus token.
     head_start = tuple((share, 2 + length) for share, length in kept)
     acceptance = sum(share * length for share, length in kept) / drafted
     return MethodProfile(head_start, begin, 1.0, stages.step, acceptance, source, 2, device_plan, best_case)
@@ -161,15 +161,15 @@ def outlook(stages: StageTimes, methods: Mapping[str, MethodProfile], tokens: in
 
 
 def rule_of_thumb(share: float, fastest: str | None, speedup: float) -> dict[str, Any]:
-    """What the rule of the early notes says of a prefill share, and what the ceiling and the prediction say of it. Nobody has
-    tested the rule: it knows neither acceptance nor what drafting and verifying cost."""
+    """What the rule of the early notes says of a prefill share, and what the ceiling and the prediction say of it. The rule is
+    untested: it knows neither acceptance nor what drafting and verifying cost."""
     low, high = RULE
     says = "depends on the acceptance rate"
     if not low <= share <= high:
         says = "cross-modal drafting wins" if share > high else "same-modality drafting wins"
     ceiling = f"no lossless method can be faster than {1 / share:.2f}x at a prefill share of {share:.0%}"
     if share > high:
-        ceiling += ": a high share means much to hide behind and little to gain"
+        ceiling += ": a high share means much time to draft in and little to gain"
     predicted = "no method is predicted to be faster than plain decoding"
     if fastest is not None and speedup > 1:
         predicted = f"{fastest} is predicted to be the fastest, {speedup:.2f}x"

@@ -21,12 +21,12 @@ RECORDED_SOURCE = (
     "accepted (21 %); the prefix lengths of those runs are assumed to hold here"
 )
 BEST_CASE = ((1.0, inf),)
-BEST_CASE_SOURCE = "assumed: every token of the head start is accepted, and plain decoding comes behind it"
+BEST_CASE_SOURCE = "assumed: every token of the head start is accepted, and plain decoding comes after it"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Stage times of a pair of 7B models, and who says so."""
+    """Stage times of a pair of 7B models, and their source."""
 
     about: str
     source: str

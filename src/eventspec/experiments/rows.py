@@ -9,14 +9,16 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from eventspec.core import BadInput
 from eventspec.experiments.figures import Row
 from eventspec.files import check_writable, write_text
 from eventspec.recordings.qa import Question
+
+if TYPE_CHECKING:
+    from eventspec.experiments.arms import Arm
 
 Key = tuple[str, str]
 """Arm and question id: a sample."""
@@ -35,7 +37,7 @@ def check_place(path: Path, resume: bool = False) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Where that is kept which is found out afterwards: NAME.vision.jsonl. BadInput where something else is there."""
+    """The file of what is found out afterwards: NAME.vision.jsonl. BadInput where something else is there."""
     found = path.with_name(f"{path.name.removesuffix('.jsonl')}.vision.jsonl")
     check_writable(found)
     if any(row.keys() != LOOK for row in RowFile(found, resume=True).rows.values()):
@@ -60,43 +62,37 @@ class RowFile:
     def _read(self) -> None:
         data = self.path.read_bytes()
         self._size = len(data)
-        self._read_lines(data)
-        cut = data[self._bytes :]
-        if not self.rows and not any(cut.startswith(begin[: len(cut)]) for begin in _BEGINS):
-            raise BadInput(f"{self.path} holds no rows of a comparison: name another file")
-
-    def _read_lines(self, data: bytes) -> None:
-        lines = data.split(b"\n")[:-1]  # behind the last line's end: nothing, or a line that was cut off
+        lines = data.split(b"\n")[:-1]  # after the last line's end: nothing, or a line that was cut off
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
                 key = row["method"], row["question_id"]
             except (ValueError, RecursionError, KeyError, TypeError):
                 if number == len(lines):
-                    return  # cut off by something that ended the line
+                    break  # cut off by something that ended the line
                 raise BadInput(f"{self.path}, line {number} is no row of a comparison: name another file") from None
             if key in self.rows:
                 raise BadInput(f"{self.path}, line {number} repeats question {key[1]} of {key[0]}: name another file")
             self.rows[key] = row
             self._bytes += len(line) + 1
+        cut = data[self._bytes :]
+        if not self.rows and not any(cut.startswith(begin[: len(cut)]) for begin in _BEGINS):
+            raise BadInput(f"{self.path} holds no rows of a comparison: name another file")
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def get(self, arm: str, question: str) -> Row | None:
-        """The row of an arm and a question id, if there is one."""
-        return self.rows.get((arm, question))
+    def get(self, question: Question, arm: Arm) -> Row | None:
+        """The row of a question in an arm, if there is one."""
+        return self.rows.get((arm.name, question.id))
 
     def add(self, row: Row) -> None:
         """Keep a row: it is the system's when this returns, and outlives this process. BadInput where another process writes
         the file."""
         if self._file is None:
-            self._file = self._begun()
+            self._file = self._begin()
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         self.rows[row["method"], row["question_id"]] = row
 
-    def _begun(self) -> IO[str]:
+    def _begin(self) -> IO[str]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("a", encoding="utf-8", newline="\n")
         at = os.fstat(file.fileno())
@@ -129,7 +125,7 @@ class RowFile:
         for (arm, number), row in self.rows.items():
             _check_settings(self.path, row.get("settings"), about)
             if arm not in arms:
-                raise BadInput(f"{self.path} holds rows of '{arm}', which is not asked for: give the same methods, or {_OTHER}")
+                raise BadInput(f"{self.path} holds rows of '{arm}', which is none of the methods: give the same, or {_OTHER}")
             _check_settings(self.path, {name: row.get(name) for name in arms[arm]}, arms[arm])
             question = wanted.get(number)
             asked = None if question is None else (question.recording.name, question.question, question.answer)
@@ -154,9 +150,10 @@ def _locked(file: IO[str]) -> bool:
     """Whether this process alone may write a file from now on, as far as the system can keep others from it."""
     try:
         import fcntl
-    except ImportError:  # there are no such locks on Windows
-        return True
-    with suppress(BlockingIOError):
+
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    except BlockingIOError:
+        return False
+    except ImportError:  # there are no such locks on Windows
+        pass
+    return True

@@ -27,7 +27,7 @@ from eventspec.scenes.writer import QA_NAME, write_scenes
 STREET = ("test", 4_177)
 """Split and seed of the street clips that a pair is measured on, which nothing was fitted to."""
 CLIPS = 10
-"""How many they are: what drafters get right hangs on the scene and on the question, so one clip tells little of others."""
+"""How many they are: what drafters get right depends on the scene and on the question, so one clip says little of others."""
 CURVE = (2, 4, 8, 16, 32)
 """Lengths at which V(k) is measured."""
 SOURCE = "{answers} answers measured here, {tokens:.0f} tokens in the mean"
@@ -58,7 +58,7 @@ class Measured:
 @contextmanager
 def street_questions(limit: int) -> Iterator[list[Question]]:
     """At most `limit` questions about clips of the synthetic street, which the bundled pair was trained for: rendered for the
-    occasion, 0.3 s a clip, and gone behind it. On recordings of another world drafters are right less often."""
+    occasion, 0.3 s a clip, and removed after it. On recordings of another world drafters are right less often."""
     split, seed = STREET
     with TemporaryDirectory(prefix="eventspec-street-") as place:
         write_scenes(Path(place) / "scenes", min(CLIPS, limit), split, seed)
@@ -138,7 +138,7 @@ def held_out_error(rows: Sequence[Mapping[str, Row]], method: str) -> float | No
 
 
 def _round(rows: Sequence[Row], otherwise: float) -> float:
-    """Milliseconds of a round behind the first; `otherwise` where there was none."""
+    """Milliseconds of a round after the first; `otherwise` where there was none."""
     rounds = sum(row["speculation"]["rounds"] - 1 for row in rows)
     return sum(row["timing_ms"]["decode"] for row in rows) / rounds if rounds else otherwise
 

@@ -36,7 +36,6 @@ def ratio_interval(
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """The mean, None when there is nothing."""
     return float(np.mean(values)) if len(values) else None
 
 

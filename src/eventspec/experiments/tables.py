@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from eventspec.core import BadInput
+from eventspec.errors import BadInput
 
 COMMAND = "eventspec bench report"
-Item = TypeVar("Item")
+Item = Mapping[str, Any]
+Column = str | Callable[[Item], object]
+"""A format string of an item's values, or a function of the item."""
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -19,9 +21,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in cells)])
 
 
-def table_of(items: Iterable[Item], columns: Mapping[str, Callable[[Item], object]]) -> str:
-    """A table with one row an item: `columns` says what stands below each head."""
-    return table(list(columns), ([cell(item) for cell in columns.values()] for item in items))
+def table_of(items: Iterable[Item], columns: Mapping[str, Column]) -> str:
+    """A table with one row an item: `columns` gives what stands below each head."""
+    filled = [[cell.format(**item) if isinstance(cell, str) else cell(item) for cell in columns.values()] for item in items]
+    return table(list(columns), filled)
 
 
 def spread(found: Sequence[float | None], form: str = ".2f") -> str:
@@ -32,14 +35,29 @@ def spread(found: Sequence[float | None], form: str = ".2f") -> str:
     return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
-def figure(found: Mapping[str, Any], name: str, form: str = ".2f", interval: str = "") -> str:
+def figure(found: Item, name: str, form: str = ".2f", interval: str = "") -> str:
     """One of an arm's figures and its interval, which has the name `interval`, usually NAME_ci95, and may be missing."""
     return spread([found[name], *(found[interval or f"{name}_ci95"] or (None, None))], form)
+
+
+def figures(name: str, form: str = ".2f") -> Callable[[Item], str]:
+    """A column of `figure`."""
+    return lambda item: figure(item, name, form)
 
 
 def shown(value: float | None, form: str = ".0%", unit: str = "") -> str:
     """A value in a number format with its unit, or a dash."""
     return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def known(name: str, form: str = ".0%") -> Callable[[Item], str]:
+    """A column of `shown`."""
+    return lambda item: shown(item[name], form)
+
+
+def named(found: Mapping[str, Item]) -> list[dict[str, Any]]:
+    """The items of a table of figures, each with its name as `name`."""
+    return [{"name": name, **own} for name, own in found.items()]
 
 
 def with_blocks(page: Path, blocks: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What a comparison says in words: the verdict, who belongs together, and how far the figures can be trusted."""
+"""What a comparison says in words: the verdict, which methods belong together, and how far the figures can be trusted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def verdict(methods: Mapping[str, Figures], questions: int) -> str:
 
 
 def remarks(found: Figures) -> list[str]:
-    """Sentences about how far the figures can be trusted: n, what the intervals are, who is above a ceiling and why."""
+    """Sentences about how far the figures can be trusted: n, what the intervals are, what is above a ceiling and why."""
     methods, where = found["methods"], found["environment"]
     about = f"n = {found['n']} questions about {found['recordings']} recordings, {described_placement(where['device_plan'])}."
     if where.get("load"):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
-from eventspec.experiments.measures import alignment, heads, identity, invariance, main_job, reuse, rounding, trained
-from eventspec.experiments.measures.setup import Found, Part, Setup
+from eventspec.experiments.measures import alignment, heads, identity, main_job, reuse, rounding, trained
+from eventspec.experiments.measures.setup import Finding, Found, Setup
 from eventspec.files import write_text
 
 
@@ -17,9 +17,9 @@ from eventspec.files import write_text
 class Experiment:
     """What it measures, the name of its results file, and which folders it takes, if any."""
 
-    says: str
+    about: str
     results: str
-    measure: Callable[[Setup], Iterator[Part]]
+    measure: Callable[[Setup], Iterator[Finding]]
     folders: str = ""
 
 
@@ -28,7 +28,6 @@ EXPERIMENTS = {
     "shared-cores": Experiment("methods and controls, cores shared out", "shared-cores", main_job.shared),
     "identity": Experiment("answers of every arm beside plain decoding, token by token", "identity", identity.measure),
     "rounding": Experiment("how far rows in company move from rows alone", "rounding", rounding.measure),
-    "invariance": Experiment("what batch-invariant rows would cost", "invariance", invariance.measure),
     "reuse": Experiment("answers that change when frames share features", "reuse", reuse.measure),
     "heads": Experiment("every head with its controls", "heads", heads.table),
     "heads-identity": Experiment("answers of every head and kind of tree", "heads", heads.identity),

@@ -20,7 +20,7 @@ from eventspec.drafters import TextPrior
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
-from eventspec.experiments.measures.setup import Found, Part, Setup, Street, compared
+from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared
 from eventspec.experiments.names import BASE, BLIND, with_events
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.pairs import Pair, load_pair, warm_up
@@ -45,7 +45,7 @@ Interval = list[float | None]
 Array = np.ndarray[Any, Any]
 
 
-def table(setup: Setup) -> Iterator[Part]:
+def table(setup: Setup) -> Iterator[Finding]:
     """Every adapter with its own events and with another clip's, the methods and all controls, interleaved."""
     with Street(setup.size(100, 2), setup.size(200, 2), SEED).asked(setup, "alignment") as (asked, path):
         pair = load_pair(setup.pair, "two", fit=False)
@@ -123,7 +123,7 @@ def _skipped(rows: Mapping[str, Mapping[str, Row]]) -> dict[str, dict[str, float
 
 
 @dataclass(frozen=True)
-class Looked:
+class Judged:
     """An answer from events alone about a rendered scene, and the prior's own: what is known of the first (None: it is not to
     be judged), the log-probability of the second, and whether each is the target's."""
 
@@ -135,7 +135,7 @@ class Looked:
     blind_right: bool
 
 
-def _looked_at(pair: Pair, target: SubstitutedTarget | None, split: str, seed: int, scenes: Sequence[int]) -> Iterator[Looked]:
+def _answers_of(pair: Pair, target: SubstitutedTarget | None, split: str, seed: int, scenes: Sequence[int]) -> Iterator[Judged]:
     """Every question about rendered scenes; without a target the prior's answers alone."""
     prior = pair.parts.prior
     assert prior is not None
@@ -150,10 +150,10 @@ def _looked_at(pair: Pair, target: SubstitutedTarget | None, split: str, seed: i
             guess = guess[: guess.index(pair.eos_id) + 1] if pair.eos_id in guess else guess
             known = prior.log_probability(qa.question, guess), guess == wanted
             features, tokens = (None, None) if drafted is None else (drafted.features, drafted.token_ids)
-            yield Looked(index, qa.kind, features, features is not None and tokens == wanted, *known)
+            yield Judged(index, qa.kind, features, features is not None and tokens == wanted, *known)
 
 
-def risk(setup: Setup) -> Iterator[Part]:
+def risk(setup: Setup) -> Iterator[Finding]:
     """Skipped and wrong answers by risk on disjoint sets of scenes, and how well the predictor and its controls separate right
     from wrong. The control takes the prior's own answers, by thresholds from the same calibration recordings."""
     sets, scenes = setup.size((3, 100), (1, 12))
@@ -162,19 +162,19 @@ def risk(setup: Setup) -> Iterator[Part]:
         target = pair.method(SKIP).target
         assert isinstance(target, SubstitutedTarget)
         known = sorted(set(target.calibrated.recordings.tolist()))
-        blind = list(_looked_at(pair, None, "calibration", 0, known[: setup.size(len(known), 5)]))
+        blind = list(_answers_of(pair, None, "calibration", 0, known[: setup.size(len(known), 5)]))
         scores, bad = np.exp([row.blind for row in blind]), np.array([not row.blind_right for row in blind])
         limits = {risk: threshold(scores, bad, [row.scene for row in blind], risk) for risk in risks}
         splits = []
         for split in range(sets):
-            rows = list(_looked_at(pair, target, "test", SEED + 1000 * split, range(scenes)))
+            rows = list(_answers_of(pair, target, "test", SEED + 1000 * split, range(scenes)))
             splits.append(_judged(rows, target, limits))
             setup.progress((split + 1) / sets)
         yield ("risk",), {"splits": splits, "calibrated_on": len(known), "environment": environment(pair)}
 
 
-def _judged(rows: list[Looked], target: SubstitutedTarget, limits: dict[float, float]) -> Found:
-    """What thresholds take of a set of scenes, and what tells right answers from wrong ones there; limits are the prior's."""
+def _judged(rows: list[Judged], target: SubstitutedTarget, limits: dict[float, float]) -> Found:
+    """What thresholds take of a set of scenes, and what separates right from wrong answers there; limits are the prior's."""
     kept = [row for row in rows if row.features is not None]
     features, right = np.array([row.features for row in kept]), np.array([row.right for row in kept])
     sure = np.full(len(rows), -1.0)  # what is not to be judged is never taken
@@ -197,15 +197,15 @@ def _judged(rows: list[Looked], target: SubstitutedTarget, limits: dict[float, f
 
 def _crossfit(features: Array, right: Array, scenes: Sequence[int]) -> Array:
     """Probabilities of predictors of some features, each half of the scenes judged by one that was fitted on the other."""
-    even, said = np.array(scenes) % 2 == 0, np.zeros(len(right))
+    even, found = np.array(scenes) % 2 == 0, np.zeros(len(right))
     names = [str(place) for place in range(features.shape[1])]
     for half in (even, ~even):
-        said[half] = Predictor.fit(names, features[~half], right[~half]).probabilities(features[half])
-    return said
+        found[half] = Predictor.fit(names, features[~half], right[~half]).probabilities(features[half])
+    return found
 
 
 def _area(scores: Array, right: Array, kinds: Array) -> list[float]:
-    """[AUC over all answers, mean AUC within a kind of question]: which kind it is tells much by itself. A score that is higher
+    """[AUC over all answers, mean AUC within a kind of question]: the kind alone says much. A score that is higher
     where answers are wrong counts as the other way round."""
     whole = auc(scores, right)
     scores = scores if whole >= 0.5 else -scores

@@ -39,7 +39,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True)
-class Pairing:
+class GpuSetup:
     """What is measured: the device, the number format, the layers of both language models, and how often each time is taken."""
 
     device: str = "cuda"
@@ -66,7 +66,7 @@ class Pairing:
         return round(1e3 * median(seconds[3:]), 3)
 
 
-def measure(asked: Pairing) -> Iterator[Found]:
+def measure(asked: GpuSetup) -> Iterator[Found]:
     """What was found so far, after every part."""
     asked.check()
     gpu = torch.cuda.get_device_name() if asked.device.startswith("cuda") else None
@@ -105,7 +105,7 @@ def _random_model(kind: Callable[[], nn.Module], dtype: torch.dtype, device: str
     return made
 
 
-def _pair(asked: Pairing) -> tuple[FrameEncoder, EventEncoder]:
+def _pair(asked: GpuSetup) -> tuple[FrameEncoder, EventEncoder]:
     """Video-LLaVA on 8 frames of 224 pixels and EventGPT on 5 images of 336, each with a Vicuna of so many layers."""
     device, dtype = asked.device, getattr(torch, asked.dtype)
     sizes = LlamaConfig(32064, 4096, 11008, asked.layers, 32, 32)
@@ -160,7 +160,7 @@ def _prefill(begin: Callable[[], LanguageSession]) -> None:
     begin().score(Proposal.empty())
 
 
-def _beside(asked: Pairing, begin: Callable[[], LanguageSession], drafting: LanguageSession) -> float:
+def _beside(asked: GpuSetup, begin: Callable[[], LanguageSession], drafting: LanguageSession) -> float:
     """The target's prefill while a drafter decodes on the same GPU."""
     done = threading.Event()
 

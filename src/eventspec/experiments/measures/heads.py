@@ -26,8 +26,8 @@ from eventspec.engine.method import Method
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
-from eventspec.experiments.identity import Asked, Tally, compare_answers, heads_of
-from eventspec.experiments.measures.setup import Found, Part, Setup, Street, compared, one_thread
+from eventspec.experiments.identity import Tally, Trial, compare_answers, heads_of
+from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared, one_thread
 from eventspec.experiments.names import BASE, BLIND
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
@@ -73,7 +73,7 @@ def _fitted(setup: Setup, pair: Pair, known: Opening, methods: Sequence[str] | N
     return replace(pair, methods={name: replace(method, learnt=None) for name, method in pair.methods.items()})
 
 
-def table(setup: Setup) -> Iterator[Part]:
+def table(setup: Setup) -> Iterator[Finding]:
     """Every head, with controls and other trees, and read as published."""
 
     def arms(pair: Pair) -> list[Arm]:
@@ -112,7 +112,6 @@ class WholeLayer(DraftKernel):
         self.block = compiled(block)
 
     def read(self, normed: torch.Tensor, x: torch.Tensor, rope: Any, cache: KVCache) -> torch.Tensor:
-        """As `DraftKernel.read`."""
         if cache.length:
             return super().read(normed, x, rope, cache)
         cos, sin = rope
@@ -135,7 +134,7 @@ def _read_whole(pair: Pair) -> Pair:
     return pair.with_method("eagle", replace(pair.method("eagle"), drafts=Drafts.by(drafter)))
 
 
-def identity(setup: Setup) -> Iterator[Part]:
+def identity(setup: Setup) -> Iterator[Finding]:
     """Answers of every head with every tree it can draft, against the baseline's, token by token; no time is taken."""
     pair, counted = load_pair(setup.pair, "one", fit=False), dict[str, dict[str, int]]()
     with one_thread(), Street(setup.size(100, 1), setup.size(200, 1), SEED).asked(setup, "identity") as (questions, _):
@@ -143,7 +142,7 @@ def identity(setup: Setup) -> Iterator[Part]:
         arms = setup.size(arms, arms[:2])
         for number, q in enumerate(questions, 1):
             tallies: dict[str, Tally] = {}
-            asked = Asked(q.id, Recording.open(q.recording), q.question, Sampling())
+            asked = Trial(q.id, Recording.open(q.recording), q.question, Sampling())
             for _ in compare_answers(pair, arms, [asked], tallies=tallies):
                 pass
             for arm in arms:
@@ -160,7 +159,7 @@ def _trained(pair: Pair, head: str) -> TrainedHead:
     return load_head(head_folder(pair.parts, head), pair.parts.language_target.language)
 
 
-def trees(setup: Setup) -> Iterator[Part]:
+def trees(setup: Setup) -> Iterator[Finding]:
     """Every kind of tree with as many nodes and no floor: what the shape is worth, whatever it costs."""
     head = "eagle"
 
@@ -194,7 +193,7 @@ def _fewer_rounds(others: list[Row], own: list[Row]) -> Found:
     return {"fewer_rounds": ratio_of_sums(theirs, ours), "ci95": interval}
 
 
-def bound(setup: Setup) -> Iterator[Part]:
+def bound(setup: Setup) -> Iterator[Finding]:
     """What tau and the measured costs allow: tau / (V(k) + c / t), and how much of it is reached on answers of at least `LONG`
     tokens. V is measured apart, in trees of k rows that take turns with drafts; t is a step of the baseline's, c what drafting
     takes a round, both in the run."""
@@ -261,7 +260,7 @@ def _verify_curve(pair: Pair, turns: int) -> VerifyCurve:
     return pair.workers.start("target", measured).result()
 
 
-def scaling(setup: Setup) -> Iterator[Part]:
+def scaling(setup: Setup) -> Iterator[Finding]:
     """Heads of one training at several ages, with one policy: fitted to each, the budgets would differ by chance."""
 
     def arms(pair: Pair) -> list[Arm]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import count
 from typing import Any
 
@@ -11,8 +12,8 @@ import numpy as np
 
 from eventspec.core import BadInput, Sampling
 from eventspec.experiments.compare import environment
-from eventspec.experiments.identity import BASE, Asked, Tally, compare_answers, heads_of, methods_of, tie_of, verdict
-from eventspec.experiments.measures.setup import QUESTIONS, Found, Part, Setup, held_out, one_thread
+from eventspec.experiments.identity import BASE, Tally, Trial, compare_answers, heads_of, methods_of, tie_of, verdict
+from eventspec.experiments.measures.setup import QUESTIONS, Finding, Found, Setup, held_out, one_thread
 from eventspec.pairs import Pair, load_pair
 
 KINDS = ("temperature 2", "temperature 0", "ties", "ties, not settled")
@@ -20,7 +21,7 @@ KINDS = ("temperature 2", "temperature 0", "ties", "ties, not settled")
 SEED = 5000
 
 
-def measure(setup: Setup) -> Iterator[Part]:
+def measure(setup: Setup) -> Iterator[Finding]:
     """Every kind of answers until enough was compared, a part after every question; goes on from what is known. BadInput where
     that was measured otherwise."""
     pair = load_pair(setup.pair, "one", fit=False)
@@ -31,7 +32,7 @@ def measure(setup: Setup) -> Iterator[Part]:
             setup.progress((number + 1) / len(kinds))
 
 
-def _of_kind(setup: Setup, pair: Pair, kind: str) -> Iterator[Part]:
+def _of_kind(setup: Setup, pair: Pair, kind: str) -> Iterator[Finding]:
     ties, where = kind.startswith("ties"), environment(pair)
     place = (where["processor"], kind)
     part = before = setup.known_at(place)
@@ -53,10 +54,10 @@ def _of_kind(setup: Setup, pair: Pair, kind: str) -> Iterator[Part]:
         minutes = round(before.get("minutes", 0.0) + (time.monotonic() - began) / 60, 1)
         part = {"arms": len(arms), "questions": number + 1, **_summed(tallies), "rounding": pair.target.limits.rounding}
         part |= {"minutes": minutes, **about, "environment": where}
-        yield place, {**part, "by_arm": {name: tally.as_json() for name, tally in tallies.items()}}
+        yield place, {**part, "by_arm": {name: asdict(tally) for name, tally in tallies.items()}}
 
 
-def _asked(pair: Pair, kind: str, length: int, first: int) -> Iterator[tuple[int, Asked]]:
+def _asked(pair: Pair, kind: str, length: int, first: int) -> Iterator[tuple[int, Trial]]:
     """Numbered questions from the `first` on, without end: four about every scene."""
     recording = None
     for number in count(first):
@@ -70,11 +71,10 @@ def _asked(pair: Pair, kind: str, length: int, first: int) -> Iterator[tuple[int
             drawn: dict[str, Any] = {"seed": SEED + number, "max_new_tokens": length, "banned_ids": (pair.eos_id,)}
             sampling = Sampling(temperature=float(kind.split()[1]), **drawn)
         if sampling is not None:
-            yield number, Asked(f"{recording.name}, {QUESTIONS[which]}", recording, QUESTIONS[which], sampling)
+            yield number, Trial(f"{recording.name}, {QUESTIONS[which]}", recording, QUESTIONS[which], sampling)
 
 
 def _summed(tallies: dict[str, Tally]) -> Found:
-    """What was seen of all arms together."""
     different, failed, tokens = verdict(tallies)
     others = [tally for name, tally in tallies.items() if name != BASE]
     return {

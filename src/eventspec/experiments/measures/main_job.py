@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eventspec.experiments.compare import Comparison, others_of
-from eventspec.experiments.measures.setup import Part, Setup, Street, compared
+from eventspec.experiments.measures.setup import Finding, Setup, Street, compared
 from eventspec.experiments.names import BASE, BLIND
 from eventspec.pairs import load_pair, warm_up
 
@@ -40,17 +40,17 @@ SHARED = Job(
 QUICK = (BASE, "cross-modal", "prior")
 
 
-def apart(setup: Setup) -> Iterator[Part]:
+def apart(setup: Setup) -> Iterator[Finding]:
     """A core a model, as on two accelerators."""
     return _measured(setup, APART)
 
 
-def shared(setup: Setup) -> Iterator[Part]:
+def shared(setup: Setup) -> Iterator[Finding]:
     """All cores shared out, as by default."""
     return _measured(setup, SHARED)
 
 
-def _measured(setup: Setup, job: Job) -> Iterator[Part]:
+def _measured(setup: Setup, job: Job) -> Iterator[Finding]:
     with Street(setup.size(100, 2), setup.size(200, 2), 8800).asked(setup, f"main-job-{job.device_plan}") as (questions, rows):
         pair = load_pair(setup.pair, job.device_plan, fit=False)
         pair, methods = (pair, QUICK) if setup.quick else (warm_up(pair), job.methods)

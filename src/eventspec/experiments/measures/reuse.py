@@ -6,15 +6,16 @@ it, and the same questions are asked. The control shares as many frames, evenly 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
 from eventspec.ask import generate
 from eventspec.core import Window
 from eventspec.experiments.compare import environment
-from eventspec.experiments.measures.setup import Found, Part, Setup
+from eventspec.experiments.measures.setup import Finding, Found, Setup
 from eventspec.experiments.statistics import never_seen, ratio_interval
 from eventspec.pairs import Pair, load_pair
 from eventspec.recordings import Recording
@@ -28,7 +29,7 @@ BELOW = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 ASKED = 6
 
 
-def measure(setup: Setup) -> Iterator[Part]:
+def measure(setup: Setup) -> Iterator[Finding]:
     """Answers that stay what they were, of every scene and limit. No time is measured: any machine will do."""
     scenes, below = setup.size(40, 1), setup.size(BELOW, BELOW[-1:])
     rows: dict[float, list[dict[str, int]]] = {limit: [] for limit in below}
@@ -36,9 +37,8 @@ def measure(setup: Setup) -> Iterator[Part]:
         for index in range(scenes):
             clip = make_clip(split_seed("test", 7300, index))
             asked = [qa.question for qa in questions(clip.facts, index)][: setup.size(ASKED, 1)]
-            scene = _Scene(pair, as_recording(clip, f"scene {index}"), asked)
-            for limit in below:
-                rows[limit].append(scene.row(limit))
+            for limit, row in _rows(pair, as_recording(clip, f"scene {index}"), asked, below).items():
+                rows[limit].append(row)
             setup.progress((index + 1) / scenes)
         part = {str(limit): _summary(found) for limit, found in rows.items()}
         yield (), {"scenes": scenes, "questions": scenes * ASKED, "seed": 0, "environment": environment(pair), "below": part}
@@ -62,28 +62,23 @@ def sharing(recording: Recording, encoded: list[int]) -> Recording:
     return replace(recording, video=VideoClip(np.asarray(recording.video.frames)[places], recording.video.times_us))
 
 
-class _Scene:
-    """A recording with questions, and the target's answers by which of its frames are encoded."""
+def _rows(pair: Pair, recording: Recording, asked: list[str], limits: Sequence[float]) -> dict[float, dict[str, int]]:
+    """For each limit, how many frames are encoded, and how many answers stay; with as many frames, evenly chosen, too."""
 
-    def __init__(self, pair: Pair, recording: Recording, asked: list[str]) -> None:
-        self.pair, self.recording, self.asked = pair, recording, asked
-        self.wanted, self._same = self._answers(recording), dict[tuple[int, ...], int]()
+    @cache
+    def answers(encoded: tuple[int, ...]) -> list[list[int]]:
+        shared = sharing(recording, list(encoded))
+        return [generate(pair, shared, question, "prior").token_ids for question in asked]
 
-    def _answers(self, recording: Recording) -> list[list[int]]:
-        return [generate(self.pair, recording, question, "prior").token_ids for question in self.asked]
-
-    def row(self, below: float) -> dict[str, int]:
-        """How many frames are encoded, and how many answers stay; with as many frames, evenly chosen, too."""
-        encoded, frames = encoded_by_events(self.recording, below), len(self.recording.video or ())
+    frames, rows = len(recording.video or ()), dict[float, dict[str, int]]()
+    for below in limits:
+        encoded = encoded_by_events(recording, below)
         evenly = np.unique(np.linspace(0, frames, len(encoded), endpoint=False).astype(int)).tolist()
-        counts = {"encoded": len(encoded), "frames": frames, "asked": len(self.asked)}
-        return {**counts, "same": self._unchanged(encoded), "evenly": self._unchanged(evenly)}
-
-    def _unchanged(self, encoded: list[int]) -> int:
-        if (key := tuple(encoded)) not in self._same:
-            found = self._answers(sharing(self.recording, encoded))
-            self._same[key] = sum(mine == own for mine, own in zip(found, self.wanted, strict=True))
-        return self._same[key]
+        rows[below] = {"encoded": len(encoded), "frames": frames, "asked": len(asked)}
+        for name, chosen in (("same", encoded), ("evenly", evenly)):
+            pairs = zip(answers(tuple(chosen)), answers(tuple(range(frames))), strict=True)
+            rows[below][name] = sum(own == whole for own, whole in pairs)
+    return rows
 
 
 def _summary(rows: list[dict[str, int]]) -> Found:

@@ -16,7 +16,7 @@ from eventspec.ask.generation import media_of
 from eventspec.core import Proposal, Sampling, Trace
 from eventspec.engine.numerics import MARGIN
 from eventspec.experiments.compare import environment
-from eventspec.experiments.measures.setup import QUESTIONS, Part, Setup, held_out, one_thread, path_to, say
+from eventspec.experiments.measures.setup import QUESTIONS, Finding, Setup, held_out, one_thread, path_to, say
 from eventspec.experiments.names import BASE
 from eventspec.models.session import LanguageSession
 from eventspec.pairs import Pair, load_pair
@@ -26,7 +26,7 @@ SIZES = (1, 2, 3, 5, 9, 17, 33, 59)
 SEED = 60
 
 
-def measure(setup: Setup) -> Iterator[Part]:
+def measure(setup: Setup) -> Iterator[Finding]:
     """Rows of chains and trees of tokens that are partly the target's own, each beside the same row reached by single steps."""
     pair, moved, scene = load_pair(setup.pair, "one", fit=False), list[torch.Tensor](), 0
     wanted, rng = setup.size(15_000, 12), np.random.default_rng(SEED)

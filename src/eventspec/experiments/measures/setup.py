@@ -23,7 +23,7 @@ from eventspec.scenes.writer import as_recording, write_scenes
 
 QUESTIONS = ("Describe the scene.", "What is ahead?", "How many road users are visible?", "Is anybody crossing the road?")
 Found = dict[str, Any]
-Part = tuple[tuple[str, ...], Found]
+Finding = tuple[tuple[str, ...], Found]
 """Keys of a place in a results file, and what is found there; no key: the whole file."""
 Size = TypeVar("Size")
 
@@ -43,7 +43,6 @@ class Setup:
     progress: Callable[[float], None] = lambda share: None
 
     def size(self, whole: Size, quick: Size) -> Size:
-        """One of two sizes."""
         return quick if self.quick else whole
 
     def known_at(self, place: Sequence[str]) -> Found:

@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from eventspec.core import BadInput
-from eventspec.experiments.measures.alignment import CURVE
-from eventspec.experiments.measures.setup import Found, Part, Setup
+from eventspec.experiments.measures.setup import Finding, Found, Setup
 from eventspec.models.configuration import read_json
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.video_llava import VideoLlava, load_video_llava
@@ -25,7 +23,7 @@ from eventspec.train.data import Questions
 from eventspec.train.frozen import FrozenTarget
 
 
-def training(setup: Setup) -> Iterator[Part]:
+def training(setup: Setup) -> Iterator[Finding]:
     """What the calibration of trainings said, phase by phase; trainings of one kind are joined."""
     found = dict[tuple[str, bool], Found]()
     for run in setup.folders:
@@ -34,7 +32,6 @@ def training(setup: Setup) -> Iterator[Part]:
         known = read_json(path if path.exists() else run / FIGURES)["calibration"]
         own: Found = {name: about[name] for name in ("output", "free_running")} | {"phases": lines}
         own["parameters"] = {name: known[name]["parameters"] for name in lines[-1]["adapters"]}
-        own["curves"] = [{phase: _curve(run / f"{phase}.jsonl") for phase in about["phases"]}]
         if (free := run / "free-running.json").exists():
             own["free"] = read_json(free)
         first = found.setdefault((about["output"], about["free_running"]), own)
@@ -43,7 +40,7 @@ def training(setup: Setup) -> Iterator[Part]:
     yield ("training",), {"runs": list(found.values())}
 
 
-def losses(setup: Setup) -> Iterator[Part]:
+def losses(setup: Setup) -> Iterator[Finding]:
     """The same adapter, taught by each loss of phase alignment alone and by all, and then by the same cross-entropy."""
     found = Found()
     for run in setup.folders:
@@ -53,7 +50,7 @@ def losses(setup: Setup) -> Iterator[Part]:
     yield ("losses",), found
 
 
-def nulls(setup: Setup) -> Iterator[Part]:
+def nulls(setup: Setup) -> Iterator[Finding]:
     """Gaps of trained adapters to what is wanted of another recording at the same places."""
     pair, preset = _Models(setup.pair), PRESETS[setup.size("cpu", "smoke")]
     clips, wanted = answered(pair.folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
@@ -68,7 +65,7 @@ def nulls(setup: Setup) -> Iterator[Part]:
     yield ("nulls",), found
 
 
-def low_rank(setup: Setup) -> Iterator[Part]:
+def low_rank(setup: Setup) -> Iterator[Finding]:
     """What low-rank updates of an event drafter learned, and what a pair's own drafter says of the same clips."""
     runs = [read_json(run / "pair" / lora.FOLDER / lora.FIGURES) for run in setup.folders]
     pair, preset = _Models(setup.pair), lora.PRESETS[setup.size("cpu", "smoke")]
@@ -96,7 +93,6 @@ def _join(first: Found, other: Found) -> None:
         line["adapters"] |= more["adapters"]
         line["gaps"] |= more["gaps"]
     first["parameters"] |= other["parameters"]
-    first["curves"] += other["curves"]
 
 
 def _lines(path: Path) -> list[Found]:
@@ -104,10 +100,3 @@ def _lines(path: Path) -> list[Found]:
     if not path.exists():
         raise BadInput(f"{path} is missing: --folder names what `eventspec train` wrote")
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def _curve(path: Path) -> list[Found]:
-    """What a stage noted in training, at `CURVE` places at most."""
-    lines = _lines(path) if path.exists() else []
-    kept = np.unique(np.linspace(0, len(lines) - 1, CURVE).astype(int)) if lines else ()
-    return [lines[place] for place in kept]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
-
-import numpy as np
-
 from eventspec.experiments.charts import curves
-from eventspec.experiments.reports import Block, Found, Results
+from eventspec.experiments.reports import Block, Charts, Found, Results
 from eventspec.experiments.statistics import rank_correlation
 from eventspec.experiments.tables import spread, table, table_of
 
@@ -28,13 +24,21 @@ Points = list[tuple[str, dict[str, float], float]]
 Series = dict[str, list[tuple[float, float]]]
 
 
+LOW_RANK = {
+    "event drafter": "{how}",
+    "thousand parameters that learn": "{size}",
+    "tokens right": "{tokens:.1%}",
+    "leading tokens right": "{leading:.1f}",
+    "answers right": "{answers:.0%}",
+}
+
+
 def taught(results: Results) -> dict[str, Found]:
     """Runs on the target's own text, by output."""
     return {run["output"]: run for run in results["alignment"]["training"]["runs"] if not run["free_running"]}
 
 
 def points(run: Found) -> Points:
-    """Every adapter at every age."""
     return [(name, gaps, line["adapters"][name]["leading"]) for line in run["phases"] for name, gaps in line["gaps"].items()]
 
 
@@ -68,14 +72,13 @@ def gaps_to(output: str) -> Block:
             rows.append([name.removeprefix("features-"), size, *cells, leading])
         rows.append(["rank correlation, trained", "", *(spread(rank(trained(found), gap)) for gap in GAPS), ""])
         rows.append(["rank correlation, all phases", "", *(spread(rank(found, gap)) for gap in GAPS), ""])
-        heads = [f"{title}: before, behind, another clip" for title in GAPS.values()]
+        heads = [f"{title}: before, after, another clip" for title in GAPS.values()]
         return table(["adapter", "thousand parameters", *heads, "leading tokens right"], rows)
 
     return block
 
 
 def ages(results: Results) -> str:
-    """Acceptance by phase: tokens right, tokens right from the first on, and answers right."""
     rows = []
     for run in taught(results).values():
         for name in run["phases"][-1]["adapters"]:
@@ -86,7 +89,6 @@ def ages(results: Results) -> str:
 
 
 def losses(results: Results) -> str:
-    """The losses of the first phase, each alone."""
 
     def right(line: Found) -> str:
         return f"{line['adapters']['tokens']:.1%}, {line['adapters']['leading']:.1f}"
@@ -95,11 +97,10 @@ def losses(results: Results) -> str:
     for name, known in results["alignment"]["losses"].items():
         first = next(line for line in known if line["phase"] == "alignment")
         rows.append([name, f"{first['gaps']['cosine']:.2f}", f"{first['gaps']['l2']:.2f}", right(first), right(known[-1])])
-    return table(["loss", "cosine", "L2", "behind alignment: tokens right, leading", "behind acceptance as well"], rows)
+    return table(["loss", "cosine", "L2", "after alignment: tokens right, leading", "after acceptance as well"], rows)
 
 
 def low_rank(results: Results) -> str:
-    """An event drafter before it learned from the target, with low-rank updates, and distilled whole."""
     part = results["alignment"]["low-rank"]
     runs = sorted(part["runs"], key=lambda run: int(run["rank"]))
     text = (
@@ -113,16 +114,7 @@ def low_rank(results: Results) -> str:
     known = [("trained on right answers", "-", runs[0]["before"])]
     known += [(f"low-rank updates, rank {run['rank']}", f"{run['parameters'] / 1000:.0f}", run["calibration"]) for run in runs]
     known.append(("distilled whole", f"{whole['parameters'] / 1000:.0f}", whole["calibration"]))
-    rows = table_of(
-        known,
-        {
-            "event drafter": lambda row: row[0],
-            "thousand parameters that learn": lambda row: row[1],
-            "tokens right": lambda row: f"{row[2]['tokens']:.1%}",
-            "leading tokens right": lambda row: f"{row[2]['leading']:.1f}",
-            "answers right": lambda row: f"{row[2]['answers']:.0%}",
-        },
-    )
+    rows = table_of([{"how": how, "size": size, **right} for how, size, right in known], LOW_RANK)
     return f"{text}\n\n{rows}"
 
 
@@ -143,20 +135,18 @@ def by_size(results: Results) -> Series:
 
 
 def ends(known: list[tuple[float, float]]) -> str:
-    """The least and the largest share."""
     shares = [share for _, share in known]
     return f"{min(shares):.1%} to {max(shares):.1%}"
 
 
 def plateau(results: Results) -> str:
-    """The negative result of earlier work, and how it is avoided."""
     sizes, runs = by_size(results), results["alignment"]["training"]["runs"]
     same = next(run["free"]["same_token"] for run in runs if run["free_running"])
     return (
         "Earlier work paired the tokens that two models said on their own, place by place, and saw the share of right "
         "tokens stop at 27 % from 2 to 101 million parameters. Taught and judged so, the adapters here stay at "
-        f"{ends(sizes[OWN_TEXTS])}, whatever their size, below the {same:.0%} of whoever repeats the event model's "
-        "own token. But most of that plateau is the test: behind the target's own text the same adapters get "
+        f"{ends(sizes[OWN_TEXTS])}, whatever their size, below the {same:.0%} of a drafter that repeats the event "
+        "model's own token. But most of that plateau is the test: after the target's own text the same adapters get "
         f"{ends(sizes[JUDGED])} right, and those taught there by the same loss for as long {ends(sizes[SAME_LOSS])}. Once "
         "two texts part, the token that is wanted has nothing to do with what is read. The event model here was distilled "
         "on the target, so their texts part late; of models that never met, teaching suffers too. Tokens right on held-out "
@@ -165,50 +155,23 @@ def plateau(results: Results) -> str:
 
 
 def plateau_sizes(results: Results) -> str:
-    """Tokens right by parameters, in thousands."""
     rows = [[how, *(f"{size:.0f}: {right:.1%}" for size, right in known)] for how, known in by_size(results).items()]
     most = max(map(len, rows))
     return table(["trained on", *(f"size {n}" for n in range(1, most))], [row + [""] * (most - len(row)) for row in rows])
 
 
-def by_step(run: Found) -> Series:
-    """Accuracy in training over minutes, one phase after the other; the first learns no answers."""
-    series: Series = {}
-    for name, stages in product(run["phases"][-1]["adapters"], run["curves"]):
-        done, found = 0.0, list[tuple[float, float]]()
-        for rows in stages.values():
-            found += [((done + row["seconds"]) / 60, row[f"_{name}_accuracy"]) for row in rows if f"_{name}_accuracy" in row]
-            done += rows[-1]["seconds"] if rows else 0.0
-        if found:
-            series[name] = found
-    return series
-
-
-def charts(results: Results) -> dict[str, str]:
+def charts(results: Results) -> Charts:
     """Drawings of training: its plateau, and of each output what was right and how near the features came."""
     size = curves("Tokens right by size of the adapter", by_size(results), "thousand parameters", "share right")
-    drawn = {"alignment-plateau": size}
+    drawn: Charts = {"alignment-plateau": size}
     for output, run in taught(results).items():
         phases = ", ".join(f"{place} {line['phase'] or 'before'}" for place, line in enumerate(run["phases"]))
         near = {
             name: [(float(at), max(0.0, line["gaps"][name]["cosine"])) for at, line in enumerate(run["phases"])]
             for name in run["phases"][-1]["gaps"]
         }
-        drawn[f"alignment-ages-{output}"] = curves("Tokens right in training", by_step(run), "minutes", "share right")
         drawn[f"alignment-gaps-{output}"] = curves("Cosine with the target's own", near, phases, "cosine")
     return drawn
-
-
-def best(run: Found) -> tuple[Found, Found, str]:
-    """What the adapter with the most leading tokens right gets right after training, its gaps, and its name."""
-    line = run["phases"][-1]
-    name = max(line["adapters"], key=lambda one: float(line["adapters"][one]["leading"]))
-    return line["adapters"][name], line["gaps"][name], name
-
-
-def mean_of(splits: list[Found], limit: str, what: str) -> float:
-    """A figure at a limit, on average over the sets of scenes that have it."""
-    return float(np.mean([split["at"][limit][what] for split in splits if limit in split["at"]]))
 
 
 BLOCKS: dict[str, Block] = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from eventspec.experiments.charts import Bar, bars, curves
+from eventspec.experiments.charts import Value, curves, values
 from eventspec.experiments.names import BASE, is_control
-from eventspec.experiments.reports import Block, Found, Results
-from eventspec.experiments.tables import figure, shown, table, table_of
+from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
+from eventspec.experiments.tables import Column, figure, figures, known, named, shown, table, table_of
 
 WHAT = {
     BASE: "baseline",
@@ -33,35 +33,45 @@ WHOLE = ":whole"
 LEVELS = (1, 2, 4, 8, 16)
 
 
+BOUND = {
+    "head": "{name}",
+    "tau after the first token": "{tau_behind_the_first:.2f}",
+    "nodes a round": "{nodes:.1f}",
+    "V": "{V:.2f}",
+    "V in the run": "{V_in_run:.2f}",
+    "c / t": "{c_over_t:.2f}",
+    "allowed": "{allowed:.2f}",
+    "decode only": "{decode_speedup:.2f}",
+    "reached": "{reached:.0%}",
+    "by V in the run": "{in_run:.0%}",
+}
+
+
 def run(part: Found) -> str:
     where = part["environment"]
     return f"n = {part['n']} questions, {part['recordings']} recordings, {where['processor']}, load {where['load'][0]}"
 
 
 def what(name: str) -> str:
-    """What a head is, in a few words."""
     if name.endswith(WHOLE):
         return f"as {name.removesuffix(WHOLE)}; every prompt row through the whole layer, as published"
     return WHAT.get(name, "")
 
 
 def compared(results: Results) -> str:
-    """Every head with its controls, and what compressing the visual rows saves of reading the prompt."""
     part = results["heads"]["table"]
     methods, blind = part["methods"], part["methods"]["prior"]
-    rows = table_of(
-        methods.items(),
-        {
-            "head": lambda row: row[0],
-            "what": lambda row: what(row[0]),
-            "tau": lambda row: figure(row[1], "tau"),
-            "decode only": lambda row: figure(row[1], "decode_speedup"),
-            "whole answer": lambda row: figure(row[1], "speedup"),
-            "reads the prompt, ms": lambda row: shown(row[1]["drafter_prefill_ms"], ".1f"),
-            "right where the prior is wrong": lambda row: shown(None if row[0] == "prior" else row[1]["acceptance_vision"]),
-            "identical": lambda row: f"{row[1]['identical']} of {part['n']}",
-        },
-    )
+    columns: dict[str, Column] = {
+        "head": "{name}",
+        "what": lambda row: what(row["name"]),
+        "tau": figures("tau"),
+        "decode only": figures("decode_speedup"),
+        "whole answer": figures("speedup"),
+        "reads the prompt, ms": known("drafter_prefill_ms", ".1f"),
+        "right where the prior is wrong": lambda row: shown(None if row["name"] == "prior" else row["acceptance_vision"]),
+        "identical": f"{{identical}} of {part['n']}",
+    }
+    rows = table_of(named(methods), columns)
     text = (
         f"{run(part)}. No lossless method can answer these more than {methods[BASE]['ceiling']:.2f} times as fast "
         f"as the baseline. {blind['vision_share']:.0%} of the answer tokens ({blind['vision_tokens']}) are ones that the blind "
@@ -72,7 +82,6 @@ def compared(results: Results) -> str:
 
 
 def reading(methods: Found) -> str:
-    """What compressing the visual rows saves of reading the prompt."""
     names = {"specvlm": "SpecVLM", "frugal": "Frugal (SpecVLM that pools over frames too, with costs in its gate's loss)"}
     took = {name: found["drafter_prefill_ms"] for name, found in methods.items()}
     text = []
@@ -91,12 +100,10 @@ def reading(methods: Found) -> str:
 
 
 def trained(results: Results) -> str:
-    """How long each head was trained."""
     return table(["head", "how long"], results["heads"]["table"]["trained"].items())
 
 
 def identity(results: Results) -> str:
-    """Whether every head with every kind of tree gave the target's answers."""
     part = results["heads"]["identity"]
     ways = {name: found for name, found in part["methods"].items() if name != BASE}
     same = [name for name, found in ways.items() if found["identical"] == part["n"] and not found["failed"]]
@@ -108,7 +115,6 @@ def identity(results: Results) -> str:
 
 
 def trees(results: Results) -> str:
-    """Kinds of trees with as many nodes, beside a chain."""
     part = results["heads"]["trees"]
     rows = []
     for name, found in part["methods"].items():
@@ -133,7 +139,6 @@ def ranks(results: Results) -> str:
 
 
 def bound(results: Results) -> str:
-    """How near decoding comes to what tau allows."""
     part = results["heads"]["bound"]
     found = part["bound"]
     text = (
@@ -142,30 +147,13 @@ def bound(results: Results) -> str:
         "rows takes, in steps, from a curve measured apart (trees, in turns with drafts) and in the run itself. The rest is "
         f"reading the prompt, and work outside forwards. A step of the baseline: {found['step_ms']:.2f} ms."
     )
-    rows = table_of(
-        [(name, row) for name, row in found.items() if isinstance(row, dict)],
-        {
-            "head": lambda row: row[0],
-            "tau behind the first token": lambda row: f"{row[1]['tau_behind_the_first']:.2f}",
-            "nodes a round": lambda row: f"{row[1]['nodes']:.1f}",
-            "V": lambda row: f"{row[1]['V']:.2f}",
-            "V in the run": lambda row: f"{row[1]['V_in_run']:.2f}",
-            "c / t": lambda row: f"{row[1]['c_over_t']:.2f}",
-            "allowed": lambda row: f"{row[1]['allowed']:.2f}",
-            "decode only": lambda row: f"{row[1]['decode_speedup']:.2f}",
-            "reached": lambda row: f"{row[1]['reached']:.0%}",
-            "by V in the run": lambda row: f"{_reached_in_run(row[1]):.0%}",
-        },
-    )
-    return f"{text}\n\n{rows}"
-
-
-def _reached_in_run(row: Found) -> float:
-    return float(row["decode_speedup"] * (row["V_in_run"] + row["c_over_t"]) / row["tau_behind_the_first"])
+    rows = named({name: row for name, row in found.items() if isinstance(row, dict)})
+    for row in rows:
+        row["in_run"] = row["decode_speedup"] * (row["V_in_run"] + row["c_over_t"]) / row["tau_behind_the_first"]
+    return f"{text}\n\n{table_of(rows, BOUND)}"
 
 
 def scaling(results: Results) -> str:
-    """One head at several ages."""
     part = results["heads"]["scaling"]
     before = part["against_the_one_before"]
     steps = [f"{step['from']} to {step['to']}: {figure(step, 'fewer_rounds', '.3f', 'ci95')}" for step in before]
@@ -174,36 +162,34 @@ def scaling(results: Results) -> str:
         "before (hivis-0); and as it ships (hivis-gpu), five minutes on an H100 from EAGLE's weights. Rounds before / after: "
         f"{'; '.join(steps)}."
     )
-    rows = [
-        [name, figure(found, "tau"), f"{found['decode_speedup']:.2f}", found["identical"]]
-        for name, found in part["methods"].items()
-        if name != BASE
-    ]
-    return f"{text}\n\n{table(['checkpoint', 'tau', 'decode only', 'identical'], rows)}"
+    rows = [row for row in named(part["methods"]) if row["name"] != BASE]
+    columns: dict[str, Column] = {
+        "checkpoint": "{name}",
+        "tau": figures("tau"),
+        "decode only": "{decode_speedup:.2f}",
+        "identical": "{identical}",
+    }
+    return f"{text}\n\n{table_of(rows, columns)}"
 
 
-def charts(results: Results) -> dict[str, str]:
-    """A drawing for each page."""
+def charts(results: Results) -> Charts:
     part = results["heads"]
-    measured, ages = part["table"]["methods"], part["scaling"]["methods"]
-    decoding = [
-        Bar(name, found["decode_speedup"], tuple(found["decode_speedup_ci95"]), colour=int(is_control(name)))
-        for name, found in measured.items()
-        if name != BASE
-    ]
+    measured = {name: found for name, found in part["table"]["methods"].items() if name != BASE}
+    kinds = {name: "control" if is_control(name) else "lossless" for name in measured}
+    decoding = [Value(k, v["decode_speedup"], v["decode_speedup_ci95"], kind=kinds[k]) for k, v in measured.items()]
     series: dict[str, list[tuple[float, float]]] = {}
     for name, found in part["trees"]["methods"].items():
-        if name.startswith("eagle"):
+        if name != BASE:
             head, nodes, kind = name.split(", ")
             series.setdefault(f"{head}, {kind}", []).append((float(nodes.split()[0]), found["tau"]))
     limits = {name: row for name, row in part["bound"]["bound"].items() if isinstance(row, dict)}
-    reached = [Bar(name, row["decode_speedup"], mark=row["allowed"]) for name, row in limits.items()]
-    aged = [Bar(name.replace("_", " "), found["tau"], tuple(found["tau_ci95"])) for name, found in ages.items() if name != BASE]
+    reached = [Value(name, row["decode_speedup"], limit=row["allowed"]) for name, row in limits.items()]
+    aged = [Value(k, v["tau"], v["tau_ci95"]) for k, v in part["scaling"]["methods"].items() if k != BASE]
     return {
-        "heads": bars("Decode-only speedup of every head, with 95 % intervals", decoding, "x", {"plain decoding": 1.0}),
+        "heads": values("Decode-only speedup of every head, with 95 % intervals", {"": decoding}, FASTER),
         "trees": curves("tau by nodes and kind of tree", series, "nodes of the tree", "tau"),
-        "bound": bars("Decode-only speedup, and what tau allows", reached, "x", {"plain decoding": 1.0}),
-        "training": bars("tau by age of the head, with 95 % intervals", aged),
+        "bound": values("Decode-only speedup, and what tau allows", {"": reached}, FASTER, "what tau allows"),
+        "training": values("tau by age of the head, with 95 % intervals", {"": aged}, "tau", unit=""),
     }
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from eventspec.experiments.charts import Bar, bars
-from eventspec.experiments.names import ALL_CORES, BASE, BLIND, is_control
+from eventspec.experiments.charts import value_of, values
+from eventspec.experiments.names import ALL_CORES, BASE, BLIND
 from eventspec.experiments.plan import outlook
 from eventspec.experiments.profiles import PROFILES, methods_of
-from eventspec.experiments.reports import Block, Found, Results
-from eventspec.experiments.tables import figure, shown, spread, table, table_of
+from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
+from eventspec.experiments.tables import Column, figure, figures, known, named, shown, spread, table, table_of
 
 LEAST = 2_000_000
 """Tokens that have to be compared with the weights that ship; until then earlier runs are counted."""
@@ -24,6 +24,17 @@ ROWS = {
     "prior": "`prior`: drafts from the blind prior (control)",
 }
 """Rows of README's table."""
+ALL: dict[str, Column] = {
+    "method": "{name}",
+    "speedup (95 %)": figures("speedup"),
+    "tau": "{tau:.2f}",
+    "accepted of drafted levels": known("acceptance"),
+    "first choice right where the prior is wrong": known("acceptance_vision"),
+    "first provisional, ms": known("first_provisional_ms", ".0f"),
+    "of them kept": known("provisional_kept"),
+    "first committed, ms": "{first_committed_ms:.0f}",
+    "identical": "{identical}",
+}
 LENGTHS = (10, 40, 100)
 SHARES = (0.806, 0.6, 0.4, 0.25, 0.15)
 """Prefill shares of the table: the first is the one that the early notes of this research promised 4-5x for."""
@@ -39,23 +50,23 @@ def readme(results: Results) -> str:
     for run in (found, shared):
         assert all(run["methods"][name]["identical"] == run["n"] for name in ROWS if name in run["methods"])
     own, base, prior, hybrid = (methods[name] for name in ("cross-modal", BASE, "prior", "hybrid"))
-    rows = table_of(
-        ROWS,
-        {
-            "method": lambda name: ROWS[name],
-            "speedup (95 %), cores shared out": lambda name: figure(together[name], "speedup") if name in together else "-",
-            "speedup, one core a model": lambda name: figure(methods[name], "speedup"),
-            "first guess": lambda name: shown(methods[name]["first_provisional_ms"], ".0f", " ms"),
-            "first token": lambda name: f"{methods[name]['first_committed_ms']:.0f} ms",
-            "tau": lambda name: f"{methods[name]['tau']:.2f}",
-        },
-    )
+    columns: dict[str, Column] = {
+        "method": lambda row: ROWS[row["name"]],
+        "speedup (95 %), cores shared out": lambda row: (
+            figure(together[row["name"]], "speedup") if row["name"] in together else "-"
+        ),
+        "speedup, one core a model": figures("speedup"),
+        "first guess": lambda row: shown(row["first_provisional_ms"], ".0f", " ms"),
+        "first token": "{first_committed_ms:.0f} ms",
+        "tau": "{tau:.2f}",
+    }
+    rows = table_of(named({name: methods[name] for name in ROWS}), columns)
     plain, chosen = (together[name] for name in (BASE, "auto"))
     early, first = own["first_provisional_ms"], base["first_committed_ms"]
     kept, by_prior, by_others = (one["provisional_kept"] for one in (own, prior, methods["cross-modal, shuffled events"]))
     gains = (
         f"{where['processor']}, {where['cores']} cores, n = {found['n']}; the answers of each row are the target's own. By "
-        "default cores are shared out: a target that nobody drafts beside has all of them. An answer then takes "
+        "default cores are shared out: a target without a drafter beside it has all of them. An answer then takes "
         f"{plain['total_ms']:.0f} ms, with `auto` {chosen['total_ms']:.0f}, of a ceiling of {chosen['ceiling']:.2f}x. The "
         f"event camera is not why: `auto` is {times(chosen, 'prior')} as fast as the blind `prior` and "
         f"{times(chosen, 'auto, shuffled events')} as fast as with another clip's events. With one core a model, as on two "
@@ -90,50 +101,11 @@ def times(own: Found, control: str) -> str:
 
 def all_arms(methods: Found, whole: bool = False) -> str:
     """A row for every arm; `whole`: with the time of a whole answer."""
-    columns = {
-        "method": lambda name: name,
-        "speedup (95 %)": lambda name: figure(methods[name], "speedup"),
-        "tau": lambda name: f"{methods[name]['tau']:.2f}",
-        "accepted of drafted levels": lambda name: shown(methods[name]["acceptance"]),
-        # The prior is wrong there by definition.
-        "first choice right where the prior is wrong": lambda name: shown(
-            None if name == "prior" else methods[name]["acceptance_vision"]
-        ),
-        "first provisional, ms": lambda name: shown(methods[name]["first_provisional_ms"], ".0f"),
-        "of them kept": lambda name: shown(methods[name]["provisional_kept"]),
-        "first committed, ms": lambda name: f"{methods[name]['first_committed_ms']:.0f}",
-        "identical": lambda name: methods[name]["identical"],
-    }
-    if whole:
-        columns["whole answer, ms"] = lambda name: f"{methods[name]['total_ms']:.0f}"
-    return table_of(methods, columns)
-
-
-def headline(results: Results) -> str:
-    """The main result on both placements, its controls beside it."""
-    found, shared = results["main-job"], results["shared-cores"]["methods"]
-    methods, where = found["methods"], found["environment"]
-    own, prior, heads, mixed = (methods[name] for name in ("cross-modal", "prior", "eagle", "hybrid"))
-    cores, chosen = methods[ALL_CORES], shared["auto"]
-    return (
-        f"Measured on the bundled pair ({found['n']} held-out questions about {found['recordings']} synthetic scenes, "
-        f"{where['processor']}, {where['cores']} cores, fp32, every placement in one interleaved run): `auto`, the default, "
-        f"is **{chosen['speedup']:.2f}x** as fast as plain decoding on all cores, of a ceiling of "
-        f"**{chosen['ceiling']:.2f}x**. The event camera is not why: the blind text prior, a control that has seen nothing, "
-        f"reaches {shared['prior']['speedup']:.2f}x there, and `cross-modal`, whose drafter takes a core from the target, "
-        f"{shared['cross-modal']['speedup']:.2f}x. With one core a model, as on two accelerators, `cross-modal` is "
-        f"{own['speedup']:.2f}x as fast as plain decoding on one core, of a ceiling of {own['ceiling']:.2f}x; the prior "
-        f"{prior['speedup']:.2f}x, `eagle` {heads['speedup']:.2f}x, `hybrid`, which drafts from all, {mixed['speedup']:.2f}x, "
-        f"and plain decoding on both cores {cores['speedup']:.2f}x. The first provisional token of `cross-modal` comes after "
-        f"{own['first_provisional_ms']:.0f} ms, and plain decoding commits its first after "
-        f"{methods[BASE]['first_committed_ms']:.0f} ms; of all its provisional tokens "
-        f"{own['provisional_kept']:.0%} are kept, of the prior's {prior['provisional_kept']:.0%}. "
-        f"{own['identical']} of {found['n']} answers are the target's own, token by token."
-    )
+    rows = [{**row, "acceptance_vision": None} if row["name"] == "prior" else row for row in named(methods)]  # 0 by definition
+    return table_of(rows, ALL | ({"whole answer, ms": "{total_ms:.0f}"} if whole else {}))
 
 
 def comparison(results: Results) -> str:
-    """Every arm of the main comparison."""
     found = results["main-job"]
     base, prior = found["methods"][BASE], found["methods"]["prior"]
     facts = (
@@ -145,7 +117,6 @@ def comparison(results: Results) -> str:
 
 
 def shared_cores(results: Results) -> str:
-    """The same questions where cores are shared out, as by default."""
     found = results["shared-cores"]
     where, methods = found["environment"], found["methods"]
     facts = f"n = {found['n']}, {where['processor']}, {where['cores']} cores. Ceiling {methods['auto']['ceiling']:.2f}x."
@@ -153,7 +124,6 @@ def shared_cores(results: Results) -> str:
 
 
 def machines(results: Results) -> str:
-    """The main arms on every machine that measured them."""
     now = [run for pattern in ("main-job*.json", "shared-cores*.json") for _, run in results.every(pattern)]
     earlier = [run for _, run in results.every("earlier/*.json")]  # with weights that no longer ship
     runs = [*now, *earlier]
@@ -182,7 +152,6 @@ def identical(run: Found) -> str:
 
 
 def against(results: Results) -> str:
-    """How many times as fast as each control, with intervals."""
     rows = [
         [name, control, spread(ratio), f"{found['slower_share']:.0%}"]
         for name, found in results["main-job"]["methods"].items()
@@ -216,20 +185,13 @@ def mixed(results: Results) -> str:
     )
 
 
-def charts(results: Results) -> dict[str, str]:
-    """Speedups of the lossless arms, with intervals and the ceiling."""
+def charts(results: Results) -> Charts:
     found = results["main-job"]["methods"]
-    rows = [
-        Bar(name, one["speedup"], tuple(one["speedup_ci95"]), colour=int(is_control(name)))
-        for name, one in found.items()
-        if name != BASE and not name.startswith("compressed-target")
-    ]
-    lines = {"plain decoding": 1.0, "ceiling": found["cross-modal"]["ceiling"]}
-    return {"main-job": bars("Speedup of whole answers, with 95 % intervals", rows, "x", lines)}
+    rows = [value_of(name, one) for name, one in found.items() if name != BASE and one["lossless"]]
+    return {"main-job": values("Speedup of whole answers, with 95 % intervals", {"": rows}, FASTER, "ceiling")}
 
 
 def processors(results: Results) -> str:
-    """Which results were measured where."""
     places: dict[tuple[str, int, str], list[str]] = {}
     for name, found in results.every("*.json"):
         for where in environments(found):
@@ -249,16 +211,14 @@ def environments(found: Any) -> list[Found]:
 
 
 def ceilings(results: Results) -> str:
-    """The ceiling by prefill share, which no measurement changes."""
     heads = ["prefill share", *(f"{share:.1%}" for share in SHARES)]
     return table(heads, [["ceiling", *(f"{1 / share:.2f}x" for share in SHARES)]])
 
 
 def profiles(results: Results) -> str:
-    """What `plan` predicts for named machines."""
     kinds = {
         "cross-modal": "`cross-modal` as accepted in recorded runs",
-        "cross-modal, whole head start accepted": "head start accepted whole, plain decoding behind it",
+        "cross-modal, whole head start accepted": "head start accepted whole, plain decoding after it",
     }
     rows = []
     for name, machine in PROFILES.items():
@@ -270,7 +230,6 @@ def profiles(results: Results) -> str:
 
 
 def reuse(results: Results) -> str:
-    """What sharing features between frames saves and changes."""
     found = results["reuse"]
     rows = []
     for below, own in found["below"].items():
@@ -286,7 +245,7 @@ def reuse(results: Results) -> str:
 
 PAGES: dict[str, dict[str, Block]] = {
     "README.md": {"figures": readme},
-    "docs/index.md": {"headline": headline},
+    "docs/index.md": {"figures": readme},
     "docs/start/demo.md": {"blind": blind},
     "docs/concepts/ceiling.md": {"ceilings": ceilings, "profiles": profiles, "blind": blind},
     "docs/results/index.md": {

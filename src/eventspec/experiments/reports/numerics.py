@@ -1,11 +1,8 @@
-"""The figures of docs/numerics.md: how far rounding moves a row, whose answers differ, and what batch invariance would cost."""
+"""The figures of docs/numerics.md: how far rounding moves a row, and whose answers differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from eventspec.experiments.reports import Block, Found, Results
+from eventspec.experiments.reports import Block, Results
 from eventspec.experiments.tables import table, table_of
 
 KINDS = {
@@ -14,52 +11,29 @@ KINDS = {
     "ties": "greedy, with a bias that makes the two best tokens equal at one position",
     "ties, not settled": "the same, near ties only counted (control)",
 }
+IDENTITY = {
+    "answers": "{what}",
+    "processor": "{processor}",
+    "plain answers (tokens)": "{plain_answers:,} ({plain_tokens:,})",
+    "arms": "{arms}",
+    "compared with them": "{answers:,}",
+    "tokens": "{tokens:,}",
+    "near ties": "{near_ties:,}",
+    "differ": "{different}",
+}
 
 
 def identity(results: Results) -> str:
     """Answers of every arm beside those of plain decoding, by kind and processor."""
     found = results["identity"]
-    runs = [(words, name, kinds[kind]) for kind, words in KINDS.items() for name, kinds in found.items() if kind in kinds]
-    rows = table_of(
-        runs,
-        {
-            "answers": lambda run: run[0],
-            "processor": lambda run: run[1],
-            "plain answers (tokens)": lambda run: f"{run[2]['plain_answers']:,} ({run[2]['plain_tokens']:,})",
-            "arms": lambda run: run[2]["arms"],
-            "compared with them": lambda run: f"{run[2]['answers']:,}",
-            "tokens": lambda run: f"{run[2]['tokens']:,}",
-            "near ties": lambda run: f"{run[2]['near_ties']:,}",
-            "differ": lambda run: run[2]["different"],
-        },
-    )
-    rounding = sorted({f"{one['rounding']:.1e}" for kinds in found.values() for one in kinds.values()})
-    return f"{rows}\n\nfp32; near ties are those closer than {', '.join(rounding)}."
-
-
-def invariance(results: Results) -> str:
-    """What a step costs then, which rows have the bits of a single step, and which row counts change a product's bits."""
-    found = results["invariance"]
-    first: Found = next(iter(found.values()))
-
-    def across(head: str, names: list[str], cell: str) -> str:
-        return table([head, *found], ([name, *(CELLS[cell](one[cell][name]) for one in found.values())] for name in names))
-
-    return "\n\n".join(
-        [
-            across("a step, in steps of today's", list(first["steps"])[1:], "steps"),
-            across("rows with the bits of a single step: chain, tree", list(first["same_bits"]), "same_bits"),
-            "Row counts up to 40 with which a product of K x N gives a row other bits than among 64 rows:",
-            across("N x K", list(first["products"]), "products"),
-        ]
-    )
-
-
-CELLS: dict[str, Callable[[Any], str]] = {
-    "steps": lambda step: f"{step:.2f}",
-    "same_bits": lambda shares: f"{shares['chain']:.0%}, {shares['tree']:.0%}",
-    "products": lambda part: "; ".join(f"{name} {', '.join(map(str, counts)) or 'none'}" for name, counts in part.items()),
-}
+    runs = [
+        {"what": words, "processor": name, **kinds[kind]}
+        for kind, words in KINDS.items()
+        for name, kinds in found.items()
+        if kind in kinds
+    ]
+    rounding = sorted({f"{run['rounding']:.1e}" for run in runs})
+    return f"{table_of(runs, IDENTITY)}\n\nfp32; near ties are those closer than {', '.join(rounding)}."
 
 
 def rounding(results: Results) -> str:
@@ -71,6 +45,4 @@ def rounding(results: Results) -> str:
     return table(["processor", "rows", "largest difference", "largest move of a gap", "margin"], rows)
 
 
-PAGES: dict[str, dict[str, Block]] = {
-    "docs/numerics.md": {"rounding": rounding, "identity": identity, "invariance": invariance}
-}
+PAGES: dict[str, dict[str, Block]] = {"docs/numerics.md": {"rounding": rounding, "identity": identity}}

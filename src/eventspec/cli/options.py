@@ -1,0 +1,65 @@
+"""Options and arguments that several commands have, and how a command prints what it found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from eventspec.cli.paths import given_path
+
+if TYPE_CHECKING:
+    from eventspec.recordings import Recording
+
+
+def path(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, parser=given_path, help=help, **more)
+
+
+def path_argument(help: str) -> Any:
+    return typer.Argument(parser=given_path, help=help, show_default=False)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
+Method = Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")]
+DevicePlan = Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+Seed = Annotated[int, typer.Option(help="Of the sampling.")]
+Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
+Target = Annotated[Path | None, path("A checkpoint folder that answers, instead of a pair.")]
+Dtype = Annotated[
+    str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, auto (as stored); nf4, int8 (CUDA).")
+]
+Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
+Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
+Monotonic = Literal["raise", "clamp", "keep"]
+Order = Annotated[
+    Monotonic,
+    typer.Option(
+        "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
+    ),
+]
+
+
+def open_recording(place: Path, sensor: str | None, monotonic: Monotonic, fps: float | None = None) -> Recording:
+    """A recording, by the options of a command."""
+    from eventspec.events.formats import parse_sensor_size
+    from eventspec.recordings import Recording
+
+    return Recording.open(place, parse_sensor_size(sensor) if sensor is not None else None, monotonic, fps)
+
+
+def print_found(found: object, as_json: bool, *lines: str) -> None:
+    """One JSON object for programs, or lines for people."""
+    typer.echo(json.dumps(found) if as_json else "\n".join(lines))
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """On standard error, so that standard output stays one JSON object or one answer."""
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
