@@ -18,7 +18,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.show import grown, joined, record
-from eventspec.trace.timeline import COLOURS, LANES
+from eventspec.trace.timeline import STAGES
 
 if TYPE_CHECKING:
     from eventspec.ask import Generation
@@ -92,9 +92,9 @@ def drawn(strips: list[Strip], recording: Recording, question: str) -> str:
     frame = recording.video.frames[[len(recording.video.times_us) // 2]][0]
     events = pictures(recording.events, n=5).images[2]
     seen = _embedded(frame, 34, "video camera") + _embedded(events, 284, "event camera")
-    stages = [stage for stage in COLOURS if any(span.stage == stage for found in strips for span in found.trace.spans)]
+    stages = [stage for stage in STAGES if any(span.stage == stage for found in strips for span in found.trace.spans)]
     legend = "".join(
-        f'<rect x="{LEFT + 92 * n}" y="392" width="12" height="12" fill="{COLOURS[stage]}"/>'
+        f'<rect x="{LEFT + 92 * n}" y="392" width="12" height="12" fill="{STAGES[stage][0]}"/>'
         + _text(LEFT + 17 + 92 * n, 403, stage, "soft")
         for n, stage in enumerate(stages)
     )
@@ -133,14 +133,14 @@ def _strip(number: int, found: Strip, scale: float, slower: float) -> tuple[str,
     for step, ((at, sure, guess), end) in enumerate(zip(found.growth, [*ends, None], strict=True)):
         style += _shown_between(f"s{number}_{step}", slower * at, end)
         parts.append(f'<g class="s{number}_{step}">{_lines(sure, guess, LEFT + 10, top + 42)}</g>')
-    for row, lane in enumerate(LANES):
+    for row, lane in enumerate(("target", "drafter")):
         spans = [span for span in found.trace.spans if span.lane == lane]
         if spans:
             parts.append(f'<text x="{LEFT + WIDE}" y="{top + 118 + 18 * row}" class="soft" text-anchor="end">{lane}</text>')
         for span in spans:
             x, width = LEFT + 1e3 * span.start * scale, max(0.5, 1e3 * (span.end - span.start) * scale)
             place = f'x="{x:.1f}" y="{top + 108 + 18 * row}" width="{width:.1f}" height="13"'
-            parts.append(f'<rect {place} fill="{COLOURS[span.stage]}"/>')
+            parts.append(f'<rect {place} fill="{STAGES[span.stage][0]}"/>')
     return "".join(parts), style
 
 
