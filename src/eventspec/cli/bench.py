@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,14 +93,12 @@ def compare(
     from eventspec.core import Sampling
     from eventspec.experiments.compare import Comparison, Interrupted, check_arms, others_of
     from eventspec.experiments.compare import compare as measure
-    from eventspec.pairs import check_choices, check_method
-    from eventspec.pairs.methods import CHOICES
+    from eventspec.pairs import check_method
     from eventspec.recordings.qa import read_questions
 
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
-    if risk is not None:
-        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
+    _check_risk(risk, methods)
     contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
     check_arms(methods, kinds, contexts)
     about: dict[str, Any] = {"sensor": sensor, "monotonic": monotonic, "risk": risk}
@@ -111,10 +110,7 @@ def compare(
     ready = ready if risk is None else ready.with_risk(risk)
     choices = {"drafter": drafter or (), "head": head or (), "compress": compress or (), "adapter": adapter or ()}
     others = others_of(ready, choices, kinds[0], fit=target is None)
-
-    def opening(place: Path) -> Any:
-        return options.open_recording(place, sensor, monotonic)
-
+    opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
     asking = Comparison(ready, asked, methods, sampling, kinds, contexts, others, opening, about=about)
     try:
         with tracked() as show:
@@ -126,6 +122,15 @@ def compare(
         typer.echo(stopped, err=True)
         raise
     _print_summary(found, out, plot, as_json)
+
+
+def _check_risk(risk: float | None, methods: list[str]) -> None:
+    """BadInput for a risk that no method heeds."""
+    from eventspec.pairs import check_choices
+    from eventspec.pairs.methods import CHOICES
+
+    if risk is not None:
+        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
 
 
 def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:

@@ -76,7 +76,6 @@ def demo(
     from eventspec.cli.live import show
     from eventspec.cli.page import Chapter, write_page
     from eventspec.cli.picture import answered, drawn
-    from eventspec.files import check_writable
     from eventspec.lanes.workers import choose_placement, described_placement
     from eventspec.trace.timeline import draw
 
@@ -84,12 +83,7 @@ def demo(
     if not console.is_terminal:
         console = Console(stderr=as_json, width=COLUMNS)
     choose_placement(device_plan)
-    for name in ("timeline.png", "trace.json"):  # now: a demo that is interrupted leaves no folder
-        check_writable(out / name)
-    if html is not None and html.absolute().parent == out.absolute():
-        check_writable(html)
-    elif html is not None:
-        check_in_folder(html, "--html")
+    check_places(out, html)
     with progress(console, "loading the bundled pair, and measuring what its steps cost here"):
         bench = Bench.loaded(device_plan)
     runs, chapters = [], list[Chapter]()
@@ -127,6 +121,18 @@ def demo(
     page = "" if html is None else f", and {html}"
     files = f"{out / 'timeline.png'} and {out / 'trace.json'} (open it at ui.perfetto.dev){page}"
     console.print(f"{where}. Wrote {files}", highlight=False)
+
+
+def check_places(out: Path, html: Path | None) -> None:
+    """BadInput for files that cannot be written, before anything is measured; an interrupted demo leaves no folder."""
+    from eventspec.files import check_writable
+
+    for path in (out / "timeline.png", out / "trace.json"):
+        check_writable(path)
+    if html is not None and html.absolute().parent == out.absolute():
+        check_writable(html)
+    elif html is not None:
+        check_in_folder(html, "--html")
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def doctor(
 
 def _self_test(seconds: float) -> Facts:
     """Every method and head of the embedded pair beside plain decoding, on this machine's own kernels, until time is up."""
-    from eventspec.experiments.identity import BASE, Tally, compare_answers, heads_of, methods_of, rehearsal
+    from eventspec.experiments.identity import BASE, Tally, compare_answers, heads_of, methods_of, rehearsal, totals
     from eventspec.pairs import load_pair
 
     with load_pair("embedded") as pair:
@@ -56,12 +56,11 @@ def _self_test(seconds: float) -> Facts:
             pass
         rounding = pair.target.limits.rounding
     counted = {name: asdict(tally) for name, tally in tallies.items() if name != BASE and tally.answers}
-    names = ("answers", "tokens", "different", "failed", "near_ties")
-    totals = {key: sum(arm[key] for arm in counted.values()) for key in names}
+    summed = totals(tallies)
     # An arm that drafted nothing gives the target's answer for no merit of its own.
     untested = [arm.name for arm in arms if not counted.get(arm.name, {}).get("drafted")]
-    exact = totals["different"] == totals["failed"] == 0 and len(untested) < len(arms)
-    return {"exact": exact, "rounding": rounding, **totals, "arms": counted, "untested": untested}
+    exact = summed["different"] == summed["failed"] == 0 and len(untested) < len(arms)
+    return {"exact": exact, "rounding": rounding, **summed, "arms": counted, "untested": untested}
 
 
 def examine() -> Facts:

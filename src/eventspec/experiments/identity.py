@@ -151,7 +151,7 @@ def tie_of(pair: Pair, recording: Recording, question: str, position: int, most:
     return Sampling(max_new_tokens=most, logit_bias={token: gap})
 
 
-def verdict(tallies: dict[str, Tally]) -> tuple[int, int, int]:
-    """(answers that differ, answers whose drafter failed, tokens compared) over all arms."""
-    arms = [tally for name, tally in tallies.items() if name != BASE]
-    return tuple(sum(getattr(tally, name) for tally in arms) for name in ("different", "failed", "tokens"))
+def totals(tallies: dict[str, Tally]) -> dict[str, int]:
+    """What was seen of all arms together, the baseline left out."""
+    arms, names = [tally for name, tally in tallies.items() if name != BASE], ("answers", "tokens", "different", "failed")
+    return {name: sum(getattr(tally, name) for tally in arms) for name in (*names, "near_ties")}

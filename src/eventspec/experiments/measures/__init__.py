@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
@@ -24,8 +25,10 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    "main-job": Experiment("every method and control, a core a model", "main-job", main_job.apart),
-    "shared-cores": Experiment("methods and controls, cores shared out", "shared-cores", main_job.shared),
+    "main-job": Experiment("every method and control, a core a model", "main-job", partial(main_job.measure, main_job.APART)),
+    "shared-cores": Experiment(
+        "methods and controls, cores shared out", "shared-cores", partial(main_job.measure, main_job.SHARED)
+    ),
     "identity": Experiment("answers of every arm beside plain decoding, token by token", "identity", identity.measure),
     "rounding": Experiment("how far rows in company move from rows alone", "rounding", rounding.measure),
     "reuse": Experiment("answers that change when frames share features", "reuse", reuse.measure),

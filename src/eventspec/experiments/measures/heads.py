@@ -87,11 +87,7 @@ def table(setup: Setup) -> Iterator[Finding]:
         made |= {f"{name}:whole": _fitted(setup, _read_whole(made[name]), known, ["eagle"]) for name in read}
         return [Arm(name, "eagle", arm) for name, arm in made.items()]
 
-    part, rows = _asked(setup, "heads", arms, (BASE, *BLIND))
-    for name, figures in part["methods"].items():
-        base, own = ([row for row in rows[arm] if row["usage"]["completion_tokens"] >= LONG] for arm in (BASE, name))
-        figures["decode_speedup_long"] = ratio_of_sums(_decoding(base), _decoding(own)) if len(base) == len(own) else None
-        figures["long"] = len(own)
+    part, _ = _asked(setup, "heads", arms, (BASE, *BLIND))
     if "trained" in (before := setup.known_at(["table"])):
         part["trained"] = before["trained"]  # how long each head was trained is noted by hand
     yield ("table",), part
@@ -210,13 +206,8 @@ def bound(setup: Setup) -> Iterator[Finding]:
     base = long.pop(BASE)
     step = sum(_decoding(base)) / sum(len(row["token_ids"]) - 1 for row in base)
     found = {name: _bounded(own, base, step, curve) for name, own in long.items() if own}
-    yield (
-        ("bound",),
-        {
-            **part,
-            "bound": {"n": len(base), "step_ms": step, "curve": [curve.one, curve.counts, curve.seconds], **found},
-        },
-    )
+    about = {"n": len(base), "step_ms": step, "curve": [curve.one, curve.counts, curve.seconds]}
+    yield ("bound",), {**part, "bound": {**about, **found}}
 
 
 def _bounded(own: list[Row], base: list[Row], step: float, curve: VerifyCurve) -> Found:
@@ -237,7 +228,6 @@ def _bounded(own: list[Row], base: list[Row], step: float, curve: VerifyCurve) -
         "allowed": allowed,
         "decode_speedup": reached,
         "reached": reached / allowed,
-        "prefill_ms": sum(row["timing_ms"]["drafter_prefill"] or 0 for row in own) / len(own),
         "V_in_run": sum(row["rounds_ms"]["model"] - row["rounds_ms"]["drafting"] for row in own) / rounds / step,
     }
 

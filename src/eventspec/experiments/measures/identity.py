@@ -12,8 +12,8 @@ import numpy as np
 
 from eventspec.core import BadInput, Sampling
 from eventspec.experiments.compare import environment
-from eventspec.experiments.identity import BASE, Tally, Trial, compare_answers, heads_of, methods_of, tie_of, verdict
-from eventspec.experiments.measures.setup import QUESTIONS, Finding, Found, Setup, held_out, one_thread
+from eventspec.experiments.identity import BASE, Tally, Trial, compare_answers, heads_of, methods_of, tie_of, totals
+from eventspec.experiments.measures.setup import QUESTIONS, Finding, Setup, held_out, one_thread
 from eventspec.pairs import Pair, load_pair
 
 KINDS = ("temperature 2", "temperature 0", "ties", "ties, not settled")
@@ -52,7 +52,8 @@ def _of_kind(setup: Setup, pair: Pair, kind: str) -> Iterator[Finding]:
         for _ in compare_answers(pair, arms, [question], tallies=tallies):
             pass
         minutes = round(before.get("minutes", 0.0) + (time.monotonic() - began) / 60, 1)
-        part = {"arms": len(arms), "questions": number + 1, **_summed(tallies), "rounding": pair.target.limits.rounding}
+        plain = {"plain_answers": tallies[BASE].answers, "plain_tokens": tallies[BASE].tokens}
+        part = {"arms": len(arms), "questions": number + 1, **plain, **totals(tallies), "rounding": pair.target.limits.rounding}
         part |= {"minutes": minutes, **about, "environment": where}
         yield place, {**part, "by_arm": {name: asdict(tally) for name, tally in tallies.items()}}
 
@@ -72,17 +73,3 @@ def _asked(pair: Pair, kind: str, length: int, first: int) -> Iterator[tuple[int
             sampling = Sampling(temperature=float(kind.split()[1]), **drawn)
         if sampling is not None:
             yield number, Trial(f"{recording.name}, {QUESTIONS[which]}", recording, QUESTIONS[which], sampling)
-
-
-def _summed(tallies: dict[str, Tally]) -> Found:
-    different, failed, tokens = verdict(tallies)
-    others = [tally for name, tally in tallies.items() if name != BASE]
-    return {
-        "plain_answers": tallies[BASE].answers,
-        "plain_tokens": tallies[BASE].tokens,
-        "answers": sum(tally.answers for tally in others),
-        "tokens": tokens,
-        "different": different,
-        "failed": failed,
-        "near_ties": sum(tally.near_ties for tally in others),
-    }

@@ -40,17 +40,8 @@ SHARED = Job(
 QUICK = (BASE, "cross-modal", "prior")
 
 
-def apart(setup: Setup) -> Iterator[Finding]:
-    """A core a model, as on two accelerators."""
-    return _measured(setup, APART)
-
-
-def shared(setup: Setup) -> Iterator[Finding]:
-    """All cores shared out, as by default."""
-    return _measured(setup, SHARED)
-
-
-def _measured(setup: Setup, job: Job) -> Iterator[Finding]:
+def measure(job: Job, setup: Setup) -> Iterator[Finding]:
+    """A comparison of methods on one device plan."""
     with Street(setup.size(100, 2), setup.size(200, 2), 8800).asked(setup, f"main-job-{job.device_plan}") as (questions, rows):
         pair = load_pair(setup.pair, job.device_plan, fit=False)
         pair, methods = (pair, QUICK) if setup.quick else (warm_up(pair), job.methods)

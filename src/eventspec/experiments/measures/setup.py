@@ -75,11 +75,8 @@ class Street:
 
 def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[str, list[Row]]]:
     """The summary of a comparison, which goes on with the rows that are there, and all rows by arm."""
-
-    def progress(done: int, total: int) -> None:
-        setup.progress(done / total)
-
-    part, found = compare(asked, rows, progress, resume=rows.exists()), dict[str, list[Row]]()
+    part = compare(asked, rows, lambda done, total: setup.progress(done / total), resume=rows.exists())
+    found: dict[str, list[Row]] = {}
     for (arm, _), row in RowFile(rows, resume=True).rows.items():
         found.setdefault(arm, []).append(row)
     for path in () if setup.keep else (rows, beside(rows)):
