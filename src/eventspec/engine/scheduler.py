@@ -24,7 +24,7 @@ class Scheduler:
     def add(self, decoding: Decoding) -> Decoding:
         """One more answer; its drafters begin at once."""
         self.running.append(decoding)
-        placement = self._executor.share(any(one.overlaps for one in self.running))
+        placement = self._share()
         self._each([decoding], lambda one: one.start(placement))
         return decoding
 
@@ -39,6 +39,8 @@ class Scheduler:
         if ended:
             self.running = [one for one in self.running if not one.over]
             self.forwards += sum(one.forwards for one in ended)
+            if self.running:
+                self._share()
         return ended
 
     def end(self) -> None:
@@ -46,6 +48,10 @@ class Scheduler:
         for one in self.running:
             one.end()
         self.running = []
+
+    def _share(self) -> str:
+        """Give the target the cores that the running answers' drafters leave it; the placement that this is."""
+        return self._executor.share(any(one.overlaps for one in self.running))
 
     def _ready(self) -> list[Decoding]:
         """The answers that are due a forward, once prompts are read and no answer waits for a draft any more."""
