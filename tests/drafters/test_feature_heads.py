@@ -337,13 +337,9 @@ def test_a_session_makes_nothing_on_the_default_device(kind: str) -> None:
 def test_a_bushy_fixed_tree_has_room_for_its_rows() -> None:
     """More rows than its width times its levels: ranks (0.6, 0.35) give 16 inner nodes in a tree of width 2."""
     model = target()
-    for growth in (
-        fixed_tree(best_paths(((0.6, 0.35),), 25)),
-        fixed_tree(best_paths(((0.95, 0.04),), 59)),
-        fixed_tree(best_paths(((0.4, 0.3, 0.2),), 25)),
-    ):
+    for rates, nodes in ((((0.6, 0.35),), 25), (((0.95, 0.04),), 59), (((0.4, 0.3, 0.2),), 25)):
         request = Request(Media(), "5 1 9 2 14 7", Sampling(max_new_tokens=20))
-        found, trace = answered(model, drafter(model, eagle(), growth), request, floor=1e-9)
+        found, trace = answered(model, drafter(model, eagle(), fixed_tree(best_paths(rates, nodes))), request, floor=1e-9)
         assert found == answered(model, None, request)[0]
         assert trace.drafted > 0
         assert not trace.notes
