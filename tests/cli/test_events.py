@@ -357,7 +357,7 @@ def test_simulate_replaces_the_events_of_a_recording_and_may_cut_it(clip: Path, 
     [
         (("CLIP/events.h5", "--out", "TMP/new"), "holds no frames: give a video, a folder of images"),
         (("CLIP", "--out", "CLIP"), "exists already"),
-        (("CLIP", "--out", "TMP/new", "--end-us", "1001"), "1 frames with times of their own: events need at least two"),
+        (("CLIP", "--out", "TMP/new", "--end-us", "1001"), "1 frames with different times: events need at least two"),
         (("CLIP", "--out", "TMP/new", "--threshold", "0"), "threshold is 0.0: it must be 0.05 to 10.0"),
         (("none.mp4", "--out", "TMP/new"), "none.mp4: no such file"),
         (

@@ -133,7 +133,7 @@ def test_only_what_drafts_is_in_reduced_precision(pair: Pair) -> None:
     drafter, adapters = pair.drafter("cross-modal"), pair.parts.adapters
     assert isinstance(drafter, LanguageDrafter)
     assert adapters is not None
-    assert all(part.reduced for part in drafter.language.modules() if isinstance(part, Linear))
+    assert all(part.reduced for part in drafter.model.language.modules() if isinstance(part, Linear))
     exact = [pair.parts.language_target.language, adapters.drafter, adapters.target]
     assert not any(part.reduced for model in exact for part in model.modules() if isinstance(part, Linear))
 
