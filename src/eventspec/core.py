@@ -66,7 +66,7 @@ class Budget:
     max_depth: int = 1 << 30
     """No branch is longer than this many tokens."""
     show: Callable[[list[int]], None] | None = None
-    """Told the most likely chain as it grows, which the reader sees as provisional text."""
+    """Given the most likely chain as it grows, which the reader sees as provisional text."""
 
 
 @dataclass(frozen=True)

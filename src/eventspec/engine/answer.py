@@ -16,7 +16,7 @@ from eventspec.engine.numerics import Numerics
 from eventspec.engine.verify import verify
 
 StopCheck = Callable[[Sequence[int]], int | None]
-"""Told every token of an answer once, in order, as they are committed: how many of these belong to it when it ends among
+"""Given every token of an answer once, in order, as they are committed: how many of these belong to it when it ends among
 them, else None."""
 FinishReason = Literal["stop", "length", "cancelled"]
 
