@@ -286,6 +286,22 @@ def test_a_forward_that_fails_ends_the_answers_that_shared_it(tiny: Any, making:
             one.outcome()
 
 
+def test_a_target_that_scores_too_few_rounds_is_an_error(tiny: Any, making: Any) -> None:
+    world, executor = tiny(2), Stepped()
+
+    class Short(Counting):
+        def score(self, batch: Sequence[Any]) -> list[Scores]:
+            return super().score(batch)[1:]
+
+    scheduler, short = Scheduler(executor), Short(world.target)
+    made = [scheduler.add(making(short, world.request(max_new_tokens=4), Drafts(), executor)) for _ in range(2)]
+    while scheduler.running:
+        scheduler.step()
+    for one in made:
+        with pytest.raises(ValueError, match="scores for 1 of 2 rounds"):
+            one.outcome()
+
+
 def test_what_shared_a_forward_is_not_plain_decoding_and_is_settled(tiny: Any, making: Any, wrapped: Any) -> None:
     """A baseline among others: its logits are off by noise, a decision closer than that is read again alone."""
     world, executor, noise = tiny(0), Stepped(), 1e-3

@@ -70,6 +70,10 @@ class Scheduler:
         batch = [(one.session, one.proposal()) for one in due]
         try:
             found = target.score(batch)
+            if len(found) != len(due):
+                raise ValueError(
+                    f"the target gave scores for {len(found)} of {len(due)} rounds: Target.score returns one for each"
+                )
         except Exception as error:
             for one in due:
                 one.end(error)

@@ -172,7 +172,7 @@ class Chooser:
             # What no first answer is known of comes in the order of what later ones took.
             states = dict.fromkeys((begins, False))
             usual = [name for name in open_to if asked.read_before or name not in self.rereading]
-            preferred = self._preferred(asked, tokens)
+            preferred = self._preferred_for(asked, tokens)
             margin = {name: 1.0 if name == preferred else 1.0 + MARGIN for name in usual}
             found = min(
                 usual, key=lambda name: tuple(margin[name] * self._hoped(name, tokens, asked, state) for state in states)
@@ -184,7 +184,7 @@ class Chooser:
             tried = {name: own.get(name, StandingRecord()) for name in open_to if name in own or name == found}
             return min(tried, key=lambda name: tried[name].hoped(tokens, name in self.steady))
 
-    def _preferred(self, asked: QuestionInfo, tokens: float) -> str:
+    def _preferred_for(self, asked: QuestionInfo, tokens: float) -> str:
         again = asked.read_before and tokens > BRIEF
         return next((name for name in self.methods if again and name in self.rereading), self.preferred)
 
