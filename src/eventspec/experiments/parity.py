@@ -83,7 +83,7 @@ def _eventgpt(folder: Path, cases: dict[str, Any], found: Parity) -> None:
     checkpoint = folder / "checkpoint"
     vocabulary = event_prompt.eventgpt_vocabulary(checkpoint)
     data = fields.read_json(checkpoint / "config.json")
-    trained = min(vocabulary.size, open_eventgpt(checkpoint)[0].language.vocab_size)
+    trained = min(vocabulary.size, open_eventgpt(checkpoint).model.config.language.vocab_size)
     bos = special_id(checkpoint, data, "bos_token_id", 1)
     for dtype, suffix in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
         model = load_eventgpt(checkpoint, dtype, rows=vocabulary.size)

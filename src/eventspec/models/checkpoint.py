@@ -9,8 +9,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +25,7 @@ from eventspec.models.weights import Sources
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class _NoFirstValues(TorchFunctionMode):
@@ -44,95 +46,92 @@ def without_memory() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One file of tensors: their shapes and dtypes by name (None: no dtype that a weight may have), and `tensor`, which gives
-    one as it is stored, mapped from the file where the format allows it."""
+class Stored:
+    """A tensor of a file: its name there, shape and dtype (None: none that a weight may have), and `read`, which gives it as it
+    is stored, mapped from the file where the format allows it."""
 
     path: Path
-    shapes: dict[str, list[int]]
-    dtypes: dict[str, torch.dtype | None]
-    tensor: Callable[[str], Tensor]
+    name: str
+    shape: list[int]
+    dtype: torch.dtype | None
+    read: Callable[[], Tensor]
 
-    @classmethod
-    def of_safetensors(cls, path: Path) -> Shard:
-        """A .safetensors file; the library checks the header (sizes, overlaps, holes) and maps the data privately."""
-        try:
-            file: Any = safe_open(path, framework="pt")
-            parts = {name: file.get_slice(name) for name in list(file.keys())}
-        except (SafetensorError, OSError, ValueError) as error:
-            raise BadCheckpoint(f"{path} cannot be read as safetensors ({error}): fetch or train it again") from None
-        shapes = {name: part.get_shape() for name, part in parts.items()}
-        return cls(path, shapes, {name: DTYPES.get(part.get_dtype()) for name, part in parts.items()}, file.get_tensor)
 
-    @classmethod
-    def of_bin(cls, path: Path) -> Shard:
-        """A file of torch.save, read with weights_only=True: nothing in it is executed."""
-        try:
-            with path.open("rb") as raw:
-                zipped = raw.read(2) == b"PK"  # the older format cannot be mapped
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what torch finds odd is refused below, or is read
-                found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-        except Exception as error:  # a damaged pickle or zip raises nearly anything
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise BadCheckpoint(
-                f"{path} cannot be read as torch weights ({why}): fetch it again, best as safetensors"
-            ) from None
-        if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-            raise BadCheckpoint(f"{path} is no table of tensors: give the file that save_pretrained wrote")
-        dtypes = {name: tensor.dtype if tensor.dtype in DTYPES.values() else None for name, tensor in found.items()}
-        return cls(path, {name: list(tensor.shape) for name, tensor in found.items()}, dtypes, found.__getitem__)
+def _of_safetensors(path: Path) -> Iterator[Stored]:
+    """A .safetensors file; the library checks the header (sizes, overlaps, holes) and maps the data privately."""
+    try:
+        file: Any = safe_open(path, framework="pt")
+        parts = {name: file.get_slice(name) for name in list(file.keys())}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise BadCheckpoint(f"{path} cannot be read as safetensors ({error}): fetch or train it again") from None
+    for name, part in parts.items():
+        yield Stored(path, name, part.get_shape(), DTYPES.get(part.get_dtype()), partial(file.get_tensor, name))
+
+
+def _of_bin(path: Path) -> Iterator[Stored]:
+    """A file of torch.save, read with weights_only=True: nothing in it is executed."""
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"PK"  # the older format cannot be mapped
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch finds odd is refused below, or is read
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except Exception as error:  # a damaged pickle or zip raises nearly anything
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadCheckpoint(f"{path} cannot be read as torch weights ({why}): fetch it again, best as safetensors") from None
+    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise BadCheckpoint(f"{path} is no table of tensors: give the file that save_pretrained wrote")
+    for name, tensor in found.items():
+        dtype = tensor.dtype if tensor.dtype in DTYPES.values() else None
+        yield Stored(path, name, list(tensor.shape), dtype, partial(found.__getitem__, name))
 
 
 class Checkpoint:
     """All tensors of a folder under one layout's names; `rename` turns every variant of a name into that layout's."""
 
     def __init__(self, folder: Path, rename: Callable[[str], str] = str) -> None:
-        paths = _shards(folder)
-        self.where = paths[0] if len(paths) == 1 else folder
-        self.shards = [Shard.of_bin(path) if path.suffix == ".bin" else Shard.of_safetensors(path) for path in paths]
-        self.at: dict[str, tuple[Shard, str]] = {}
-        for shard in self.shards:
-            for theirs in shard.shapes:
-                name = rename(theirs)
+        self.paths = _shards(folder)
+        self.where = self.paths[0] if len(self.paths) == 1 else folder
+        self.at: dict[str, Stored] = {}
+        for path in self.paths:
+            for stored in _of_bin(path) if path.suffix == ".bin" else _of_safetensors(path):
+                name = rename(stored.name)
                 if name in self.at:
-                    raise BadCheckpoint(f"{shard.path}: tensor {theirs} is there twice: the folder mixes two checkpoints")
-                self.at[name] = (shard, theirs)
+                    raise BadCheckpoint(f"{path}: tensor {stored.name} is there twice: the folder mixes two checkpoints")
+                self.at[name] = stored
 
     def shape(self, name: str) -> list[int]:
         """The shape of a tensor."""
-        shard, theirs = self.at[name]
-        return shard.shapes[theirs]
+        return self.at[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of a tensor; BadCheckpoint for those of quantised checkpoints."""
-        shard, theirs = self.at[name]
-        dtype = shard.dtypes[theirs]
-        if dtype is None:
+        stored = self.at[name]
+        if stored.dtype is None:
             raise BadCheckpoint(
-                f"{shard.path}: tensor {theirs} is not of a floating dtype: quantised checkpoints cannot be read, "
+                f"{stored.path}: tensor {stored.name} is not of a floating dtype: quantised checkpoints cannot be read, "
                 "give the one in float16, bfloat16 or float32"
             )
-        return dtype
+        return stored.dtype
 
     def integers(self, name: str) -> Tensor:
         """A table of whole numbers, int64; BadCheckpoint where it holds others."""
-        shard, theirs = self.at[name]
-        found = shard.tensor(theirs)
+        stored = self.at[name]
+        found = stored.read()
         if found.dtype not in WHOLE:
             kind = str(found.dtype).removeprefix("torch.")
-            raise BadCheckpoint(f"{shard.path}: tensor {theirs} is {kind}, wanted whole numbers: fetch it again")
+            raise BadCheckpoint(f"{stored.path}: tensor {stored.name} is {kind}, wanted whole numbers: fetch it again")
         return found.to(torch.int64)
 
     @property
     def parameters(self) -> int:
         """Numbers in all tensors."""
-        return sum(math.prod(self.shape(name)) for name in self.at)
+        return sum(math.prod(stored.shape) for stored in self.at.values())
 
     @property
     def dtype_names(self) -> list[str]:
         """The dtypes that occur."""
-        return sorted({str(dtype).removeprefix("torch.") for shard in self.shards for dtype in shard.dtypes.values()})
+        return sorted({str(stored.dtype).removeprefix("torch.") for stored in self.at.values()})
 
     def check(self, module: nn.Module, sources: Sources, tolerated: Callable[[str], bool], assumed: Iterable[str] = ()) -> None:
         """BadCheckpoint unless these are the module's tensors, all of them and, but for the `tolerated`, no others.
@@ -143,22 +142,22 @@ class Checkpoint:
         if missing := sorted(wanted - self.at.keys()):
             raise BadCheckpoint(f"{self.where}: {_some(missing)} missing: the checkpoint is incomplete, fetch it again")
         if left := sorted(name for name in self.at.keys() - wanted if not tolerated(name)):
-            there = [self.at[name][1] for name in left]
+            there = [self.at[name].name for name in left]
             raise BadCheckpoint(f"{self.where}: {_some(there)} unknown: this is another architecture or a variant of it")
         why = f" ({', '.join(assumed)} not in config.json, so transformers' default)" if assumed else ""
         own = dict(module.named_parameters())
         for name, parts in sources.items():
             for part, rows in parts:
-                shape, asked = self.shape(part), [rows or len(own[name]), *own[name].shape[1:]]
-                if shape != asked:
-                    path, theirs = self.at[part][0].path, self.at[part][1]
-                    raise BadCheckpoint(f"{path}: tensor {theirs} is {shape}, config.json asks for {asked}{why}")
+                stored, asked = self.at[part], [rows or len(own[name]), *own[name].shape[1:]]
+                if stored.shape != asked:
+                    tensor = f"{stored.path}: tensor {stored.name} is {stored.shape}"
+                    raise BadCheckpoint(f"{tensor}, config.json asks for {asked}{why}")
                 self.dtype(part)
 
     def fill(self, module: nn.Module, sources: Sources, dtype: torch.dtype) -> None:
         """Put the tensors into a module of the meta device, after `check`; one that needs no conversion stays in its file."""
         for name, parts in sources.items():
-            stored = [shard.tensor(theirs) for shard, theirs in (self.at[part] for part, _ in parts)]
+            stored = [self.at[part].read() for part, _ in parts]
             if len(stored) == 1:
                 tensor = stored[0].to(dtype).contiguous()
             else:
@@ -167,6 +166,29 @@ class Checkpoint:
                     place.copy_(part)
             owner, _, last = name.rpartition(".")
             setattr(module.get_submodule(owner), last, nn.Parameter(tensor, requires_grad=False))
+
+
+@dataclass(frozen=True)
+class Opened(Generic[Model]):
+    """A model of the meta device, and where its checked weights lie, those of its language model first: none is read yet."""
+
+    model: Model
+    parts: list[tuple[Checkpoint, Sources]]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The folder's own."""
+        return self.parts[0][0]
+
+    def loaded(self, dtype: torch.dtype | None, device: str) -> Model:
+        """The model with its weights, ready for use; dtype None keeps the file's."""
+        kept = dtype or self.checkpoint.dtype(self.parts[0][1]["language.embed.weight"][0][0])
+        for checkpoint, sources in self.parts:
+            checkpoint.fill(self.model, sources, kept)
+        language: Any = self.model.language
+        if language.config.tie_word_embeddings:
+            language.head.weight = language.embed.weight
+        return self.model.to(device).requires_grad_(False).eval()
 
 
 def _some(names: list[str]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.models.checkpoint import Checkpoint, without_memory
+from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.nn.linear import Linear
 
@@ -134,38 +134,30 @@ def load_eventgpt(
     dtype None keeps the file's. `rows` is the size of the tokenizer: like upstream, embedding and head are cut to it or get
     further rows (upstream's are random, ours are zero: never let them be said).
     """
-    config, checkpoint, model = open_eventgpt(folder)
-    kept = dtype or checkpoint.dtype("model.embed_tokens.weight")
-    wanted = sources(config)
-    if not _has_tower(checkpoint):
-        tower, ours = _clip_checkpoint(folder, fields.read_json(folder / "config.json"), config)
-        tower.fill(model, ours, kept)
-        wanted = _without_tower(wanted)
-    checkpoint.fill(model, wanted, kept)
-    if config.language.tie_word_embeddings:
-        model.language.head.weight = model.language.embed.weight
-    if rows is not None and rows != config.language.vocab_size:
+    model = open_eventgpt(folder).loaded(dtype, device)
+    if rows is not None and rows != model.config.language.vocab_size:
         _resize(model, rows)
-    return model.to(device).requires_grad_(False).eval()
+    return model
 
 
-def open_eventgpt(folder: Path) -> tuple[EventGptConfig, Checkpoint, EventGpt]:
-    """The config, the checked tensors and a module without memory; nothing of the weights is read yet."""
+def open_eventgpt(folder: Path) -> Opened[EventGpt]:
+    """The model of a checkpoint folder without memory, and its checked tensors; errors as `load_eventgpt`."""
     data = fields.read_json(folder / "config.json")
     with fields.of_folder(folder):
         config = eventgpt_config(data, _tower_sizes(folder, data))
     with without_memory():
         model = EventGpt(config)
     checkpoint, wanted = Checkpoint(folder, released_name), sources(config)
-    tied = config.language.tie_word_embeddings
-    if not _has_tower(checkpoint):
-        tower, ours = _clip_checkpoint(folder, data, config)
+    parts = [(checkpoint, wanted)]
+    if not any(name.startswith(TOWER) for name in checkpoint.at):
+        tower, ours = _clip_checkpoint(folder, data), weights.clip_sources(config.vision, "tower.", "vision_model.")
         whole = ("text_model.", "visual_projection.", "text_projection.", "logit_scale")  # a whole CLIP, not only its tower
         tower.check(model, ours, lambda name: _tolerated(name) or name.startswith(whole))
-        wanted = _without_tower(wanted)
-    assumed = fields.assumed(data, fields.LLAMA_DEFAULTS)
+        wanted = {name: source for name, source in wanted.items() if name not in ours}
+        parts = [(checkpoint, wanted), (tower, ours)]
+    tied, assumed = config.language.tie_word_embeddings, fields.assumed(data, fields.LLAMA_DEFAULTS)
     checkpoint.check(model, wanted, lambda name: _tolerated(name) or (tied and name == HEAD), assumed)
-    return config, checkpoint, model
+    return Opened(model, parts)
 
 
 def eventgpt_config(data: fields.Fields, vision: ClipConfig) -> EventGptConfig:
@@ -178,10 +170,6 @@ def eventgpt_config(data: fields.Fields, vision: ClipConfig) -> EventGptConfig:
     images = fields.whole({"event_images": 5, **data}, "event_images")
     # The adaptor is there when the field is, even as false: that is how the released code asks.
     return EventGptConfig(vision, fields.llama_config(data), images, "event_feature_adaptor" in data)
-
-
-def _has_tower(checkpoint: Checkpoint) -> bool:
-    return any(name.startswith(TOWER) for name in checkpoint.at)
 
 
 def clip_folder(folder: Path, data: fields.Fields) -> Path | None:
@@ -214,16 +202,12 @@ def _clip_name(name: str) -> str:
     return f"vision_model.{name}" if name.startswith(tower) else name
 
 
-def _clip_checkpoint(folder: Path, data: fields.Fields, config: EventGptConfig) -> tuple[Checkpoint, weights.Sources]:
+def _clip_checkpoint(folder: Path, data: fields.Fields) -> Checkpoint:
     """The tower's own folder; BadCheckpoint where there is none."""
     place = clip_folder(folder, data)
     if place is None:
         raise BadCheckpoint(f"{folder} holds no tower: put the CLIP folder {data['mm_visual_tower']!r} in it or beside it")
-    return Checkpoint(place, _clip_name), weights.clip_sources(config.vision, "tower.", "vision_model.")
-
-
-def _without_tower(sources: weights.Sources) -> weights.Sources:
-    return {name: parts for name, parts in sources.items() if not name.startswith("tower.")}
+    return Checkpoint(place, _clip_name)
 
 
 def _resize(model: EventGpt, rows: int) -> None:

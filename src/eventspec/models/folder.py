@@ -71,18 +71,22 @@ def _load_eventgpt(folder: Path, how: LoadOptions) -> VisionLanguage:
 
 
 def _describe_eventgpt(folder: Path) -> dict[str, Any]:
-    config, checkpoint, _ = eventgpt.open_eventgpt(folder)
+    opened = eventgpt.open_eventgpt(folder)
+    config = opened.model.config
     vocabulary = event_prompt.eventgpt_vocabulary(folder)
     event_prompt.EventPixels(folder, config.vision.image_size)
     inputs = {"event_images": config.images, "visual_rows": config.event_tokens, "image_size": config.vision.image_size}
     banned = vocabulary.size - vocabulary.text_size
-    return _description("EventGPT", eventgpt.MODEL_TYPE, checkpoint, vocabulary, config.language.vocab_size, banned, inputs)
+    return _description(
+        "EventGPT", eventgpt.MODEL_TYPE, opened.checkpoint, vocabulary, config.language.vocab_size, banned, inputs
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- Video-LLaVA
 def _load_video_llava(folder: Path, how: LoadOptions) -> VisionLanguage:
     data = fields.read_json(folder / "config.json")
-    config, _, _ = video_llava.open_video_llava(folder)
+    opened = video_llava.open_video_llava(folder)
+    config = opened.model.config
     frames = config.frames if how.frames is None else how.frames
     video_prompt.check_frames(frames, config, how.allow_extrapolation)
     video_prompt.check_processing(folder, config)
@@ -90,7 +94,7 @@ def _load_video_llava(folder: Path, how: LoadOptions) -> VisionLanguage:
     trained = config.language.max_position_embeddings
     needed = frames * config.vision.tokens + ANSWER_ROWS
     beyond = frames > video_prompt.most_frames(config)
-    model = video_llava.load_video_llava(folder, how.dtype, how.device, needed if beyond else None)
+    model = (video_llava.open_video_llava(folder, needed) if beyond else opened).loaded(how.dtype, how.device)
     text = {**data, **fields.part(data, "text_config", {})}
     cache = FeatureCache(how.feature_bytes) if how.feature_bytes else None
     encoder = video_prompt.video_llava_encoder(model, vocabulary, special_id(folder, text, "bos_token_id", 1), frames, cache)
@@ -100,7 +104,8 @@ def _load_video_llava(folder: Path, how: LoadOptions) -> VisionLanguage:
 
 
 def _describe_video_llava(folder: Path) -> dict[str, Any]:
-    config, checkpoint, _ = video_llava.open_video_llava(folder)
+    opened = video_llava.open_video_llava(folder)
+    config, checkpoint = opened.model.config, opened.checkpoint
     video_prompt.check_processing(folder, config)
     vocabulary = video_prompt.video_llava_vocabulary(folder, config)
     inputs = {
@@ -156,8 +161,8 @@ def _description(
         "architecture": name,
         "model_type": model_type,
         "weights": {
-            "files": [shard.path.name for shard in checkpoint.shards],
-            "bytes": sum(shard.path.stat().st_size for shard in checkpoint.shards),
+            "files": [path.name for path in checkpoint.paths],
+            "bytes": sum(path.stat().st_size for path in checkpoint.paths),
             "tensors": len(checkpoint.at),
             "parameters": checkpoint.parameters,
             "dtypes": checkpoint.dtype_names,

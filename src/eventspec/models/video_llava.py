@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from eventspec.models import configuration as fields
 from eventspec.models import weights
-from eventspec.models.checkpoint import Checkpoint, without_memory
+from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 
 MODEL_TYPE = "video_llava"
@@ -146,28 +146,19 @@ def video_llava_config(data: fields.Fields) -> VideoLlavaConfig:
     return VideoLlavaConfig(vision, language, frames, below, ids["video_token_index"], ids["image_token_index"])
 
 
-def load_video_llava(
-    folder: Path, dtype: torch.dtype | None = torch.float32, device: str = "cpu", context: int | None = None
-) -> VideoLlava:
-    """The model of a checkpoint folder; BadCheckpoint says what is missing, unknown, not supported or does not fit. dtype None
-    keeps the file's. `context` replaces the config's number of positions (extrapolation)."""
-    config, checkpoint, model = open_video_llava(folder)
-    if context is not None:
-        config = replace(config, language=replace(config.language, max_position_embeddings=context))
-        with without_memory():
-            model = VideoLlava(config)
-    kept = dtype or checkpoint.dtype("language_model.model.embed_tokens.weight")
-    checkpoint.fill(model, sources(config), kept)
-    if config.language.tie_word_embeddings:
-        model.language.head.weight = model.language.embed.weight
-    return model.to(device).requires_grad_(False).eval()
+def load_video_llava(folder: Path, dtype: torch.dtype | None = torch.float32, device: str = "cpu") -> VideoLlava:
+    """The model of a checkpoint folder; errors as `open_video_llava`. dtype None keeps the file's."""
+    return open_video_llava(folder).loaded(dtype, device)
 
 
-def open_video_llava(folder: Path) -> tuple[VideoLlavaConfig, Checkpoint, VideoLlava]:
-    """The config, the checked tensors and a module without memory; nothing of the weights is read yet."""
+def open_video_llava(folder: Path, context: int | None = None) -> Opened[VideoLlava]:
+    """The model without memory, and its checked tensors; BadCheckpoint says what is missing, unknown, not supported or does not
+    fit. `context` replaces the config's number of positions (extrapolation)."""
     data = fields.read_json(folder / "config.json")
     with fields.of_folder(folder):
         config = video_llava_config(data)
+    if context is not None:
+        config = replace(config, language=replace(config.language, max_position_embeddings=context))
     with without_memory():
         model = VideoLlava(config)
     tied = config.language.tie_word_embeddings
@@ -175,4 +166,4 @@ def open_video_llava(folder: Path) -> tuple[VideoLlavaConfig, Checkpoint, VideoL
     text, vision = data.get("text_config", {}), data.get("vision_config", fields.CLIP_DEFAULTS)
     assumed = [*fields.assumed(text, fields.LLAMA_DEFAULTS), *fields.assumed(vision, fields.CLIP_DEFAULTS)]
     checkpoint.check(model, sources(config), lambda name: _tolerated(name) or (tied and name == HEAD), assumed)
-    return config, checkpoint, model
+    return Opened(model, [(checkpoint, sources(config))])

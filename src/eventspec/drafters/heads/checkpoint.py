@@ -142,7 +142,7 @@ def _check_finite(checkpoint: Checkpoint, head: Head, sources: weights.Sources) 
     for name, parts in sources.items():
         extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and is NaN where there is one
         if not bool(extremes.isfinite().all()):
-            problem = f"tensor {checkpoint.at[parts[0][0]][1]} holds NaN or infinity in {_name(extremes.dtype)}"
+            problem = f"tensor {checkpoint.at[parts[0][0]].name} holds NaN or infinity in {_name(extremes.dtype)}"
             raise BadCheckpoint(f"{checkpoint.where}: {problem}: fetch or train the head again")
 
 
