@@ -1,15 +1,17 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and the JSON files of checkpoints."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadCheckpoint, BadInput
 
 
 def write_text(path: Path, text: str) -> None:
@@ -45,3 +47,16 @@ def check_writable(path: Path) -> None:
         raise BadInput(f"{path} cannot be written ({folder}: {error.strerror}): choose another place") from None
     if not writable:
         raise BadInput(f"{path} cannot be written: choose another place, or check its rights")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a checkpoint folder; BadCheckpoint names the file when it is missing or broken."""
+    if not path.is_file():
+        raise BadCheckpoint(f"{path} is missing: the folder is not a complete checkpoint")
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:  # neither JSON, nor UTF-8, nor a number that can be
+        raise BadCheckpoint(f"{path} is not valid JSON ({error}): fetch it again") from None
+    if not isinstance(data, dict):
+        raise BadCheckpoint(f"{path} must hold one JSON object: fetch it again")
+    return data

@@ -23,7 +23,7 @@ from eventspec.drafters.heads.head import HeadConfig
 from eventspec.drafters.heads.massv import SmallConfig, SmallVlm
 from eventspec.drafters.heads.specvlm import specvlm_head
 from eventspec.drafters.heads.vispec import vispec_head
-from eventspec.models.fingerprint import fingerprint
+from eventspec.models.weights import fingerprint
 from eventspec.nn import Llama, LlamaConfig
 
 SIZES = LlamaConfig(40, 16, 24, 6, 2, 1, max_position_embeddings=128)

@@ -22,7 +22,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaFo
 from eventspec.cli import run
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.experiments.parity import Parity, parity
-from eventspec.models.eventgpt_prompt import eventgpt_vocabulary
+from eventspec.models.eventgpt import eventgpt_vocabulary
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Folders

@@ -20,10 +20,10 @@ from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL
 from eventspec.lanes.workers import Workers
-from eventspec.models.embedded import BOS, PAD, VIDEO, pixels_from_frames, target_encoder, target_prompt
+from eventspec.models.embedded import BOS, PAD, VIDEO, pixels_from_frames, target_encoder
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.session import LanguageTarget
-from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.models.video_llava import VideoLlava, load_video_llava, prompt
 from eventspec.text import StopDetector
 from eventspec.video.clip import VideoClip
 
@@ -85,7 +85,7 @@ def test_transformers_loads_the_target_and_generates_the_same_tokens(target: tup
     workers = Workers("one")
     answer = run(Decoding(Asking(ours, request(), StopDetector(())), workers, Trace()), workers).token_ids
 
-    before, after = target_prompt(QUESTION).split("<video>")
+    before, after = prompt(QUESTION).split("<video>")
     ids = torch.tensor([[BOS, *encode(before), *[VIDEO] * model.config.visual_tokens, *encode(after)]])
     pixels = pixels_from_frames(clip().frames)[None]
     generated = theirs.eval().generate(

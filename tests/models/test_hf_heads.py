@@ -15,8 +15,8 @@ from PIL import Image
 from eventspec.ask.generation import media_of
 from eventspec.cli import run
 from eventspec.core import BadInput, Proposal, Sampling, Trace
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.hf_session import HfLanguage, HfTarget
+from eventspec.models.weights import fingerprint
 from eventspec.pairs import load_folders
 from eventspec.recordings import Recording
 from eventspec.train import heads as recipe

@@ -18,7 +18,7 @@ from eventspec.costs.fit import session_of
 from eventspec.engine.policy import NO_TAIL
 from eventspec.models import hf_target
 from eventspec.models.folder import load_folder
-from eventspec.models.hf_session import HfPrompt, HfSession, HfTarget, opened
+from eventspec.models.hf_session import HfPrompt, HfSession, HfTarget, fresh_session
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair, load_folders
 from eventspec.pairs.pair_file import DATA
@@ -157,7 +157,7 @@ def whole(target: HfTarget, request: Request, said: list[int]) -> HfSession:
     first = int(prompt.positions.max()) + 1
     places = torch.arange(first, first + len(said)).expand(len(prompt.positions), -1)
     rows = torch.cat((prompt.rows, target.language.embed(torch.tensor(said))))
-    session = opened(target.language, HfPrompt(rows, torch.cat((prompt.positions, places), 1)))
+    session = fresh_session(target.language, HfPrompt(rows, torch.cat((prompt.positions, places), 1)))
     session.read(len(rows))
     return session
 

@@ -17,8 +17,7 @@ from eventspec.ask import generate
 from eventspec.core import BadCheckpoint, BadInput, Media, Trace, Window
 from eventspec.models.features import FeatureCache, content_key
 from eventspec.models.folder import LoadOptions, load_folder
-from eventspec.models.video_llava import load_video_llava
-from eventspec.models.video_llava_prompt import banned_ids, video_llava_encoder, video_llava_vocabulary
+from eventspec.models.video_llava import banned_ids, load_video_llava, video_llava_encoder, video_llava_vocabulary
 from eventspec.pairs import Pair, load_folders
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import eventspec
 from eventspec.core import BadInput, Constraint
-from eventspec.text import Vocabulary, json_schema, regex
+from eventspec.text import TokenSpace, Vocabulary
 
 pytest.importorskip("llguidance")
 END = 2
@@ -55,7 +55,7 @@ def walked(constraint: Constraint, rng: random.Random, vocabulary: Vocabulary = 
     ["Yes|No", "^Yes$", r"\d{1,3} (car|bus)(es|s)?", "a/b", "é+€?", "x\ny", r"[a-c]{3,8}", "(?i)yes", r"costs \$", r"a\\"],
 )
 def test_what_the_masks_allow_matches_as_a_whole(pattern: str) -> None:
-    constraint, rng = regex(pattern, NANO, END), random.Random(0)
+    constraint, rng = TokenSpace(NANO, END).regex(pattern), random.Random(0)
     for _ in range(30):
         text, ended = walked(constraint, rng)
         assert ended
@@ -64,7 +64,7 @@ def test_what_the_masks_allow_matches_as_a_whole(pattern: str) -> None:
 
 @pytest.mark.parametrize("schema", [SCHEMA, json.dumps(SCHEMA)], ids=["object", "text"])
 def test_what_the_masks_allow_fits_the_schema(schema: Any) -> None:
-    constraint, rng = json_schema(schema, NANO, END), random.Random(0)
+    constraint, rng = TokenSpace(NANO, END).json_schema(schema), random.Random(0)
     for _ in range(30):
         text, ended = walked(constraint, rng)
         assert ended
@@ -77,7 +77,7 @@ def test_what_the_masks_allow_fits_the_schema(schema: Any) -> None:
 
 
 def test_a_schema_may_refer_to_itself() -> None:
-    constraint, rng = json_schema(NESTED, NANO, END), random.Random(3)
+    constraint, rng = TokenSpace(NANO, END).json_schema(NESTED), random.Random(3)
     texts = [text for text, ended in (walked(constraint, rng) for _ in range(30)) if ended]
     assert any("[[" in text.replace(" ", "") for text in texts)
     assert all(isinstance(json.loads(text), list) for text in texts)
@@ -85,7 +85,7 @@ def test_a_schema_may_refer_to_itself() -> None:
 
 def test_every_branch_has_its_own_state() -> None:
     """Walking one branch changes neither its parent nor its siblings."""
-    root = regex("Yes|No|Not", NANO, END).start()
+    root = TokenSpace(NANO, END).regex("Yes|No|Not").start()
     before = root.mask().copy()
     yes, no = (root.after(NANO.id_of(piece) or 0) for piece in ("Y", "N"))
     assert np.array_equal(root.mask(), before)
@@ -99,7 +99,7 @@ def test_every_branch_has_its_own_state() -> None:
 @given(paths=st.lists(st.lists(st.integers(0, 1 << 30), max_size=12), max_size=5))
 def test_a_fork_is_a_walk_from_the_start(paths: list[list[int]]) -> None:
     """Whatever other branches were walked before: the mask is a function of the path alone."""
-    constraint = json_schema(SCHEMA, NANO, END)
+    constraint = TokenSpace(NANO, END).json_schema(SCHEMA)
     shared = {(): constraint.start()}
     for picks in paths:
         path: tuple[int, ...] = ()
@@ -122,10 +122,10 @@ def test_sentencepiece_vocabularies_follow_grammars_too(tmp_path: Path, sentence
     vocabulary = Vocabulary.of_folder(tmp_path)
     rng = random.Random(0)
     for _ in range(20):
-        text, ended = walked(regex("the (car|é) is [0-9]", vocabulary, END), rng, vocabulary)
+        text, ended = walked(TokenSpace(vocabulary, END).regex("the (car|é) is [0-9]"), rng, vocabulary)
         assert ended
         assert re.fullmatch("the (car|é) is [0-9]", text)
-        text, ended = walked(json_schema(SCHEMA, vocabulary, END), rng, vocabulary)
+        text, ended = walked(TokenSpace(vocabulary, END).json_schema(SCHEMA), rng, vocabulary)
         assert json.loads(text)["kind"] in ("car", "bus", "é")
 
 
@@ -144,7 +144,7 @@ def test_sentencepiece_vocabularies_follow_grammars_too(tmp_path: Path, sentence
 )
 def test_a_bad_pattern_is_refused_in_one_line(pattern: str, says: str) -> None:
     with pytest.raises(BadInput, match=says) as caught:
-        regex(pattern, NANO, END)
+        TokenSpace(NANO, END).regex(pattern)
     assert "\n" not in str(caught.value)
 
 
@@ -169,7 +169,7 @@ def test_a_bad_pattern_is_refused_in_one_line(pattern: str, says: str) -> None:
 )
 def test_a_bad_schema_is_refused_in_one_line(schema: Any, says: str) -> None:
     with pytest.raises(BadInput, match=re.escape(says)) as caught:
-        json_schema(schema, NANO, END)
+        TokenSpace(NANO, END).json_schema(schema)
     assert "\n" not in str(caught.value)
 
 
@@ -178,7 +178,7 @@ def test_a_bad_schema_is_refused_in_one_line(schema: Any, says: str) -> None:
 def test_any_pattern_is_followed_or_refused(pattern: str) -> None:
     """What stands in a pattern cannot leave it: no slash, quote or line break reaches the grammar around it."""
     try:
-        constraint = regex(pattern, NANO, END)
+        constraint = TokenSpace(NANO, END).regex(pattern)
     except BadInput as refused:
         assert "\n" not in str(refused)
         return
@@ -194,16 +194,16 @@ def test_any_pattern_is_followed_or_refused(pattern: str) -> None:
 
 def test_a_grammar_that_grows_too_large_is_told_where_it_does() -> None:
     with pytest.raises(BadInput, match="the grammar cannot be followed"):
-        walked(regex("a{99999}", NANO, END), random.Random(0))
+        walked(TokenSpace(NANO, END).regex("a{99999}"), random.Random(0))
 
 
 def test_a_tokenizer_that_cannot_spell_is_refused(saved: Any) -> None:
     with pytest.raises(BadInput, match="this tokenizer cannot follow a grammar"):
-        regex("a", Vocabulary.load(saved("<unk>", "a", "</s>")), END)
+        TokenSpace(Vocabulary.load(saved("<unk>", "a", "</s>")), END).regex("a")
 
 
 def test_without_the_extra_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    for ask in (lambda: regex("a", NANO, END), lambda: json_schema({}, NANO, END)):
+    for ask in (lambda: TokenSpace(NANO, END).regex("a"), lambda: TokenSpace(NANO, END).json_schema({})):
         with pytest.raises(BadInput, match=r"pip install 'eventspec\[grammar\]'"):
             ask()

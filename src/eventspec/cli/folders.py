@@ -99,8 +99,8 @@ def rows(about: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _pair(given: str) -> dict[str, Any]:
     from eventspec.models import configuration as fields
-    from eventspec.models.fingerprint import fingerprint
     from eventspec.models.session import LanguageTarget
+    from eventspec.models.weights import fingerprint
     from eventspec.pairs import load_pair
     from eventspec.pairs.adapters import load_adapter
 

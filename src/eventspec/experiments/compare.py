@@ -21,9 +21,9 @@ from eventspec.experiments.figures import Row, summary
 from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, with_events
 from eventspec.experiments.rows import RowFile, beside, check_place
 from eventspec.machine import processor
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.session import LanguageTarget
+from eventspec.models.weights import fingerprint
 from eventspec.pairs import Pair, warm_up
 from eventspec.pairs.methods import LOSSY, drafting_by
 from eventspec.pairs.parts import EVENT_METHOD, ends_of

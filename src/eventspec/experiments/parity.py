@@ -22,15 +22,11 @@ from eventspec.events.formats import open_events
 from eventspec.events.stream import LARGEST_SIDE
 from eventspec.lanes.workers import Workers
 from eventspec.models import configuration as fields
-from eventspec.models import eventgpt_prompt as event_prompt
-from eventspec.models import video_llava_prompt as video_prompt
-from eventspec.models.eventgpt import MODEL_TYPE as EVENTGPT
-from eventspec.models.eventgpt import EventGpt, load_eventgpt, open_eventgpt
-from eventspec.models.folder import special_id
+from eventspec.models import eventgpt, video_llava
+from eventspec.models.folder import bos_id
 from eventspec.models.pixels import frame_pixels
 from eventspec.models.prompt import Prompt, TextEncoder, splice
 from eventspec.models.session import LanguageTarget
-from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.nn import Llama
 from eventspec.text import StopDetector, Vocabulary
 
@@ -74,30 +70,29 @@ def parity(folder: Path) -> Parity:
     kind = fields.read_json(folder / "checkpoint/config.json").get("model_type")
     found = Parity()
     with torch.inference_mode():
-        (_eventgpt if kind == EVENTGPT else _video_llava)(folder, cases, found)
+        (_eventgpt if kind == eventgpt.MODEL_TYPE else _video_llava)(folder, cases, found)
     return found
 
 
 # ---------------------------------------------------------------------------------------------------------------- EventGPT
 def _eventgpt(folder: Path, cases: dict[str, Any], found: Parity) -> None:
     checkpoint = folder / "checkpoint"
-    vocabulary = event_prompt.eventgpt_vocabulary(checkpoint)
-    data = fields.read_json(checkpoint / "config.json")
-    trained = min(vocabulary.size, open_eventgpt(checkpoint).model.config.language.vocab_size)
-    bos = special_id(checkpoint, data, "bos_token_id", 1)
+    vocabulary = eventgpt.eventgpt_vocabulary(checkpoint)
+    trained = min(vocabulary.size, eventgpt.open_eventgpt(checkpoint).model.config.language.vocab_size)
+    bos = bos_id(checkpoint)
     for dtype, suffix in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
-        model = load_eventgpt(checkpoint, dtype, rows=vocabulary.size)
-        pixels = event_prompt.EventPixels(checkpoint, model.config.vision.image_size)
+        model = eventgpt.load_eventgpt(checkpoint, dtype, rows=vocabulary.size)
+        pixels = eventgpt.EventPixels(checkpoint, model.config.vision.image_size)
         for case, facts in cases.items():
             path = folder / f"golden_{case}_{suffix}.npz"
             if suffix != "float32" and not path.is_file():
                 continue
             events = _events(folder / f"events_{case}.npy")
-            images = event_prompt.event_images(events, model.config.images, compat=True)
+            images = eventgpt.event_images(events, model.config.images, compat=True)
             seen = pixels(images)
             if suffix == "float32":
                 found.add(case, _arrays(folder / f"images_{case}.npz"), _image_values(images, seen, pixels))
-            ids = event_prompt.prompt_ids(vocabulary, _query(facts, "query"), bos)
+            ids = eventgpt.prompt_ids(vocabulary, _query(facts, "query"), bos)
             golden = _cut(_arrays(path, "generated_ids"), trained)
             values, same = _event_values(model, seen, ids, golden, trained)
             found.add(case if suffix == "float32" else f"{case}/{suffix}", golden, values)
@@ -110,11 +105,11 @@ def _events(path: Path) -> EventSlice:
     stream = open_events(path, (LARGEST_SIDE, LARGEST_SIDE), "keep").events
     if stream is None:
         raise BadInput(f"{path}: holds no events")
-    width, height = event_prompt.widest(stream)
+    width, height = eventgpt.widest(stream)
     return replace(stream, width=width, height=height)
 
 
-def _image_values(images: list[Any], seen: Tensor, pixels: event_prompt.EventPixels) -> Values:
+def _image_values(images: list[Any], seen: Tensor, pixels: eventgpt.EventPixels) -> Values:
     return {
         **{f"image_{place}": image for place, image in enumerate(images)},
         "pixel_values_bf16_bits": seen.bfloat16().view(torch.int16).numpy().view(np.uint16),
@@ -123,7 +118,7 @@ def _image_values(images: list[Any], seen: Tensor, pixels: event_prompt.EventPix
 
 
 def _event_values(
-    model: EventGpt, seen: Tensor, ids: tuple[list[int], list[int]], golden: Arrays, trained: int
+    model: eventgpt.EventGpt, seen: Tensor, ids: tuple[list[int], list[int]], golden: Arrays, trained: int
 ) -> tuple[Values, bool]:
     """Everything that a golden file may hold; `generated_ids` there begins with a BOS that was not generated."""
     before, after = ids
@@ -131,7 +126,7 @@ def _event_values(
     projected = model.projector(hidden)
     adapted = model.adaptor(projected)
     aggregated = model.pooled(adapted)[0]
-    prompt = splice(model.language, (before, after), aggregated).rows[: event_prompt.COMPAT_ROWS]
+    prompt = splice(model.language, (before, after), aggregated).rows[: eventgpt.COMPAT_ROWS]
     values: Values = {
         "input_ids": np.array([[*before, IMAGE_PLACE, *after]]),
         "clip_last_hidden": hidden,
@@ -153,29 +148,28 @@ def _event_values(
 # ------------------------------------------------------------------------------------------------------------- Video-LLaVA
 def _video_llava(folder: Path, cases: dict[str, Any], found: Parity) -> None:
     checkpoint = folder / "checkpoint"
-    model = load_video_llava(checkpoint)
-    vocabulary = video_prompt.video_llava_vocabulary(checkpoint, model.config)
-    data = fields.read_json(checkpoint / "config.json")
-    bos = special_id(checkpoint, {**data, **fields.part(data, "text_config", {})}, "bos_token_id", 1)
+    model = video_llava.load_video_llava(checkpoint)
+    vocabulary = video_llava.video_llava_vocabulary(checkpoint, model.config)
+    bos = bos_id(checkpoint)
     for case, facts in cases.items():
         frames = _arrays(folder / f"video_{case}.npz", "frames")["frames"]
         question = _query(facts, "query") if "query" in facts else _question(_query(facts, "prompt"), vocabulary)
         golden = _arrays(folder / f"golden_{case}.npz", "generated_ids")
-        values, same = _video_values(model, frames, video_prompt.prompt_ids(vocabulary, question, bos), golden)
+        values, same = _video_values(model, frames, video_llava.prompt_ids(vocabulary, question, bos), golden)
         found.add(case, golden, values)
         found.greedy_identical &= same
 
 
 def _question(prompt: str, vocabulary: Vocabulary) -> str:
     """The question in a whole prompt."""
-    before, after = video_prompt.prompt("\0").split("\0")
+    before, after = video_llava.prompt("\0").split("\0")
     if not prompt.startswith(before) or not prompt.endswith(after):
         raise BadInput(f"meta.json: prompt {prompt!r} is not of the form {before + '...' + after!r}")
     return prompt[len(before) : len(prompt) - len(after)]
 
 
 def _video_values(
-    model: VideoLlava, frames: np.ndarray[Any, Any], ids: tuple[list[int], list[int]], golden: Arrays
+    model: video_llava.VideoLlava, frames: np.ndarray[Any, Any], ids: tuple[list[int], list[int]], golden: Arrays
 ) -> tuple[Values, bool]:
     before, after = ids
     pixels = frame_pixels(frames, model.config.vision.image_size)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadCheckpoint
+from eventspec.files import read_json as read_json
 from eventspec.nn import ClipConfig, LlamaConfig
 
 Fields = dict[str, Any]
@@ -35,6 +36,8 @@ CLIP_DEFAULTS: Fields = {
     "layer_norm_eps": 1e-5,
     "hidden_act": "quick_gelu",
 }
+CLIP_LARGE = ClipConfig(1024, 4096, 24, 16, 224, 14)
+"""OpenAI's ViT-L/14, the tower where a config names none."""
 
 
 class BadField(ValueError):
@@ -96,19 +99,6 @@ def part(data: Fields, name: str, default: Fields) -> Fields:
 def assumed(data: Fields, defaults: Iterable[str]) -> list[str]:
     """The fields among `defaults` that a config leaves to transformers' defaults."""
     return [name for name in defaults if name not in data]
-
-
-def read_json(path: Path) -> Fields:
-    """A JSON object of a checkpoint folder; BadCheckpoint names the file when it is missing or broken."""
-    if not path.is_file():
-        raise BadCheckpoint(f"{path} is missing: the folder is not a complete checkpoint")
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:  # neither JSON, nor UTF-8, nor a number that can be
-        raise BadCheckpoint(f"{path} is not valid JSON ({error}): fetch it again") from None
-    if not isinstance(data, dict):
-        raise BadCheckpoint(f"{path} must hold one JSON object: fetch it again")
-    return data
 
 
 def pretty(data: Fields) -> str:

@@ -18,7 +18,7 @@ from eventspec.events.representations import red_blue_classes
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
 from eventspec.models.pixels import fit, frame_pixels, normalised
 from eventspec.models.prompt import EventEncoder, FrameEncoder, Frames, TextIds
-from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
+from eventspec.models.video_llava import PLACE, VideoLlava, VideoLlavaConfig, prompt
 from eventspec.nn import ClipConfig, LlamaConfig
 
 PAD, BOS, EOS, IMAGE, VIDEO, EVENT = range(6)
@@ -83,16 +83,11 @@ def pixels_from_classes(classes: Tensor) -> Tensor:
     return normalised(fit(picture, IMAGE_SIZE))
 
 
-def target_prompt(question: str) -> str:
-    """The target's prompt; `<video>` stands for its visual rows."""
-    return f"USER: <video>\n{question} ASSISTANT:"
-
-
 def target_ids(encode: Callable[[str], list[int]]) -> TextIds:
     """The text of the prompt in ids; the drafter reads the same one around its event rows."""
 
     def ids(question: str) -> tuple[list[int], list[int]]:
-        before, after = target_prompt(question).split("<video>", 1)
+        before, after = prompt(question).split(PLACE, 1)
         return [BOS, *encode(before)], encode(after)
 
     return ids

@@ -1,34 +1,48 @@
-"""The EventGPT architecture: event images through one CLIP tower, a projector and an adaptor, pooled over space and time,
-then a Llama.
+"""EventGPT: event images through one CLIP tower, a projector and an adaptor, pooled over space and time, then a Llama; and what
+it sees and reads: images, pixels, the prompt around them, its tokenizer.
 
-Source: XduSyL/EventGPT; facts in its released code: last tower layer, CLS kept, no final norm, temporal rows before
-spatial ones.
+Source: XduSyL/EventGPT @4680549; facts in its released code: last tower layer, CLS kept, no final norm, temporal rows before
+spatial ones. `compat` repeats that code where it errs: an image ends at the last row and column that had an event, windows of
+100 ms and more and of fewer events than images are refused, and the prompt is cut at 2048 rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.core import BadCheckpoint
+from eventspec.core import BadCheckpoint, BadInput, EventSlice
+from eventspec.events.representations import red_blue
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
+from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, Picture, pillow_pixels
+from eventspec.models.prompt import EventEncoder
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.nn.linear import Linear
+from eventspec.text import Vocabulary
 
 MODEL_TYPE = "EventChat_llama"
 RELEASED_WIDTH = 1024
 """Width of the tower where config.json has no `mm_hidden_size`."""
 KNOWN_TOWERS = {
-    "clip-vit-large-patch14-336": ClipConfig(1024, 4096, 24, 16, 336, 14),
-    "clip-vit-large-patch14": ClipConfig(1024, 4096, 24, 16, 224, 14),
+    "clip-vit-large-patch14-336": replace(fields.CLIP_LARGE, image_size=336),
+    "clip-vit-large-patch14": fields.CLIP_LARGE,
 }
 """Towers whose sizes are known by name: with their weights in the checkpoint, their folder is not needed."""
+PLACE = "<event>"
+SYSTEM = (
+    "A chat between a curious human and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the human's questions."
+)
+COMPAT_ROWS = 2048
+COMPAT_SPAN_US = 100_000
 
 
 @dataclass(frozen=True)
@@ -222,3 +236,86 @@ def _resize(model: EventGpt, rows: int) -> None:
         language.head.weight = language.embed.weight
     language.config = replace(language.config, vocab_size=rows)
     model.config = replace(model.config, language=language.config)
+
+
+# ------------------------------------------------------------------------------------------------------- what it sees and reads
+def prompt(question: str) -> str:
+    """The whole prompt (conversation eventgpt_v1); `<event>` stands for the event rows. No space at the end."""
+    return f"{SYSTEM} USER: <ev_start>{PLACE}<ev_end>\n{question} ASSISTANT:"
+
+
+def eventgpt_vocabulary(folder: Path) -> Vocabulary:
+    """The checkpoint's tokenizer with the special event tokens that its config.json switches on, in upstream's order."""
+    data = fields.read_json(folder / "config.json")
+    tokens = ["<ev_patch>"] if data.get("mm_use_im_patch_token", True) else []
+    if data.get("mm_use_im_start_end", False):
+        tokens += ["<ev_start>", "<ev_end>"]
+    return Vocabulary.of_folder(folder, first="tokenizer.model").with_special(tokens)
+
+
+def prompt_ids(vocabulary: Vocabulary, question: str, bos: int) -> tuple[list[int], list[int]]:
+    """Token ids before and after the event rows. Both parts are tokenised as texts of their own; BOS opens the first."""
+    if PLACE in question:
+        raise BadInput(f"the prompt contains {PLACE}, which stands for the recording: leave it out")
+    before, after = prompt(question).split(PLACE)
+    return [bos, *vocabulary.encode(before)], vocabulary.encode(after)
+
+
+class EventPixels:
+    """CLIP's processing of event images, with the settings of the tower's preprocessor_config.json."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        data = fields.read_json(folder / "config.json")
+        place = clip_folder(folder, data)
+        path = (place or folder) / "preprocessor_config.json"
+        found = fields.read_json(path) if place is not None and path.is_file() else {}
+        self.size, self.mean, self.std = size, found.get("image_mean", CLIP_MEAN), found.get("image_std", CLIP_STD)
+        sides = {"size": ({"shortest_edge": size}, size), "crop_size": ({"height": size, "width": size}, size)}
+        with fields.of_file(path):
+            for name, fitting in sides.items():
+                fields.require(found, name, found.get(name, size) in fitting, f"the tower's {size}")
+            for name in ("image_mean", "image_std"):
+                right = isinstance(found.get(name, []), list) and len(found.get(name, "rgb")) == 3
+                fields.require(found, name, right, "three numbers")
+            for name in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
+                fields.require(found, name, found.get(name, True) is True, "true: nothing else is supported")
+            fields.require(found, "resample", found.get("resample", 3) == 3, "3, bicubic")
+
+    def __call__(self, images: list[Picture]) -> Tensor:
+        """uint8 [H, W, 3] each -> float32 [images, 3, S, S], rounded to bfloat16 as upstream always does."""
+        return torch.stack([self.exact(image) for image in images]).bfloat16().float()
+
+    def exact(self, image: Picture) -> Tensor:
+        """uint8 [H, W, 3] -> float32 [3, S, S] before the rounding."""
+        return pillow_pixels(image, self.size, self.mean, self.std)
+
+
+def event_images(events: EventSlice, images: int, compat: bool) -> list[Picture]:
+    """White, blue (OFF) and red (ON) pictures uint8 [H, W, 3] of equal-count slices; H, W the sensor's unless `compat`."""
+    if not compat:
+        return list(red_blue(events, images))
+    if len(events.t) < images:
+        raise BadInput(f"{len(events.t)} events in the window: upstream needs {images}; leave out --compat or widen it")
+    span = int(events.t.max()) - int(events.t.min())
+    if span >= COMPAT_SPAN_US:
+        raise BadInput(f"the events span {span} us: upstream takes less than {COMPAT_SPAN_US}; narrow the window")
+    return red_blue(events, images, compat=True)
+
+
+def eventgpt_encoder(
+    model: EventGpt, vocabulary: Vocabulary, pixels: EventPixels, bos: int, compat: bool = False
+) -> EventEncoder:
+    """Event images, encoded and pooled, in the model's prompt."""
+
+    def rows(events: EventSlice) -> Tensor:
+        images = pixels(event_images(events, model.config.images, compat))
+        visual: Tensor = model.encode(images.to(model.projector.linear_1.weight))[0]
+        return visual
+
+    text = partial(prompt_ids, vocabulary, bos=bos)
+    return EventEncoder(model.language, text, rows, "EventGPT", COMPAT_ROWS if compat else None)
+
+
+def widest(events: EventSlice) -> tuple[int, int]:
+    """(width, height) that hold every event: (largest x + 1, largest y + 1)."""
+    return int(np.max(events.x, initial=0)) + 1, int(np.max(events.y, initial=0)) + 1

@@ -10,9 +10,7 @@ from typing import Any
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models import configuration as fields
 from eventspec.models import eventgpt, hf_target, video_llava
-from eventspec.models import eventgpt_prompt as event_prompt
-from eventspec.models import video_llava_prompt as video_prompt
-from eventspec.models.checkpoint import Checkpoint
+from eventspec.models.checkpoint import Opened
 from eventspec.models.features import FeatureCache
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.text import TokenSpace, Vocabulary
@@ -61,63 +59,55 @@ def _model_type(folder: Path) -> Any:
 
 # ---------------------------------------------------------------------------------------------------------------- EventGPT
 def _load_eventgpt(folder: Path, how: LoadOptions) -> VisionLanguage:
-    data = fields.read_json(folder / "config.json")
-    vocabulary = event_prompt.eventgpt_vocabulary(folder)
+    vocabulary = eventgpt.eventgpt_vocabulary(folder)
     model = eventgpt.load_eventgpt(folder, how.dtype, how.device, rows=vocabulary.size)
-    pixels = event_prompt.EventPixels(folder, model.config.vision.image_size)
-    encoder = event_prompt.eventgpt_encoder(model, vocabulary, pixels, special_id(folder, data, "bos_token_id", 1), how.compat)
-    tokens = token_space(vocabulary, end_ids(folder, data), range(vocabulary.text_size, vocabulary.size))
+    pixels = eventgpt.EventPixels(folder, model.config.vision.image_size)
+    encoder = eventgpt.eventgpt_encoder(model, vocabulary, pixels, bos_id(folder), how.compat)
+    tokens = token_space(vocabulary, end_ids(folder), range(vocabulary.text_size, vocabulary.size))
     return VisionLanguage.of("EventGPT", encoder, tokens, "events")
 
 
 def _describe_eventgpt(folder: Path) -> dict[str, Any]:
     opened = eventgpt.open_eventgpt(folder)
-    config = opened.model.config
-    vocabulary = event_prompt.eventgpt_vocabulary(folder)
-    event_prompt.EventPixels(folder, config.vision.image_size)
+    config, vocabulary = opened.model.config, eventgpt.eventgpt_vocabulary(folder)
+    eventgpt.EventPixels(folder, config.vision.image_size)
     inputs = {"event_images": config.images, "visual_rows": config.event_tokens, "image_size": config.vision.image_size}
-    banned = vocabulary.size - vocabulary.text_size
-    return _description(
-        "EventGPT", eventgpt.MODEL_TYPE, opened.checkpoint, vocabulary, config.language.vocab_size, banned, inputs
-    )
+    return _description("EventGPT", eventgpt.MODEL_TYPE, opened, vocabulary, vocabulary.size - vocabulary.text_size, inputs)
 
 
 # ------------------------------------------------------------------------------------------------------------- Video-LLaVA
 def _load_video_llava(folder: Path, how: LoadOptions) -> VisionLanguage:
-    data = fields.read_json(folder / "config.json")
     opened = video_llava.open_video_llava(folder)
     config = opened.model.config
     frames = config.frames if how.frames is None else how.frames
-    video_prompt.check_frames(frames, config, how.allow_extrapolation)
-    video_prompt.check_processing(folder, config)
-    vocabulary = video_prompt.video_llava_vocabulary(folder, config)
+    video_llava.check_frames(frames, config, how.allow_extrapolation)
+    video_llava.check_processing(folder, config)
+    vocabulary = video_llava.video_llava_vocabulary(folder, config)
     trained = config.language.max_position_embeddings
     needed = frames * config.vision.tokens + ANSWER_ROWS
-    beyond = frames > video_prompt.most_frames(config)
+    beyond = frames > video_llava.most_frames(config)
     model = (video_llava.open_video_llava(folder, needed) if beyond else opened).loaded(how.dtype, how.device)
-    text = {**data, **fields.part(data, "text_config", {})}
     cache = FeatureCache(how.feature_bytes) if how.feature_bytes else None
-    encoder = video_prompt.video_llava_encoder(model, vocabulary, special_id(folder, text, "bos_token_id", 1), frames, cache)
+    encoder = video_llava.video_llava_encoder(model, vocabulary, bos_id(folder), frames, cache)
     note = f"{frames} frames lie beyond the context of {trained}: times are meaningful, answers are not"
-    tokens = token_space(vocabulary, end_ids(folder, text), video_prompt.banned_ids(vocabulary, config))
+    tokens = token_space(vocabulary, end_ids(folder), video_llava.banned_ids(vocabulary, config))
     return VisionLanguage.of("Video-LLaVA", encoder, tokens, "frames", (note,) if beyond else ())
 
 
 def _describe_video_llava(folder: Path) -> dict[str, Any]:
     opened = video_llava.open_video_llava(folder)
-    config, checkpoint = opened.model.config, opened.checkpoint
-    video_prompt.check_processing(folder, config)
-    vocabulary = video_prompt.video_llava_vocabulary(folder, config)
+    config = opened.model.config
+    video_llava.check_processing(folder, config)
+    vocabulary = video_llava.video_llava_vocabulary(folder, config)
     inputs = {
         "frames": config.frames,
-        "most_frames": video_prompt.most_frames(config),
+        "most_frames": video_llava.most_frames(config),
         "rows_per_frame": config.vision.tokens,
         "image_size": config.vision.image_size,
-        "image_tower": "skipped" if any(name.startswith("image_tower.") for name in checkpoint.at) else "absent",
+        "image_tower": "skipped" if any(name.startswith("image_tower.") for name in opened.checkpoint.at) else "absent",
     }
-    banned = len(video_prompt.banned_ids(vocabulary, config))
-    rows = config.language.vocab_size
-    return _description("Video-LLaVA", video_llava.MODEL_TYPE, checkpoint, vocabulary, rows, banned, inputs)
+    banned = len(video_llava.banned_ids(vocabulary, config))
+    return _description("Video-LLaVA", video_llava.MODEL_TYPE, opened, vocabulary, banned, inputs)
 
 
 # -------------------------------------------------------------------------------------------------------------------- both
@@ -126,37 +116,41 @@ def token_space(vocabulary: Vocabulary, ends: tuple[int, ...], banned: Iterable[
     return TokenSpace(vocabulary, ends[0], ends[1:], tuple(token for token in banned if token not in ends))
 
 
-def special_id(folder: Path, data: fields.Fields, name: str, default: int) -> int:
-    """A special token's id from config.json; of several the first."""
-    return special_ids(folder / "config.json", data, name, default)[0]
+def bos_id(folder: Path) -> int:
+    """The id that begins a prompt, by config.json; of several the first."""
+    return _special_ids(folder / "config.json", "bos_token_id", (1,))[0]
 
 
-def special_ids(path: Path, data: fields.Fields, name: str, default: int) -> tuple[int, ...]:
-    """The ids of a config file with the meaning `name`: as a rule one, in a list where there are several."""
-    value = data.get(name, default)
-    found = tuple(value) if isinstance(value, list) and value else (default if value is None else value,)
+def _special_ids(path: Path, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """The ids of a config file, or of its `text_config`, with the meaning `name`: as a rule one, in a list where there are
+    several."""
+    data = fields.read_json(path)
+    text = data.get("text_config")
+    value = {**data, **(text if isinstance(text, dict) else {})}.get(name)
+    if value is None:
+        return default
+    found = tuple(value) if isinstance(value, list) and value else (value,)
     if not all(type(token) is int and token >= 0 for token in found):
-        raise BadCheckpoint(f"{path}: {name} is {data.get(name)!r}, wanted a token id")
+        raise BadCheckpoint(f"{path}: {name} is {value!r}, wanted a token id")
     return found
 
 
-def end_ids(folder: Path, data: fields.Fields) -> tuple[int, ...]:
+def end_ids(folder: Path) -> tuple[int, ...]:
     """The ids that end an answer: generation_config.json's where it has some, as transformers' `generate` has it, or else
     config.json's.
 
     Where config.json's first one is among them it stays first: tokenizers are compared by it.
     """
-    usual = special_ids(folder / "config.json", data, "eos_token_id", 2)
-    path = folder / "generation_config.json"
-    generation = fields.read_json(path) if path.is_file() else {}
-    found = usual if generation.get("eos_token_id") is None else special_ids(path, generation, "eos_token_id", 2)
+    usual, path = _special_ids(folder / "config.json", "eos_token_id", (2,)), folder / "generation_config.json"
+    found = _special_ids(path, "eos_token_id", usual) if path.is_file() else usual
     first = usual[:1] if usual[0] in found else found[:1]
     return (*first, *(token for token in found if token not in first))
 
 
 def _description(
-    name: str, model_type: str, checkpoint: Checkpoint, vocabulary: Vocabulary, rows: int, banned: int, inputs: dict[str, Any]
+    name: str, model_type: str, opened: Opened[Any], vocabulary: Vocabulary, banned: int, inputs: dict[str, Any]
 ) -> dict[str, Any]:
+    checkpoint = opened.checkpoint
     return {
         "architecture": name,
         "model_type": model_type,
@@ -170,7 +164,7 @@ def _description(
         "sees": inputs,
         "vocabulary": vocabulary.size,
         "text_pieces": vocabulary.text_size,
-        "embedding_rows": rows,
+        "embedding_rows": opened.model.config.language.vocab_size,
         "banned_ids": banned,
         "vocabulary_fingerprint": vocabulary.fingerprint(),
         "lossless": True,

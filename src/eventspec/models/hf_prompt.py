@@ -6,19 +6,46 @@ hands over there is the prompt. Of a second question about the same frames only 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.models.hf_session import HfPrompt, alone
 from eventspec.models.prompt import Frames
+from eventspec.process_lock import ProcessLock
 
 _PASSED_ON = ("inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache", "input_ids", "cache_position")
+
+
+_LOCKS: weakref.WeakKeyDictionary[nn.Module, ProcessLock] = weakref.WeakKeyDictionary()
+
+
+def alone(model: nn.Module) -> ProcessLock:
+    """The lock of a model: one call at a time, because our hooks run on every call, from any thread."""
+    return _LOCKS.setdefault(model, ProcessLock())
+
+
+@dataclass(frozen=True)
+class HfPrompt:
+    """rows float [T, D]; positions int64 [R, T]: R is 1, or 3 with M-RoPE (time, height, width); how many rows are visual, and
+    from where to where, [begin, end), text between pictures included."""
+
+    rows: Tensor
+    positions: Tensor
+    visual: int = 0
+    span: tuple[int, int] = (0, 0)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, begin: int, end: int) -> HfPrompt:
+        """Rows [begin, end) with their positions."""
+        return HfPrompt(self.rows[begin:end], self.positions[:, begin:end])
 
 
 @dataclass(frozen=True)
@@ -60,16 +87,15 @@ class Prompter:
         if isinstance(mask, dict) or (isinstance(mask, Tensor) and mask.ndim > 2):
             more.append("an attention mask for pictures")
         if more or given.get("inputs_embeds") is None:
-            handed = ", ".join(more) or "token ids, not rows"
-            raise BadCheckpoint(
-                f"{self.folder}: {type(self.model).__name__} hands its language model {handed}: it cannot be a target"
-            )
+            handed = f"{type(self.model).__name__} hands its language model {', '.join(more) or 'token ids, not rows'}"
+            raise BadCheckpoint(f"{self.folder}: {handed}: it cannot be a target")
         rows, positions = given["inputs_embeds"][0], given.get("position_ids")
         if positions is None:
             positions = torch.arange(len(rows), device=rows.device)[None]
         positions = positions.reshape(-1, len(rows))
         positions = positions[-3:] if len(positions) > 1 else positions  # a fourth row, first, only helps to make masks
-        return HfPrompt(rows, positions, *self.visual(inputs))
+        places = self._is_picture(inputs["input_ids"][0]).nonzero().flatten().tolist()
+        return HfPrompt(rows, positions, len(places), (places[0], places[-1] + 1) if places else (0, 0))
 
     def again(self, known: HfPrompt, known_ids: Tensor, inputs: dict[str, Any]) -> HfPrompt | None:
         """The prompt of another question about the same frames: the rows of `known`, whose ids int64 [T] are given, up to the
@@ -94,11 +120,6 @@ class Prompter:
         if found is None or found.positions.shape != wanted.positions.shape:
             return False
         return torch.equal(found.rows, wanted.rows) and torch.equal(found.positions, wanted.positions)
-
-    def visual(self, inputs: dict[str, Any]) -> tuple[int, tuple[int, int]]:
-        """How many rows stand for pictures, and from where to where."""
-        places = self._is_picture(inputs["input_ids"][0]).nonzero().flatten().tolist()
-        return len(places), (places[0], places[-1] + 1) if places else (0, 0)
 
     def _is_picture(self, ids: Tensor) -> Tensor:
         return torch.isin(ids.cpu(), torch.tensor(self.placeholders, dtype=torch.int64))

@@ -6,11 +6,10 @@ refuses is taken out of the cache again. Nothing here imports transformers; `hf_
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,31 +31,13 @@ from eventspec.core import (
 )
 from eventspec.engine.numerics import measured_rounding
 from eventspec.machine import arrived
+from eventspec.models.hf_prompt import HfPrompt, Prompter, alone
 from eventspec.models.prompt import Frames
 from eventspec.models.session import check_context
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import LanguageEnds, rope_tables
-from eventspec.process_lock import ProcessLock
 from eventspec.tree import depths, is_chain, tree_mask
 from eventspec.video.sampling import uniform_indices
-
-
-@dataclass(frozen=True)
-class HfPrompt:
-    """rows float [T, D]; positions int64 [R, T]: R is 1, or 3 with M-RoPE (time, height, width); how many rows are visual, and
-    from where to where, [begin, end), text between pictures included."""
-
-    rows: Tensor
-    positions: Tensor
-    visual: int = 0
-    span: tuple[int, int] = (0, 0)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def part(self, begin: int, end: int) -> HfPrompt:
-        """Rows [begin, end) with their positions."""
-        return HfPrompt(self.rows[begin:end], self.positions[:, begin:end])
 
 
 @dataclass(frozen=True)
@@ -168,14 +149,6 @@ class HfEnds(LanguageEnds):
         return found
 
 
-_LOCKS: weakref.WeakKeyDictionary[nn.Module, ProcessLock] = weakref.WeakKeyDictionary()
-
-
-def alone(model: nn.Module) -> ProcessLock:
-    """The lock of a model: one call at a time, because our hooks run on every call, from any thread."""
-    return _LOCKS.setdefault(model, ProcessLock())
-
-
 def _keeps(seen: dict[int, Tensor], layer: int) -> Callable[[Any, Any, Any], None]:
     """A hook that keeps a module's output [T, D]; decoder layers give it alone or first of several."""
 
@@ -192,33 +165,20 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return blocked.masked_fill_(~mask, torch.finfo(dtype).min)[None, None]
 
 
-class Prompts(Protocol):
-    """How prompts are made of frames; `models.hf_prompt.Prompter` is one."""
-
-    def inputs(self, question: str, frames: Frames) -> dict[str, Any]:
-        """The tensors that the model takes, `input_ids` int64 [1, T] among them."""
-
-    def prompt(self, inputs: dict[str, Any]) -> HfPrompt:
-        """The rows that it makes of them; vision encoding happens here."""
-
-    def again(self, known: HfPrompt, known_ids: Tensor, inputs: dict[str, Any]) -> HfPrompt | None:
-        """The same without vision encoding, of another question about the frames of `known`; None where that cannot be."""
-
-
 class HfTarget(Target):
     """A transformers model that verifies: `prompts` makes its prompt of so many `frames`, `language` reads it; `example` is a
     prompt to measure with."""
 
     lossless = True
 
-    def __init__(self, language: HfLanguage, prompts: Prompts, frames: int, example: HfPrompt) -> None:
+    def __init__(self, language: HfLanguage, prompts: Prompter, frames: int, example: HfPrompt) -> None:
         self.language, self.prompts, self.frames, self.example = language, prompts, frames, example
 
     @cached_property
     def limits(self) -> Limits:
         language, example = self.language, self.example
         with torch.inference_mode():
-            rounding = measured_rounding(lambda: opened(language, example), language.vocabulary)
+            rounding = measured_rounding(lambda: fresh_session(language, example), language.vocabulary)
         return Limits(language.vocabulary, language.layers, language.trees, rounding)
 
     @cached_property
@@ -301,7 +261,7 @@ class HfContext(Context):
         return reading
 
 
-def opened(language: HfLanguage, prompt: HfPrompt) -> HfSession:
+def fresh_session(language: HfLanguage, prompt: HfPrompt) -> HfSession:
     """A session that has read nothing of its prompt yet."""
     return HfSession(language, _Reading(language.new_cache(), prompt))
 
@@ -328,7 +288,7 @@ class HfSession:
         return 1 << 30
 
     def fresh_copy(self) -> TargetSession:
-        return opened(self.language, self._reading.prompt)
+        return fresh_session(self.language, self._reading.prompt)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
         """As `core.TargetSession.prompt`; copies, because the answer may be read again from these rows."""

@@ -1,15 +1,15 @@
 """Folders that transformers opens, as targets: its model, processor and chat template, driven through `inputs_embeds`.
 
 Only here is transformers imported, and only when such a folder is opened. Nothing is known about single architectures
-(`hf_prompt`): whether a model reads rows and trees rightly is measured on every load (`hf_limits`); what fails is refused or
-limited, with the reason. torchvision is not used: pictures go through the processor's Pillow backend, one image a frame.
+(`hf_prompt`): whether a model reads rows and trees rightly is measured on every load; what fails is refused or limited, with
+the reason. torchvision is not used: pictures go through the processor's Pillow backend, one image a frame.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from eventspec.core import BadCheckpoint, BadInput, EventspecError
-from eventspec.models.hf_limits import reads_rows, reads_trees, rolls_back
-from eventspec.models.hf_prompt import Prompter
-from eventspec.models.hf_session import HfLanguage, HfPrompt, HfTarget
+from eventspec.core import BadCheckpoint, BadInput, EventspecError, Proposal, Verdict
+from eventspec.models.hf_prompt import HfPrompt, Prompter
+from eventspec.models.hf_session import HfLanguage, HfSession, HfTarget, fresh_session
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.text import TokenSpace, Vocabulary
 
@@ -29,6 +29,10 @@ FRAMES = 8
 """Frames where no number is given and the context holds them twice."""
 _PROBE_SIDE = 64
 _PLACEHOLDER = re.compile(r"(image|video|audio|vision).*token_(id|index)$")
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+"""Largest difference of two forwards that is rounding, as a share of the logits' spread."""
+_PARENTS = (-1, -1, 0, 1, 3)
+_ACCEPTED = (1, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,6 @@ class _Opened:
     banned: tuple[int, ...]
     sliding: bool
     unused: list[str]
-
-    @property
-    def text_config(self) -> Any:
-        return self.model.config.get_text_config(decoder=True)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -246,7 +246,8 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
     if how.frames is not None and how.frames < 1:
         raise BadInput(f"frames is {how.frames}: choose at least 1")
     rows = len(model.get_input_embeddings().weight)
-    context = 0 if how.allow_extrapolation else getattr(opened.text_config, "max_position_embeddings", None) or 0
+    text_config = model.config.get_text_config(decoder=True)
+    context = 0 if how.allow_extrapolation else getattr(text_config, "max_position_embeddings", None) or 0
     # Without a config the cache keeps all rows of every layer: a sliding window is then the model's mask alone.
     language = HfLanguage(model, _library("transformers").DynamicCache, rows, context, trees=not opened.sliding)
     picture = np.random.default_rng(0).integers(0, 256, (1, _PROBE_SIDE, _PROBE_SIDE, 3), np.uint8)
@@ -256,7 +257,7 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
         inputs = prompter.inputs("What is this?", picture)
         own = model(**inputs, use_cache=False).logits[0, -1]
         prompt = prompter.prompt(inputs)
-        if not reads_rows(language, prompt, own) or not rolls_back(language, prompt):
+        if not decodes(language, prompt, own):
             raise BadCheckpoint(
                 f"{opened.folder}: {name} answers otherwise when its prompt comes as rows or its cache is cut back: "
                 "it cannot be a target"
@@ -287,3 +288,57 @@ def _notes(opened: _Opened, language: HfLanguage) -> tuple[str, ...]:
     if opened.unused:
         notes.append(f"transformers uses no tensor {opened.unused[0]} ({len(opened.unused)} such in all)")
     return tuple(notes)
+
+
+def decodes(language: HfLanguage, prompt: HfPrompt, own: Tensor) -> bool:
+    """Whether a prefill by rows in two parts ends with the logits float [V] of the model's own forward, and a refused chain
+    leaves no trace in the cache."""
+    session, tokens = _read_but_last(language, prompt), _tokens(language)
+    if not _close(session.score(Proposal.empty()).logits[0], own):
+        return False
+    session.score(Proposal.chain(tokens[:3]))
+    session.commit(_verdict([], tokens[3:4]))
+    return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, tokens[3:4]))
+
+
+def reads_trees(language: HfLanguage, prompt: HfPrompt) -> bool:
+    """Whether every node of a tree gets the logits of its path alone, and an accepted branch leaves only itself in the
+    cache."""
+    session, tokens = _read_but_last(language, prompt), _tokens(language)
+    scores = session.score(Proposal(np.array(tokens), np.array(_PARENTS)))
+    for node in range(len(tokens)):
+        path, at = list[int](), node
+        while at >= 0:
+            path.insert(0, tokens[at])
+            at = _PARENTS[at]
+        if not _close(scores.logits[node + 1], _alone(language, prompt, path)):
+            return False
+    said = [*(tokens[node] for node in _ACCEPTED), tokens[0]]
+    session.commit(_verdict(_ACCEPTED, said))
+    return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, said))
+
+
+def _read_but_last(language: HfLanguage, prompt: HfPrompt) -> HfSession:
+    session = fresh_session(language, prompt)
+    if len(prompt) > 1:
+        session.read(len(prompt) - 1)
+    return session
+
+
+def _tokens(language: HfLanguage) -> list[int]:
+    found: list[int] = np.random.default_rng(0).choice(language.vocabulary, len(_PARENTS), replace=False).tolist()
+    return found
+
+
+def _verdict(path: Sequence[int], tokens: Sequence[int]) -> Verdict:
+    return Verdict(np.array(path, np.int64), np.array(tokens, np.int64))
+
+
+def _alone(language: HfLanguage, prompt: HfPrompt, tokens: Sequence[int]) -> Tensor:
+    """Logits float [V] after the prompt and these tokens, without a mask of ours."""
+    return _read_but_last(language, prompt).score(Proposal.chain(tokens)).logits[-1]
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    spread = other.max() - other.min()
+    return bool(((one - other).abs().max() <= TOLERANCE[other.dtype] * spread).item())

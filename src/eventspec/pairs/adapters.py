@@ -22,9 +22,9 @@ from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.embedded import pixels_from_classes, target_ids
 from eventspec.models.eventgpt import EventGpt
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.prompt import EventEncoder
 from eventspec.models.video_llava import VideoLlava
+from eventspec.models.weights import fingerprint
 
 ACCEPTANCE = "acceptance.json"
 """In an adapter's folder: its calibrated acceptance predictor."""

@@ -16,9 +16,9 @@ from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.embedded import target_encoder
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.video_llava import VideoLlava
+from eventspec.models.weights import fingerprint
 
 
 @dataclass(frozen=True)

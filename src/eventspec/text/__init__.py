@@ -1,8 +1,6 @@
 """Token ids and text: the vocabulary of a checkpoint, whether two share their ids, when an answer ends, its text in pieces, and
 grammars it follows."""
 
-from eventspec.text.grammar import json_schema as json_schema
-from eventspec.text.grammar import regex as regex
 from eventspec.text.pieces import Piece as Piece
 from eventspec.text.pieces import StopDetector as StopDetector
 from eventspec.text.pieces import pieces as pieces

@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from eventspec.core import BadCheckpoint
+from eventspec.files import read_json
 from eventspec.text.sentencepiece_file import read_pieces, tokenizer_of
 
 JSON_NAME, PIECES_NAME = "tokenizer.json", "tokenizer.model"
@@ -162,15 +163,7 @@ def first_difference(one: Vocabulary, other: Vocabulary) -> tuple[int, str, str]
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"{path} is not valid JSON ({error}): fetch it again") from None
-    if not isinstance(found, dict):
-        raise BadCheckpoint(f"{path} must hold one JSON object: fetch it again")
-    return found
+    return read_json(path) if path.is_file() else {}
 
 
 def _added(folder: Path, settings: dict[str, Any], size: int) -> list[tuple[str, bool]]:

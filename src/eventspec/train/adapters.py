@@ -25,8 +25,8 @@ from eventspec.ask.generation import media_of
 from eventspec.core import BadInput
 from eventspec.files import write_text
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
+from eventspec.models.weights import fingerprint
 from eventspec.pairs import load_pair
 from eventspec.pairs.adapters import ACCEPTANCE, digest_of, save_adapter
 from eventspec.pairs.methods import substitute_of

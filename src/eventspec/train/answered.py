@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
+from eventspec.models.weights import fingerprint
 from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, Branch, Clips, render_shards
 from eventspec.train.loop import Report, Stage

@@ -17,8 +17,8 @@ from eventspec.drafters import TrainedHead, load_head, save_head
 from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes, family_of
 from eventspec.drafters.heads.trees import Rates
 from eventspec.files import write_text
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import TrainingPreset, answered, changed_copy

@@ -16,8 +16,8 @@ import torch
 from eventspec.core import BadInput
 from eventspec.models.embedded import TOKENS, pixels_from_classes
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import load_video_llava
+from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answered import TrainingPreset, answered, changed_copy
 from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions

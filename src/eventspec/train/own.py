@@ -16,10 +16,10 @@ from eventspec.core import BadInput, Sampling, Trace
 from eventspec.drafters.heads import TargetSizes
 from eventspec.engine.policy import NO_TAIL
 from eventspec.files import write_text
-from eventspec.models.fingerprint import fingerprint
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
+from eventspec.models.weights import fingerprint
 from eventspec.pairs import Pair, load_folders
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions

@@ -26,7 +26,7 @@ from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
-from eventspec.models.fingerprint import fingerprint
+from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 
 
