@@ -191,7 +191,8 @@ def test_frames_one_by_one_equal_frames_at_once_and_are_encoded_once(folders: Fo
     cache = FeatureCache(1 << 20)
     assert recording.video is not None
     media = Media(frames=recording.video)
-    plain, kept = (video_llava_encoder(model, vocabulary, 1, 8, how) for how in (None, cache))
+    plain = video_llava_encoder(model, vocabulary, 1, 8)
+    kept = plain.keeping(cache)
     with torch.inference_mode():
         visual = plain.encode(media, Trace(), "target")
         rows = plain.prompt(QUESTION, visual).rows

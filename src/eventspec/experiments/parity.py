@@ -105,8 +105,7 @@ def _events(path: Path) -> EventSlice:
     stream = open_events(path, (LARGEST_SIDE, LARGEST_SIDE), "keep").events
     if stream is None:
         raise BadInput(f"{path}: holds no events")
-    width, height = eventgpt.widest(stream)
-    return replace(stream, width=width, height=height)
+    return replace(stream, width=int(np.max(stream.x, initial=0)) + 1, height=int(np.max(stream.y, initial=0)) + 1)
 
 
 def _image_values(images: list[Any], seen: Tensor, pixels: eventgpt.EventPixels) -> Values:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -314,8 +313,3 @@ def eventgpt_encoder(
 
     text = partial(prompt_ids, vocabulary, bos=bos)
     return EventEncoder(model.language, text, rows, "EventGPT", COMPAT_ROWS if compat else None)
-
-
-def widest(events: EventSlice) -> tuple[int, int]:
-    """(width, height) that hold every event: (largest x + 1, largest y + 1)."""
-    return int(np.max(events.x, initial=0)) + 1, int(np.max(events.y, initial=0)) + 1

@@ -87,8 +87,9 @@ def _load_video_llava(folder: Path, how: LoadOptions) -> VisionLanguage:
     needed = frames * config.vision.tokens + ANSWER_ROWS
     beyond = frames > video_llava.most_frames(config)
     model = (video_llava.open_video_llava(folder, needed) if beyond else opened).loaded(how.dtype, how.device)
-    cache = FeatureCache(how.feature_bytes) if how.feature_bytes else None
-    encoder = video_llava.video_llava_encoder(model, vocabulary, bos_id(folder), frames, cache)
+    encoder = video_llava.video_llava_encoder(model, vocabulary, bos_id(folder), frames)
+    if how.feature_bytes:
+        encoder = encoder.keeping(FeatureCache(how.feature_bytes))
     note = f"{frames} frames lie beyond the context of {trained}: times are meaningful, answers are not"
     tokens = token_space(vocabulary, end_ids(folder), video_llava.banned_ids(vocabulary, config))
     return VisionLanguage.of("Video-LLaVA", encoder, tokens, "frames", (note,) if beyond else ())

@@ -74,9 +74,7 @@ class Prompter:
         template = self.processor.apply_chat_template
         with self.quiet():
             made = template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
-        made = made.to(self.model.device)
-        numbers = {name for name, value in made.items() if isinstance(value, Tensor) and value.is_floating_point()}
-        return {name: value.to(self.dtype) if name in numbers else value for name, value in made.items()}
+        return dict(made.to(self.model.device, self.dtype))  # ids stay whole numbers
 
     def prompt(self, inputs: dict[str, Any]) -> HfPrompt:
         """The rows that the model makes of inputs; BadCheckpoint when they and positions are not all that its language half

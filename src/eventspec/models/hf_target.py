@@ -274,10 +274,6 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
         f"rows_per_{_PROBE_SIDE}x{_PROBE_SIDE}_frame": prompt.visual,
         "position_rows": len(prompt.positions),
     }
-    return HfTarget(language, prompter, frames, prompt), limits, _notes(opened, language)
-
-
-def _notes(opened: _Opened, language: HfLanguage) -> tuple[str, ...]:
     notes = []
     if opened.sliding:
         notes.append("the target has a sliding window: drafts are cut to chains")
@@ -287,7 +283,7 @@ def _notes(opened: _Opened, language: HfLanguage) -> tuple[str, ...]:
         notes.append("the context is not enforced: beyond it times are meaningful, answers are not")
     if opened.unused:
         notes.append(f"transformers uses no tensor {opened.unused[0]} ({len(opened.unused)} such in all)")
-    return tuple(notes)
+    return HfTarget(language, prompter, frames, prompt), limits, tuple(notes)
 
 
 def decodes(language: HfLanguage, prompt: HfPrompt, own: Tensor) -> bool:

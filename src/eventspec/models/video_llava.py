@@ -19,7 +19,6 @@ from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
-from eventspec.models.features import FeatureCache
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, frame_pixels
 from eventspec.models.prompt import FrameEncoder, Frames
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
@@ -249,16 +248,14 @@ def check_frames(frames: int, config: VideoLlavaConfig, allow_extrapolation: boo
         )
 
 
-def video_llava_encoder(
-    model: VideoLlava, vocabulary: Vocabulary, bos: int, frames: int, cache: FeatureCache | None = None
-) -> FrameEncoder:
-    """Frames spread over the window, in the model's prompt; rows of a frame that `cache` has are not computed again."""
+def video_llava_encoder(model: VideoLlava, vocabulary: Vocabulary, bos: int, frames: int) -> FrameEncoder:
+    """Frames spread over the window, in the model's prompt."""
 
     def rows(frame: Frames) -> Tensor:
         pixels = frame_pixels(frame, model.config.vision.image_size)
         return model.encode(pixels.to(model.projector.linear_1.weight))
 
     text = partial(prompt_ids, vocabulary, bos=bos)
-    # On a GPU eight frames take little longer than one, so they are encoded together; a frame that a cache has is not.
-    one_by_one = model.projector.linear_1.weight.device.type == "cpu" or cache is not None
-    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", one_by_one, cache)
+    # On a GPU eight frames take little longer than one, so they are encoded together.
+    one_by_one = model.projector.linear_1.weight.device.type == "cpu"
+    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", one_by_one)
