@@ -3,7 +3,6 @@ in fp32."""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import cast
 
@@ -97,9 +96,6 @@ def vision_pass(
     return found if 0 in kept else found[1:]
 
 
-_vision_pass = functools.cache(lambda: compiled(vision_pass))
-
-
 class ClipViT(nn.Module):
     """Patches, CLS and positions through pre-norm blocks."""
 
@@ -147,5 +143,5 @@ class ClipViT(nn.Module):
         weights = [block.weights(final) for block in blocks]
         config, packed = self.config, final and all(block.qkv.packs for block in blocks)
         how = (config.num_attention_heads, config.hidden_act == "quick_gelu", config.layer_norm_eps, packed)
-        found: list[Tensor] = _vision_pass()(x, weights, list(layers), *how)
+        found: list[Tensor] = compiled(vision_pass)(x, weights, list(layers), *how)
         return found

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Generic, Literal, Optional, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -63,14 +63,8 @@ class probe_once(Generic[Found]):
 
 def onednn_works() -> bool:
     """Whether this torch carries oneDNN's packed products."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    try:
-        x = torch.ones(2, 4)
-        packed = torch.ops.mkldnn._reorder_linear_weight(x, 2)
-        return bool(torch.equal(torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], ""), F.linear(x, x)))
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return False
+    x = torch.ones(2, 4)
+    return torch.backends.mkldnn.is_available() and works(lambda: product(x, packed_weight(x), True), F.linear(x, x))
 
 
 def by_columns(weight: Tensor) -> Tensor:
@@ -132,7 +126,7 @@ def filled(x: Tensor, packed: bool) -> Tensor:
     return x if spare == 0 else F.pad(x, [0, 0, 0, spare])
 
 
-def product(x: Tensor, weight: Tensor, packed: bool, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+def product(x: Tensor, weight: Tensor, packed: bool, bias: Tensor | None = None) -> Tensor:
     """x [..., I] through a weight [O, I], which may be `packed` in oneDNN's layout, and a bias [O] -> [..., O]. A packed weight
     of another dtype has the product in its own."""
     if not packed:
