@@ -172,7 +172,8 @@ class Chooser:
             # What no first answer is known of comes in the order of what later ones took.
             states = dict.fromkeys((begins, False))
             usual = [name for name in open_to if asked.read_before or name not in self.rereading]
-            preferred = self._preferred_for(asked, tokens)
+            again = asked.read_before and tokens > BRIEF
+            preferred = next((name for name in self.methods if again and name in self.rereading), self.preferred)
             margin = {name: 1.0 if name == preferred else 1.0 + MARGIN for name in usual}
             found = min(
                 usual, key=lambda name: tuple(margin[name] * self._hoped(name, tokens, asked, state) for state in states)
@@ -183,10 +184,6 @@ class Chooser:
             # What was never chosen for this question is left, as long as it is not what would be chosen for others now.
             tried = {name: own.get(name, StandingRecord()) for name in open_to if name in own or name == found}
             return min(tried, key=lambda name: tried[name].hoped(tokens, name in self.steady))
-
-    def _preferred_for(self, asked: QuestionInfo, tokens: float) -> str:
-        again = asked.read_before and tokens > BRIEF
-        return next((name for name in self.methods if again and name in self.rereading), self.preferred)
 
     def _hoped(self, name: str, tokens: float, asked: QuestionInfo, begins: bool) -> float:
         """As `Record.hoped`, of a method where a question stands.
