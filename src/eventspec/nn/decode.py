@@ -84,28 +84,19 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     return made.transpose(0, 1)
 
 
-def placed(found: Tensor, place: Place, layer: int, heads: int) -> Tensor:
-    """Of queries, keys and values side by side, `found` [T, (heads + 2 kv_heads) * head_dim], keys and values go to their place
-    in a layer's cache; the rotated queries are returned: [heads, T, head_dim]."""
-    keys, values = place.keys[layer], place.values[layer]
-    rows, kv_heads, head_dim = found.size(0), keys.size(0), keys.size(2)
-    end = place.start + rows
-    rotated_and_values = found.view(rows, heads + 2 * kv_heads, head_dim)
-    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], place.cos, place.sin)
-    keys[:, place.start : end] = rotated[:, heads:].transpose(0, 1)
-    values[:, place.start : end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
-    return rotated[:, :heads].transpose(0, 1)
-
-
 def attend(found: Tensor, rows: int, place: Place, layer: int, heads: int) -> Tensor:
     """Attention [P, heads * head_dim] of the first T = `rows` of P new rows, from their queries, keys and values side by side,
     `found` [P, (heads + 2 kv_heads) * head_dim]; zeros for the others, which fill up a product. Writes their place in the
     layer's cache."""
-    end = place.start + rows
-    queries = placed(found[:rows], place, layer, heads)
     keys, values = place.keys[layer], place.values[layer]
+    kv_heads, head_dim, end = keys.size(0), keys.size(2), place.start + rows
+    rotated_and_values = found[:rows].view(rows, heads + 2 * kv_heads, head_dim)
+    rotated = apply_rope(rotated_and_values[:, : heads + kv_heads], place.cos, place.sin)
+    keys[:, place.start : end] = rotated[:, heads:].transpose(0, 1)
+    values[:, place.start : end] = rotated_and_values[:, heads + kv_heads :].transpose(0, 1)
+    queries = rotated[:, :heads].transpose(0, 1)
     attended = attention(queries, keys[:, :end], values[:, :end], place.mask, place.causal)
-    attended = attended.transpose(0, 1).reshape(rows, heads * keys.size(2))
+    attended = attended.transpose(0, 1).reshape(rows, heads * head_dim)
     return attended if rows == found.size(0) else F.pad(attended, [0, 0, 0, found.size(0) - rows])
 
 

@@ -21,7 +21,7 @@ from eventspec.nn.cpu.decoder import packed_layer
 from eventspec.nn.cpu.native import NativeHead
 from eventspec.nn.cpu.products import FEW_ROWS, packed_weight, usable_for
 from eventspec.nn.crossed import crossed_pass, crossed_read
-from eventspec.nn.decode import attend, compiled, last_rows, rms_norm
+from eventspec.nn.decode import block, compiled, last_rows, rms_norm
 from eventspec.nn.runner import Rows
 from eventspec.nn.weights import CrossWeights, HeadWeights, LayerWeights, Place, Sizes, TreeGrowth
 
@@ -48,11 +48,7 @@ def layer_pass(embeds: Tensor, hidden: Tensor, place: Place, weights: HeadWeight
         seen = rms_norm(hidden, hidden_norm, eps)
         x = seen if weights.norm_residual else hidden
         normed = torch.cat((rms_norm(embeds, layer.input_norm, eps), seen), 1)
-    found = F.linear(normed, layer.qkv)
-    x = x + F.linear(attend(found, x.size(0), place, 0, weights.heads), layer.out)
-    inner = F.linear(rms_norm(x, layer.post_norm, eps), layer.gate_up)
-    half = inner.size(1) // 2
-    return x + F.linear(F.silu(inner[:, :half]) * inner[:, half:], layer.down)
+    return block(normed, x, x.size(0), place, 0, layer, Sizes(weights.heads, eps, False))
 
 
 def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tensor, Tensor]:
@@ -189,11 +185,6 @@ class DraftKernel:
         self.packed = packed_weight(remembered) if usable_for(remembered) else None
         self.sizes = Sizes(weights.heads, weights.eps, False)
         self.native: NativeHead | None = None
-
-    @property
-    def blocks(self) -> int:
-        """Layers of keys and values that its cache needs."""
-        return len(self.weights.layers)
 
     @property
     def shape(self) -> tuple[Any, ...]:

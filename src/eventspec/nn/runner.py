@@ -55,10 +55,12 @@ class Rows:
         if chained:
             chain = torch.ones(chained, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
             mask = chain if mask is None else torch.cat((chain, mask))
-        return None if mask is None else self._biases(mask)
+        return None if mask is None else biases(mask, self.x)
 
-    def _biases(self, mask: Tensor) -> Tensor:
-        return torch.zeros(mask.shape, dtype=self.x.dtype, device=self.x.device).masked_fill_(~mask, -torch.inf)
+
+def biases(seen: Tensor, like: Tensor) -> Tensor:
+    """A mask bool as numbers to be added: 0 where a row may look."""
+    return like.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf)
 
 
 class DecoderRunner:
@@ -91,7 +93,8 @@ class DecoderRunner:
         rope = self.cos[where].to(entering.dtype), self.sin[where].to(entering.dtype)
         queries = compiled(queries_of)(entering, *rope, own.layers[last], own.query, sizes)
         many, causal = (rows, rows) if places is None else (int(places.max()) + 1, 0)
-        mask = None if places is None else no_later(places, many, entering)
+        # Rows at places of their own see no row after themselves.
+        mask = None if places is None else biases(torch.arange(many, device=places.device) <= places[:, None], entering)
         keys, values = cache.keys[last][:, :many], cache.values[last][:, :many]
         attended = compiled(attention)(queries.transpose(0, 1), keys, values, mask, causal).transpose(0, 1).reshape(rows, -1)
         made: Tensor = compiled(finish)(entering, attended, own.layers[last], sizes)
@@ -122,9 +125,3 @@ class DecoderRunner:
 
     def _sizes(self, packed: bool) -> Sizes:
         return Sizes(self.heads, self.eps, packed)
-
-
-def no_later(places: Tensor, many: int, like: Tensor) -> Tensor:
-    """The mask [T, many] to be added for rows at the places int64 [T] of a sequence, which see no row after their own."""
-    hidden = torch.arange(many, device=places.device) > places[:, None]
-    return like.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)

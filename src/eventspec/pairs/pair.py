@@ -272,15 +272,16 @@ class Pair:
         if isinstance(feature_bytes, bool) or not isinstance(feature_bytes, int) or feature_bytes < 1:
             raise BadInput(f"feature_bytes is {feature_bytes!r}: give a whole number from 1 on")
         kept, wanted = keeping(self.target, feature_bytes), LivePolicy(**policy).checked()
-        if not isinstance(kept, LanguageTarget) or not isinstance(kept.encoder, FrameEncoder):
-            ahead = None
-        else:
+        pair, ahead = self._with_same(kept), None
+        if isinstance(kept, LanguageTarget) and isinstance(kept.encoder, FrameEncoder):
             ahead = kept.encoder.of_one() if self.method(method).target is self.target else None
-        if not wanted.reuse_below:
-            return Live(self._with_same(kept), method, wanted, ahead)
-        if ahead is None:
-            raise BadInput(f"reuse_below is nothing to method {method} of pair {self.name}: its frames are not encoded ahead")
-        return Live(self._with_same(kept)._reusing(wanted.reuse_below), method, wanted, ahead)
+        if wanted.reuse_below:
+            if ahead is None:
+                raise BadInput(
+                    f"reuse_below is nothing to method {method} of pair {self.name}: its frames are not encoded ahead"
+                )
+            pair = pair._reusing(wanted.reuse_below)
+        return Live(pair, method, wanted, ahead)
 
     def close(self) -> None:
         """End the workers' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""

@@ -78,8 +78,8 @@ class FeatureDrafter:
         """A cache of at least `rows` rows that has as much of a prompt as questions about the same recording shared with it;
         at least the last pair is left to be read."""
         if media not in self._read:
-            sizes, weight = self.sizes, self.embed.weight
-            cache = KVCache(self.kernel.blocks, sizes.num_key_value_heads, sizes.head_dim, rows, weight.dtype, weight.device)
+            sizes, weight, layers = self.sizes, self.embed.weight, len(self.kernel.weights.layers)
+            cache = KVCache(layers, sizes.num_key_value_heads, sizes.head_dim, rows, weight.dtype, weight.device)
             self._read[media] = inputs, LentCache(cache)
             return self._read[media][1].lend(0, rows)
         before, lent = self._read[media]

@@ -29,8 +29,7 @@ from eventspec.nn.cache import KVCache
 from eventspec.nn.cpu.products import probe_once
 from eventspec.nn.weights import HeadWeights, TreeGrowth
 
-_NAMES = ("draft_tree.c", "layers.h", "vectors.h")
-SOURCES = tuple(Path(__file__).with_name(name) for name in _NAMES)
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("draft_tree.c", "layers.h", "vectors.h"))
 # Not -ffast-math: what is linked with it makes the thread that loads it flush small numbers to zero, in the target too.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 MOST_WEIGHTS = 1 << 25

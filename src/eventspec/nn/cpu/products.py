@@ -153,7 +153,8 @@ def bfloat16_pays() -> bool:
     """Whether rows go through oneDNN's products of bfloat16 rightly, and sooner than through those of fp32 that are used here,
     on this CPU and one thread, as a drafter has them: many of its pictures and its prompt, then few, of which some are too few
     for another layout in fp32. Some 60 ms, once a process. It does where the processor multiplies bfloat16."""
-    many, weights = _unlike(48)
+    drawn = torch.Generator().manual_seed(0)  # no two columns are alike: a kernel that mixes them up is found out
+    many, weights = torch.randn(48, 192, generator=drawn), [torch.randn(512, 192, generator=drawn) for _ in range(12)]
     parts = (many, many, many[:8], many[:2])
 
     def first(x: Tensor) -> Tensor:
@@ -177,13 +178,6 @@ def bfloat16_pays() -> bool:
 
     took = least_seconds({"exactly": exactly, "reduced": reduced}, 8)
     return took["reduced"] < WORTH * took["exactly"]
-
-
-def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:
-    """Rows [rows, 192] and twelve weights [512, 192] of which no two columns are alike: a kernel that mixes them up is found
-    out."""
-    drawn = torch.Generator().manual_seed(0)
-    return torch.randn(rows, 192, generator=drawn), [torch.randn(512, 192, generator=drawn) for _ in range(12)]
 
 
 def works(find: Callable[[], Tensor], wanted: Tensor) -> bool:
