@@ -264,11 +264,11 @@ def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None
         f"lossy, by adapter {which}: of answers about recordings like those of its calibration, {allowed:.3g} at most are not "
         "the target's on average; for other recordings nothing is known"
     )
-    never = (
-        () if target.threshold <= 1 else (f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked",)
-    )
+    notes = (*parts.notes, lossy)
+    if target.threshold > 1:
+        notes = (*notes, f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked")
     made = skipping(replace(autoregressive(parts), policy=replace(parts.policy, max_nodes=24)), target)
-    return replace(made, drafter_needs="events", notes=(*parts.notes, lossy, *never))
+    return replace(made, drafter_needs="events", notes=notes)
 
 
 def skipping(method: Method, target: SubstitutedTarget) -> Method:
