@@ -14,7 +14,7 @@ from eventspec.nn import KVCache, Llama, LlamaConfig
 from eventspec.nn.decode import block
 from eventspec.nn.draft import TreeConfig, fixed_tree, grow
 from eventspec.nn.llama import rope_tables
-from eventspec.nn.weights import Place, Sizes, TreeGrowth
+from eventspec.nn.weights import Place, TreeGrowth
 
 SIZES = LlamaConfig(30, 32, 48, 1, 4, 2, max_position_embeddings=64)
 GROWTHS = {
@@ -66,7 +66,7 @@ def test_rows_that_nobody_asks_for_leave_keys_and_values_all_the_same(kind: str,
     cos, sin = (table[5 : 5 + rows] for table in turns(20))
     mask = torch.full((rows, 5 + rows), -torch.inf).triu(6)
     place = Place(cos, sin, one.keys, one.values, 5, mask, 0)
-    whole = block(normed, x, len(x), place, 0, kernel.weights.layers[0], Sizes(kernel.heads, kernel.eps, False))
+    whole = block(normed, x, len(x), place, 0, kernel.weights.layers[0], kernel.sizes)
     last = kernel.read(normed, x, (cos, sin), two)
     torch.testing.assert_close(last, whole[-1:], atol=1e-5, rtol=1e-4)
     for mine, theirs in ((two.keys[0], one.keys[0]), (two.values[0], one.values[0])):

@@ -16,7 +16,7 @@ from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters import FeatureDrafter
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.pair_file import DATA
-from eventspec.pairs.specs import HeadSpec
+from eventspec.pairs.specs import name_and_choice
 from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
@@ -94,9 +94,9 @@ def test_a_folder_may_have_a_colon_in_its_name(pair: Pair, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     for spec, which, way in (("a:chain", "a:chain", "dynamic"), ("a:chain:static", "a:chain", "static")):
         assert pair.with_head(spec).method("eagle").notes[-1] == f"drafted by head {which}, {way}"
-    assert HeadSpec.parse("a:b:chain", {"a:b": 1}) == HeadSpec("a:b", "chain")
-    assert HeadSpec.parse("a:b", {"a:b": 1}) == HeadSpec("a:b", "dynamic")
-    assert HeadSpec.parse("/x:y/z") == HeadSpec("/x:y/z", "dynamic")
+    assert name_and_choice("a:b:chain", "dynamic", {"a:b": 1}) == ("a:b", "chain")
+    assert name_and_choice("a:b", "dynamic", {"a:b": 1}) == ("a:b", "dynamic")
+    assert name_and_choice("/x:y/z", "dynamic") == ("/x:y/z", "dynamic")
 
 
 def test_heads_of_one_shape_get_the_same_plan(pair: Pair) -> None:

@@ -14,7 +14,7 @@ from eventspec.core import BadCheckpoint, BadInput, Drafter, Proposal, Target
 from eventspec.drafters import Mixture
 from eventspec.pairs import METHODS, Pair, PairFile, load_folders, load_pair
 from eventspec.pairs.pair_file import DATA, folder_of
-from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
+from eventspec.pairs.specs import USUAL_MAPPING, USUAL_TREE, CompressionSpec, name_and_choice
 from eventspec.recordings import Recording
 
 QUESTION = "What is ahead?"
@@ -156,9 +156,9 @@ def test_a_pair_file_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_choices_beside_a_method_are_read_once() -> None:
-    assert HeadSpec.parse("eagle:chain") == HeadSpec("eagle", "chain")
-    assert HeadSpec.parse("eagle") == HeadSpec("eagle", "dynamic")
-    assert DrafterSpec.parse("fine:intersect") == DrafterSpec("fine", "intersect")
+    assert name_and_choice("eagle:chain", USUAL_TREE) == ("eagle", "chain")
+    assert name_and_choice("eagle", USUAL_TREE) == ("eagle", "dynamic")
+    assert name_and_choice("fine:intersect", USUAL_MAPPING) == ("fine", "intersect")
     assert CompressionSpec.parse("pool:3") == CompressionSpec("pool", 3)
     for wrong in ("pool", "pool:", "pool:x", "pool:99999999999999999999"):
         with pytest.raises(BadInput, match="give KIND:SIZE"):

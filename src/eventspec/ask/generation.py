@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Media, Request, Sampling, Trace, Update, Window
@@ -19,7 +19,6 @@ from eventspec.recordings import Recording
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of
 from eventspec.trace import Lane
 
-LANES: tuple[Lane, ...] = ("target", "drafter")
 DEFAULT_METHOD = "auto"
 
 
@@ -216,7 +215,7 @@ class Generation:
 
     def _note(self, rounding: float) -> None:
         """Note what the run met: lanes that are not as they should be, decisions as close as rounding."""
-        for name in LANES:
+        for name in get_args(Lane):
             if trouble := self.pair.workers.trouble(name):
                 self.trace.note(trouble)
         if ties := self.trace.near_ties:

@@ -56,7 +56,8 @@ class Incoming:
         self._events: deque[EventStream] = deque()
         self._held = 0
         self._latest_event = 0
-        self._sensor: tuple[int, int] | None = None
+        self.sensor: tuple[int, int] | None = None
+        """Width and height of the event camera, None before its first packet."""
         self._lock = ProcessLock()
 
     @property
@@ -64,11 +65,6 @@ class Incoming:
         """Right after the latest frame, None before the first."""
         with self._lock:
             return self._frames[-1][0] + 1 if self._frames else None
-
-    @property
-    def sensor(self) -> tuple[int, int] | None:
-        """Width and height of the event camera, None before its first packet."""
-        return self._sensor
 
     def push_frame(self, frame: Frame, time_us: int) -> Frame:
         """One more frame uint8 [H, W, 3] RGB; the copy that is kept. BadInput for another shape than before, or a time that is
@@ -101,8 +97,8 @@ class Incoming:
             raise BadInput(f"events are a {type(events).__name__}: push an EventStream (see EventStream.checked)")
         sensor, first = (events.width, events.height), int(events.t[0]) if len(events) else None
         with self._lock:
-            if self._sensor is not None and sensor != self._sensor:
-                before, now = ("x".join(map(str, size)) for size in (self._sensor, sensor))
+            if self.sensor is not None and sensor != self.sensor:
+                before, now = ("x".join(map(str, size)) for size in (self.sensor, sensor))
                 raise BadInput(f"events of a sensor of {now} after those of {before}: begin another stream")
             if not events.ordered:
                 raise BadInput("events of a packet go back in time: sort them")
@@ -112,7 +108,7 @@ class Incoming:
                 raise BadInput(
                     f"events from {first} us on after those up to {self._latest_event} us: push them in order of time"
                 )
-            self._sensor = sensor
+            self.sensor = sensor
             self.packets += 1
             if first is not None:
                 self._add(EventStream(events.x.copy(), events.y.copy(), events.t.copy(), events.p.copy(), *sensor))
@@ -131,7 +127,7 @@ class Incoming:
         """What is there of a window."""
         with self._lock:
             frames = [(time, frame) for time, frame in self._frames if window.start_us <= time < window.end_us]
-            parts, sensor = [part.slice(window) for part in self._events], self._sensor
+            parts, sensor = [part.slice(window) for part in self._events], self.sensor
         events = None if sensor is None else EventStream.joined([part for part in parts if len(part)], *sensor)
         video = None
         if frames:

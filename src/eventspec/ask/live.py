@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -144,7 +143,7 @@ class Live:
     def __enter__(self) -> Live:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _answered(self, ready: _Window, question: str, method: str, sampling: Sampling, began: float) -> LiveAnswer:
@@ -239,8 +238,7 @@ class Live:
                     self._anchor_us = start if self._cut_us is None else max(start, self._cut_us)
                 start = self._anchor_us
         window = Window(min(start, end - 1), end)
-        recording = self._incoming.recording(window)
-        return _Window(window, RecordingContext(self.pair, recording))
+        return _Window(window, RecordingContext(self.pair, self._incoming.recording(window)))
 
     def _read_ahead(self) -> Iterator[None]:
         """Cut a window and read it, part by part; then the standing questions about it."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,10 @@ def generate_many(pair: Methods, asks: Iterable[Ask], most: int = 8) -> Batch:
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise BadInput(f"most is {most!r}: give a whole number from 1 on")
     asked = list(asks)
-    opened: dict[str, Recording] = {}
+    opened = functools.cache(Recording.open)  # once, where several ask about it
     made = [_generation(pair, number, ask, opened) for number, ask in enumerate(asked)]
     try:
-        forwards = pair.workers.start("target", partial(_answer, pair, made, most)).result()
+        forwards = pair.workers.start("target", functools.partial(_answer, pair, made, most)).result()
     except KeyboardInterrupt:
         for one in made:
             one.cancel()
@@ -61,15 +61,11 @@ def generate_many(pair: Methods, asks: Iterable[Ask], most: int = 8) -> Batch:
     return Batch([one.result() for one in made], forwards)
 
 
-def _generation(pair: Methods, number: int, ask: Ask, opened: dict[str, Recording]) -> Generation:
-    """A question ready to run; a recording that several ask about is opened once."""
+def _generation(pair: Methods, number: int, ask: Ask, opened: Callable[[str], Recording]) -> Generation:
+    """A question ready to run."""
     if not isinstance(ask, Ask):
         raise BadInput(f"question {number} is a {type(ask).__name__}: give an eventspec.Ask(recording, question)")
-    recording = ask.recording
-    if isinstance(recording, str | Path):
-        if str(recording) not in opened:
-            opened[str(recording)] = Recording.open(recording)
-        recording = opened[str(recording)]
+    recording = opened(str(ask.recording)) if isinstance(ask.recording, str | Path) else ask.recording
     return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling)
 
 

@@ -23,9 +23,8 @@ def packets(window: Window) -> Iterator[Window]:
         yield Window(start, min(start + PACKET_US, window.end_us))
 
 
-class Replay:
-    """Pushes a recording in real time, for so many seconds, on a thread of its own; what it cannot push ends it and is raised
-    by `join`.
+class Replay(threading.Thread):
+    """Pushes a recording in real time, for so many seconds; what it cannot push ends it and is raised by `join`.
 
     A recording that is shorter is repeated on a clock that goes on, so much later that no window holds the end of one turn and
     the beginning of the next."""
@@ -33,6 +32,7 @@ class Replay:
     def __init__(self, live: Live, recording: Recording, seconds: float) -> None:
         if recording.video is None or not len(recording.video):
             raise BadInput(f"{recording.name} has no RGB frames: a stream without frames cannot be asked about")
+        super().__init__(name="eventspec-replay", daemon=True)
         self.live, self.recording, self.seconds = live, recording, seconds
         self.turn_us = recording.span.duration_us + live.policy.window_us
         """How much later a turn's times are than those of the turn before."""
@@ -40,28 +40,14 @@ class Replay:
         """How far behind the clock a push was, at worst."""
         self._error: Exception | None = None
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="eventspec-replay", daemon=True)
-
-    def start(self) -> None:
-        """Begin to push."""
-        self._thread.start()
-
-    @property
-    def running(self) -> bool:
-        """Whether there is more to come."""
-        return self._thread.is_alive()
-
-    def wait(self, seconds: float) -> None:
-        """Until there is no more to come, and not longer than that."""
-        self._thread.join(seconds)
 
     def stop(self) -> None:
         """End with the packet that is being pushed."""
         self._stopped.set()
 
-    def join(self) -> None:
-        """Wait for the end; raises what ended it early."""
-        self._thread.join()
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end, but not longer than so many seconds; raises what ended it early."""
+        super().join(timeout)
         if self._error is not None:
             raise self._error
 
@@ -78,7 +64,8 @@ class Replay:
         shift = max(0, (window.end_us - 1 - self.recording.span.start_us) // self.turn_us) * self.turn_us
         return Window(window.start_us - shift, window.end_us - shift)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """What the thread does."""
         due, span = time.perf_counter(), self.recording.span
         end = due + self.seconds
         try:

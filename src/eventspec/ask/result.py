@@ -41,15 +41,12 @@ class Result:
 
     def __repr__(self) -> str:
         text = repr(self.text if len(self.text) <= 120 else f"{self.text[:117]}...")
-        lossy = "" if self.lossless else ", lossy"
-        return f"<Result {text}: {len(self.token_ids)} tokens by {self._by()}{lossy}, {self._total()}>"
+        lossy, total = "" if self.lossless else ", lossy", timing(self.trace)["total"]
+        took = "not finished" if total is None else f"{total:.1f} ms"
+        return f"<Result {text}: {len(self.token_ids)} tokens by {self._by()}{lossy}, {took}>"
 
     def _by(self) -> str:
         return self.method if self.chosen == self.method else f"{self.method} ({self.chosen})"
-
-    def _total(self) -> str:
-        total = timing(self.trace)["total"]
-        return "not finished" if total is None else f"{total:.1f} ms"
 
     def summary(self) -> str:
         """A few lines for people: the answer, who drafted it, when its tokens came, and what a draft could gain at most."""

@@ -165,13 +165,14 @@ def _folders(
     from eventspec.pairs import load_folders
     from eventspec.pairs.methods import AUTO, CHOICES
     from eventspec.pairs.parts import EVENT_METHOD
-    from eventspec.pairs.specs import DrafterSpec
+    from eventspec.pairs.specs import USUAL_MAPPING, name_and_choice
 
-    spec, users = DrafterSpec.parse(drafters[0]) if drafters else None, CHOICES["drafter"]
-    if spec is not None and not set(methods) & set(users):
+    named, mapping = name_and_choice(drafters[0], USUAL_MAPPING) if drafters else (None, USUAL_MAPPING)
+    users = CHOICES["drafter"]
+    if named is not None and not set(methods) & set(users):
         raise BadInput(f"--drafter {drafters[0]} drafts in none of the methods: add --method {' or '.join(users)}")
     method = EVENT_METHOD if EVENT_METHOD in methods else AUTO
-    folder, mapping = (None, "auto") if spec is None else (given_path(spec.drafter), spec.mapping)
+    folder = None if named is None else given_path(named)
     how = LoadOptions.named(dtype, device=device)
     loaded = load_folders(target, folder, method=method, vocabulary=mapping, how=how, device_plan=device_plan)
     about = {"target": str(target.resolve()), "drafter": None if folder is None else str(folder.resolve()), "dtype": dtype}

@@ -72,11 +72,11 @@ def ask_repeatedly(stream: Live, replay: Replay, prompt: str, every: float, most
     found: list[LiveAnswer] = []
     replay.start()
     try:
-        while replay.running:
+        while replay.is_alive():
             began = time.perf_counter()
             if stream.window is not None:
                 found.append(_answered(stream, replay, prompt, most, quiet))
-            replay.wait(max(0.001, min(every, 0.02 if stream.window is None else every) - (time.perf_counter() - began)))
+            replay.join(max(0.001, min(every, 0.02 if stream.window is None else every) - (time.perf_counter() - began)))
     except BaseException:
         replay.stop()
         raise

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from eventspec.nn.first_values import first_values
+from eventspec.nn.linear import first_values
 
 
 class Pruning(nn.Module):

@@ -26,8 +26,8 @@ from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import Pair, warm_up
 from eventspec.pairs.methods import LOSSY, drafting_by
-from eventspec.pairs.parts import EVENT_METHOD, ends_of
-from eventspec.pairs.specs import DrafterSpec
+from eventspec.pairs.parts import EVENT_METHOD
+from eventspec.pairs.specs import USUAL_MAPPING, name_and_choice
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
@@ -70,8 +70,8 @@ def others_of(pair: Pair, choices: Mapping[str, Sequence[str]], events: str = EV
     """Arms beyond the methods, with other parts of the same target: `choices` has names of event drafters (`drafter`), heads
     (`head`), compressions (`compress`) and adapters (`adapter`). `fit`: heads draft as is worth it on this machine."""
     drafters, heads, compressions, adapters = (choices.get(name, ()) for name in ("drafter", "head", "compress", "adapter"))
-    specs = [(name, DrafterSpec.parse(name, pair.parts.drafters)) for name in drafters]
-    made = [(EVENT_METHOD, name, pair.with_event_drafter(spec.drafter, spec.mapping)) for name, spec in specs]
+    mapped = [(name, name_and_choice(name, USUAL_MAPPING, pair.parts.drafters)) for name in drafters]
+    made = [(EVENT_METHOD, name, pair.with_event_drafter(*chosen)) for name, chosen in mapped]
     headed = [(name, pair.with_head(name)) for name in heads]
     made += [("eagle", name, warm_up(other, ("eagle",)) if fit else other) for name, other in headed]
     made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
@@ -223,7 +223,7 @@ def settings_of(pair: Pair, sampling: Sampling, about: Mapping[str, Any]) -> dic
     """What must be the same for rows to be compared: models, sampling, and the machine."""
     weights = pair.fingerprint()
     if weights is None and isinstance(pair.target, LanguageTarget | HfTarget):
-        weights = fingerprint(ends_of(pair.target))
+        weights = fingerprint(pair.parts.ends)
     return {
         "pair": pair.name,
         "weights": weights,

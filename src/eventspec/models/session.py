@@ -100,7 +100,7 @@ class LanguageContext:
         waiting = len(session.pending)
         if (rows := waiting - max(1, tail)) > 0:  # the last row stays: its forward gives the first logits
             began = trace.now()
-            session.read(min(self.language.runner().whole(rows), waiting - 1))
+            session.read(min(self.language.runner().backend.whole(rows), waiting - 1))
             arrived(session.pending)
             trace.span("prefill", "target", began)
         return session

@@ -70,6 +70,11 @@ def linear_sources(ours: str, theirs: str) -> Sources:
     return {f"{ours}.{part}": [(f"{theirs}.{part}", 0)] for part in ("weight", "bias")}
 
 
+def own_names(module: nn.Module) -> Sources:
+    """Of a folder that has our own names."""
+    return {name: [(name, 0)] for name, _ in module.named_parameters()}
+
+
 def save(
     module: nn.Module,
     path: Path,

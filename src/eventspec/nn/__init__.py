@@ -3,7 +3,7 @@ KV cache."""
 
 from eventspec.nn.cache import KVCache
 from eventspec.nn.clip_vit import ClipConfig, ClipViT
+from eventspec.nn.linear import Projector
 from eventspec.nn.llama import Llama, LlamaConfig
-from eventspec.nn.projector import Projector
 
 __all__ = ["ClipConfig", "ClipViT", "KVCache", "Llama", "LlamaConfig", "Projector"]

@@ -3,7 +3,6 @@ in fp32."""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from eventspec.nn.cpu.products import product
 from eventspec.nn.decode import compiled
 from eventspec.nn.linear import Linear
-from eventspec.nn.weights import VisionWeights
+from eventspec.nn.weights import Sizes, VisionWeights
 
 
 @dataclass(frozen=True)
@@ -71,18 +70,10 @@ class Block(nn.Module):
         return VisionWeights(first.weight, first.bias, *qkv, *out, second.weight, second.bias, *fc1, *fc2)
 
 
-def vision_pass(
-    x: Tensor,
-    layers: list[VisionWeights],
-    kept: list[int],
-    heads: int,
-    quick: bool,
-    eps: float,
-    packed: bool,
-) -> list[Tensor]:
+def vision_pass(x: Tensor, layers: list[VisionWeights], kept: list[int], sizes: Sizes, quick: bool) -> list[Tensor]:
     """`Block.forward` of several blocks in turn, as one TorchScript call that does not hold Python's lock: the other lane goes
     on meanwhile. The outputs [B, T, D] of the blocks `kept`, counted from 1; 0 is what goes into the first."""
-    found, width = [x], x.size(2)
+    found, width, heads, eps, packed = [x], x.size(2), sizes.heads, sizes.eps, sizes.packed
     for number, layer in enumerate(layers):
         normed = torch.layer_norm(x, [width], layer.norm1, layer.norm1_bias, eps)
         mixed = product(normed, layer.qkv, packed, layer.qkv_bias)
@@ -95,9 +86,6 @@ def vision_pass(
         if number + 1 in kept:
             found.append(x)
     return found if 0 in kept else found[1:]
-
-
-_vision_pass = functools.cache(lambda: compiled(vision_pass))
 
 
 class ClipViT(nn.Module):
@@ -146,6 +134,6 @@ class ClipViT(nn.Module):
         blocks, final = cast("list[Block]", self.blocks[: layers[-1]]), x.dtype == self.cls.dtype
         weights = [block.weights(final) for block in blocks]
         config, packed = self.config, final and all(block.qkv.packs for block in blocks)
-        how = (config.num_attention_heads, config.hidden_act == "quick_gelu", config.layer_norm_eps, packed)
-        found: list[Tensor] = _vision_pass()(x, weights, list(layers), *how)
+        sizes = Sizes(config.num_attention_heads, config.layer_norm_eps, packed)
+        found: list[Tensor] = compiled(vision_pass)(x, weights, list(layers), sizes, config.hidden_act == "quick_gelu")
         return found

@@ -7,9 +7,10 @@ forward. One function serves all kinds of heads; what a head has and what not, i
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from copy import copy
-from typing import Any, List  # noqa: UP035
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +21,8 @@ from eventspec.nn.cpu.decoder import packed_layer
 from eventspec.nn.cpu.native import NativeHead
 from eventspec.nn.cpu.products import FEW_ROWS, packed_weight, usable_for
 from eventspec.nn.crossed import crossed_pass, crossed_read
-from eventspec.nn.decode import attend, compiled, last_rows, rms_norm
-from eventspec.nn.tree_config import TreeConfig as TreeConfig
-from eventspec.nn.tree_config import fixed_tree as fixed_tree
+from eventspec.nn.decode import block, compiled, last_rows, rms_norm
+from eventspec.nn.runner import Rows
 from eventspec.nn.weights import CrossWeights, HeadWeights, LayerWeights, Place, Sizes, TreeGrowth
 
 
@@ -48,11 +48,7 @@ def layer_pass(embeds: Tensor, hidden: Tensor, place: Place, weights: HeadWeight
         seen = rms_norm(hidden, hidden_norm, eps)
         x = seen if weights.norm_residual else hidden
         normed = torch.cat((rms_norm(embeds, layer.input_norm, eps), seen), 1)
-    found = F.linear(normed, layer.qkv)
-    x = x + F.linear(attend(found, x.size(0), place, 0, weights.heads), layer.out)
-    inner = F.linear(rms_norm(x, layer.post_norm, eps), layer.gate_up)
-    half = inner.size(1) // 2
-    return x + F.linear(F.silu(inner[:, :half]) * inner[:, half:], layer.down)
+    return block(normed, x, x.size(0), place, 0, layer, Sizes(weights.heads, eps, False))
 
 
 def next_tokens(hidden: Tensor, width: int, weights: HeadWeights) -> tuple[Tensor, Tensor]:
@@ -72,7 +68,7 @@ def frontier(reach: Tensor, tokens: Tensor, growth: TreeGrowth) -> Tensor:
     The order is stable: of equal paths the one that was recorded first, so that a tree is the same on every machine.
     """
     ranked, best = reach.masked_fill(tokens == growth.end, -1e30).sort(descending=True, stable=True)
-    shares: List[float] = ranked[: growth.width].exp().tolist()  # noqa: UP006 - one wait for the device, TorchScript's spelling
+    shares: list[float] = ranked[: growth.width].exp().tolist()  # one wait for the device
     many, together = 0, 0.0
     for share in shares:
         if share < growth.floor or share == 0.0:
@@ -144,9 +140,38 @@ def grow(
     return torch.cat(made[0]), torch.cat(made[1]), torch.cat(made[2])
 
 
-_last_rows = functools.cache(lambda: compiled(last_rows))
-_grow = functools.cache(lambda: compiled(grow))
-_crossed_read = functools.cache(lambda: compiled(crossed_read))
+@dataclass(frozen=True)
+class TreeConfig:
+    """How a tree grows: `width` children of every node are looked at and as many nodes of a level are expanded, down to
+    `levels`. `shape` is a fixed tree instead (see `grow`)."""
+
+    width: int = 10
+    levels: int = 8
+    shape: tuple[Tensor, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of a cache that the tree may need."""
+        return sum(map(len, self.shape[1::2])) if self.shape else self.width * self.levels
+
+    def on(self, device: torch.device) -> TreeConfig:
+        """The same on another device."""
+        return replace(self, shape=tuple(part.to(device) for part in self.shape))
+
+
+def fixed_tree(paths: Sequence[Sequence[int]]) -> TreeConfig:
+    """The growth of a tree given by its paths, as ranks of children (EAGLE-1's notation); a path's beginning is a path too."""
+    known = sorted({tuple(path) for path in paths}, key=lambda path: (len(path), path))
+    width, shape = max(rank for path in known for rank in path) + 1, list[Tensor]()
+    expanded: list[tuple[int, ...]] = [()]
+    for level in range(1, len(known[-1]) + 1):
+        here = [path for path in known if len(path) == level]
+        inner = [
+            place for place, path in enumerate(here) if any(other[:level] == path for other in known if len(other) > level)
+        ]
+        shape += [torch.tensor([expanded.index(path[:-1]) * width + path[-1] for path in here]), torch.tensor(inner).long()]
+        expanded = [here[place] for place in inner]
+    return TreeConfig(width, len(shape) // 2, tuple(shape))
 
 
 class DraftKernel:
@@ -154,17 +179,12 @@ class DraftKernel:
 
     def __init__(self, weights: HeadWeights) -> None:
         self.weights = weights
-        layer, heads = weights.layers[0], weights.heads
+        layer = weights.layers[0]
         width = layer.out.shape[1]  # of all heads together
         remembered = layer.qkv[width:]
         self.packed = packed_weight(remembered) if usable_for(remembered) else None
-        self.heads, self.eps = heads, weights.eps
+        self.sizes = Sizes(weights.heads, weights.eps, False)
         self.native: NativeHead | None = None
-
-    @property
-    def blocks(self) -> int:
-        """Layers of keys and values that its cache needs."""
-        return len(self.weights.layers)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -191,27 +211,16 @@ class DraftKernel:
         """Joined pairs after the cached ones, causal; what the layer makes of the last one [1, D]: normed [T, I] is what the
         attention reads, x [T, D] the residual, `rope` are cos and sin of their positions. Not committed."""
         packed = self.packed if len(normed) > FEW_ROWS else None
-        place, sizes = Place(*rope, cache.keys, cache.values, cache.length, None, 0), Sizes(self.heads, self.eps, False)
-        found: Tensor = _last_rows()(normed, x[-1:], place, 0, self.weights.layers[0], sizes, packed)
+        place = Place(*rope, cache.keys, cache.values, cache.length, None, 0)
+        found: Tensor = compiled(last_rows)(normed, x[-1:], place, 0, self.weights.layers[0], self.sizes, packed)
         return found
 
-    def grow(
-        self,
-        hidden: Tensor,
-        growth: TreeConfig,
-        floor: float,
-        mass: float,
-        end: int,
-        position: int,
-        tables: list[Tensor],
-        cache: KVCache,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def grow(self, hidden: Tensor, growth: TreeGrowth, tables: list[Tensor], cache: KVCache) -> tuple[Tensor, Tensor, Tensor]:
         """As the function `grow`, after the committed rows of `cache`; nothing is committed."""
         if self.native is not None:
-            return self.native.grow(hidden, growth, floor, mass, end, position, tables, cache)
-        how = TreeGrowth(growth.width, growth.levels, floor, mass, end, position, list(growth.shape))
+            return self.native.grow(hidden, growth, tables, cache)
         cached = Place(tables[1][:0], tables[2][:0], cache.keys, cache.values, cache.length, None, 0)
-        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, how, tables, cached, self.weights)
+        found: tuple[Tensor, Tensor, Tensor] = compiled(grow)(hidden, growth, tables, cached, self.weights)
         return found
 
 
@@ -234,13 +243,9 @@ class CrossedKernel(DraftKernel):
 
     def read(self, normed: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
         """As `DraftKernel.read`, of embeddings and features [T, D]: the predicted feature after the last pair [1, D]."""
-        rows, start = len(normed), cache.length
-        mask = None
-        if start and rows > 1:
-            masked = torch.ones(rows, start + rows, dtype=torch.bool, device=x.device).triu_(start + 1)
-            mask = x.new_zeros(rows, start + rows).masked_fill_(masked, -torch.inf)
-        packed = self.reading is not None and rows > FEW_ROWS
+        rows = Rows(x, cache)
+        packed = self.reading is not None and len(x) > FEW_ROWS
         layers, cross = self.reading if self.reading is not None and packed else (self.weights.layers, self.weights.cross)
-        place = Place(*rope, cache.keys, cache.values, start, mask, rows if mask is None and rows > 1 else 0)
-        found: Tensor = _crossed_read()(normed, x, place, layers, cross, Sizes(self.heads, self.eps, packed))
+        place = Place(*rope, cache.keys, cache.values, cache.length, rows.added(), rows.causal)
+        found: Tensor = compiled(crossed_read)(normed, x, place, layers, cross, self.sizes._replace(packed=packed))
         return found

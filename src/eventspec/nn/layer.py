@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -101,7 +102,7 @@ class LanguageEnds(nn.Module):
         return self
 
 
-def layer_weights(layer: Layer) -> LayerWeights:
-    """A decoder layer's tensors."""
+def layer_weights(layer: Layer, laid_out: Callable[[Linear], Tensor] = unpacked) -> LayerWeights:
+    """A decoder layer's tensors, its matrices as `laid_out` gives them."""
     parts = (layer.input_norm, layer.qkv, layer.out, layer.post_norm, layer.gate_up, layer.down)
-    return LayerWeights(*(part.detach() if isinstance(part, Tensor) else unpacked(part) for part in parts))
+    return LayerWeights(*(part.detach() if isinstance(part, Tensor) else laid_out(part) for part in parts))

@@ -1,7 +1,8 @@
-"""A linear layer whose weight is laid out for inference on the device at hand: `nn.cpu.products` on a CPU."""
+"""Linear layers whose weights are laid out for inference on the device at hand: `nn.cpu.products` on a CPU."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -67,6 +68,24 @@ class Linear(nn.Linear):
         return self
 
 
+class Projector(nn.Module):
+    """The two layers between a vision tower and a language model (LLaVA 1.5: linear, erf GELU, linear): [..., vision width] ->
+    [..., language width]."""
+
+    def __init__(self, vision: int, language: int) -> None:
+        super().__init__()
+        self.linear_1 = Linear(vision, language)
+        self.linear_2 = Linear(language, language)
+
+    def forward(self, features: Tensor) -> Tensor:
+        projected: Tensor = self.linear_2(self.inner(features))
+        return projected
+
+    def inner(self, features: Tensor) -> Tensor:
+        """What the second layer reads, [..., language width]: after it everything is linear."""
+        return F.gelu(self.linear_1(features))
+
+
 def in_reduced_precision(model: Model) -> Model:
     """A model on the same parameters, which are final, whose products are of bfloat16 where `bfloat16_pays`: for drafts, which
     may be wrong. What lies between the products stays in fp32."""
@@ -82,3 +101,11 @@ def in_reduced_precision(model: Model) -> Model:
 def unpacked(layer: nn.Linear) -> Tensor:
     """Its weight [O, I] as `F.linear` is fastest with it: never packed, and of a module of torch's own as it is."""
     return layer.final() if isinstance(layer, Linear) and not layer.packs else layer.weight.detach()
+
+
+def first_values(parameter: Tensor, values: Callable[[], Tensor]) -> None:
+    """Fill a parameter with `values()` of its shape. One on the meta device, whose numbers come from a checkpoint, stays as it
+    is: arithmetic there imports torch's compiler, which takes a second or two."""
+    if not parameter.is_meta:
+        with torch.no_grad():
+            parameter.copy_(values())

@@ -5,7 +5,6 @@ TorchScript on a CPU; on a GPU the same functions, until captured graphs take th
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,12 +18,6 @@ from eventspec.nn.cuda.decoder import CudaLayers
 from eventspec.nn.decode import attention, compiled, decode, decode_together, finish, queries_of
 from eventspec.nn.layer import Layer
 from eventspec.nn.weights import Place, Sizes
-
-_decode = functools.cache(lambda: compiled(decode))
-_decode_together = functools.cache(lambda: compiled(decode_together))
-_finish = functools.cache(lambda: compiled(finish))
-_queries = functools.cache(lambda: compiled(queries_of))
-_attention = functools.cache(lambda: compiled(attention))
 
 
 @dataclass(frozen=True)
@@ -62,33 +55,24 @@ class Rows:
         if chained:
             chain = torch.ones(chained, start + rows, dtype=torch.bool, device=self.x.device).tril_(start)
             mask = chain if mask is None else torch.cat((chain, mask))
-        return None if mask is None else self._biases(mask)
+        return None if mask is None else biases(mask, self.x)
 
-    def _biases(self, mask: Tensor) -> Tensor:
-        return torch.zeros(mask.shape, dtype=self.x.dtype, device=self.x.device).masked_fill_(~mask, -torch.inf)
+
+def biases(seen: Tensor, like: Tensor) -> Tensor:
+    """A mask bool as numbers to be added: 0 where a row may look."""
+    return like.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf)
 
 
 class DecoderRunner:
-    """The layers of a decoder whose weights are final, of `heads` query and `kv_heads` key-value heads; cos, sin: the rotation
-    of every position [context, 1, head_dim]."""
+    """The layers of a decoder whose weights are final, of `heads` query heads; cos, sin: the rotation of every position
+    [context, 1, head_dim]."""
 
     def __init__(self, layers: Sequence[Layer], cos: Tensor, sin: Tensor) -> None:
         first = layers[0]
-        self.heads, self.kv_heads, self.head_dim, self.eps = first.heads, first.kv_heads, first.head_dim, first.eps
-        self.cos, self.sin = cos, sin
-        weight = first.qkv.weight
-        self.dtype, self.device = weight.dtype, weight.device
-        self.backend: Backend = CudaLayers(layers) if self.device.type == "cuda" else CpuLayers(layers)
+        self.heads, self.eps, self.cos, self.sin = first.heads, first.eps, cos, sin
+        self.backend: Backend = CudaLayers(layers) if first.qkv.weight.is_cuda else CpuLayers(layers)
         self.layers = self.backend.plain
         self._opening: tuple[Tensor, Tensor] | None = None
-
-    def whole(self, rows: int) -> int:
-        """As `Backend.whole`."""
-        return self.backend.whole(rows)
-
-    def new_cache(self, capacity: int) -> KVCache:
-        """An empty cache for one sequence of at most `capacity` rows."""
-        return KVCache(len(self.layers), self.kv_heads, self.head_dim, capacity, self.dtype, self.device)
 
     def step(self, rows: Rows, taps: tuple[int, ...] = (), wanted: int | None = None) -> tuple[Tensor, list[Tensor]]:
         """The last layer's output for the last `wanted` rows [wanted, D], by default for all of them, which takes longer; and
@@ -96,8 +80,8 @@ class DecoderRunner:
         have to be wanted."""
         many = len(rows.x)
         own = self.backend.weights(many)
-        asked = (list(taps), many if wanted is None else wanted, own.remembered)
-        found: tuple[Tensor, list[Tensor]] = _decode()(rows.x, self._place(rows), own.layers, self._sizes(own.packed), *asked)
+        how = (self._sizes(own.packed), list(taps), many if wanted is None else wanted, own.remembered)
+        found: tuple[Tensor, list[Tensor]] = compiled(decode)(rows.x, self._place(rows), own.layers, *how)
         return found
 
     def last_outputs(self, entering: Tensor, places: Tensor | None, cache: KVCache) -> Tensor:
@@ -107,12 +91,13 @@ class DecoderRunner:
         own = self.backend.weights(rows)
         sizes, where = self._sizes(own.packed), slice(rows) if places is None else places
         rope = self.cos[where].to(entering.dtype), self.sin[where].to(entering.dtype)
-        queries = _queries()(entering, *rope, own.layers[last], own.query, sizes)
+        queries = compiled(queries_of)(entering, *rope, own.layers[last], own.query, sizes)
         many, causal = (rows, rows) if places is None else (int(places.max()) + 1, 0)
-        mask = None if places is None else no_later(places, many, entering)
+        # Rows at places of their own see no row after themselves.
+        mask = None if places is None else biases(torch.arange(many, device=places.device) <= places[:, None], entering)
         keys, values = cache.keys[last][:, :many], cache.values[last][:, :many]
-        attended = _attention()(queries.transpose(0, 1), keys, values, mask, causal).transpose(0, 1).reshape(rows, -1)
-        made: Tensor = _finish()(entering, attended, own.layers[last], sizes)
+        attended = compiled(attention)(queries.transpose(0, 1), keys, values, mask, causal).transpose(0, 1).reshape(rows, -1)
+        made: Tensor = compiled(finish)(entering, attended, own.layers[last], sizes)
         return made
 
     def opening(self, rows: Tensor, entering: Tensor, cache: KVCache) -> Tensor:
@@ -127,7 +112,7 @@ class DecoderRunner:
         counts, x = [len(rows.x) for rows in several], torch.cat([rows.x for rows in several])
         own = self.backend.weights(len(x))
         places = [self._place(rows) for rows in several]
-        hidden, tapped = _decode_together()(x, counts, places, own.layers, self._sizes(own.packed), list(taps))
+        hidden, tapped = compiled(decode_together)(x, counts, places, own.layers, self._sizes(own.packed), list(taps))
         # Copies: a sequence that kept a part of one tensor would keep those of all.
         apart = [[part.clone() for part in whole.split(counts)] for whole in (hidden, *tapped)]
         return [(parts[0], list(parts[1:])) for parts in zip(*apart, strict=True)]
@@ -140,9 +125,3 @@ class DecoderRunner:
 
     def _sizes(self, packed: bool) -> Sizes:
         return Sizes(self.heads, self.eps, packed)
-
-
-def no_later(places: Tensor, many: int, like: Tensor) -> Tensor:
-    """The mask [T, many] to be added for rows at the places int64 [T] of a sequence, which see no row after their own."""
-    hidden = torch.arange(many, device=places.device) > places[:, None]
-    return like.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)

@@ -1,6 +1,6 @@
 """Weights by name, as the compiled passes take them. (No postponed annotations here: TorchScript reads these fields' types.)"""
 
-from typing import List, NamedTuple, Optional  # noqa: UP035
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -22,10 +22,10 @@ class Place(NamedTuple):
 
     cos: Tensor
     sin: Tensor
-    keys: List[Tensor]  # noqa: UP006
-    values: List[Tensor]  # noqa: UP006
+    keys: list[Tensor]
+    values: list[Tensor]
     start: int
-    mask: Optional[Tensor]  # noqa: UP045
+    mask: Tensor | None
     causal: int
 
 
@@ -76,7 +76,7 @@ class TreeGrowth(NamedTuple):
     mass: float
     end: int
     position: int
-    shape: List[Tensor]  # noqa: UP006
+    shape: list[Tensor]
 
 
 class HeadWeights(NamedTuple):
@@ -84,14 +84,14 @@ class HeadWeights(NamedTuple):
     if the residual is normed too; cross: DREAM; none of the three: a language model, with which only machine code drafts.
     out_norm [D] before `head` [V', D]; ids int64 [V'] of the head's rows, None: they are the target's."""
 
-    layers: List[LayerWeights]  # noqa: UP006
+    layers: list[LayerWeights]
     head: Tensor
     heads: int
     eps: float
-    reduction: Optional[Tensor] = None  # noqa: UP045
-    bias: Optional[Tensor] = None  # noqa: UP045
-    hidden_norm: Optional[Tensor] = None  # noqa: UP045
+    reduction: Tensor | None = None
+    bias: Tensor | None = None
+    hidden_norm: Tensor | None = None
     norm_residual: bool = False
-    cross: Optional[CrossWeights] = None  # noqa: UP045
-    out_norm: Optional[Tensor] = None  # noqa: UP045
-    ids: Optional[Tensor] = None  # noqa: UP045
+    cross: CrossWeights | None = None
+    out_norm: Tensor | None = None
+    ids: Tensor | None = None

@@ -2,8 +2,7 @@
 
 from eventspec.costs import warm_up
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS
-from eventspec.pairs.folders import load_folders
-from eventspec.pairs.loading import load_pair
+from eventspec.pairs.loading import load_folders, load_pair
 from eventspec.pairs.methods import METHODS, check_choices, check_method
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.pair_file import PairFile, bundled

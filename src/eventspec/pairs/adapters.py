@@ -119,7 +119,7 @@ def inspect_adapter(folder: Path) -> tuple[AdapterConfig, Checkpoint, dict[str, 
     checkpoint = Checkpoint(folder)
     with without_memory():
         adapter = Adapter(config)
-    checkpoint.check(adapter, _sources(adapter), lambda name: False)
+    checkpoint.check(adapter, weights.own_names(adapter), lambda name: False)
     return config, checkpoint, {role: own[role] for role in ("drafter", "target")}
 
 
@@ -137,18 +137,14 @@ def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter
         config.check(drafter.config, target.config.language.hidden_size)
     with without_memory():
         adapter = Adapter(config)
-    checkpoint.fill(adapter, _sources(adapter), target.projector.linear_1.weight.dtype)
+    checkpoint.fill(adapter, weights.own_names(adapter), target.projector.linear_1.weight.dtype)
     return adapter.to(target.projector.linear_1.weight.device).requires_grad_(False).eval()
 
 
 def save_adapter(adapter: Adapter, folder: Path, drafter: EventGpt, target: VideoLlava) -> None:
     """Write a folder that `load_adapter` reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights.save(adapter, folder / "model.safetensors", _sources(adapter))
+    weights.save(adapter, folder / "model.safetensors", weights.own_names(adapter))
     config = {"model_type": "adapter", "dtype": "float16", **adapter.config.as_json()}
     between = {"drafter": fingerprint(drafter), "target": fingerprint(target)}
     (folder / "config.json").write_text(fields.pretty({**config, "eventspec": between}))
-
-
-def _sources(adapter: torch.nn.Module) -> weights.Sources:
-    return {name: [(name, 0)] for name, _ in adapter.named_parameters()}

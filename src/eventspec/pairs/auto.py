@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
@@ -118,9 +118,6 @@ class StandingRecord(Record):
         return sorted(self.answers, key=lambda answer: answer[1] / max(1, answer[2] - 1))[:-1]
 
 
-Kind = TypeVar("Kind", bound=Record)
-
-
 @dataclass
 class Chooser:
     """Picks one of `methods` for each question. One of which nothing is known comes first (of plain decoding something is, see
@@ -147,7 +144,7 @@ class Chooser:
     """The one that is taken where others are no better by more than a margin; of recordings that were read before it is for
     `BRIEF` answers, and one of `rereading` for others."""
     seen: dict[str, dict[str, Record]] = field(default_factory=dict)
-    by_question: OrderedDict[str, dict[str, StandingRecord]] = field(default_factory=OrderedDict)
+    by_question: OrderedDict[str, dict[str, Record]] = field(default_factory=OrderedDict)
     """Of recordings that were read before; no file remembers it."""
     lengths: OrderedDict[str, float] = field(default_factory=OrderedDict)
     usual: float = USUAL_TOKENS
@@ -172,7 +169,8 @@ class Chooser:
             # What no first answer is known of comes in the order of what later ones took.
             states = dict.fromkeys((begins, False))
             usual = [name for name in open_to if asked.read_before or name not in self.rereading]
-            preferred = self._preferred_for(asked, tokens)
+            again = asked.read_before and tokens > BRIEF
+            preferred = next((name for name in self.methods if again and name in self.rereading), self.preferred)
             margin = {name: 1.0 if name == preferred else 1.0 + MARGIN for name in usual}
             found = min(
                 usual, key=lambda name: tuple(margin[name] * self._hoped(name, tokens, asked, state) for state in states)
@@ -183,10 +181,6 @@ class Chooser:
             # What was never chosen for this question is left, as long as it is not what would be chosen for others now.
             tried = {name: own.get(name, StandingRecord()) for name in open_to if name in own or name == found}
             return min(tried, key=lambda name: tried[name].hoped(tokens, name in self.steady))
-
-    def _preferred_for(self, asked: QuestionInfo, tokens: float) -> str:
-        again = asked.read_before and tokens > BRIEF
-        return next((name for name in self.methods if again and name in self.rereading), self.preferred)
 
     def _hoped(self, name: str, tokens: float, asked: QuestionInfo, begins: bool) -> float:
         """As `Record.hoped`, of a method where a question stands.
@@ -234,13 +228,13 @@ class Chooser:
                 self.by_question.move_to_end(asked.question)
                 while len(self.by_question) > STANDING_QUESTIONS:
                     self.by_question.popitem(last=False)
-            due = self.path is not None and time.monotonic() - self._written > 1.0
-            table = {state: {n: own.answers for n, own in rows.items()} for state, rows in self.seen.items()} if due else None
-            self._written = time.monotonic() if due else self._written
-        if self.path is not None and table is not None:
-            with suppress(BadInput, OSError):  # a folder that cannot be written is not missed
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                write_text(self.path, json.dumps(table) + "\n")
+            if self.path is None or time.monotonic() - self._written <= 1.0:
+                return
+            self._written = time.monotonic()
+            table = {state: {n: own.answers for n, own in rows.items()} for state, rows in self.seen.items()}
+        with suppress(BadInput, OSError):  # a folder that cannot be written is not missed
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, json.dumps(table) + "\n")
 
     @property
     def _begins(self) -> bool:
@@ -262,7 +256,7 @@ class Chooser:
         return found
 
 
-def _remember(seen: dict[str, Kind], kind: type[Kind], name: str, took: AnswerTimes) -> None:
+def _remember(seen: dict[str, Record], kind: type[Record], name: str, took: AnswerTimes) -> None:
     """One more answer by a method; what is known of the others fades."""
     for other, own in seen.items():
         own.faded *= 1.0 if other == name else FADING

@@ -15,18 +15,16 @@ from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.nn.linear import in_reduced_precision
 from eventspec.pairs.parts import EVENT_METHOD, Parts
-from eventspec.pairs.specs import DrafterSpec
 from eventspec.text import TokenSpace, Vocabulary, first_difference
 
 VOCABULARY_MAPPINGS = ("auto", "same", *MAPPINGS)
 
 
-def with_event_drafter(parts: Parts, name: str, spec: DrafterSpec, how: LoadOptions | None = None) -> Parts:
+def with_event_drafter(parts: Parts, name: str, which: str, mapping: str, how: LoadOptions | None = None) -> Parts:
     """The parts of pair `name` with another event drafter: one of `Parts.drafters`, or a checkpoint folder.
 
-    Its mapping: see `in_target_ids`. Raises BadInput and BadCheckpoint, one line each.
+    mapping: see `in_target_ids`. Raises BadInput and BadCheckpoint, one line each.
     """
-    which = spec.drafter
     if not which:
         raise BadInput("the name of the drafter is empty: give a folder or a name")
     if which in parts.drafters:
@@ -39,7 +37,7 @@ def with_event_drafter(parts: Parts, name: str, spec: DrafterSpec, how: LoadOpti
         raise BadInput(f"no drafter '{which}' for pair {name}: give the folder of a checkpoint{known}")
     if drafting.modality != "events":
         raise BadInput(f"{which} sees {drafting.modality}: the drafter of method {EVENT_METHOD} must see events")
-    made, note = in_target_ids(parts.tokens, drafting, spec.mapping, (which, f"pair {name}"))
+    made, note = in_target_ids(parts.tokens, drafting, mapping, (which, f"pair {name}"))
     return replace(parts, event_drafter=made, event_note=note)
 
 

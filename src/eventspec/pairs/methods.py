@@ -21,6 +21,7 @@ from eventspec.drafters import (
     ReferenceDrafter,
     ReusedDrafter,
 )
+from eventspec.drafters.heads import Drafting, load_head
 from eventspec.drafters.mixture import WRITTEN
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method
@@ -28,9 +29,8 @@ from eventspec.models.embedded import drafter_encoder
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs.auto import Chooser
-from eventspec.pairs.heads import head_drafter
 from eventspec.pairs.parts import EVENT_METHOD, Parts
-from eventspec.pairs.specs import CompressionSpec, HeadSpec
+from eventspec.pairs.specs import USUAL_TREE, CompressionSpec
 
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
@@ -108,11 +108,14 @@ def drafted_by_events(parts: Parts, drafter: Drafter, note: str | None = None) -
     return replace(drafted_by(parts, drafter, note), drafter_needs="events")
 
 
-def head(parts: Parts, name: str, spec: HeadSpec, note: bool = True) -> Method:
-    """A head on the target's features. BadInput and BadCheckpoint, one line each."""
-    folder = head_folder(parts, spec.head)
-    drafter = head_drafter(name, folder, parts.ends, parts.text_ids, parts.tokens.eos_id, spec.tree)
-    return drafted_by_head(parts, drafter, f"drafted by head {spec.head}, {spec.tree}" if note else None)
+def head(parts: Parts, name: str, which: str, tree: str = USUAL_TREE, note: bool = True) -> Method:
+    """A head on the target's features; `tree` is one of its tree policies. BadInput and BadCheckpoint, one line each."""
+    folder, ends = head_folder(parts, which), parts.ends
+    trained = load_head(folder, ends)
+    if tree not in (known := trained.head.tree_policies):
+        raise BadInput(f"tree policy '{tree}' is unknown for head {folder.name}: choose one of {', '.join(known)}")
+    drafter = trained.head.drafter(name, Drafting(ends, parts.text_ids, parts.tokens.eos_id, tree, trained.rates))
+    return drafted_by_head(parts, drafter, f"drafted by head {which}, {tree}" if note else None)
 
 
 def drafted_by_head(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
@@ -148,7 +151,7 @@ def compressed(parts: Parts, spec: CompressionSpec) -> Method:
 
 def named_head(parts: Parts, name: str) -> Method | None:
     """The head that a pair has under a method's own name."""
-    return head(parts, name, HeadSpec(name), note=False) if name in parts.heads else None
+    return head(parts, name, name, note=False) if name in parts.heads else None
 
 
 def mixed_head(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
@@ -261,11 +264,11 @@ def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None
         f"lossy, by adapter {which}: of answers about recordings like those of its calibration, {allowed:.3g} at most are not "
         "the target's on average; for other recordings nothing is known"
     )
-    never = (
-        () if target.threshold <= 1 else (f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked",)
-    )
+    notes = (*parts.notes, lossy)
+    if target.threshold > 1:
+        notes = (*notes, f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked")
     made = skipping(replace(autoregressive(parts), policy=replace(parts.policy, max_nodes=24)), target)
-    return replace(made, drafter_needs="events", notes=(*parts.notes, lossy, *never))
+    return replace(made, drafter_needs="events", notes=notes)
 
 
 def skipping(method: Method, target: SubstitutedTarget) -> Method:

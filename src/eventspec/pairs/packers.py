@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models import configuration as fields
@@ -78,7 +76,7 @@ def load_packer(folder: Path, target: VideoLlava) -> Packer:
         config.check(target.config)
     with without_memory():
         packer = Packer(config, target.config)
-    sources = _sources(packer)
+    sources = weights.own_names(packer)
     checkpoint.check(packer, sources, lambda name: False)
     checkpoint.fill(packer, sources, target.projector.linear_1.weight.dtype)
     return packer.to(target.projector.linear_1.weight.device).requires_grad_(False).eval()
@@ -87,10 +85,6 @@ def load_packer(folder: Path, target: VideoLlava) -> Packer:
 def save_packer(packer: Packer, folder: Path, target: VideoLlava) -> None:
     """Write a folder that `load_packer` reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights.save(packer, folder / "model.safetensors", _sources(packer))
+    weights.save(packer, folder / "model.safetensors", weights.own_names(packer))
     config = {"model_type": "packer", "dtype": "float16", **packer.config.as_json()}
     (folder / "config.json").write_text(fields.pretty({**config, "eventspec": {"target": fingerprint(target)}}))
-
-
-def _sources(packer: torch.nn.Module) -> weights.Sources:
-    return {name: [(name, 0)] for name, _ in packer.named_parameters()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,7 @@ from eventspec.pairs.methods import (
 from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.parts import EVENT_METHOD, Parts
-from eventspec.pairs.specs import CompressionSpec, DrafterSpec, HeadSpec
+from eventspec.pairs.specs import USUAL_MAPPING, USUAL_TREE, CompressionSpec, name_and_choice
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
 
@@ -144,9 +145,9 @@ class Pair:
         }
         return replace(self, methods={n: _choosing_anew(m, only or made.keys()) for n, m in made.items()})
 
-    def with_event_drafter(self, which: str, mapping: str = "auto", how: LoadOptions | None = None) -> Pair:
+    def with_event_drafter(self, which: str, mapping: str = USUAL_MAPPING, how: LoadOptions | None = None) -> Pair:
         """With another event drafter for methods cross-modal and hybrid, see `event_drafters.with_event_drafter`."""
-        parts = with_event_drafter(self.parts, self.name, DrafterSpec(which, mapping), how)
+        parts = with_event_drafter(self.parts, self.name, which, mapping, how)
         made = cross_modal(parts)
         assert made is not None, "the parts have such a drafter"
         return replace(self, parts=parts, methods=rebuild_methods(parts, self.methods, {EVENT_METHOD: made}))
@@ -155,9 +156,9 @@ class Pair:
         """With another head, HEAD[:TREE], for the methods that draft on the target's features: a name from the pair's
         `[heads]`, or the folder of a head; TREE is one of the head's tree policies. BadInput and BadCheckpoint, one line
         each."""
-        spec = HeadSpec.parse(head, self.parts.heads)
+        which, tree = name_and_choice(head, USUAL_TREE, self.parts.heads)
         parts = replace(self.parts, head_chosen=True)
-        made = {name: head_method(parts, name, spec) for name in HEAD_METHODS}
+        made = {name: head_method(parts, name, which, tree) for name in HEAD_METHODS}
         return replace(self, parts=parts, methods=rebuild_methods(parts, self.methods, made))
 
     def with_adapter(self, adapter: str, method: str | None = None) -> Pair:
@@ -178,17 +179,12 @@ class Pair:
         found, adapters = aligned(parts, adapter), parts.adapters
         assert found is not None and adapters is not None  # `drafting_by` looked
         own = replace(self, methods=rebuild_methods(parts, rest, {by: found}))
-        try:
+        calibrated = None
+        with suppress(BadCheckpoint):  # unless it is for that, the adapter is as good as ever
             calibrated = adapters.calibrated(adapter)
-        except BadCheckpoint:
-            if method == SKIP:
-                raise
-            return own  # the adapter itself is as good as ever
-        if calibrated is not None:
-            return own.with_risk(self._skipping.risk if self._skipping else USUAL_RISK, adapter)
-        if method == SKIP:
-            raise BadInput(f"adapter {adapter} was not calibrated: method {SKIP} does not know when to trust it")
-        return own
+        if calibrated is None and method != SKIP:
+            return own
+        return own.with_risk(self._skipping.risk if self._skipping else USUAL_RISK, adapter)
 
     def with_risk(self, risk: float, adapter: str | None = None) -> Pair:
         """With another risk for method skip-encode: the share of all answers that may differ from the target's, in (0, 1), on
@@ -276,15 +272,16 @@ class Pair:
         if isinstance(feature_bytes, bool) or not isinstance(feature_bytes, int) or feature_bytes < 1:
             raise BadInput(f"feature_bytes is {feature_bytes!r}: give a whole number from 1 on")
         kept, wanted = keeping(self.target, feature_bytes), LivePolicy(**policy).checked()
-        if not isinstance(kept, LanguageTarget) or not isinstance(kept.encoder, FrameEncoder):
-            ahead = None
-        else:
+        pair, ahead = self._with_same(kept), None
+        if isinstance(kept, LanguageTarget) and isinstance(kept.encoder, FrameEncoder):
             ahead = kept.encoder.of_one() if self.method(method).target is self.target else None
-        if not wanted.reuse_below:
-            return Live(self._with_same(kept), method, wanted, ahead)
-        if ahead is None:
-            raise BadInput(f"reuse_below is nothing to method {method} of pair {self.name}: its frames are not encoded ahead")
-        return Live(self._with_same(kept)._reusing(wanted.reuse_below), method, wanted, ahead)
+        if wanted.reuse_below:
+            if ahead is None:
+                raise BadInput(
+                    f"reuse_below is nothing to method {method} of pair {self.name}: its frames are not encoded ahead"
+                )
+            pair = pair._reusing(wanted.reuse_below)
+        return Live(pair, method, wanted, ahead)
 
     def close(self) -> None:
         """End the workers' threads once they are done; the next question starts fresh ones. A dropped pair does the same."""

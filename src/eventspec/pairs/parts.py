@@ -61,19 +61,14 @@ class Parts:
     @property
     def ends(self) -> LanguageEnds:
         """What heads share with the target; BadInput for a target that has none."""
-        return ends_of(self.target)
+        if isinstance(self.target, LanguageTarget):
+            return self.target.language
+        if isinstance(self.target, HfTarget):
+            return self.target.ends
+        raise BadInput("heads draft for language models of our own and of transformers, this target is neither")
 
     @property
     def text_ids(self) -> TextIds | None:
         """The text of the target's prompt in ids, for a target of our own that sees frames; else None: it is not known."""
         encoder = self.target.encoder if isinstance(self.target, LanguageTarget) else None
         return encoder.text if isinstance(encoder, FrameEncoder) else None
-
-
-def ends_of(target: Target) -> LanguageEnds:
-    """What heads share with a target; BadInput for one that has no such."""
-    if isinstance(target, LanguageTarget):
-        return target.language
-    if isinstance(target, HfTarget):
-        return target.ends
-    raise BadInput("heads draft for language models of our own and of transformers, this target is neither")

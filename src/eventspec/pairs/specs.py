@@ -9,33 +9,16 @@ from pathlib import Path
 from eventspec.core import BadInput
 
 USUAL_TREE = "dynamic"
+"""How a head's draft tree grows."""
 USUAL_MAPPING = "auto"
+"""How an event drafter's ids become the target's."""
 
 
-@dataclass(frozen=True)
-class HeadSpec:
-    """A head, by a pair's name for it or by its folder, and how its draft tree grows."""
-
-    head: str
-    tree: str = USUAL_TREE
-
-    @classmethod
-    def parse(cls, text: str, known: Container[str] = ()) -> HeadSpec:
-        """HEAD or HEAD:TREE."""
-        return cls(*_split(text, USUAL_TREE, known))
-
-
-@dataclass(frozen=True)
-class DrafterSpec:
-    """An event drafter, by a pair's name for it or by its folder, and how its ids become the target's."""
-
-    drafter: str
-    mapping: str = USUAL_MAPPING
-
-    @classmethod
-    def parse(cls, text: str, known: Container[str] = ()) -> DrafterSpec:
-        """DRAFTER or DRAFTER:MAPPING."""
-        return cls(*_split(text, USUAL_MAPPING, known))
+def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[str, str]:
+    """NAME or NAME:CHOICE -> both. A `known` name, and an existing folder, may hold colons of its own."""
+    name, mark, choice = text.rpartition(":")
+    bare = text in known or Path(text).is_dir() or not mark or "/" in choice
+    return (text, usual) if bare else (name, choice)
 
 
 @dataclass(frozen=True)
@@ -55,10 +38,3 @@ class CompressionSpec:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.size}"
-
-
-def _split(text: str, usual: str, known: Container[str]) -> tuple[str, str]:
-    """NAME or NAME:CHOICE -> both. A `known` name, and an existing folder, may hold colons of its own."""
-    name, mark, choice = text.rpartition(":")
-    bare = text in known or Path(text).is_dir() or not mark or "/" in choice
-    return (text, usual) if bare else (name, choice)

@@ -109,9 +109,7 @@ class Files(Generic[H]):
     """What SafeAILab's layout calls its decoder layer."""
     target_width: Callable[[HeadFolder], int] = lambda folder: folder.target.hidden_size
     """The width of the target that a folder's head is for, read without the target: by default the head's own."""
-    sources: Callable[[H, str], weights.Sources] = lambda head, layer: {
-        name: [(name, 0)] for name, _ in head.named_parameters()
-    }
+    sources: Callable[[H, str], weights.Sources] = lambda head, layer: weights.own_names(head)
     """Tensors' names in a folder whose layout calls the decoder layer `layer`; by default our own names."""
     fields: Callable[[H], tuple[Fields, Fields]] = lambda head: ({}, {})
     """Fields of SafeAILab's config.json besides the sizes, and of its part `eventspec` besides the kind; BadInput for a head

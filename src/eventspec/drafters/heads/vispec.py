@@ -19,8 +19,7 @@ from eventspec.drafters.heads.training import Recipe, Training, unrolled
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.models import weights
 from eventspec.nn.draft import DraftKernel
-from eventspec.nn.first_values import first_values
-from eventspec.nn.linear import Linear
+from eventspec.nn.linear import Linear, first_values
 
 VECTORS = 8
 """Rows for a recording in training: one for each of the frames, as the paper takes one for an image."""

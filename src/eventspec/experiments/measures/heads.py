@@ -35,7 +35,7 @@ from eventspec.nn.cpu.decoder import packed_layer
 from eventspec.nn.cpu.products import usable_for
 from eventspec.nn.decode import block, compiled
 from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
-from eventspec.nn.weights import Place, Sizes
+from eventspec.nn.weights import Place
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import head_folder
 from eventspec.recordings import Recording
@@ -112,7 +112,7 @@ class WholeLayer(DraftKernel):
             return super().read(normed, x, rope, cache)
         cos, sin = rope
         place = Place(cos, sin, cache.keys, cache.values, 0, None, len(x))
-        sizes = Sizes(self.heads, self.eps, self.use_packed)
+        sizes = self.sizes._replace(packed=self.use_packed)
         found: torch.Tensor = self.block(normed, x, len(x), place, 0, self.all_packed, sizes)
         return found[-1:]
 

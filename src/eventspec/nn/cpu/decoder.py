@@ -9,6 +9,7 @@ import torch
 from eventspec.nn.backend import LaidOut
 from eventspec.nn.cpu.products import FEW_ROWS, packed_weight, spare_rows
 from eventspec.nn.layer import Layer, layer_weights
+from eventspec.nn.linear import Linear
 from eventspec.nn.weights import LayerWeights
 
 
@@ -24,7 +25,7 @@ class CpuLayers:
         if first.qkv.packs:
             kind = torch.bfloat16 if self.reduced else self.plain[0].qkv.dtype
             own = layers[-1].qkv.weight.detach().to(kind).tensor_split([first.heads * first.head_dim])
-            final = [_final(layer) for layer in layers]
+            final = [layer_weights(layer, Linear.final) for layer in layers]  # each is laid out once
             self.packed = LaidOut(final, True, *(packed_weight(part) for part in own))
 
     def weights(self, rows: int) -> LaidOut:
@@ -34,12 +35,6 @@ class CpuLayers:
     def whole(self, rows: int) -> int:
         """As `Backend.whole`; few rows stay as they are, since next to none are filled up."""
         return rows if not self.packed.packed or rows <= 64 else rows + spare_rows(rows)
-
-
-def _final(layer: Layer) -> LayerWeights:
-    """A decoder layer's tensors, its matrices as `Linear.final` has them: each is laid out once."""
-    norms = layer.input_norm.detach(), layer.post_norm.detach()
-    return LayerWeights(norms[0], layer.qkv.final(), layer.out.final(), norms[1], layer.gate_up.final(), layer.down.final())
 
 
 def packed_layer(layer: LayerWeights, unused: Collection[str] = ()) -> LayerWeights:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Generic, Literal, Optional, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -63,14 +63,8 @@ class probe_once(Generic[Found]):
 
 def onednn_works() -> bool:
     """Whether this torch carries oneDNN's packed products."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    try:
-        x = torch.ones(2, 4)
-        packed = torch.ops.mkldnn._reorder_linear_weight(x, 2)
-        return bool(torch.equal(torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], ""), F.linear(x, x)))
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return False
+    x = torch.ones(2, 4)
+    return torch.backends.mkldnn.is_available() and works(lambda: product(x, packed_weight(x), True), F.linear(x, x))
 
 
 def by_columns(weight: Tensor) -> Tensor:
@@ -132,7 +126,7 @@ def filled(x: Tensor, packed: bool) -> Tensor:
     return x if spare == 0 else F.pad(x, [0, 0, 0, spare])
 
 
-def product(x: Tensor, weight: Tensor, packed: bool, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+def product(x: Tensor, weight: Tensor, packed: bool, bias: Tensor | None = None) -> Tensor:
     """x [..., I] through a weight [O, I], which may be `packed` in oneDNN's layout, and a bias [O] -> [..., O]. A packed weight
     of another dtype has the product in its own."""
     if not packed:
@@ -159,7 +153,8 @@ def bfloat16_pays() -> bool:
     """Whether rows go through oneDNN's products of bfloat16 rightly, and sooner than through those of fp32 that are used here,
     on this CPU and one thread, as a drafter has them: many of its pictures and its prompt, then few, of which some are too few
     for another layout in fp32. Some 60 ms, once a process. It does where the processor multiplies bfloat16."""
-    many, weights = _unlike(48)
+    drawn = torch.Generator().manual_seed(0)  # no two columns are alike: a kernel that mixes them up is found out
+    many, weights = torch.randn(48, 192, generator=drawn), [torch.randn(512, 192, generator=drawn) for _ in range(12)]
     parts = (many, many, many[:8], many[:2])
 
     def first(x: Tensor) -> Tensor:
@@ -183,13 +178,6 @@ def bfloat16_pays() -> bool:
 
     took = least_seconds({"exactly": exactly, "reduced": reduced}, 8)
     return took["reduced"] < WORTH * took["exactly"]
-
-
-def _unlike(rows: int) -> tuple[Tensor, list[Tensor]]:
-    """Rows [rows, 192] and twelve weights [512, 192] of which no two columns are alike: a kernel that mixes them up is found
-    out."""
-    drawn = torch.Generator().manual_seed(0)
-    return torch.randn(rows, 192, generator=drawn), [torch.randn(512, 192, generator=drawn) for _ in range(12)]
 
 
 def works(find: Callable[[], Tensor], wanted: Tensor) -> bool:
