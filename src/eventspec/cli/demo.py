@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from eventspec.cli import options
-from eventspec.cli.paths import check_in_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -132,7 +131,7 @@ def check_places(out: Path, html: Path | None) -> None:
     if html is not None and html.absolute().parent == out.absolute():
         check_writable(html)
     elif html is not None:
-        check_in_folder(html, "--html")
+        options.check_in_folder(html, "--html")
 
 
 @contextmanager

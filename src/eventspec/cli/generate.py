@@ -11,7 +11,6 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
-from eventspec.cli.paths import check_in_folder, given_path
 from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def _check_choices(
     if both:
         raise BadInput("--provisional shows an answer as it grows, --json prints one object: give one of them")
     if trace is not None:
-        check_in_folder(trace, "--trace")
+        options.check_in_folder(trace, "--trace")
     # Beside --target, --drafter is no choice but the other half of the pair: its baseline is run with the same line.
     half = () if target is None else ("drafter",)
     check_choices(method, [name for name, value in given.items() if value is not None and name not in half])
@@ -198,12 +197,12 @@ def _load(
     if target is not None and pair is not None:
         raise BadInput(f"--pair {pair} and --target {target} both say who answers: give one of them")
     if target is not None:
-        drafting = None if drafter is None else given_path(drafter)
+        drafting = None if drafter is None else options.given_path(drafter)
         loaded = load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
     else:
         if how != LoadOptions() or (drafter is None and vocabulary != "auto"):
-            options = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
-            raise BadInput(f"{options} are for checkpoint folders: give --target FOLDER or --drafter as well")
+            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+            raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
         loaded = load_pair(pair or "embedded", device_plan)
         loaded = loaded if drafter is None else loaded.with_event_drafter(drafter, vocabulary)
     head, compress, adapter, risk = (choices[name] for name in ("head", "compress", "adapter", "risk"))
