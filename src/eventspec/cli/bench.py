@@ -14,6 +14,7 @@ from eventspec.cli.bars import tracked, waiting
 from eventspec.cli.help import App
 from eventspec.cli.picture import picture
 from eventspec.errors import BadInput
+from eventspec.files import check_writable, write_text
 
 if TYPE_CHECKING:
     from eventspec.pairs import Pair
@@ -52,9 +53,7 @@ Adapters = Annotated[
     list[str] | None,
     typer.Option(help="One row more: aligned or event-eagle with another adapter, NAME or a folder. Repeatable."),
 ]
-Resume = Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")]
 Folder = Annotated[list[Path] | None, options.path("Of a training or a checkpoint, for those that read some. Repeatable.")]
-Work = Annotated[Path | None, options.path("Scenes and rows stay here; else rows are kept until all are measured.")]
 Results = Annotated[Path | None, options.path("The results file; what else it holds stays.")]
 Quick = Annotated[bool, typer.Option("--quick", help="The smallest sizes, which show that it runs.")]
 
@@ -81,7 +80,7 @@ def compare(
     sensor: options.Sensor = None,
     monotonic: options.Order = "raise",
     device_plan: options.DevicePlan = "auto",
-    resume: Resume = False,
+    resume: Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")] = False,
     plot: Annotated[Path | None, options.path("Draw the speedups: a .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
@@ -134,7 +133,6 @@ def _check_risk(risk: float | None, methods: list[str]) -> None:
 def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:
     """BadInput for files that cannot be written, before models are loaded."""
     from eventspec.experiments.rows import check_place
-    from eventspec.files import check_writable
 
     if out.exists() and questions.exists() and out.samefile(questions):
         raise BadInput(f"{out} holds the questions: name another file for the rows")
@@ -200,7 +198,7 @@ def run(
     name: Annotated[list[str] | None, typer.Argument(help="Which experiments; without any, they are listed.")] = None,
     pair: options.Pair = "embedded",
     folder: Folder = None,
-    work: Work = None,
+    work: Annotated[Path | None, options.path("Scenes and rows stay here; else rows are kept until all are measured.")] = None,
     out: Results = None,
     quick: Quick = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what the results file holds.")] = False,
@@ -242,7 +240,6 @@ def run(
 def _place(results: str, out: Path | None, quick: bool) -> Path | None:
     """Where results go; None where they are printed. BadInput where that cannot be written."""
     from eventspec.experiments.reports import FOLDER, checkout
-    from eventspec.files import check_writable
 
     if out is None and quick:
         return None
@@ -280,7 +277,6 @@ def gpu(
     """What the stages of a 7B pair with random weights take on a GPU, as JSON; --out keeps what there is after every part."""
     with waiting("loading"):
         from eventspec.experiments.measures.gpu import GpuSetup, measure
-        from eventspec.files import check_writable, write_text
 
     if out is not None:
         check_writable(out)

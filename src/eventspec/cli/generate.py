@@ -51,7 +51,6 @@ Vocabulary = Annotated[str, typer.Option(help="How drafter and target share ids:
 Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
 Compat = Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")]
 BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the tokenizer writes it; may be repeated.")]
-Biases = Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")]
 
 
 def generate(
@@ -86,7 +85,7 @@ def generate(
     frequency_penalty: Annotated[float, typer.Option(help="Taken off a token's logit for every time it was said.")] = 0.0,
     presence_penalty: Annotated[float, typer.Option(help="Taken off a token's logit once it was said.")] = 0.0,
     bad_word: BadWords = None,
-    logit_bias: Biases = None,
+    logit_bias: Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")] = None,
     min_new_tokens: Annotated[int, typer.Option(help="No end token before so many tokens.")] = 0,
     json_schema: Annotated[Path | None, options.path("The answer is JSON that fits the schema in this file.")] = None,
     regex: Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")] = None,

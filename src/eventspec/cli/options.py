@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from eventspec.errors import BadInput
+from eventspec.files import check_writable
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -56,8 +57,6 @@ Order = Annotated[
 
 def check_in_folder(path: Path, option: str) -> None:
     """BadInput for a file that could not be written at the end of long work: its folder is missing or closed, or it is one."""
-    from eventspec.files import check_writable
-
     if not path.parent.is_dir():
         raise BadInput(f"{option} {path} cannot be written, its folder is missing: choose another place")
     check_writable(path)

@@ -26,7 +26,6 @@ PairOrNone = Annotated[
     str | None, typer.Option(help="Whose target the heads are for: a pair of ours (nano), or the folder of a pair.toml.")
 ]
 Questions = Annotated[Path | None, options.path("For --target: a qa.jsonl with recordings (image folders too) and questions.")]
-Target = Annotated[Path | None, options.path("The checkpoint folder of another target instead, with --questions.")]
 Begin = Annotated[
     str | None,
     typer.Option(help="Begin with the weights of this pair's heads, as far as they fit; the same pair, or another."),
@@ -69,7 +68,7 @@ def embedded(
 def heads(
     out: training.Out,
     pair: PairOrNone = None,
-    target: Target = None,
+    target: Annotated[Path | None, options.path("The checkpoint folder of another target instead, with --questions.")] = None,
     questions: Questions = None,
     device: Annotated[str | None, typer.Option(help="For --target: cpu (the default), cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="For --target: float32 (the default), bfloat16 or float16.")] = None,

@@ -42,9 +42,6 @@ Losses = Annotated[
 Preset = Annotated[
     str, typer.Option(help="cpu (4 min for every kind, after a quarter of an hour of clips and answers), gpu or smoke.")
 ]
-LoraPreset = Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")]
-Whose = Annotated[str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")]
-Rank = Annotated[int, typer.Option(help="Of the update of every product of its language model.")]
 
 
 def adapter(
@@ -98,9 +95,11 @@ def adapter(
 
 def lora(
     out: training.Out,
-    pair: Whose = "nano",
-    rank: Rank = 8,
-    preset: LoraPreset = "cpu",
+    pair: Annotated[
+        str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")
+    ] = "nano",
+    rank: Annotated[int, typer.Option(help="Of the update of every product of its language model.")] = 8,
+    preset: Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")] = "cpu",
     resume: training.Resume = False,
     as_json: training.AsJson = False,
 ) -> None:

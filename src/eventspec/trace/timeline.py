@@ -6,16 +6,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from eventspec.errors import BadInput
 from eventspec.files import write_whole
+from eventspec.trace.record import Lane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from eventspec.trace import Lane, Trace
+    from eventspec.trace import Trace
 
 STAGES = {
     "vision": ("#4c78a8", "vision: encode frames or events"),
@@ -84,8 +85,7 @@ def draw(strips: Sequence[tuple[str, Trace]], path: Path, title: str | None) -> 
 
 def lanes_of(trace: Trace) -> list[Lane]:
     """The lanes that worked, from above."""
-    lanes: tuple[Lane, ...] = ("target", "drafter")
-    return [lane for lane in lanes if any(span.lane == lane for span in trace.spans)]
+    return [lane for lane in get_args(Lane) if any(span.lane == lane for span in trace.spans)]
 
 
 def idle(trace: Trace, lane: Lane) -> list[tuple[float, float]]:
