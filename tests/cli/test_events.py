@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from eventspec.cli.events import app
-from eventspec.cli.facts import summary, table
+from eventspec.cli.events import app, summary, table
 from eventspec.core import BadInput
 from eventspec.events import EventStream
 from eventspec.events.formats import SizeUnknown

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from eventspec import cli
-from eventspec.cli import paths
+from eventspec.cli import options
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Run
@@ -117,14 +117,14 @@ def test_doctor_prints_one_json_object_and_the_same_for_people(run: Run) -> None
 
 
 def path_options(group: typer.Typer) -> dict[str, bool]:
-    """Every option or argument of type Path, by command and name: whether it is read by `paths.given_path`."""
+    """Every option or argument of type Path, by command and name: whether it is read by `options.given_path`."""
     found = {}
     for command in group.registered_commands:
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
             kind, *details = get_args(hint) or (hint,)
             if Path in (kind, *get_args(kind)):
                 parsers = [getattr(detail, "parser", None) for detail in details]
-                found[f"{getattr(command.callback, '__name__', '')} {name}"] = parsers == [paths.given_path]
+                found[f"{getattr(command.callback, '__name__', '')} {name}"] = parsers == [options.given_path]
     for below in group.registered_groups:
         if below.typer_instance is not None:
             found |= path_options(below.typer_instance)

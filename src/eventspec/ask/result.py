@@ -70,7 +70,7 @@ class Result:
         """For notebooks: the summary, and the timeline as a small drawing."""
         from html import escape as escaped
 
-        from eventspec.trace.page import drawing
+        from eventspec.trace.timeline import drawing
 
         return f'<div><pre style="white-space: pre-wrap">{escaped(self.summary())}</pre>{drawing(self.trace)}</div>'
 

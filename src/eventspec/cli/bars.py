@@ -58,24 +58,16 @@ def in_words(figures: dict[str, float]) -> str:
 @contextmanager
 def tracked(stages: Sequence[str] = ()) -> Iterator[Report]:
     """Show what is reported on standard error, for as long as the block runs: a bar for every stage, with the time left."""
+    from rich import progress as parts
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskID,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield Lines(stages, lambda text: typer.echo(text, err=True)).add
         return
-    columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
-    bar, tasks = Progress(*columns, *left, console=console), dict[str, TaskID]()
+    done = (parts.TextColumn("{task.description}"), parts.BarColumn(20), parts.TaskProgressColumn(), parts.TimeElapsedColumn())
+    left = (parts.TextColumn("left"), parts.TimeRemainingColumn(), parts.TextColumn("{task.fields[figures]}"))
+    bar, tasks = parts.Progress(*done, *left, console=console), dict[str, parts.TaskID]()
 
     def show(name: str, progress: float, figures: dict[str, float]) -> None:
         if name not in tasks:

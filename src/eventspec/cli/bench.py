@@ -1,7 +1,8 @@
-"""``eventspec bench``: measured comparisons."""
+"""``eventspec bench``: comparisons, measurements that are published, and the pages that publish them."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eventspec.cli import options
-from eventspec.cli.bars import tracked
-from eventspec.cli.bench_run import gpu, report, run
+from eventspec.cli.bars import tracked, waiting
 from eventspec.cli.help import App
-from eventspec.cli.paths import given_path
 from eventspec.cli.picture import picture
 from eventspec.errors import BadInput
+from eventspec.files import check_writable, write_text
 
 if TYPE_CHECKING:
     from eventspec.pairs import Pair
@@ -53,12 +53,9 @@ Adapters = Annotated[
     list[str] | None,
     typer.Option(help="One row more: aligned or event-eagle with another adapter, NAME or a folder. Repeatable."),
 ]
-Resume = Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")]
-
-
-@bench.callback()
-def _group() -> None:
-    pass
+Folder = Annotated[list[Path] | None, options.path("Of a training or a checkpoint, for those that read some. Repeatable.")]
+Results = Annotated[Path | None, options.path("The results file; what else it holds stays.")]
+Quick = Annotated[bool, typer.Option("--quick", help="The smallest sizes, which show that it runs.")]
 
 
 @bench.command()
@@ -83,7 +80,7 @@ def compare(
     sensor: options.Sensor = None,
     monotonic: options.Order = "raise",
     device_plan: options.DevicePlan = "auto",
-    resume: Resume = False,
+    resume: Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")] = False,
     plot: Annotated[Path | None, options.path("Draw the speedups: a .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
@@ -136,7 +133,6 @@ def _check_risk(risk: float | None, methods: list[str]) -> None:
 def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:
     """BadInput for files that cannot be written, before models are loaded."""
     from eventspec.experiments.rows import check_place
-    from eventspec.files import check_writable
 
     if out.exists() and questions.exists() and out.samefile(questions):
         raise BadInput(f"{out} holds the questions: name another file for the rows")
@@ -172,7 +168,7 @@ def _folders(
     if named is not None and not set(methods) & set(users):
         raise BadInput(f"--drafter {drafters[0]} drafts in none of the methods: add --method {' or '.join(users)}")
     method = EVENT_METHOD if EVENT_METHOD in methods else AUTO
-    folder = None if named is None else given_path(named)
+    folder = None if named is None else options.given_path(named)
     how = LoadOptions.named(dtype, device=device)
     loaded = load_folders(target, folder, method=method, vocabulary=mapping, how=how, device_plan=device_plan)
     about = {"target": str(target.resolve()), "drafter": None if folder is None else str(folder.resolve()), "dtype": dtype}
@@ -198,5 +194,98 @@ def _print_summary(found: dict[str, Any], out: Path, plot: Path | None, as_json:
     typer.echo("\n".join([*lines(found, Console().width), files + picture_at]))
 
 
-for command in (run, report, gpu, picture):
-    bench.command()(command)
+@bench.command()
+def run(
+    name: Annotated[list[str] | None, typer.Argument(help="Which experiments; without any, they are listed.")] = None,
+    pair: options.Pair = "embedded",
+    folder: Folder = None,
+    work: Annotated[Path | None, options.path("Scenes and rows stay here; else rows are kept until all are measured.")] = None,
+    out: Results = None,
+    quick: Quick = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what the results file holds.")] = False,
+) -> None:
+    """Measure what README and docs publish. Results go into benchmarks/results of the checkout, or into --out; with --quick
+    alone they are printed. `bench report` writes the pages."""
+    with waiting("loading"):
+        from eventspec.experiments.measures import EXPERIMENTS, check
+        from eventspec.experiments.measures import run as measure
+        from eventspec.experiments.measures.setup import Setup
+        from eventspec.experiments.reports import checkout
+
+    if not name:
+        for known, it in EXPERIMENTS.items():
+            typer.echo(f"{known:16}{it.about}{f'; --folder: {it.folders}' if it.folders else ''}")
+        return
+    folders = tuple(folder or ())
+    check(name, folders)
+    if out is not None and len({EXPERIMENTS[one].results for one in name}) > 1:
+        raise BadInput("these experiments have results files of their own: run one with --out, or leave it out")
+    places = {one: _place(EXPERIMENTS[one].results, out, quick) for one in name}
+    scratch = work or (None if quick else out.with_suffix(".work") if out else checkout(Path.cwd()) / "runs/bench")
+    try:
+        with tracked() as show:
+            for one, place in places.items():
+
+                def progress(share: float, name: str = one) -> None:
+                    show(name, share, {})
+
+                setup = Setup(pair, quick, folders, scratch, keep=work is not None, progress=progress)
+                found = measure(one, setup, place, fresh)
+                typer.echo(json.dumps(found) if place is None else f"{one}: {place}")
+    except KeyboardInterrupt:
+        if scratch is not None:
+            typer.echo(f"what was measured is kept in {scratch} and the results: the same line goes on with it", err=True)
+        raise
+
+
+def _place(results: str, out: Path | None, quick: bool) -> Path | None:
+    """Where results go; None where they are printed. BadInput where that cannot be written."""
+    from eventspec.experiments.reports import FOLDER, checkout
+
+    if out is None and quick:
+        return None
+    place = out or checkout(Path.cwd()) / FOLDER / f"{results}.json"
+    check_writable(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+@bench.command()
+def report(check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 where a page differs.")] = False) -> None:
+    """Write what README and docs say of benchmarks/results, in the checkout that the current folder lies in."""
+    with waiting("reading results"):
+        from eventspec.experiments.reports import checkout, stale, write, written
+
+        root = checkout(Path.cwd())
+        files = written(root)
+        changed = stale(files) if check else write(files)
+    for path in changed:
+        what = "is not what the results say: eventspec bench report writes it" if check else "written"
+        typer.echo(f"{path.relative_to(root)} {what}", err=check)
+    if not changed:
+        typer.echo(f"{len(files)} files are what the results say")
+    elif check:
+        raise typer.Exit(1)
+
+
+@bench.command()
+def gpu(
+    out: Results = None,
+    quick: Quick = False,
+    device: Annotated[str, typer.Option(help="cuda, cuda:1, or cpu.")] = "cuda",
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+) -> None:
+    """What the stages of a 7B pair with random weights take on a GPU, as JSON; --out keeps what there is after every part."""
+    with waiting("loading"):
+        from eventspec.experiments.measures.gpu import GpuSetup, measure
+
+    if out is not None:
+        check_writable(out)
+    found = {}
+    for found in measure(GpuSetup(device, dtype, *((1, 1) if quick else (32, 20)))):
+        if out is not None:
+            write_text(out, json.dumps(found, indent=1) + "\n")
+    typer.echo(json.dumps(found, indent=1))
+
+
+bench.command()(picture)

@@ -24,7 +24,6 @@ Kind = Annotated[str | None, typer.Option(help="dsec, mvsec, activitynet-qa or e
 Recordings = Annotated[
     Path | None, options.path("Folder of the videos, recordings or event files, if not in the data set's own.")
 ]
-Split = Annotated[str | None, typer.Option(help="ActivityNet-QA: train, val or test (default: all that are there).")]
 
 
 @app.command()
@@ -49,7 +48,7 @@ def questions(
     out: Annotated[Path, options.path("The qa.jsonl to write.", show_default=False)],
     kind: Kind = None,
     recordings: Recordings = None,
-    split: Split = None,
+    split: Annotated[str | None, typer.Option(help="ActivityNet-QA: train, val or test (default: all that are there).")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the questions whose recordings are there, one JSON line each, for `bench compare --questions`."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from eventspec.cli import options
-from eventspec.cli.paths import check_in_folder
+from eventspec.files import check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,6 +59,11 @@ ARMS = (
     Line("auto, again", "auto", context="warm", heading=SECOND),
     Line("compressed-target", "compressed-target", heading=LOSSY),
 )
+LEGEND = (
+    "Times are means in ms over {n} interleaved repeats (of a first guess: over those that made one); speedup and ceiling are "
+    "ratios of sums. ceiling: what a lossless method can gain at most; tau: tokens a round; same: the target's own answer. "
+    "auto learnt from some answers before what is fast here."
+)
 STRIPS = ("autoregressive", "auto", "cross-modal", "eagle")
 """Of the timeline."""
 COLUMNS = 80
@@ -74,8 +79,7 @@ def demo(
     from rich.console import Console
 
     from eventspec.cli.live import show
-    from eventspec.cli.page import Chapter, write_page
-    from eventspec.cli.picture import answered, drawn
+    from eventspec.cli.picture import Chapter, answered, drawn, write_page
     from eventspec.lanes.workers import choose_placement, described_placement
     from eventspec.trace.timeline import draw
 
@@ -97,7 +101,7 @@ def demo(
         title, sentences = f"{question.id}: {question.question}", verdict(rows)
         console.rule(title)
         show_growing(console, bench.ask("auto", question))
-        console.print(*sentences, table(rows), words_about(rows), sep="\n", highlight=False, markup=False)
+        console.print(*sentences, table(rows), LEGEND.format(n=len(rows)), sep="\n", highlight=False, markup=False)
         if html is not None:
             strips = [answered(bench.ask(name, question), name) for name in STRIPS[:2]]
             recording = bench.recordings.real(question.recording)
@@ -125,14 +129,12 @@ def demo(
 
 def check_places(out: Path, html: Path | None) -> None:
     """BadInput for files that cannot be written, before anything is measured; an interrupted demo leaves no folder."""
-    from eventspec.files import check_writable
-
     for path in (out / "timeline.png", out / "trace.json"):
         check_writable(path)
     if html is not None and html.absolute().parent == out.absolute():
         check_writable(html)
     elif html is not None:
-        check_in_folder(html, "--html")
+        options.check_in_folder(html, "--html")
 
 
 @contextmanager
@@ -249,14 +251,6 @@ def verdict(rows: list[dict[str, Row]]) -> list[str]:
         load = f" (load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
         found.append(f"Something else runs on this machine{load}: that speedup is known to {share:.0%} only.")
     return found
-
-
-def words_about(rows: list[dict[str, Row]]) -> str:
-    return (
-        f"Times are means in ms over {len(rows)} interleaved repeats (of a first guess: over those that made one); speedup and "
-        "ceiling are ratios of sums. ceiling: what a lossless method can gain at most; tau: tokens a round; same: the target's "
-        "own answer. auto learnt from some answers before what is fast here."
-    )
 
 
 def replayed(pair: Pair, recording: Recording, question: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
-from eventspec.cli.paths import check_in_folder, given_path
 from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ Vocabulary = Annotated[str, typer.Option(help="How drafter and target share ids:
 Beyond = Annotated[bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")]
 Compat = Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")]
 BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the tokenizer writes it; may be repeated.")]
-Biases = Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")]
 
 
 def generate(
@@ -87,7 +85,7 @@ def generate(
     frequency_penalty: Annotated[float, typer.Option(help="Taken off a token's logit for every time it was said.")] = 0.0,
     presence_penalty: Annotated[float, typer.Option(help="Taken off a token's logit once it was said.")] = 0.0,
     bad_word: BadWords = None,
-    logit_bias: Biases = None,
+    logit_bias: Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")] = None,
     min_new_tokens: Annotated[int, typer.Option(help="No end token before so many tokens.")] = 0,
     json_schema: Annotated[Path | None, options.path("The answer is JSON that fits the schema in this file.")] = None,
     regex: Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")] = None,
@@ -148,7 +146,7 @@ def _check_choices(
     if both:
         raise BadInput("--provisional shows an answer as it grows, --json prints one object: give one of them")
     if trace is not None:
-        check_in_folder(trace, "--trace")
+        options.check_in_folder(trace, "--trace")
     # Beside --target, --drafter is no choice but the other half of the pair: its baseline is run with the same line.
     half = () if target is None else ("drafter",)
     check_choices(method, [name for name, value in given.items() if value is not None and name not in half])
@@ -198,12 +196,12 @@ def _load(
     if target is not None and pair is not None:
         raise BadInput(f"--pair {pair} and --target {target} both say who answers: give one of them")
     if target is not None:
-        drafting = None if drafter is None else given_path(drafter)
+        drafting = None if drafter is None else options.given_path(drafter)
         loaded = load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
     else:
         if how != LoadOptions() or (drafter is None and vocabulary != "auto"):
-            options = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
-            raise BadInput(f"{options} are for checkpoint folders: give --target FOLDER or --drafter as well")
+            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+            raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
         loaded = load_pair(pair or "embedded", device_plan)
         loaded = loaded if drafter is None else loaded.with_event_drafter(drafter, vocabulary)
     head, compress, adapter, risk = (choices[name] for name in ("head", "compress", "adapter", "risk"))

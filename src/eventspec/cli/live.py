@@ -139,13 +139,6 @@ def _spread(values: list[float | None]) -> dict[str, float | int | None]:
     return {"n": len(known), **{name: round(float(value), 3) for name, value in quantiles.items()}}
 
 
-LATENCIES = {
-    "provisional": "first provisional token",
-    "committed": "first committed token",
-    "answer": "answer",
-}
-
-
 def show(found: dict[str, Any]) -> None:
     frames, events = found["frames"], found["events"]
     typer.echo(f"{frames['arrived']} frames came, {frames['encoded']} were encoded before a question;")
@@ -156,9 +149,9 @@ def show(found: dict[str, Any]) -> None:
         typer.echo(f"{frames['lost']} were lost: more bytes were held than may be")
     typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
     typer.echo(f"{found['windows_read']} windows were read before a question; {len(found['answers'])} answers:")
-    for name, label in LATENCIES.items():
-        values = found["latency_ms"][name]
+    for name, values in found["latency_ms"].items():
         if values["n"]:
+            label = name if name == "answer" else f"first {name} token"
             worst = "p99" if values["n"] >= 100 else "max"
             typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   {worst} {values['p99']:7.1f} ms   (n = {values['n']})")
     options.print_notes(found["notes"])

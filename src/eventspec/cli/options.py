@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eventspec.cli.paths import given_path
+from eventspec.errors import BadInput
+from eventspec.files import check_writable
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
+
+
+def given_path(given: str | Path) -> Path:
+    """Reads every option and argument of type Path. typer.BadParameter for an empty name: ``--out "$UNSET"`` must not become
+    the working folder, which is what Path makes of it."""
+    if isinstance(given, str) and not given.strip():
+        raise typer.BadParameter("the path is empty: name a file or a folder")
+    return Path(given)
 
 
 def path(help: str, *names: str, **more: Any) -> Any:
@@ -44,6 +53,13 @@ Order = Annotated[
         "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
     ),
 ]
+
+
+def check_in_folder(path: Path, option: str) -> None:
+    """BadInput for a file that could not be written at the end of long work: its folder is missing or closed, or it is one."""
+    if not path.parent.is_dir():
+        raise BadInput(f"{option} {path} cannot be written, its folder is missing: choose another place")
+    check_writable(path)
 
 
 def open_recording(place: Path, sensor: str | None, monotonic: Monotonic, fps: float | None = None) -> Recording:

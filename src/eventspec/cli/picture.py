@@ -1,6 +1,7 @@
-"""The moving picture of README and of the demo's page: what both cameras saw, the answer as it grew, when each model worked.
+"""The moving picture of README: what both cameras saw, the answer as it grew, when each model worked; and the demo's page,
+which holds such pictures and what each method took.
 
-An SVG that moves by CSS alone, light and dark; a reader whose system asks for less motion sees its last moment.
+The picture is an SVG that moves by CSS alone, light and dark; a reader whose system asks for less motion sees its last moment.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ import base64
 import html
 import io
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.show import grown, joined, record
+from eventspec.files import check_writable, write_text
 from eventspec.trace.timeline import STAGES
 
 if TYPE_CHECKING:
@@ -40,6 +43,17 @@ text { font: 14px system-ui, sans-serif; fill: #1c1f24 } .soft { fill: #5a6270; 
 }
 @media (prefers-reduced-motion: reduce) { * { animation: none !important } }
 """
+PAGE_STYLE = """
+:root { color-scheme: light dark }
+body { margin: 0 auto; max-width: 62rem; padding: 1rem; font: 1rem/1.5 system-ui, sans-serif }
+img { width: 100%; height: auto; background: #ffffff }
+.table { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #8888 }
+th[scope=row], th[scope=rowgroup], thead th:first-child { text-align: left; font-weight: normal; white-space: nowrap }
+th[scope=rowgroup] { font-style: italic; padding-top: .8rem }
+"""
+PAGE_HEADS = ("method", "first guess, ms", "first token, ms", "whole answer, ms", "speedup", "ceiling", "tau", "same answer")
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,15 @@ class Strip:
     trace: Trace
 
 
+class Chapter(NamedTuple):
+    """What the page says of one recording; `picture`: an SVG that moves; `rows`: heading and cells of the table."""
+
+    title: str
+    picture: str
+    verdict: Sequence[str]
+    rows: Sequence[tuple[str, ...]]
+
+
 def picture(
     out: Annotated[Path, options.path("The SVG file.")] = Path("docs/figures/answer.svg"),
     pair: options.Pair = "embedded",
@@ -59,7 +82,6 @@ def picture(
     """Draw README's moving picture from one run of plain decoding and one of cross-modal on this machine."""
     with waiting("answering"):
         from eventspec.ask import generation
-        from eventspec.files import check_writable, write_text
         from eventspec.pairs import load_pair, warm_up
         from eventspec.recordings import Recording
 
@@ -168,3 +190,47 @@ def _lines(sure: str, guess: str, x: int, y: int) -> str:
         own, rest = html.escape(line[:split]), html.escape(line[split:])
         made.append(f'<text x="{x}" y="{y + 19 * number}" xml:space="preserve">{own}<tspan class="guess">{rest}</tspan></text>')
     return "".join(made)
+
+
+def write_page(path: Path, chapters: Sequence[Chapter], timeline: str, where: str) -> None:
+    """Write the page; `timeline` is an SVG of `trace.timeline`, `where` says what it was run on."""
+    intro = (
+        "An event-camera model drafts while the video model still encodes its frames; the video model verifies the draft, so "
+        f"the answer is its own. {where}."
+    )
+    about = (
+        "Times are means over interleaved repeats. Ceiling: the most a method could gain that waits for the video model's "
+        "vision and prefill. tau: tokens a round."
+    )
+    sections = [_chapter(chapter) for chapter in chapters]
+    sections.append(f"<h2>When the models worked, one run of each method</h2>\n{_as_image(timeline, 'timeline')}")
+    body = "\n".join(f"<section>{section}</section>" for section in sections)
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>eventspec demo</title>'
+    write_text(
+        path,
+        f'<!doctype html>\n<html lang="en"><head>{head}<style>{PAGE_STYLE}</style></head>\n<body><h1>eventspec demo</h1>\n'
+        f"<p>{html.escape(intro)}</p>\n<main>{body}</main>\n<footer><p>{about}</p></footer></body></html>\n",
+    )
+
+
+def _chapter(chapter: Chapter) -> str:
+    verdict = "".join(f"<li>{html.escape(line)}</li>" for line in chapter.verdict)
+    picture = _as_image(chapter.picture, "both cameras, and the answer growing")
+    return f"<h2>{html.escape(chapter.title)}</h2>\n{picture}\n<ul>{verdict}</ul>\n{_table(chapter.rows)}"
+
+
+def _as_image(svg: str, alt: str) -> str:
+    """An SVG as an image: its style does not reach the page's."""
+    return f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}">'
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    heads = "".join(f'<th scope="col">{head}</th>' for head in PAGE_HEADS)
+    made, heading = [f'<div class="table" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>'], ""
+    for group, name, *cells in rows:
+        if group != heading:
+            heading = group
+            made.append(f'</tbody><tbody><tr><th scope="rowgroup" colspan="{len(PAGE_HEADS)}">{html.escape(heading)}</th></tr>')
+        own = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        made.append(f'<tr><th scope="row">{html.escape(name)}</th>{own}</tr>')
+    return "".join([*made, "</tbody></table></div>"])

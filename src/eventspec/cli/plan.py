@@ -16,7 +16,6 @@ USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
 PairHere = Annotated[str | None, typer.Option(help="Measure this pair here: a bundled one (default: embedded), or a folder.")]
 Profile = Annotated[str | None, typer.Option(help="Or predict another machine by name, e.g. rtx4090-nf4-7b or h200-7b.")]
-Questions = Annotated[Path | None, options.path("Measure with these, a qa.jsonl; default: rendered street scenes.")]
 Limit = Annotated[int | None, typer.Option(min=1, help=f"At most this many of the questions (default: {USUAL_LIMIT}).")]
 
 
@@ -24,7 +23,7 @@ def plan(
     tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")],
     pair: PairHere = None,
     profile: Profile = None,
-    questions: Questions = None,
+    questions: Annotated[Path | None, options.path("Measure with these, a qa.jsonl; default: rendered street scenes.")] = None,
     limit: Limit = None,
     as_json: options.AsJson = False,
 ) -> None:

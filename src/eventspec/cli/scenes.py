@@ -14,11 +14,6 @@ from eventspec.cli.help import App
 scenes = App(help="The seeded synthetic street: frames, events, questions and answers.", no_args_is_help=True)
 
 
-@scenes.callback()
-def _group() -> None:
-    pass
-
-
 @scenes.command()
 def make(
     out: Annotated[Path, options.path("A folder that does not exist yet.")],

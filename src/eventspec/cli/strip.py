@@ -127,6 +127,9 @@ class _Page:
 
     def panel(self, index: int, part: Slice, image: Any, corner: tuple[int, int], frame_height: int) -> None:
         """One slice: its number, times and count, its events, and its frame below."""
+        import numpy as np
+        from PIL import Image
+
         (left, top), (height, width) = corner, image.shape[:2]
         times = f"{self._seconds(part.start_us)} to {self._seconds(part.end_us)} s, {part.events:,} events"
         self.text(left, top + LINE / 2, f"{index + 1}   {times if part.events else 'no events'}")
@@ -134,7 +137,10 @@ class _Page:
         if part.frame is not None and part.frame_us is not None and frame_height:
             words = f"frame at {self._seconds(part.frame_us)} s"
             self.text(left + 16, top + 1.5 * LINE + height + 1, words, colour="#444444")
-            self.picture(fitted(part.frame, width, frame_height), left, top + 2 * LINE + height)
+            # Small frames are shown in whole pixels, large ones averaged.
+            way = Image.Resampling.NEAREST if part.frame.shape[1] <= width else Image.Resampling.BOX
+            frame = np.asarray(Image.fromarray(part.frame).resize((width, frame_height), way))
+            self.picture(frame, left, top + 2 * LINE + height)
 
     def head(self, recording: Recording, representation: Representation, drawn: Pictures, step: int) -> None:
         """Name and size of the recording, what is drawn, and the legend of its colours."""
@@ -220,12 +226,3 @@ def milliseconds(us: float) -> str:
 def digits_of(duration_us: int) -> int:
     """Decimals of seconds in which the two ends of a duration differ."""
     return max(1, min(6, 8 - len(str(duration_us))))
-
-
-def fitted(frame: Any, width: int, height: int) -> Any:
-    """A frame uint8 [H, W, 3] at another size: small ones in whole pixels, large ones averaged."""
-    import numpy as np
-    from PIL import Image
-
-    way = Image.Resampling.NEAREST if frame.shape[1] <= width else Image.Resampling.BOX
-    return np.asarray(Image.fromarray(frame).resize((width, height), way))

@@ -7,24 +7,10 @@ from typing import Annotated
 
 import typer
 
-from eventspec.cli import options
+from eventspec.cli import options, training
 from eventspec.cli.bars import shown
 from eventspec.cli.help import App
 from eventspec.cli.train_adapter import adapter, lora
-from eventspec.cli.training import (
-    AsJson,
-    Out,
-    Resume,
-    agreement,
-    begin,
-    check_empty,
-    check_one_process,
-    check_out,
-    check_preset,
-    failing_once,
-    print_figures,
-    read_figures,
-)
 from eventspec.errors import BadInput
 
 train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
@@ -40,7 +26,6 @@ PairOrNone = Annotated[
     str | None, typer.Option(help="Whose target the heads are for: a pair of ours (nano), or the folder of a pair.toml.")
 ]
 Questions = Annotated[Path | None, options.path("For --target: a qa.jsonl with recordings (image folders too) and questions.")]
-Target = Annotated[Path | None, options.path("The checkpoint folder of another target instead, with --questions.")]
 Begin = Annotated[
     str | None,
     typer.Option(help="Begin with the weights of this pair's heads, as far as they fit; the same pair, or another."),
@@ -59,36 +44,31 @@ HeadsPreset = Annotated[
 ]
 
 
-@train.callback()
-def _group() -> None:
-    pass
-
-
 @train.command()
 def embedded(
-    out: Out,
+    out: training.Out,
     preset: EmbeddedPreset = "cpu",
     begin_with: BeginEmbedded = None,
-    resume: Resume = False,
-    as_json: AsJson = False,
+    resume: training.Resume = False,
+    as_json: training.AsJson = False,
 ) -> None:
     """Train the embedded pair: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
     from eventspec.train import embedded as recipe
 
-    check_one_process("the embedded pair is")
-    check_preset(preset, recipe.PRESETS)
-    begin(out, resume)
+    training.check_one_process("the embedded pair is")
+    training.check_preset(preset, recipe.PRESETS)
+    training.begin(out, resume)
     with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
         folder = recipe.train(preset, out, report, begin_with=begin_with)
     use = f"the trained pair is in {folder}: use it with --pair {folder}"
-    print_figures(folder, read_figures(folder / "provenance.json"), as_json, use)
+    training.print_figures(folder, training.read_figures(folder / "provenance.json"), as_json, use)
 
 
 @train.command()
 def heads(
-    out: Out,
+    out: training.Out,
     pair: PairOrNone = None,
-    target: Target = None,
+    target: Annotated[Path | None, options.path("The checkpoint folder of another target instead, with --questions.")] = None,
     questions: Questions = None,
     device: Annotated[str | None, typer.Option(help="For --target: cpu (the default), cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="For --target: float32 (the default), bfloat16 or float16.")] = None,
@@ -96,8 +76,8 @@ def heads(
     head: HeadNames = None,
     begin_with: Begin = None,
     preset: HeadsPreset = "cpu",
-    resume: Resume = False,
-    as_json: AsJson = False,
+    resume: training.Resume = False,
+    as_json: training.AsJson = False,
 ) -> None:
     """Train heads for `--method eagle` and `specvlm` on the target's own features and answers.
 
@@ -107,7 +87,7 @@ def heads(
     from eventspec.train import heads as recipe
 
     names = list(recipe.checked(head or recipe.NAMES))
-    check_preset(preset, recipe.PRESETS)
+    training.check_preset(preset, recipe.PRESETS)
     if target is None and questions is None:
         for name, value in {"--device": device, "--dtype": dtype, "--max-new-tokens": max_new_tokens}.items():
             if value is not None:
@@ -119,8 +99,8 @@ def heads(
     if pair is not None or begin_with is not None:
         other = "--pair" if pair is not None else "--begin-with"
         raise BadInput(f"{other} is for a pair of ours, --target for a checkpoint folder: give one of them")
-    check_one_process("heads for --target are")
-    check_out(out, resume)
+    training.check_one_process("heads for --target are")
+    training.check_out(out, resume)
     where = (device or "cpu", dtype or "float32")
     _heads_for(target, questions, preset, names, out, where, max_new_tokens or 96, as_json)
 
@@ -131,18 +111,18 @@ def _heads_of_pair(
     from eventspec.train import heads as recipe
     from eventspec.train.processes import launched_first, started
 
-    begin(out, resume, pair)
+    training.begin(out, resume, pair)
     if begin_with is not None and launched_first():
         options.print_notes(_first_weights(begin_with, names))
     stages = ("render train", "render calibration", "heads")
-    with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
+    with started() as processes, shown(stages, processes.first) as report, training.failing_once(processes):
         folder = recipe.train(pair, preset, names, out, report, processes=processes, begin_with=begin_with)
     if processes.first:
-        figures = read_figures(folder / "heads.json")
+        figures = training.read_figures(folder / "heads.json")
         taus = figures["calibration"]["tau"].items()
         lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}" for name, tau in taus]
         use = f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"
-        print_figures(folder, figures, as_json, *lines, use)
+        training.print_figures(folder, figures, as_json, *lines, use)
 
 
 def _heads_for(
@@ -158,38 +138,38 @@ def _heads_for(
         raise BadInput(f"dtype '{dtype}' is unknown: choose float32, bfloat16 or float16")
     with shown(("answer", "heads")) as report:
         folder = learn(target, questions, preset, names, out, report, LoadOptions(getattr(torch, dtype), device), longest)
-    figures = read_figures(folder / "heads.json")
+    figures = training.read_figures(folder / "heads.json")
     again = ", which it learned from: there is one recording only" if figures["learned_from_judged"] else ""
     judged = f"tau of a chain of 8 on {figures['judged']} answers{again}"
     lines = [f"{name:<8} {judged}: {tau:.2f}" for name, tau in figures["calibration"]["tau"].items()]
     use = f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}"
     if figures["too_short"] and not as_json:
         options.print_notes([f"{figures['too_short']} answers were too short to learn from"])
-    print_figures(folder, figures, as_json, *lines, use)
+    training.print_figures(folder, figures, as_json, *lines, use)
 
 
 @train.command()
 def packer(
-    out: Out,
+    out: training.Out,
     pair: Annotated[
         str, typer.Option(help="Whose target the packer is for: a bundled pair, or a pair.toml's folder.")
     ] = "nano",
     scale: Annotated[int, typer.Option(help="Patches a side that become one row: 2 leaves a quarter of the rows.")] = 2,
     preset: Annotated[str, typer.Option(help="cpu (12 min, after half an hour of clips and answers) or smoke.")] = "cpu",
-    resume: Resume = False,
-    as_json: AsJson = False,
+    resume: training.Resume = False,
+    as_json: training.AsJson = False,
 ) -> None:
     """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
     from eventspec.train import packer as recipe
 
-    check_one_process("a packer is")
-    check_preset(preset, recipe.PRESETS)
-    begin(out, resume, pair)
+    training.check_one_process("a packer is")
+    training.check_preset(preset, recipe.PRESETS)
+    training.begin(out, resume, pair)
     with shown(("render train", f"packer-{scale}")) as report:
         folder = recipe.train(pair, preset, scale, out, report)
-    figures = read_figures(folder / f"packers/{scale}/provenance.json")
+    figures = training.read_figures(folder / f"packers/{scale}/provenance.json")
     use = f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}"
-    print_figures(folder, figures, as_json, *agreement(figures), use)
+    training.print_figures(folder, figures, as_json, *training.agreement(figures), use)
 
 
 @train.command()
@@ -200,26 +180,26 @@ def mixture(
         Path | None, options.path("A qa.jsonl to fit on; by default rendered clips of the calibration split.")
     ] = None,
     preset: Annotated[str, typer.Option(help="cpu (400 questions, some minutes) or smoke.")] = "cpu",
-    as_json: AsJson = False,
+    as_json: training.AsJson = False,
 ) -> None:
     """Fit how the drafters of `--method hybrid` are weighed against each other, on answers of the pair's target."""
     from eventspec.pairs.pair_file import folder_of
     from eventspec.recordings.qa import read_questions
     from eventspec.train import mixture as recipe
 
-    check_preset(preset, recipe.PRESETS)
+    training.check_preset(preset, recipe.PRESETS)
     folder_of(pair)
     asked = None if questions is None else read_questions(questions)
-    check_empty(out)
+    training.check_empty(out)
     with shown(("questions", "rounds")) as report:
         folder = recipe.train(pair, preset, out, report, asked)
-    figures = read_figures(out / "mixture-report.json")
+    figures = training.read_figures(out / "mixture-report.json")
     lines = [
         f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"
         for name, own in {**figures["before"], "mixture": figures["after"]}.items()
     ]
     use = f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid"
-    print_figures(folder, figures, as_json, *lines, use)
+    training.print_figures(folder, figures, as_json, *lines, use)
 
 
 def _first_weights(pair: str, names: list[str]) -> list[str]:

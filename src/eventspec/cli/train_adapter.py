@@ -6,20 +6,8 @@ from typing import Annotated
 
 import typer
 
-from eventspec.cli import options
+from eventspec.cli import options, training
 from eventspec.cli.bars import shown
-from eventspec.cli.training import (
-    AsJson,
-    Out,
-    Resume,
-    agreement,
-    begin,
-    check_one_process,
-    check_preset,
-    failing_once,
-    print_figures,
-    read_figures,
-)
 from eventspec.errors import BadInput
 
 Between = Annotated[
@@ -54,13 +42,10 @@ Losses = Annotated[
 Preset = Annotated[
     str, typer.Option(help="cpu (4 min for every kind, after a quarter of an hour of clips and answers), gpu or smoke.")
 ]
-LoraPreset = Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")]
-Whose = Annotated[str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")]
-Rank = Annotated[int, typer.Option(help="Of the update of every product of its language model.")]
 
 
 def adapter(
-    out: Out,
+    out: training.Out,
     pair: Between = "nano",
     kind: Kinds = None,
     output: Written = "rows",
@@ -68,8 +53,8 @@ def adapter(
     loss: Losses = None,
     free_running: FreeRunning = False,
     preset: Preset = "cpu",
-    resume: Resume = False,
-    as_json: AsJson = False,
+    resume: training.Resume = False,
+    as_json: training.AsJson = False,
 ) -> None:
     """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
     language model reads. Kinds attention, causal and constant write rows only.
@@ -83,15 +68,15 @@ def adapter(
     if free_running and written != "features":
         raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
     losses = recipe.check_losses(loss or [], written, phases)
-    check_preset(preset, recipe.PRESETS)
-    begin(out, resume, pair)
+    training.check_preset(preset, recipe.PRESETS)
+    training.begin(out, resume, pair)
     stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
-    with started() as processes, shown(stages, processes.first) as report, failing_once(processes):
+    with started() as processes, shown(stages, processes.first) as report, training.failing_once(processes):
         wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
         folder = recipe.train(pair, preset, wanted, out, report, processes=processes)
     if not processes.first:
         return
-    figures = read_figures(folder / recipe.FIGURES)
+    figures = training.read_figures(folder / recipe.FIGURES)
     made = {name: figures["calibration"][name] for name in (recipe.name_of(one, written) for one in kinds)}
     if not as_json:
         failed = {name: own["not_calibrated"] for name, own in made.items() if own.get("not_calibrated") is not None}
@@ -105,22 +90,29 @@ def adapter(
     use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
     if free_running:
         use = f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair"
-    print_figures(folder, figures, as_json, *lines, use)
+    training.print_figures(folder, figures, as_json, *lines, use)
 
 
 def lora(
-    out: Out, pair: Whose = "nano", rank: Rank = 8, preset: LoraPreset = "cpu", resume: Resume = False, as_json: AsJson = False
+    out: training.Out,
+    pair: Annotated[
+        str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")
+    ] = "nano",
+    rank: Annotated[int, typer.Option(help="Of the update of every product of its language model.")] = 8,
+    preset: Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")] = "cpu",
+    resume: training.Resume = False,
+    as_json: training.AsJson = False,
 ) -> None:
     """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
     from eventspec.train import lora as recipe
 
-    check_one_process("low-rank updates are")
-    check_preset(preset, recipe.PRESETS)
+    training.check_one_process("low-rank updates are")
+    training.check_preset(preset, recipe.PRESETS)
     recipe.check_rank(rank)
     recipe.check_peft()
-    begin(out, resume, pair)
+    training.begin(out, resume, pair)
     with shown(("render train", "render calibration", recipe.NAME)) as report:
         folder = recipe.train(pair, preset, rank, out, report)
-    figures = read_figures(folder / recipe.FOLDER / recipe.FIGURES)
+    figures = training.read_figures(folder / recipe.FOLDER / recipe.FIGURES)
     use = f"the pair with its drafter is in {folder}: --pair {folder} --method cross-modal --drafter {recipe.NAME}"
-    print_figures(folder, figures, as_json, *agreement(figures), use)
+    training.print_figures(folder, figures, as_json, *training.agreement(figures), use)

@@ -21,7 +21,7 @@ from eventspec.engine.drafts import Drafts
 from eventspec.engine.executor import Executor
 from eventspec.engine.numerics import Numerics, PlainDecoding
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
-from eventspec.trace.record import RoundRecord
+from eventspec.trace.record import Round
 from eventspec.tree import named_by, within
 
 Encode = Callable[[Trace], Context]
@@ -72,7 +72,7 @@ class Decoding:
         self.error: BaseException | None = None
         self._session: TargetSession | None = None
         self._plainly: PlainDecoding | None = None
-        self._round: tuple[Proposal, RoundRecord] | None = None  # in the target's forward
+        self._round: tuple[Proposal, Round] | None = None  # in the target's forward
         self.over, self._encoded_plainly, self._parts = False, False, 0
 
     @property
@@ -130,17 +130,17 @@ class Decoding:
         proposal = self.drafting.collected(self.answer)
         self.drafting.look_ahead(self.answer.remaining)
         proposal = within(proposal, self.session.room)
-        record = self.trace.round(len(proposal), proposal.depth, proposal.origin)
+        made = self.trace.round(len(proposal), proposal.depth, proposal.origin)
         proposal = self.answer.admissible(proposal)
-        self._round = proposal, record
+        self._round = proposal, made
         return proposal
 
     def take(self, scores: Scores, alone: bool = True) -> None:
         """Commit what the target's scores of the proposal allow, and begin the next draft. `alone`: no other answer shared the
         forward."""
         assert self._round is not None, "a forward verifies a proposal"
-        (proposal, record), self._round = self._round, None
-        record.scored()
+        (proposal, made), self._round = self._round, None
+        self.trace.scored(made)
         if self.answer.plain:
             self.answer.plain = alone and self._executor.as_plain
         self.trace.shared |= not alone
@@ -148,7 +148,8 @@ class Decoding:
         self.session.commit(verdict)
         fresh = self.answer.extend(verdict)
         self.display.commit(fresh)
-        record.decided(len(proposal), len(verdict.path), fresh, named_by(proposal, verdict.path[: len(fresh)]))
+        named = named_by(proposal, verdict.path[: len(fresh)])
+        self.trace.decided(made, len(proposal), len(verdict.path), fresh, named)
         if self.answer.finished or self.asked.cancelled():
             self.end()
         else:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from eventspec.files import write_text
 
@@ -54,31 +54,13 @@ class Round:
     """Of waiting for the next draft."""
     draft_model_seconds: float = 0.0
     """Of the drafter's own forwards meanwhile."""
+    began: float = 0.0
+    """When, in seconds since the request began."""
 
     @property
     def committed(self) -> int:
         """How many tokens joined the answer."""
         return len(self.tokens)
-
-
-class RoundRecord:
-    """Fills in a `Round` while it runs, which joins the trace once it was decided; see `Trace.round`."""
-
-    def __init__(self, trace: Trace, made: Round) -> None:
-        self._trace, self._round, self._began = trace, made, trace.now()
-
-    def scored(self) -> None:
-        """The target's forward is done."""
-        self._round.model_seconds = self._trace.now() - self._began
-
-    def decided(self, read: int, accepted: int, tokens: Sequence[int], named: dict[str, int]) -> None:
-        """The target `read` so many nodes, the rule `accepted` so many of them; `tokens` of its verdict count."""
-        made, trace = self._round, self._trace
-        made.accepted, made.tokens, made.named = min(accepted, len(tokens)), tuple(tokens), named
-        stage: Stage = "prefill" if made.first else "verify" if read else "decode"
-        trace.span(stage, "target", self._began, len(trace.rounds))
-        made.seconds = trace.now() - self._began
-        trace.rounds.append(made)
 
 
 @dataclass(repr=False)
@@ -116,7 +98,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """For notebooks: the timeline as a small drawing."""
-        from eventspec.trace.page import drawing
+        from eventspec.trace.timeline import drawing
 
         return drawing(self)
 
@@ -130,8 +112,6 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write a Chrome trace, which Perfetto opens too. Whole or not at all; BadInput where the place cannot be written."""
-        from eventspec.trace.chrome import chrome_trace
-
         write_text(Path(path), json.dumps(chrome_trace(self)))
 
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
@@ -163,9 +143,21 @@ class Trace:
         for note in notes[:8]:
             self.note(str.__str__(note)[:300])
 
-    def round(self, nodes: int, depth: int, origin: str) -> RoundRecord:
-        """Account for one round about a proposal of so many nodes and levels, which begins now."""
-        return RoundRecord(self, Round(nodes, depth, origin, first=not self.rounds))
+    def round(self, nodes: int, depth: int, origin: str) -> Round:
+        """A round about a proposal of so many nodes and levels, which begins now, and joins the trace when it is `decided`."""
+        return Round(nodes, depth, origin, first=not self.rounds, began=self.now())
+
+    def scored(self, made: Round) -> None:
+        """The target's forward of a round is done."""
+        made.model_seconds = self.now() - made.began
+
+    def decided(self, made: Round, read: int, accepted: int, tokens: Sequence[int], named: dict[str, int]) -> None:
+        """The target `read` so many nodes, the rule `accepted` so many of them; `tokens` of its verdict count."""
+        made.accepted, made.tokens, made.named = min(accepted, len(tokens)), tuple(tokens), named
+        stage: Stage = "prefill" if made.first else "verify" if read else "decode"
+        self.span(stage, "target", made.began, len(self.rounds))
+        made.seconds = self.now() - made.began
+        self.rounds.append(made)
 
     def drafting(self) -> Callable[[], None]:
         """The target waits for the draft of the next round: the latest round's time, until what this returns is called."""
@@ -209,3 +201,33 @@ class Trace:
         many times as fast a lossless method can be at most. None without a first token or an end."""
         end, first = self.marks.get("end"), self.marks.get("first_committed")
         return None if end is None or not first else end / first
+
+
+def chrome_trace(trace: Trace) -> dict[str, Any]:
+    """A trace in Chrome's Trace Event Format, which ui.perfetto.dev opens: microseconds since the request began, one thread a
+    lane. A span that is a round's forward carries the round as `args`; `sources`: how many of the accepted nodes each drafter
+    named."""
+    done = list(trace.spans)  # a lane that is late may still add some
+    lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": lane}} for lane, number in lanes.items()
+    ]
+    for s in done:
+        times = {"ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
+        event: dict[str, Any] = {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.stage, **times}
+        if s.round is not None and s.round < len(trace.rounds):
+            made = trace.rounds[s.round]
+            event["args"] = {
+                "round": s.round,
+                "tokens": list(made.tokens),
+                "text": made.text,
+                "origin": made.origin,
+                "drafted": made.proposed,
+                "drafted_levels": made.depth,
+                "accepted": made.accepted,
+                "sources": dict(made.named),
+            }
+        events.append(event)
+    events += [{"ph": "i", "s": "g", "pid": 1, "tid": 1, "name": name, "ts": 1e6 * at} for name, at in trace.marks.items()]
+    about = {"question": trace.question, "notes": list(trace.notes)}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}

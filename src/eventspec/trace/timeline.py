@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from eventspec.errors import BadInput
 from eventspec.files import write_whole
+from eventspec.trace.record import Lane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from eventspec.trace import Lane, Trace
+    from eventspec.trace import Trace
 
 STAGES = {
     "vision": ("#4c78a8", "vision: encode frames or events"),
@@ -37,6 +39,10 @@ LETTERS = 150
 """Of the answer that fit beside each other."""
 SHORTEST_GAP = 0.01
 """A share of the request: a lane that does nothing for less is not called idle."""
+PAGE_WIDTH, LEFT, LANE = 640, 56, 18
+"""Pixels: of the drawing in a page, of the lanes' names, and of a lane."""
+MOST_SPANS = 400
+"""A longer answer is drawn up to here, so that a notebook stays small."""
 
 
 def figure(strips: Sequence[tuple[str, Trace]], title: str | None = None) -> Figure:
@@ -79,8 +85,7 @@ def draw(strips: Sequence[tuple[str, Trace]], path: Path, title: str | None) -> 
 
 def lanes_of(trace: Trace) -> list[Lane]:
     """The lanes that worked, from above."""
-    lanes: tuple[Lane, ...] = ("target", "drafter")
-    return [lane for lane in lanes if any(span.lane == lane for span in trace.spans)]
+    return [lane for lane in get_args(Lane) if any(span.lane == lane for span in trace.spans)]
 
 
 def idle(trace: Trace, lane: Lane) -> list[tuple[float, float]]:
@@ -208,3 +213,28 @@ def _legend(made: Figure, strips: Iterable[tuple[str, Trace]]) -> None:
             words = f"ceiling, {ceiling:.2f}x: no lossless answer is done sooner"
         handles.append(Line2D([], [], color=CEILING, ls="-.", lw=1.0, label=words))
     made.legend(handles=handles, ncols=4, loc="outside lower center", frameon=False, fontsize=7.5)
+
+
+def drawing(trace: Trace) -> str:
+    """For a notebook, plain SVG in the page's own text colour: a bar for every span, on a lane for each model; times in
+    milliseconds in the tooltips."""
+    spans = trace.spans[:MOST_SPANS]
+    lanes = lanes_of(trace)
+    end = max([1e-9, *(span.end for span in spans)])
+    parts = []
+    for row, lane in enumerate(lanes):
+        y = row * (LANE + 4)
+        parts.append(f'<text x="0" y="{y + 13}" font-size="11" fill="currentColor">{lane}</text>')
+        for span in (span for span in spans if span.lane == lane):
+            x, wide = LEFT + (PAGE_WIDTH - LEFT) * span.start / end, (PAGE_WIDTH - LEFT) * (span.end - span.start) / end
+            tip = f"{span.stage}: {1e3 * span.start:.1f} to {1e3 * span.end:.1f} ms"
+            if span.round is not None and span.round < len(trace.rounds):
+                made = trace.rounds[span.round]
+                tip += f", {made.accepted} of {made.depth} levels accepted: {made.text}"
+            box = f'x="{x:.1f}" y="{y}" width="{max(0.5, wide):.1f}" height="{LANE}" fill="{STAGES[span.stage][0]}"'
+            parts.append(f"<rect {box}><title>{escape(tip)}</title></rect>")
+    height = len(lanes) * (LANE + 4) + 14
+    left = "" if len(spans) == len(trace.spans) else f"; the first {MOST_SPANS} of {len(trace.spans)} spans"
+    words = escape(f"0 to {1e3 * end:.1f} ms{left}; {', '.join(dict.fromkeys(span.stage for span in spans))}")
+    parts.append(f'<text x="{LEFT}" y="{height - 3}" font-size="11" fill="currentColor">{words}</text>')
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{PAGE_WIDTH}" height="{height}">{"".join(parts)}</svg>'
