@@ -21,7 +21,7 @@ from eventspec.nn.cpu import native as module
 from eventspec.nn.cpu.native import NativeHead, library
 from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
 from eventspec.nn.llama import rope_tables
-from eventspec.nn.weights import HeadWeights
+from eventspec.nn.weights import HeadWeights, TreeGrowth
 
 SIZES = {
     "even": LlamaConfig(100, 64, 96, 1, 4, 4, max_position_embeddings=128),
@@ -114,7 +114,8 @@ def grown(
     end: int = -1,
 ) -> tuple[list[int], list[int], Tensor]:
     feature = torch.randn(1, tables[0].shape[1], generator=torch.Generator().manual_seed(4))
-    tokens, parents, reach = made.grow(feature, growth, floor, mass, end, 36, tables, behind)
+    how = TreeGrowth(growth.width, growth.levels, floor, mass, end, 36, list(growth.shape))
+    tokens, parents, reach = made.grow(feature, how, tables, behind)
     return tokens.tolist(), parents.tolist(), reach
 
 

@@ -14,9 +14,8 @@ from eventspec.drafters.model_reading import DraftModel, ModelReading, Written
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt
 from eventspec.nn.cpu.native import NativeHead
-from eventspec.nn.draft import TreeConfig
 from eventspec.nn.layer import layer_weights
-from eventspec.nn.weights import HeadWeights
+from eventspec.nn.weights import HeadWeights, TreeGrowth
 from eventspec.tree import best_chain, best_nodes
 
 _WIDTH = 4
@@ -97,8 +96,8 @@ class NativeDraft(ModelReading, DraftSession):
 
     def _grown(self, hidden: Tensor, rows: int, width: int, levels: int, floor: float, mass: float) -> Grown:
         """A tree after so many rows, whose last one gave `hidden` [1, D]."""
-        began, growth = self.trace.now(), TreeConfig(width, levels)
-        found = self.native.grow(hidden, growth, floor, mass, self.model.eos_id, rows - 1, self._tables, self.cache)
+        began, growth = self.trace.now(), TreeGrowth(width, levels, floor, mass, self.model.eos_id, rows - 1, [])
+        found = self.native.grow(hidden, growth, self._tables, self.cache)
         self.trace.forward("drafter", self.trace.now() - began)
         return found
 

@@ -195,23 +195,12 @@ class DraftKernel:
         found: Tensor = _last_rows()(normed, x[-1:], place, 0, self.weights.layers[0], sizes, packed)
         return found
 
-    def grow(
-        self,
-        hidden: Tensor,
-        growth: TreeConfig,
-        floor: float,
-        mass: float,
-        end: int,
-        position: int,
-        tables: list[Tensor],
-        cache: KVCache,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def grow(self, hidden: Tensor, growth: TreeGrowth, tables: list[Tensor], cache: KVCache) -> tuple[Tensor, Tensor, Tensor]:
         """As the function `grow`, after the committed rows of `cache`; nothing is committed."""
         if self.native is not None:
-            return self.native.grow(hidden, growth, floor, mass, end, position, tables, cache)
-        how = TreeGrowth(growth.width, growth.levels, floor, mass, end, position, list(growth.shape))
+            return self.native.grow(hidden, growth, tables, cache)
         cached = Place(tables[1][:0], tables[2][:0], cache.keys, cache.values, cache.length, None, 0)
-        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, how, tables, cached, self.weights)
+        found: tuple[Tensor, Tensor, Tensor] = _grow()(hidden, growth, tables, cached, self.weights)
         return found
 
 

@@ -4,7 +4,6 @@ feature, and re-reads the true features of what was committed (EAGLE-1, 2 and 3 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -21,6 +20,7 @@ from eventspec.nn import KVCache
 from eventspec.nn.cache import LentCache, Loan
 from eventspec.nn.draft import DraftKernel, TreeConfig
 from eventspec.nn.llama import LanguageEnds, rope_tables
+from eventspec.nn.weights import TreeGrowth
 from eventspec.tree import best_chain, best_nodes
 
 
@@ -128,10 +128,10 @@ class FeatureDraft(DraftSession):
         root, cache = self.root, self.cache
         assert root is not None and cache is not None
         # A node of level l stands l after the root; the last level is named but not read.
-        levels = min(drafter.tree.levels, budget.max_depth, drafter.context - self.position + 1)
-        tree = replace(drafter.tree, levels=max(1, levels))
-        where = (drafter.eos_id, self.position - 1, [drafter.embed.weight, *drafter.tables], cache)
-        grown = self.kernel.grow(root, tree, budget.min_path_prob, budget.min_frontier_prob, *where)
+        tree, levels = drafter.tree, min(drafter.tree.levels, budget.max_depth, drafter.context - self.position + 1)
+        least = budget.min_path_prob, budget.min_frontier_prob
+        growth = TreeGrowth(tree.width, max(1, levels), *least, drafter.eos_id, self.position - 1, list(tree.shape))
+        grown = self.kernel.grow(root, growth, [drafter.embed.weight, *drafter.tables], cache)
         tokens, parents, logs = (part.cpu().numpy() for part in grown)
         self.trace.forward("drafter", self.trace.now() - began)
         proposal = best_nodes(tokens, parents, logs, budget, drafter.name)

@@ -27,8 +27,7 @@ from eventspec.files import write_whole
 from eventspec.machine import cache_folder, instructions
 from eventspec.nn.cache import KVCache
 from eventspec.nn.cpu.products import probe_once
-from eventspec.nn.tree_config import TreeConfig
-from eventspec.nn.weights import HeadWeights
+from eventspec.nn.weights import HeadWeights, TreeGrowth
 
 _NAMES = ("draft_tree.c", "layers.h", "vectors.h")
 SOURCES = tuple(Path(__file__).with_name(name) for name in _NAMES)
@@ -186,17 +185,7 @@ class NativeHead:
         twin.reduction, twin.bias = _matrix(reduction, kept), _address(bias, kept)
         return NativeHead(twin, tuple(kept), self.named)
 
-    def grow(
-        self,
-        hidden: Tensor,
-        growth: TreeConfig,
-        floor: float,
-        mass: float,
-        end: int,
-        position: int,
-        tables: list[Tensor],
-        cache: KVCache,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def grow(self, hidden: Tensor, growth: TreeGrowth, tables: list[Tensor], cache: KVCache) -> tuple[Tensor, Tensor, Tensor]:
         """As `DraftKernel.grow`."""
         functions, kept = library(), list[Any]()
         assert functions is not None, "or there was no such head"
@@ -212,8 +201,8 @@ class NativeHead:
             parts = [torch.cat((torch.tensor([len(part)]), part)) for part in growth.shape[: 2 * levels]]
             shape = _address(torch.cat(parts), kept)
         made = np.empty((2, max(1, room)), np.int64), np.empty(max(1, room), np.float32)
-        numbers = (width, levels, rows, all_rows, end, position)
-        asked = _Growth(*numbers, shape, *given, committed, floor, mass)
+        numbers = (width, levels, rows, all_rows, growth.end, growth.position)
+        asked = _Growth(*numbers, shape, *given, committed, growth.floor, growth.mass)
         places = (made[0][0].ctypes.data, made[0][1].ctypes.data, made[1].ctypes.data)
         count = functions.grow(ctypes.byref(self.weights), ctypes.byref(asked), root, *places)
         if count < 0:
