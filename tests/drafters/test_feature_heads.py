@@ -275,7 +275,7 @@ def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int])
     ids, learned = torch.full((1, length), -1), labels > 0
     batch = TargetBatch(text, ids, following, taps, logits, places, mask, offsets, labels, begin, prefix, learned)
     found = []
-    for level, out in enumerate(family_of(head).training.rollout(head, language, batch, len(chain)).outs):
+    for level, out in enumerate(family_of(head).rollout(head, language, batch, len(chain)).outs):
         row = len(rows) - prefix + len(first) - 2 + level
         own = head.scores(out[0, row], language).log_softmax(-1)
         whole_row = torch.full((40,), -math.inf, dtype=torch.float64)

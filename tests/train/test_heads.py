@@ -204,7 +204,7 @@ def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
 
 def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """tau counts drafts in a row from every token of an answer; here the head is asked for what it is told."""
-    from eventspec.drafters.heads import training as module
+    from eventspec.drafters.heads import unrolled as module
 
     found = seen()
     language = VideoLlava(SIZES["nano"].target).language

@@ -52,7 +52,7 @@ def _part(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
     elif _is_head(folder, data):
         made, checkpoint, target = inspect_head(folder)
         width = made.head.config.language.hidden_size
-        about = {**family_of(made.head).files.about(made.head), "target": target, "hidden_size": width}
+        about = {**family_of(made.head).about(made.head), "target": target, "hidden_size": width}
     else:
         return None
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}

@@ -116,10 +116,10 @@ def export_head(
     loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
     folder, language = head_folder(loaded.parts, head), loaded.parts.ends
     trained = load_head(folder, language)
-    files = family_of(trained.head).files
-    if not files.published:  # in either layout it would be taken for EAGLE's, and draft nonsense
+    family = family_of(trained.head)
+    if not family.published:  # in either layout it would be taken for EAGLE's, and draft nonsense
         whose = "no SafeAILab code" if layout == "safeailab" else "no code of speculators"
-        kind = files.about(trained.head)["head"]
+        kind = family.about(trained.head)["head"]
         raise BadInput(f"{whose} loads a head of {kind}: it is for eventspec alone, copy its folder")
     dtype = exact_dtype(trained)
     if layout == "safeailab":

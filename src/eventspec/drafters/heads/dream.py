@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from eventspec.core import BadInput
 from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
+from eventspec.drafters.heads.family import Family, Recipe
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.folder import Files
 from eventspec.drafters.heads.head import Head, HeadConfig
-from eventspec.drafters.heads.training import Recipe, Training
 from eventspec.drafters.heads.unrolled import UnrolledAttention, shifted
 from eventspec.drafters.heads.views import PromptView
 from eventspec.nn import Llama, LlamaConfig
@@ -97,13 +96,13 @@ class DreamHead(Head):
 
 
 def layers_read(head: DreamHead, layers: int) -> set[int]:
-    """As `Training.layers_read`: those one of which its first block learns, and those below."""
+    """As `Family.layers_read`: those one of which its first block learns, and those below."""
     middle = middle_layers(layers)
     return {*middle, *(number - 1 for number in middle)}
 
 
 def rollout(head: DreamHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-    """As `Training.rollout`. The first block learns from a layer in the target's middle: BadInput for a target whose attention
+    """As `Family.rollout`. The first block learns from a layer in the target's middle: BadInput for a target whose attention
     cannot be had."""
     if not isinstance(target, Llama):
         raise BadInput("a DREAM head learns from attention inside the target: it is for targets of our own")
@@ -174,5 +173,13 @@ RECIPE = Recipe(
     extra={"middle": 1.0},
     own_targets_only=True,
 )
-TRAINING = Training[DreamHead]({"dream": RECIPE}, rollout, layers_read)
-FILES = Files[DreamHead]("DREAM", lambda folder: partial(DreamHead, HeadConfig(folder.layer_sizes())), kind="dream")
+FAMILY = Family[DreamHead](
+    name="dream",
+    title="DREAM",
+    head=DreamHead,
+    recipes={"dream": RECIPE},
+    rollout=rollout,
+    read=lambda folder: partial(DreamHead, HeadConfig(folder.layer_sizes())),
+    layers_read=layers_read,
+    kind="dream",
+)

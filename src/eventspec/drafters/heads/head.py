@@ -1,5 +1,5 @@
-"""What a head is for drafting: a small module that proposes tokens from what the target computed. How one is trained is
-`training`, how its folder is read and written `folder`."""
+"""What a head is for drafting: a small module that proposes tokens from what the target computed. How one is trained, and its
+folder read and written, is its `family`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Head(nn.Module):
     """A head of any family, as drafting sees it."""
 
     family: str
-    """The name of its row in `families.FAMILIES`."""
+    """The name of its family."""
     tree_policies: ClassVar[tuple[str, ...]] = TREE_POLICIES
     """How its draft trees may grow, the usual way first."""
     config: HeadConfig

@@ -26,9 +26,8 @@ from eventspec.core import (
     Verdict,
 )
 from eventspec.drafters.heads.batch import Rollout, TargetBatch
-from eventspec.drafters.heads.folder import Files
+from eventspec.drafters.heads.family import Family, Recipe, TargetSizes
 from eventspec.drafters.heads.head import Drafting, Head, HeadConfig
-from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
 from eventspec.drafters.language_model import LanguageDraft
 from eventspec.drafters.model_reading import DraftModel
 from eventspec.models.prefix import Prefix
@@ -95,7 +94,7 @@ class SmallVlm(Head):
 
 
 def rollout(head: SmallVlm, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-    """As `Training.rollout`; its own text is the target's as long as it is right, so every step ahead gives the same."""
+    """As `Family.rollout`; its own text is the target's as long as it is right, so every step ahead gives the same."""
     rows = head.rows(batch.ids, batch.rows.to(head.up.weight.dtype))
     hidden = head.language(rows, batch.positions, batch.prefix, batch.mask)
     return Rollout(repeat(head.language.normed(hidden[:, batch.prefix :].roll(-1, 1)), count), batch.loss_mask)
@@ -106,10 +105,13 @@ def _filled(head: SmallVlm) -> None:
         head.language.head.weight = head.language.embed.weight
 
 
-TRAINING = Training[SmallVlm]({"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)}, rollout)
-FILES = Files[SmallVlm](
-    "MASSV",
-    lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
+FAMILY = Family[SmallVlm](
+    name="massv",
+    title="MASSV",
+    head=SmallVlm,
+    recipes={"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)},
+    rollout=rollout,
+    read=lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
     kind="massv",
     target_width=lambda folder: folder.width("up.weight"),
     filled=_filled,

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
+from eventspec.drafters.heads.family import Recipe
 from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.training import Recipe, Training, unrolled
 from eventspec.drafters.heads.views import HeadInputs, PromptView
-from eventspec.models import weights
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.first_values import first_values
 from eventspec.nn.linear import Linear
@@ -102,12 +101,17 @@ def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
     return partial(vispec_head, eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1)
 
 
-def _sources(head: EagleHead, layer: str) -> weights.Sources:
-    names = {**eagle.FILES.sources(head, layer), **weights.linear_sources("view.global_proj", "img_fc")}
-    own = {"queries": "q", "keys.weight": "k_proj.weight", "values.weight": "v_proj.weight", "out.weight": "o_proj.weight"}
-    return {**names, **{f"view.{ours}": [(f"imadpt.{theirs}", 0)] for ours, theirs in own.items()}}
-
-
-RECIPE = Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")
-TRAINING = Training[EagleHead]({"vispec": RECIPE}, unrolled, begin=lambda head: cast(AdaptedView, head.view).begin())
-FILES = replace(eagle.FILES, title="ViSpec", kind="vispec", read=_read, sources=_sources)
+FAMILY = replace(
+    eagle.FAMILY,
+    name="vispec",
+    title="ViSpec",
+    recipes={"vispec": Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")},
+    read=_read,
+    begin=lambda head: cast(AdaptedView, head.view).begin(),
+    kind="vispec",
+    names={
+        "view.global_proj.": "img_fc.",
+        "view.queries": "imadpt.q",
+        **{f"view.{ours}.": f"imadpt.{theirs}_proj." for ours, theirs in (("keys", "k"), ("values", "v"), ("out", "o"))},
+    },
+)
