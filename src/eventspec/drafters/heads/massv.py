@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from eventspec.compress.attended import RANKED_BEHIND, attention_of_last, two_stages
+from eventspec.compress.reductions import RANKED_BEHIND, attention_of_last, two_stages
 from eventspec.core import (
     BadInput,
     Budget,
