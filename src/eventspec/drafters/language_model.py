@@ -5,7 +5,7 @@ It grows one draft tree, best leaf first. Where a cheap `lookahead` is sure how 
 forward: if the model agrees, the next levels are known already. Guesses change how fast the tree grows, never what is in it.
 What it grew survives a verdict that followed the tree, so the next proposal goes on from there, and drafting never has to stop
 while the target verifies. Where a method wants it (`Drafts.writing`), it writes the answer to its end while the target reads
-its prompt: what the target does not follow is of use all the same (`drafters.reused`).
+its prompt: what the target does not follow is of use all the same (`drafters.texts`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.core import Budget, Drafter, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
 from eventspec.drafters.model_reading import DraftModel, Lookahead, ModelReading, Scored, Written
 from eventspec.drafters.native_draft import NativeDraft, native_model
 from eventspec.models.prefix import Prefix
@@ -41,11 +41,9 @@ Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
 
 
-class LanguageDrafter:
+class LanguageDrafter(Drafter):
     """`encoder` makes the drafter's own prompt, which its language model reads; the others as in `DraftModel`."""
 
-    taps: tuple[int, ...] = ()
-    needs_target = False
     concurrent = True
 
     def __init__(
@@ -97,7 +95,7 @@ class LanguageDraft(ModelReading, DraftSession):
         self.eos_id, self.tree = model.eos_id, DraftTree()
         self.visible = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
         self.row_of: dict[int, int] = {}  # expanded node -> its row after the base
-        self.root: Children | None = self._children(self.hidden, prompt.rows[-1:])[0]
+        self.tree.grow(-1, self._children(self.hidden, prompt.rows[-1:])[0], 0.0, self.eos_id)
 
     def propose(self, budget: Budget) -> Proposal:
         """Grow the tree until the budget is used up, then the best of it."""
@@ -173,25 +171,21 @@ class LanguageDraft(ModelReading, DraftSession):
 
     def _read(self) -> None:
         """Feed the committed tokens that the tree did not foresee; the tree starts again from them."""
-        ahead: list[int] = []
-        after: list[Children] = []
-        if self.unread:
-            self.check_unread()
-            self.cache.length = self.base
-            ahead = self._looked_ahead([], self.base + len(self.unread))
-            rows, last = self.embedded(self.unread + ahead), len(self.unread) - 1
-            self.root, *after = self._children(self.forward(rows, wanted=1 + len(ahead)), rows[last:])
-            self.cache.keep(len(self.unread), [])
-            self.base += len(self.unread)
-            self.unread = []
-            self.tree, self.row_of = DraftTree(), {}
-        if self.root is not None:
-            self.tree.grow(-1, self.root, 0.0, self.eos_id)
-            self.root = None
-            # The guess was read right after what was committed: its rows lie where the tree's first rows belong.
-            for row in range(len(ahead)):
-                self.visible[row] = np.arange(_TREE_ROWS) <= row
-            self._agree(-1, ahead, after, 0)
+        if not self.unread:
+            return
+        self.check_unread()
+        self.cache.length = self.base
+        ahead = self._looked_ahead([], self.base + len(self.unread))
+        rows, last = self.embedded(self.unread + ahead), len(self.unread) - 1
+        root, *after = self._children(self.forward(rows, wanted=1 + len(ahead)), rows[last:])
+        self.cache.keep(len(self.unread), [])
+        self.base += len(self.unread)
+        self.unread, self.tree, self.row_of = [], DraftTree(), {}
+        self.tree.grow(-1, root, 0.0, self.eos_id)
+        # The guess was read right after what was committed: its rows lie where the tree's first rows belong.
+        for row in range(len(ahead)):
+            self.visible[row] = np.arange(_TREE_ROWS) <= row
+        self._agree(-1, ahead, after, 0)
 
     def _looked_ahead(self, path: list[int], position: int) -> list[int]:
         """What is likely to follow the answer and `path`, for rows from `position` on."""

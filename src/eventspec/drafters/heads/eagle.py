@@ -52,7 +52,6 @@ class EagleHead(Head):
             none = torch.empty(0, device="cpu")  # a tensor that no folder holds, so that it is never left without memory
             self.layer.input_norm = nn.Parameter(none, requires_grad=False)
         self.view = view or PromptView()
-        self.sees_visual = self.view.sees_visual
 
     def features(self, tapped: Tensor) -> Tensor:
         """They are what is tapped."""

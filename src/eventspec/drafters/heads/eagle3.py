@@ -117,7 +117,7 @@ def _speculators(head: Eagle3Head, verifier: speculators.Verifier, dtype: str) -
 
 def _read(folder: HeadFolder) -> Callable[[], Eagle3Head]:
     sizes, data = folder.layer_sizes(), folder.data
-    rows = folder.rows("lm_head.weight", 2, (1, folder.target.vocab_size))
+    rows = folder.shape("lm_head.weight", 2, (1, folder.target.vocab_size))[0]
     folder.agrees("draft_vocab_size", rows, "the rows of lm_head.weight")
     for name in speculators.SWITCHES:
         folder.agrees(name, False, "our EAGLE-3 head has no such norm")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,22 +65,16 @@ class HeadFolder:
         found = self.data.get(name)
         configuration.require(self.data, name, found is None or (type(found) is type(only) and found == only), f"{only}: {why}")
 
-    def rows(self, name: str, axes: int, bounds: tuple[int, int]) -> int:
-        """The first length of a tensor; BadCheckpoint where it is missing, has another number of axes or is out of bounds."""
-        least, most = bounds
-        wanted = f"{axes} axes, {least} to {most} on the first"
-        return self._shape(name, lambda shape: len(shape) == axes and least <= shape[0] <= most, wanted)[0]
-
-    def width(self, name: str) -> int:
-        """What a matrix reads; BadCheckpoint where it is missing or none."""
-        return self._shape(name, lambda shape: len(shape) == 2, "2 axes")[1]
-
-    def _shape(self, name: str, fits: Callable[[list[int]], bool], wanted: str) -> list[int]:
+    def shape(self, name: str, axes: int, first: tuple[int, int] | None = None) -> list[int]:
+        """Of a tensor; BadCheckpoint where it is missing, or has another number of axes or on the first one a length that is
+        out of bounds."""
         if name not in self.checkpoint.at:
             problem = f"tensor {name} is missing: this is no head of that kind, or an incomplete one"
             raise BadCheckpoint(f"{self.checkpoint.where}: {problem}")
-        if not fits(shape := self.checkpoint.shape(name)):
-            raise BadCheckpoint(f"{self.checkpoint.where}: tensor {name} is {shape}, wanted {wanted}")
+        shape = self.checkpoint.shape(name)
+        if len(shape) != axes or (first is not None and not first[0] <= shape[0] <= first[1]):
+            bounds = "" if first is None else f", {first[0]} to {first[1]} on the first"
+            raise BadCheckpoint(f"{self.checkpoint.where}: tensor {name} is {shape}, wanted {axes} axes{bounds}")
         return shape
 
 

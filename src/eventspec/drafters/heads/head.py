@@ -44,8 +44,6 @@ class Head(nn.Module):
     config: HeadConfig
     taps: tuple[int, ...] = (-1,)
     """Which of the target's layers it reads, as `core.Drafter.taps`."""
-    sees_visual: bool = True
-    """Whether its view of a prompt looks at features of visual rows."""
     vocab_ids: Tensor | None
     """Target ids int64 [draft vocabulary] of the rows of `scores`; None: they are the target's."""
 

@@ -15,6 +15,7 @@ from eventspec.compress.reductions import RANKED_BEHIND, attention_of_last, two_
 from eventspec.core import (
     BadInput,
     Budget,
+    Drafter,
     DraftSession,
     Media,
     Proposal,
@@ -113,7 +114,7 @@ FAMILY = Family[SmallVlm](
     rollout=rollout,
     read=lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
     kind="massv",
-    target_width=lambda folder: folder.width("up.weight"),
+    target_width=lambda folder: folder.shape("up.weight", 2)[1],
     filled=_filled,
 )
 
@@ -128,12 +129,11 @@ class Pruned:
     layer: int = RANKED_BEHIND
 
 
-class SmallVlmDrafter:
+class SmallVlmDrafter(Drafter):
     """The small model as a drafter: `text_ids` gives the text of a question's prompt before and after the visual rows, `eos_id`
     is the end token; `read`: the part of a prompt that questions about a recording share."""
 
     needs_target = True
-    concurrent = False
 
     def __init__(self, name: str, head: SmallVlm, text_ids: TextIds, eos_id: int, pruned: Pruned | None = None) -> None:
         self.name, self.head, self.text_ids, self.pruned = name, head, text_ids, pruned

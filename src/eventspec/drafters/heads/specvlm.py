@@ -106,7 +106,7 @@ FAMILY = replace(
     own_fields=("compressor",),
     names={"view.compressor.branches.": "compressor.ways.", "view.compressor.": "compressor."},
     fields=lambda head: (eagle.FAMILY.fields(head)[0], {"compressor": compressor_of(head).as_json()}),
-    details=lambda head: {"mode": compressor_of(head).mode} if head.sees_visual else {"head": "HiViS"},
+    details=lambda head: {"mode": compressor_of(head).mode} if head.view.sees_visual else {"head": "HiViS"},
 )
 
 

@@ -98,7 +98,7 @@ def vispec_head(config: EagleConfig, queries: int) -> EagleHead:
 
 
 def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
-    return partial(vispec_head, eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1)
+    return partial(vispec_head, eagle_config(folder), folder.shape("imadpt.q", 3, (2, MOST_VECTORS))[0] - 1)
 
 
 FAMILY = replace(
