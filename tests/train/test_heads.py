@@ -15,9 +15,9 @@ import torch
 from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic, Option
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
 from eventspec.drafters.heads import RECIPES, TargetSizes
-from eventspec.drafters.heads.batch import TargetBatch, View
 from eventspec.drafters.heads.specvlm import compressor_of, every_branch, specvlm_head
 from eventspec.drafters.heads.unrolled import steps
+from eventspec.drafters.heads.views import TargetBatch, View
 from eventspec.models.embedded import SIZES
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import VideoLlava

@@ -10,7 +10,6 @@ its prompt: what the target does not follow is of use all the same (`drafters.te
 
 from __future__ import annotations
 
-from copy import copy
 from itertools import pairwise
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -23,7 +22,6 @@ from eventspec.drafters.model_reading import DraftModel, Lookahead, ModelReading
 from eventspec.drafters.native_draft import NativeDraft, native_model
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, PromptEncoder
-from eventspec.nn.cpu.native import NativeHead
 from eventspec.tree import DraftTree
 
 _WIDTH = 4
@@ -42,7 +40,8 @@ Children = list[tuple[int, float]]
 
 
 class LanguageDrafter(Drafter):
-    """`encoder` makes the drafter's own prompt, which its language model reads; the others as in `DraftModel`."""
+    """`encoder` makes the drafter's own prompt, which its language model reads; `natively`: trees grow in machine code where
+    that can be; the others as in `DraftModel`."""
 
     concurrent = True
 
@@ -54,19 +53,13 @@ class LanguageDrafter(Drafter):
         limit: int | None = None,
         lookahead: Lookahead | None = None,
         scored: Scored | None = None,
+        natively: bool = False,
     ) -> None:
         self.name, self.encoder = name, encoder
         self.model = DraftModel(name, encoder.language, eos_id, limit, lookahead, scored)
         self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
         self._drafts: WeakValueDictionary[int, ModelReading] = WeakValueDictionary()
-        self.native: NativeHead | None = None
-
-    def natively(self) -> LanguageDrafter:
-        """The same, growing its trees in machine code where that can be."""
-        twin = copy(self)
-        twin._seen, twin._drafts = WeakKeyDictionary(), WeakValueDictionary()
-        twin.native = None if self.model.scored is not None else native_model(self.model)
-        return twin
+        self.native = native_model(self.model) if natively and scored is None else None
 
     def written(self, request: Request) -> Written:
         """What it wrote by now of the answer to a request that is being answered; from any thread."""

@@ -22,7 +22,7 @@ from eventspec.tree import best_chain
 LONGEST = 6
 """Tokens before a place that are compared, at most; more are no better evidence."""
 SHORTEST = 2
-"""A single token that agrees with a reference is chance."""
+"""A single token that agrees is chance."""
 NEAR = 48
 """Tokens to either side in which a reference is searched."""
 
@@ -106,14 +106,11 @@ class ReferenceDraft(DraftSession):
         text, expected, answer = self.text, self.at, self.answer
         if expected < len(text) and text[expected] == answer[-1]:
             return expected + 1
-        best = (SHORTEST - 1, 0, expected + 1)
-        for end in range(max(1, expected - NEAR), min(len(text), expected + NEAR) + 1):
-            size = 0
-            while size < min(LONGEST, end, len(answer)) and text[end - 1 - size] == answer[-1 - size]:
-                size += 1
-            if size >= SHORTEST:
-                best = max(best, (size, -abs(end - expected), end))
-        return min(best[2], len(text))
+        near = range(max(1, expected - NEAR), min(len(text), expected + NEAR) + 1)
+        size, found = _longest(text, answer, len(answer), near)
+        if size < SHORTEST:
+            return min(expected + 1, len(text))
+        return max(found, key=lambda at: (-abs(at - expected), at))
 
 
 class ReusedDrafter(Drafter):
@@ -144,21 +141,22 @@ def place(text: Sequence[int], answer: Sequence[int]) -> tuple[int, float]:
     answer's last tokens, or, where the last one is another, after the token in its place. Of several matches the one nearest
     to where the answer would be if it had as many tokens."""
     length = len(answer)
-    size, found = _longest(text, answer, length)
-    if size > 1:
+    size, found = _longest(text, answer, length, range(1, len(text) + 1))
+    if size >= SHORTEST:
         return min(found, key=lambda at: abs(at - length)), 1 - 0.5 / size
-    size, found = _longest(text[:-1], answer, length - 1)  # whose last token stands for the answer's last one at the latest
+    size, found = _longest(text, answer, length - 1, range(1, len(text)))  # the text's last token stands for the answer's
     if size > 0:
         return min((at + 1 for at in found), key=lambda at: abs(at - length)), 0.75 - 0.25 / size
     return len(text), 0.0
 
 
-def _longest(text: Sequence[int], answer: Sequence[int], end: int) -> tuple[int, list[int]]:
-    """The longest match of the answer's tokens before `end`, `LONGEST` at most: its length, and the places after it."""
+def _longest(text: Sequence[int], answer: Sequence[int], end: int, within: range) -> tuple[int, list[int]]:
+    """The longest match of the answer's tokens before `end`, `LONGEST` at most: its length, and the places after it, of those
+    `within` the text."""
     longest, places = 0, list[int]()
     last = answer[end - 1] if end > 0 else None
-    for at, token in enumerate(text, 1):
-        if token != last:
+    for at in within:
+        if text[at - 1] != last:
             continue
         size, most = 1, min(LONGEST, at, end)
         while size < most and text[at - 1 - size] == answer[end - 1 - size]:

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.drafters.heads import Head, Recipe, family_of
-from eventspec.drafters.heads.batch import TargetBatch
 from eventspec.drafters.heads.trees import LEVELS, Rates
 from eventspec.drafters.heads.unrolled import shifted
+from eventspec.drafters.heads.views import TargetBatch
 from eventspec.nn.llama import LanguageEnds
 from eventspec.train.data import Index
 from eventspec.train.loop import total

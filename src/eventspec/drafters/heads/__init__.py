@@ -4,7 +4,7 @@ from eventspec.drafters.heads.checkpoint import load_head as load_head
 from eventspec.drafters.heads.families import FAMILIES as FAMILIES
 from eventspec.drafters.heads.families import RECIPES as RECIPES
 from eventspec.drafters.heads.families import family_of as family_of
-from eventspec.drafters.heads.family import Recipe as Recipe
-from eventspec.drafters.heads.family import TargetSizes as TargetSizes
 from eventspec.drafters.heads.head import Drafting as Drafting
 from eventspec.drafters.heads.head import Head as Head
+from eventspec.drafters.heads.head import Recipe as Recipe
+from eventspec.drafters.heads.head import TargetSizes as TargetSizes

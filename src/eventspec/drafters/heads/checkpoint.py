@@ -19,9 +19,8 @@ from torch import Tensor
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads.eagle3 import FAMILY as EAGLE3
 from eventspec.drafters.heads.families import FAMILIES, family_of
-from eventspec.drafters.heads.family import Family
 from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.head import Family, Head
 from eventspec.drafters.heads.speculators import Verifier
 from eventspec.drafters.heads.trees import Rates, read_rates
 from eventspec.files import write_text

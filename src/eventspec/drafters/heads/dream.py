@@ -15,12 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.core import BadInput
-from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
-from eventspec.drafters.heads.family import Family, Recipe
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.head import Head, HeadConfig
+from eventspec.drafters.heads.head import Family, Head, HeadConfig, Recipe
 from eventspec.drafters.heads.unrolled import UnrolledAttention, shifted
-from eventspec.drafters.heads.views import PromptView
+from eventspec.drafters.heads.views import PromptView, Rollout, TargetBatch, View, hidden_where
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.decode import apply_rope
 from eventspec.nn.draft import CrossedKernel

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads import speculators
-from eventspec.drafters.heads.family import Family, Recipe, TargetSizes
 from eventspec.drafters.heads.feature import feature_drafter
 from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Head, HeadConfig
+from eventspec.drafters.heads.head import Family, Head, HeadConfig, Recipe, TargetSizes
 from eventspec.drafters.heads.unrolled import rollout
 from eventspec.drafters.heads.views import PromptView
 from eventspec.models import configuration as fields

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eventspec.drafters.heads import dream, eagle, eagle3, massv, specvlm, vispec
-from eventspec.drafters.heads.family import Family, Recipe
-from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.head import Family, Head, Recipe
 
 FAMILIES: tuple[Family[Any], ...] = (
     eagle.FAMILY,

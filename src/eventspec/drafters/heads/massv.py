@@ -26,9 +26,8 @@ from eventspec.core import (
     Trace,
     Verdict,
 )
-from eventspec.drafters.heads.batch import Rollout, TargetBatch
-from eventspec.drafters.heads.family import Family, Recipe, TargetSizes
-from eventspec.drafters.heads.head import Drafting, Head, HeadConfig
+from eventspec.drafters.heads.head import Drafting, Family, Head, HeadConfig, Recipe, TargetSizes
+from eventspec.drafters.heads.views import Rollout, TargetBatch
 from eventspec.drafters.language_model import LanguageDraft
 from eventspec.drafters.model_reading import DraftModel
 from eventspec.models.prefix import Prefix

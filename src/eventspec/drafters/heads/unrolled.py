@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eventspec.drafters.heads.batch import Rollout, TargetBatch, View
 from eventspec.drafters.heads.feature import FeatureHead
+from eventspec.drafters.heads.views import Rollout, TargetBatch, View
 from eventspec.nn.llama import LanguageEnds, Layer, packed_attention
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
-from eventspec.drafters.heads.family import Recipe
 from eventspec.drafters.heads.folder import HeadFolder
+from eventspec.drafters.heads.head import Recipe
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.first_values import first_values
