@@ -30,7 +30,13 @@ class HeadFolder:
     def open(cls, path: Path, target: LlamaConfig | None = None) -> HeadFolder:
         """BadCheckpoint in one line for what is no head. Without a target it is taken to have the head's width and
         vocabulary."""
-        data = _config(path)
+        data = configuration.read_json(path / "config.json")
+        with configuration.of_folder(path):
+            data = speculators.flattened(data) if speculators.KIND in data else data
+            own = configuration.part(data, "eventspec", {})
+            configuration.require(own, "target", isinstance(own.get("target"), str | None), "a target's fingerprint")
+        if "hidden_size" not in data:
+            raise BadCheckpoint(f"{path / 'config.json'} has no hidden_size: it is not the config of a head")
         # EAGLE-3's layer is called `midlayer` by SafeAILab and `layers.0` by others.
         checkpoint = Checkpoint(path, lambda name: re.sub(r"^midlayer\.", LAYER, name.removeprefix("model.")))
         if target is None:
@@ -76,14 +82,3 @@ class HeadFolder:
             bounds = "" if first is None else f", {first[0]} to {first[1]} on the first"
             raise BadCheckpoint(f"{self.checkpoint.where}: tensor {name} is {shape}, wanted {axes} axes{bounds}")
         return shape
-
-
-def _config(path: Path) -> Fields:
-    data = configuration.read_json(path / "config.json")
-    with configuration.of_folder(path):
-        data = speculators.flattened(data) if speculators.KIND in data else data
-        own = configuration.part(data, "eventspec", {})
-        configuration.require(own, "target", isinstance(own.get("target"), str | None), "a target's fingerprint")
-    if "hidden_size" not in data:
-        raise BadCheckpoint(f"{path / 'config.json'} has no hidden_size: it is not the config of a head")
-    return data

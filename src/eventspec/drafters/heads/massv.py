@@ -165,10 +165,7 @@ class SmallVlmDraft(DraftSession):
         self.pending_verdicts: list[tuple[Verdict, Scores]] = []
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        if self.inner is None:
-            self.pending_verdicts.append((verdict, scores))
-        else:
-            self.inner.observe(verdict, scores)
+        self.pending_verdicts.append((verdict, scores))
 
     def propose(self, budget: Budget) -> Proposal:
         if self.inner is None:
@@ -176,7 +173,8 @@ class SmallVlmDraft(DraftSession):
             prompt = self.drafter.prompt(self.request.question, self.target.prompt())
             prefix = self.drafter.read.setdefault(self.request.media, Prefix(self.drafter.model.language))
             self.inner = LanguageDraft(self.drafter.model, prompt, prefix, self.request, self.trace)
-            for pending in self.pending_verdicts:
-                self.inner.observe(*pending)
             self.trace.span("drafter prefill", "target", began)
+        for pending in self.pending_verdicts:
+            self.inner.observe(*pending)
+        self.pending_verdicts.clear()
         return self.inner.propose(budget)

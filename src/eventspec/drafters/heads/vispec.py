@@ -3,7 +3,6 @@ after them. The rest is EAGLE's head."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
-from eventspec.drafters.heads.folder import HeadFolder
 from eventspec.drafters.heads.head import Recipe
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.nn.draft import DraftKernel
@@ -97,16 +95,12 @@ def vispec_head(config: EagleConfig, queries: int) -> EagleHead:
     return EagleHead(config, AdaptedView(sizes.hidden_size, sizes.num_attention_heads, queries), "vispec")
 
 
-def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
-    return partial(vispec_head, eagle_config(folder), folder.shape("imadpt.q", 3, (2, MOST_VECTORS))[0] - 1)
-
-
 FAMILY = replace(
     eagle.FAMILY,
     name="vispec",
     title="ViSpec",
     recipes={"vispec": Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")},
-    read=_read,
+    read=lambda folder: partial(vispec_head, eagle_config(folder), folder.shape("imadpt.q", 3, (2, MOST_VECTORS))[0] - 1),
     begin=lambda head: cast(AdaptedView, head.view).begin(),
     kind="vispec",
     names={
