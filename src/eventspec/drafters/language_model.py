@@ -166,14 +166,10 @@ class LanguageDraft(ModelReading, DraftSession):
         """Feed the committed tokens that the tree did not foresee; the tree starts again from them."""
         if not self.unread:
             return
-        self.check_unread()
-        self.cache.length = self.base
         ahead = self._looked_ahead([], self.base + len(self.unread))
-        rows, last = self.embedded(self.unread + ahead), len(self.unread) - 1
-        root, *after = self._children(self.forward(rows, wanted=1 + len(ahead)), rows[last:])
-        self.cache.keep(len(self.unread), [])
-        self.base += len(self.unread)
-        self.unread, self.tree, self.row_of = [], DraftTree(), {}
+        rows, hidden = self.read_unread(ahead)
+        root, *after = self._children(hidden, rows)
+        self.tree, self.row_of = DraftTree(), {}
         self.tree.grow(-1, root, 0.0, self.eos_id)
         # The guess was read right after what was committed: its rows lie where the tree's first rows belong.
         for row in range(len(ahead)):
