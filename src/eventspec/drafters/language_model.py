@@ -108,7 +108,7 @@ class LanguageDraft(ModelReading, DraftSession):
         return self.tree.proposal(budget, floor, self.model.name)
 
     def write_on(self, budget: Budget) -> None:
-        if self.answer:
+        if self.answer or not self.written:
             return
         path = self.tree.best_path()
         most = min(budget.max_depth, self.context - self.base)
