@@ -263,7 +263,7 @@ class DraftSession(Protocol):
 
     def write_on(self, budget: Budget) -> None:
         """For a drafter in `Drafts.writing`: on a lane with time to spare, go on along the likeliest path of the head start to
-        the answer's end, or until the budget's `until` says so, for drafters that look the text up (`drafters.reused`).
+        the answer's end, or until the budget's `until` says so, for drafters that look the text up (`drafters.texts`).
         Nothing is proposed."""
         return
 
@@ -276,11 +276,11 @@ class Drafter(Protocol):
     one process cannot be contained: it can do anything by other means.)"""
 
     name: str
-    needs_target: bool
+    needs_target: bool = False
     """Reads the target's prompt or features, so it cannot start before they exist. Without, it may start at once."""
-    taps: tuple[int, ...]
+    taps: tuple[int, ...] = ()
     """The target's layers that it reads; may be empty though `needs_target` (a model that reads the prompt's rows only)."""
-    concurrent: bool
+    concurrent: bool = False
     """Asks for a lane of its own: its work overlaps with the target's, and it is left when it hangs. Without, it is called on
     the target's thread, one with `any_thread = True` on other threads too (never on two at once), and must be quick."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eventspec.compress.attended import attention_of_last, two_stages
+from eventspec.compress.reductions import attention_of_last, two_stages
 from eventspec.nn import Llama, LlamaConfig
 
 SIZES = LlamaConfig(40, 16, 24, 3, 4, 2, max_position_embeddings=64)

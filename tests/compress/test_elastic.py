@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from eventspec.compress import Resampler
 from eventspec.compress.elastic import FRUGAL, Elastic, Option
+from eventspec.compress.reductions import Resampler
 from eventspec.core import BadCheckpoint
 
 

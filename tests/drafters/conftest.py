@@ -38,11 +38,11 @@ def language_model(seed: int = 0, sure: float = 1.0) -> Llama:
         return model
 
 
-def drafter_of(model: Llama, name: str = "tiny") -> LanguageDrafter:
+def drafter_of(model: Llama, name: str = "tiny", natively: bool = False) -> LanguageDrafter:
     def reading(question: str) -> Prompt:
         return Prompt(model.embed(torch.tensor([int(word) for word in question.split()])), (0, 0))
 
-    return LanguageDrafter(name, TextEncoder(model, reading), END)
+    return LanguageDrafter(name, TextEncoder(model, reading), END, natively=natively)
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def model() -> Callable[..., Llama]:
 
 
 @pytest.fixture(scope="session")
-def drafting() -> Callable[[Llama], LanguageDrafter]:
+def drafting() -> Callable[..., LanguageDrafter]:
     return drafter_of
 
 

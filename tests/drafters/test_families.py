@@ -17,16 +17,16 @@ def test_a_recipe_makes_a_head_of_its_own_family(name: str) -> None:
     head = RECIPES[name].make(SIZES)
     family = family_of(head)
     assert type(head) is family.head
-    assert family.training.recipes[name] is RECIPES[name]
-    assert family.files.sources(head, family.files.layer_name)
-    assert family.files.about(head)["head"]
+    assert family.recipes[name] is RECIPES[name]
+    assert family.sources(head)
+    assert family.about(head)["head"]
 
 
 def test_rows_cannot_be_mistaken_for_each_other() -> None:
-    assert len(RECIPES) == sum(len(family.training.recipes) for family in FAMILIES)
-    kinds = [family.files.kind for family in FAMILIES if family.files.kind is not None]
+    assert len(RECIPES) == sum(len(family.recipes) for family in FAMILIES)
+    kinds = [family.kind for family in FAMILIES if family.kind is not None]
     assert len(set(kinds)) == len(kinds)
-    assert len({family.files.title for family in FAMILIES}) == len(FAMILIES)
+    assert len({family.title for family in FAMILIES}) == len({family.name for family in FAMILIES}) == len(FAMILIES)
 
 
 def test_heads_stand_two_levels_below_modules() -> None:

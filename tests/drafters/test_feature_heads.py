@@ -18,7 +18,6 @@ from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Elastic
 from eventspec.core import Budget, Media, Proposal, Request, Sampling, Trace, Verdict
 from eventspec.costs.fit import session_of
 from eventspec.drafters.heads import family_of
-from eventspec.drafters.heads.batch import TargetBatch
 from eventspec.drafters.heads.dream import DreamHead
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, msd_head
 from eventspec.drafters.heads.eagle3 import Eagle3Config, Eagle3Head, usual_taps
@@ -26,6 +25,7 @@ from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
 from eventspec.drafters.heads.head import HeadConfig
 from eventspec.drafters.heads.specvlm import specvlm_head
 from eventspec.drafters.heads.trees import best_paths
+from eventspec.drafters.heads.views import TargetBatch
 from eventspec.drafters.heads.vispec import vispec_head
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
@@ -275,7 +275,7 @@ def levels(model: LanguageTarget, head: Any, first: list[int], chain: list[int])
     ids, learned = torch.full((1, length), -1), labels > 0
     batch = TargetBatch(text, ids, following, taps, logits, places, mask, offsets, labels, begin, prefix, learned)
     found = []
-    for level, out in enumerate(family_of(head).training.rollout(head, language, batch, len(chain)).outs):
+    for level, out in enumerate(family_of(head).rollout(head, language, batch, len(chain)).outs):
         row = len(rows) - prefix + len(first) - 2 + level
         own = head.scores(out[0, row], language).log_softmax(-1)
         whole_row = torch.full((40,), -math.inf, dtype=torch.float64)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from eventspec.align.acceptance import reliability
 from eventspec.core import BadCheckpoint, BadInput, Budget, Proposal
 from eventspec.drafters.mixture import Mixture, Rounds, SourceWeights, Union
-from eventspec.drafters.reused import ReusedDrafter
+from eventspec.drafters.texts import ReusedDrafter
 from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
 from eventspec.pairs import load_pair

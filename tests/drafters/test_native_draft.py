@@ -49,7 +49,7 @@ def drafter(language: Llama) -> LanguageDrafter:
     def reading(question: str) -> Prompt:
         return Prompt(language.embed(torch.tensor([int(word) for word in question.split()])), (0, 0))
 
-    return LanguageDrafter("tiny", TextEncoder(language, reading), END, LIMIT).natively()
+    return LanguageDrafter("tiny", TextEncoder(language, reading), END, LIMIT, natively=True)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_questions_in_the_making_at_once_do_not_disturb_each_other(drafter: Lang
 
 
 def test_models_that_it_does_not_suit_draft_leaf_by_leaf(model: Any, drafting: Any, asked: Any) -> None:
-    made = drafting(model(1)).natively()
+    made = drafting(model(1), natively=True)
     assert made.native is None, "of fp64"
     request: Request = asked(PROMPT)
     assert isinstance(made.open(request, None, Trace()), LanguageDraft)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eventspec.core import Budget, Media, Request, Sampling, Scores, Trace, Verdict
 from eventspec.drafters import ReferenceDrafter
-from eventspec.drafters.reference import ReferenceDraft
+from eventspec.drafters.texts import ReferenceDraft
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=80)
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]

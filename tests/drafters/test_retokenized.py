@@ -170,7 +170,7 @@ def test_any_answer_keeps_the_drafter_in_step(data: st.DataObject, spaces: tuple
 
 def test_shared_ids_spell_the_same(spaces: tuple[TokenSpace, TokenSpace]) -> None:
     theirs, ours = spaces
-    to_ours, to_theirs = shared_ids(theirs, ours)
+    to_ours, to_theirs = shared_ids(theirs, ours), shared_ids(ours, theirs)
     for token, other in to_ours.items():
         assert theirs.vocabulary.spelling[token] == ours.vocabulary.spelling[other]
     for token, other in to_theirs.items():

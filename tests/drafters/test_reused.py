@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from eventspec.core import Budget, Media, Request, Scores, Trace, Verdict
 from eventspec.drafters import ReusedDrafter
 from eventspec.drafters.language_model import LanguageDraft
-from eventspec.drafters.reused import place
+from eventspec.drafters.texts import place
 from eventspec.tree import check
 
 PROMPT = [7, 3, 11, 2, 19]

@@ -26,7 +26,7 @@ from eventspec.core import (
 )
 from eventspec.drafters import LanguageDrafter
 from eventspec.drafters.model_reading import Written
-from eventspec.drafters.reused import place
+from eventspec.drafters.texts import place
 from eventspec.nn.linear import Linear
 from eventspec.pairs import Pair, bundled, load_pair
 from eventspec.pairs.pair_file import DATA, PairFile

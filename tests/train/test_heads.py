@@ -15,9 +15,9 @@ import torch
 from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic, Option
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
 from eventspec.drafters.heads import RECIPES, TargetSizes
-from eventspec.drafters.heads.batch import TargetBatch, View
 from eventspec.drafters.heads.specvlm import compressor_of, every_branch, specvlm_head
 from eventspec.drafters.heads.unrolled import steps
+from eventspec.drafters.heads.views import TargetBatch, View
 from eventspec.models.embedded import SIZES
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import VideoLlava
@@ -204,7 +204,7 @@ def test_a_view_in_training_is_the_view_at_inference(way: int) -> None:
 
 def test_a_perfect_head_gains_everything_and_a_wrong_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """tau counts drafts in a row from every token of an answer; here the head is asked for what it is told."""
-    from eventspec.drafters.heads import training as module
+    from eventspec.drafters.heads import unrolled as module
 
     found = seen()
     language = VideoLlava(SIZES["nano"].target).language

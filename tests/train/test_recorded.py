@@ -79,7 +79,7 @@ def test_examples_side_by_side_are_each_alone(name: str) -> None:
     used = tuple(sorted({token for example in examples for token in example.answer}))
     head = new_heads([name], TargetSizes(target.language.config, used, 65))[name].eval()
     recipe, layers = RECIPES[name], layers_read([head], target.language.config.num_hidden_layers)
-    rollout = partial(family_of(head).training.rollout, head)
+    rollout = partial(family_of(head).rollout, head)
     (together,) = source.batches(np.arange(3), layers, rng)
     alone = [next(source.batches(np.array([number]), layers, rng)) for number in range(3)]
     assert len(together.rows) == 3

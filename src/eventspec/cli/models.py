@@ -110,10 +110,10 @@ def export_head(
     loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
     folder, language = head_folder(loaded.parts, head), loaded.parts.ends
     trained = load_head(folder, language)
-    files = family_of(trained.head).files
-    if not files.published:  # in either layout it would be taken for EAGLE's, and draft nonsense
+    family = family_of(trained.head)
+    if not family.published:  # in either layout it would be taken for EAGLE's, and draft nonsense
         whose = "no SafeAILab code" if layout == "safeailab" else "no code of speculators"
-        kind = files.about(trained.head)["head"]
+        kind = family.about(trained.head)["head"]
         raise BadInput(f"{whose} loads a head of {kind}: it is for eventspec alone, copy its folder")
     dtype = exact_dtype(trained)
     if layout == "safeailab":
@@ -184,7 +184,7 @@ def _part(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
     elif _is_head(folder, data):
         made, checkpoint, target = inspect_head(folder)
         width = made.head.config.language.hidden_size
-        about = {**family_of(made.head).files.about(made.head), "target": target, "hidden_size": width}
+        about = {**family_of(made.head).about(made.head), "target": target, "hidden_size": width}
     else:
         return None
     return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}

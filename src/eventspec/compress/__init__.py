@@ -6,19 +6,7 @@ Rows are pairs side by side, float [..., T, 2 D]: the embedding of a row and the
 [..., M, 2 D] and their places int64 [M] among the T; a place decides a row's position.
 """
 
-from eventspec.compress.elastic import Elastic, Option
-from eventspec.compress.lossy import CompressedEncoder
-from eventspec.compress.packer import Packer, PackerConfig
-from eventspec.compress.reductions import Convolution, Pooling, Pruning, Resampler
-
-__all__ = [
-    "CompressedEncoder",
-    "Convolution",
-    "Elastic",
-    "Option",
-    "Packer",
-    "PackerConfig",
-    "Pooling",
-    "Pruning",
-    "Resampler",
-]
+from eventspec.compress.elastic import Elastic as Elastic
+from eventspec.compress.lossy import CompressedEncoder as CompressedEncoder
+from eventspec.compress.packer import Packer as Packer
+from eventspec.compress.packer import PackerConfig as PackerConfig

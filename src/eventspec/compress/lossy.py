@@ -11,8 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eventspec.compress.attended import RANKED_BEHIND, attention_of_last
-from eventspec.compress.reductions import Pooling, Pruning
+from eventspec.compress.reductions import RANKED_BEHIND, Pooling, Pruning, attention_of_last
 from eventspec.core import BadInput, Media, Trace
 from eventspec.models.prompt import Frames, Prompt, PromptEncoder
 from eventspec.nn import Llama

@@ -78,7 +78,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None
                 continue
             shape: Hashable = name
             if isinstance(drafter, FeatureDrafter):
-                shape = (drafter.kernel.shape, drafter.head.sees_visual, overlaps)
+                shape = (drafter.kernel.shape, drafter.head.view.sees_visual, overlaps)
             work = partial(_costs, pair, drafter, overlaps, curve, known.get(shape), repeats)
             cost = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
             verified, level, opening = known[shape] = cost

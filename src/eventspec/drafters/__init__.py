@@ -14,9 +14,9 @@ from eventspec.drafters.heads.feature import FeatureDrafter as FeatureDrafter
 from eventspec.drafters.heads.speculators import Verifier as Verifier
 from eventspec.drafters.language_model import LanguageDrafter as LanguageDrafter
 from eventspec.drafters.mixture import Mixture as Mixture
-from eventspec.drafters.ngram import NgramDrafter as NgramDrafter
 from eventspec.drafters.prior import PriorDrafter as PriorDrafter
 from eventspec.drafters.prior import TextPrior as TextPrior
-from eventspec.drafters.reference import ReferenceDrafter as ReferenceDrafter
 from eventspec.drafters.retokenized import Retokenized as Retokenized
-from eventspec.drafters.reused import ReusedDrafter as ReusedDrafter
+from eventspec.drafters.texts import NgramDrafter as NgramDrafter
+from eventspec.drafters.texts import ReferenceDrafter as ReferenceDrafter
+from eventspec.drafters.texts import ReusedDrafter as ReusedDrafter

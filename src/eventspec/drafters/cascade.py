@@ -33,12 +33,10 @@ from eventspec.tree import DraftTree, check, fit, within
 from eventspec.video.clip import VideoClip
 
 
-class Cascade:
+class Cascade(Drafter):
     """`drafter` drafts, `qualifier` reads its drafts in one forward; `eos_id` is the token after which nothing follows. The
     qualifier sees the window's last frame alone, or what it sees anyway where it sees no frames."""
 
-    taps: tuple[int, ...] = ()
-    needs_target = False
     concurrent = True
 
     def __init__(self, name: str, drafter: Drafter, qualifier: Target, eos_id: int, threshold: float = 0.3) -> None:

@@ -5,12 +5,11 @@ It grows one draft tree, best leaf first. Where a cheap `lookahead` is sure how 
 forward: if the model agrees, the next levels are known already. Guesses change how fast the tree grows, never what is in it.
 What it grew survives a verdict that followed the tree, so the next proposal goes on from there, and drafting never has to stop
 while the target verifies. Where a method wants it (`Drafts.writing`), it writes the answer to its end while the target reads
-its prompt: what the target does not follow is of use all the same (`drafters.reused`).
+its prompt: what the target does not follow is of use all the same (`drafters.texts`).
 """
 
 from __future__ import annotations
 
-from copy import copy
 from itertools import pairwise
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -18,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.core import Budget, Drafter, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
 from eventspec.drafters.model_reading import DraftModel, Lookahead, ModelReading, Scored, Written
 from eventspec.drafters.native_draft import NativeDraft, native_model
 from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, PromptEncoder
-from eventspec.nn.cpu.native import NativeHead
 from eventspec.tree import DraftTree
 
 _WIDTH = 4
@@ -41,11 +39,10 @@ Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
 
 
-class LanguageDrafter:
-    """`encoder` makes the drafter's own prompt, which its language model reads; the others as in `DraftModel`."""
+class LanguageDrafter(Drafter):
+    """`encoder` makes the drafter's own prompt, which its language model reads; `natively`: trees grow in machine code where
+    that can be; the others as in `DraftModel`."""
 
-    taps: tuple[int, ...] = ()
-    needs_target = False
     concurrent = True
 
     def __init__(
@@ -56,19 +53,13 @@ class LanguageDrafter:
         limit: int | None = None,
         lookahead: Lookahead | None = None,
         scored: Scored | None = None,
+        natively: bool = False,
     ) -> None:
         self.name, self.encoder = name, encoder
         self.model = DraftModel(name, encoder.language, eos_id, limit, lookahead, scored)
         self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
         self._drafts: WeakValueDictionary[int, ModelReading] = WeakValueDictionary()
-        self.native: NativeHead | None = None
-
-    def natively(self) -> LanguageDrafter:
-        """The same, growing its trees in machine code where that can be."""
-        twin = copy(self)
-        twin._seen, twin._drafts = WeakKeyDictionary(), WeakValueDictionary()
-        twin.native = None if self.model.scored is not None else native_model(self.model)
-        return twin
+        self.native = native_model(self.model) if natively and scored is None else None
 
     def written(self, request: Request) -> Written:
         """What it wrote by now of the answer to a request that is being answered; from any thread."""
@@ -97,7 +88,7 @@ class LanguageDraft(ModelReading, DraftSession):
         self.eos_id, self.tree = model.eos_id, DraftTree()
         self.visible = np.zeros((_TREE_ROWS, _TREE_ROWS), bool)  # which of the tree's rows every tree row may look at
         self.row_of: dict[int, int] = {}  # expanded node -> its row after the base
-        self.root: Children | None = self._children(self.hidden, prompt.rows[-1:])[0]
+        self.tree.grow(-1, self._children(self.hidden, prompt.rows[-1:])[0], 0.0, self.eos_id)
 
     def propose(self, budget: Budget) -> Proposal:
         """Grow the tree until the budget is used up, then the best of it."""
@@ -117,7 +108,7 @@ class LanguageDraft(ModelReading, DraftSession):
         return self.tree.proposal(budget, floor, self.model.name)
 
     def write_on(self, budget: Budget) -> None:
-        if self.answer:
+        if self.answer or not self.written:
             return
         path = self.tree.best_path()
         most = min(budget.max_depth, self.context - self.base)
@@ -173,25 +164,17 @@ class LanguageDraft(ModelReading, DraftSession):
 
     def _read(self) -> None:
         """Feed the committed tokens that the tree did not foresee; the tree starts again from them."""
-        ahead: list[int] = []
-        after: list[Children] = []
-        if self.unread:
-            self.check_unread()
-            self.cache.length = self.base
-            ahead = self._looked_ahead([], self.base + len(self.unread))
-            rows, last = self.embedded(self.unread + ahead), len(self.unread) - 1
-            self.root, *after = self._children(self.forward(rows, wanted=1 + len(ahead)), rows[last:])
-            self.cache.keep(len(self.unread), [])
-            self.base += len(self.unread)
-            self.unread = []
-            self.tree, self.row_of = DraftTree(), {}
-        if self.root is not None:
-            self.tree.grow(-1, self.root, 0.0, self.eos_id)
-            self.root = None
-            # The guess was read right after what was committed: its rows lie where the tree's first rows belong.
-            for row in range(len(ahead)):
-                self.visible[row] = np.arange(_TREE_ROWS) <= row
-            self._agree(-1, ahead, after, 0)
+        if not self.unread:
+            return
+        ahead = self._looked_ahead([], self.base + len(self.unread))
+        rows, hidden = self.read_unread(ahead)
+        root, *after = self._children(hidden, rows)
+        self.tree, self.row_of = DraftTree(), {}
+        self.tree.grow(-1, root, 0.0, self.eos_id)
+        # The guess was read right after what was committed: its rows lie where the tree's first rows belong.
+        for row in range(len(ahead)):
+            self.visible[row] = np.arange(_TREE_ROWS) <= row
+        self._agree(-1, ahead, after, 0)
 
     def _looked_ahead(self, path: list[int], position: int) -> list[int]:
         """What is likely to follow the answer and `path`, for rows from `position` on."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadCheckpoint, Budget, Drafter, Proposal
-from eventspec.drafters.reused import ReusedDrafter
+from eventspec.drafters.texts import ReusedDrafter
 from eventspec.engine.policy import DraftPolicy
 from eventspec.files import write_text
 

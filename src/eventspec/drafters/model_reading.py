@@ -70,10 +70,17 @@ class ModelReading:
         self.trace.forward("drafter", self.trace.now() - began)
         return hidden
 
-    def check_unread(self) -> None:
-        """ValueError for what the model has no row or position for. On CUDA such an index ends the whole process's use of the
-        device, the target's included."""
+    def read_unread(self, ahead: list[int]) -> tuple[Tensor, Tensor]:
+        """Read what is unread, which is committed, and `ahead` behind it: rows and the last layer's outputs [1 + A, D] from the
+        last committed one on. ValueError for what the model has no row or position for: on CUDA such an index ends the whole
+        process's use of the device, the target's included."""
         if (largest := max(self.unread)) >= self.language.config.vocab_size:
             raise ValueError(f"token {largest} is none of the drafter's {self.language.config.vocab_size}")
         if (rows := self.base + len(self.unread)) > self.context:
             raise ValueError(f"the answer reaches row {rows} of the drafter's context of {self.context}")
+        self.cache.length, wanted = self.base, 1 + len(ahead)
+        read = self.embedded(self.unread + ahead)
+        hidden = self.forward(read, wanted=wanted)
+        self.cache.keep(len(self.unread), [])
+        self.base, self.unread = rows, []
+        return read[-wanted:], hidden

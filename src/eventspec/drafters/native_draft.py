@@ -48,7 +48,9 @@ class NativeDraft(ModelReading, DraftSession):
         self._known: tuple[tuple[int, float, float], Grown] | None = None  # the latest tree, and the limits it was grown to
 
     def propose(self, budget: Budget) -> Proposal:
-        self._read()
+        if self.unread:
+            _, self.hidden = self.read_unread([])
+            self._known = None
         most = min(_FEWER if budget.until() else _LEVELS, budget.max_depth, self.context - self.base)
         how = max(1, most), budget.min_path_prob, budget.min_frontier_prob
         if self._known is None or self._known[0] != how:
@@ -69,7 +71,8 @@ class NativeDraft(ModelReading, DraftSession):
             if tokens[-1] == self.model.eos_id:
                 break
             # Rows after what was committed, where the next verdict's will lie.
-            hidden = self._taken_in(tokens[read:])
+            hidden = self.forward(self.embedded(tokens[read:]), wanted=1)
+            self.cache.keep(len(tokens) - read, [])
             read = len(tokens)
             more, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
             self.written += _with_shares(more, logs)
@@ -80,19 +83,6 @@ class NativeDraft(ModelReading, DraftSession):
         tokens = verdict.tokens.tolist()
         self.answer += tokens
         self.unread += tokens
-
-    def _read(self) -> None:
-        if self.unread:
-            self.check_unread()
-            self.hidden = self._taken_in(self.unread)
-            self.base += len(self.unread)
-            self.unread, self._known = [], None
-
-    def _taken_in(self, tokens: list[int]) -> Tensor:
-        """Read and commit tokens after the cached rows; the last layer's output of the last one, [1, D]."""
-        found = self.forward(self.embedded(tokens), wanted=1)
-        self.cache.keep(len(tokens), [])
-        return found
 
     def _grown(self, hidden: Tensor, rows: int, width: int, levels: int, floor: float, mass: float) -> Grown:
         """A tree after so many rows, whose last one gave `hidden` [1, D]."""

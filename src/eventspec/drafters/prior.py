@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, TargetPrompt, Trace
-from eventspec.drafters.answer_draft import AnswerDraft
+from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, TargetPrompt, Trace
+from eventspec.drafters.texts import AnswerDraft
 from eventspec.files import write_text
 
 NgramContext = tuple[int, ...]
@@ -31,9 +31,7 @@ class TextPrior:
     def __init__(self, longest: int = 6) -> None:
         self.longest = longest
         self.counts: dict[tuple[str, NgramContext], Counter[int]] = defaultdict(Counter)
-        self._ranked: dict[
-            tuple[str, NgramContext], list[tuple[int, float]]
-        ] = {}  # as `following`, of contexts that were looked up
+        self._ranked: dict[tuple[str, NgramContext], list[tuple[int, float]]] = {}  # of contexts that were looked up
 
     def learn(self, question: str, answer: Sequence[int]) -> None:
         """Add one training answer, EOS included."""
@@ -129,13 +127,10 @@ class TextPrior:
         return prior
 
 
-class PriorDrafter:
+class PriorDrafter(Drafter):
     """Drafts the likeliest tree of the text prior; `eos_id` is the token after which nothing follows."""
 
     name = "prior"
-    taps: tuple[int, ...] = ()
-    needs_target = False
-    concurrent = False
     any_thread = True
 
     def __init__(self, prior: TextPrior, eos_id: int) -> None:

@@ -24,12 +24,9 @@ _STRETCH = 4
 _REMEMBERED = 4096
 
 
-class Retokenized:
+class Retokenized(Drafter):
     """`inner` drafts in the ids of `theirs`; the proposals are in the ids of `ours`. BadInput for a drafter that reads the
     target's layers: it shares the target's vocabulary by nature."""
-
-    taps: tuple[int, ...] = ()
-    needs_target = False
 
     def __init__(self, inner: Drafter, theirs: TokenSpace, ours: TokenSpace, mapping: str) -> None:
         if inner.needs_target:
@@ -38,7 +35,8 @@ class Retokenized:
             raise BadInput(f"vocabulary mapping '{mapping}' is unknown: choose one of {', '.join(MAPPINGS)}")
         self.inner, self.theirs, self.ours, self.mapping = inner, theirs, ours, mapping
         self.name, self.concurrent = inner.name, inner.concurrent
-        self.to_ours, self.to_theirs = shared_ids(theirs, ours) if mapping == "intersect" else ({}, {})
+        shared = mapping == "intersect"
+        self.to_ours, self.to_theirs = (shared_ids(theirs, ours), shared_ids(ours, theirs)) if shared else ({}, {})
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         most = _STRETCH * request.sampling.max_new_tokens + 32
@@ -47,12 +45,8 @@ class Retokenized:
         return SharedDraft(inner, self) if self.mapping == "intersect" else TextDraft(inner, self)
 
 
-def shared_ids(theirs: TokenSpace, ours: TokenSpace) -> tuple[dict[int, int], dict[int, int]]:
-    """Their id -> our id and back, for pieces that spell the same; the same piece comes before another of that spelling."""
-    return _onto(theirs, ours), _onto(ours, theirs)
-
-
-def _onto(source: TokenSpace, goal: TokenSpace) -> dict[int, int]:
+def shared_ids(source: TokenSpace, goal: TokenSpace) -> dict[int, int]:
+    """The source's id -> the goal's, for pieces that spell the same; the same piece comes before another of that spelling."""
     spelled = {text: token for token, text in reversed(list(enumerate(goal.vocabulary.spelling)))}
     found: dict[int, int] = {}
     for token, text in enumerate(source.vocabulary.spelling):

@@ -61,7 +61,7 @@ def heads_of(pair: Pair) -> list[Arm]:
     """Every head of a pair with every kind of tree it can draft, and its other event drafters."""
     arms = []
     for head in pair.parts.heads:
-        for tree in dict.fromkeys(tree for family in FAMILIES for tree in family.tree_policies):
+        for tree in dict.fromkeys(tree for family in FAMILIES for tree in family.head.tree_policies):
             try:
                 arms.append(Arm(f"eagle, {head}:{tree}", "eagle", pair.with_head(f"{head}:{tree}")))
             except BadInput:  # a small model has no fixed trees, a head without rates no static one

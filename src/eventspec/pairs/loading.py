@@ -89,7 +89,7 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
         packers=Packers(target, vocabulary.encode, file.places("packers")),
         adapters=Adapters(drafter, target, vocabulary.encode, file.places("adapters")),
         mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
-        event_drafter=LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of).natively(),
+        event_drafter=LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of, natively=True),
     )
     methods = build_methods(parts)
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.drafters.heads import Head, Recipe, family_of
-from eventspec.drafters.heads.batch import TargetBatch
 from eventspec.drafters.heads.trees import LEVELS, Rates
 from eventspec.drafters.heads.unrolled import shifted
+from eventspec.drafters.heads.views import TargetBatch
 from eventspec.nn.llama import LanguageEnds
 from eventspec.train.data import Index
 from eventspec.train.loop import total
@@ -42,7 +42,7 @@ class BatchSource(Protocol):
 
 def layers_read(heads: Iterable[Head], count: int) -> tuple[int, ...]:
     """Of a target of `count` layers those whose outputs the training of some heads reads, besides the last one's."""
-    return tuple(sorted(set().union(*(family_of(head).training.layers_read(head, count) for head in heads))))
+    return tuple(sorted(set().union(*(family_of(head).layers_read(head, count) for head in heads))))
 
 
 class HeadTraining(nn.Module):
@@ -116,7 +116,7 @@ class HeadTraining(nn.Module):
 def head_losses(head: Head, recipe: Recipe, target: LanguageEnds, batch: TargetBatch) -> dict[str, Tensor]:
     """words: cross-entropy with the target's distribution; feature: smooth L1; `_right`, `_right3`: how often the head's first
     choice is the target's, at the first and at the third step ahead; and what the head's rollout adds."""
-    ids, predicted = head.vocab_ids, family_of(head).training.rollout(head, target, batch, recipe.unroll)
+    ids, predicted = head.vocab_ids, family_of(head).rollout(head, target, batch, recipe.unroll)
     wanted = (batch.logits if ids is None else batch.logits[..., ids]).roll(-1, 1)
     nameable = wanted.amax(-1) >= batch.logits.roll(-1, 1).amax(-1)  # the target's choice is one the head can name
     true = batch.taps[-1][:, batch.prefix :].roll(-1, 1)
@@ -150,7 +150,7 @@ def ranked(head: Head, target: LanguageEnds, batch: TargetBatch, most: int, dept
     end."""
     wanted = batch.logits.roll(-1, 1).argmax(-1)
     steps = min(depth, wanted.shape[1])  # no answer is longer than all rows
-    predicted = family_of(head).training.rollout(head, target, batch, steps)
+    predicted = family_of(head).rollout(head, target, batch, steps)
     alive, found = predicted.loss_mask, []
     for step, out in enumerate(predicted.outs):
         scores = head.scores(out, target)

@@ -98,7 +98,7 @@ def new_heads(names: Iterable[str], sizes: TargetSizes, earlier: Mapping[str, He
     heads = {name: recipe.make(sizes) for name, recipe in checked(names).items()}
     for name, head in heads.items():
         initialise(head)
-        family_of(head).training.begin(head)
+        family_of(head).begin(head)
         if name in earlier:
             take_over(head, earlier[name], RECIPES[name].fresh)
     return heads

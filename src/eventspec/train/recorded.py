@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Context, Proposal, Sampling, Target, Trace
-from eventspec.drafters.heads.batch import TargetBatch, loss_mask_of
+from eventspec.drafters.heads.views import TargetBatch, loss_mask_of
 from eventspec.files import write_text
 from eventspec.models.prompt import TextIds
 from eventspec.nn.llama import LanguageEnds

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
-from eventspec.drafters.heads.batch import TargetBatch, loss_mask_of
+from eventspec.drafters.heads.views import TargetBatch, loss_mask_of
 from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama

@@ -6,5 +6,5 @@ from eventspec.drafters.heads.families import RECIPES as RECIPES
 from eventspec.drafters.heads.families import family_of as family_of
 from eventspec.drafters.heads.head import Drafting as Drafting
 from eventspec.drafters.heads.head import Head as Head
-from eventspec.drafters.heads.training import Recipe as Recipe
-from eventspec.drafters.heads.training import TargetSizes as TargetSizes
+from eventspec.drafters.heads.head import Recipe as Recipe
+from eventspec.drafters.heads.head import TargetSizes as TargetSizes

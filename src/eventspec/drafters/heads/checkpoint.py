@@ -8,6 +8,7 @@ it is, its norm and its bias are read off the tensors; a config that says otherw
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.drafters.heads.eagle3 import FILES as EAGLE3
+from eventspec.drafters.heads.eagle3 import FAMILY as EAGLE3
 from eventspec.drafters.heads.families import FAMILIES, family_of
-from eventspec.drafters.heads.folder import LAYER, Files, HeadFolder
-from eventspec.drafters.heads.head import Head
+from eventspec.drafters.heads.folder import LAYER, HeadFolder
+from eventspec.drafters.heads.head import Family, Head
 from eventspec.drafters.heads.speculators import Verifier
 from eventspec.drafters.heads.trees import Rates, read_rates
 from eventspec.files import write_text
@@ -49,7 +50,7 @@ def load_head(path: Path, target: LanguageEnds) -> TrainedHead:
         )
     weight = target.embed.weight
     made = _read(folder, weight.dtype)
-    family_of(made.head).files.filled(made.head)
+    family_of(made.head).filled(made.head)
     made.head.to(weight.device).requires_grad_(False).eval()
     return made
 
@@ -60,20 +61,19 @@ def inspect_head(path: Path) -> tuple[TrainedHead, Checkpoint, str | None]:
     `load_head`."""
     folder = HeadFolder.open(path)
     with fields.of_folder(path):
-        width = files_of(folder).target_width(folder)
+        width = recognised(folder).target_width(folder)
     made = _read(replace(folder, target=replace(folder.target, hidden_size=width)), None)
     return made, folder.checkpoint, folder.own.get("target")
 
 
-def files_of(folder: HeadFolder) -> Files[Any]:
+def recognised(folder: HeadFolder) -> Family[Any]:
     """By `eventspec.kind`, or by the tensors; BadField for what it cannot be, or for fields that another family has."""
-    every = [family.files for family in FAMILIES]
-    own, kinds = folder.own, {files.kind: files for files in every if files.kind is not None}
+    own, kinds = folder.own, {family.kind: family for family in FAMILIES if family.kind is not None}
     kind, eagle3 = own.get("kind"), EAGLE3.recognises(folder)
     fields.require(own, "kind", kind is None or (isinstance(kind, str) and kind in kinds), f"one of {', '.join(kinds)}")
     fields.require(own, "kind", kind is None or not eagle3, "none: lm_head.weight is there, as in EAGLE-3's heads alone")
-    found = kinds[kind] if kind else next(one for one in every if one.kind is None and one.recognises(folder))
-    for other in every:
+    found = kinds[kind] if kind else next(one for one in FAMILIES if one.kind is None and one.recognises(folder))
+    for other in FAMILIES:
         if wrong := [name for name in other.own_fields if name in own and name not in found.own_fields]:
             problem = f"eventspec.{wrong[0]} is there, in a head of kind {found.title}"
             raise fields.BadField(f"{problem}: only {other.title}'s head has one")
@@ -83,26 +83,26 @@ def files_of(folder: HeadFolder) -> Files[Any]:
 def save_head(trained: TrainedHead, path: Path, target: LanguageEnds, dtype: torch.dtype = torch.float16) -> None:
     """Write a folder that `load_head` and SafeAILab's loaders read; config.json says which target it is for. BadInput for a
     head that SafeAILab's code would run otherwise."""
-    head, files = trained.head, family_of(trained.head).files
-    top, more = files.fields(head)
+    head, family = trained.head, family_of(trained.head)
+    top, more = family.fields(head)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": _name(dtype)}
     config |= {**fields.llama_json(head.config.language), **top}
-    own = {"target": fingerprint(target), **({} if files.kind is None else {"kind": files.kind}), **more}
+    own = {"target": fingerprint(target), **({} if family.kind is None else {"kind": family.kind}), **more}
     if trained.rates:
         own["ranks"] = [[round(share, 4) for share in level] for level in trained.rates]
-    _write(path, head, files.layer_name, files.tables(head), {**config, "eventspec": own}, dtype)
+    _write(path, head, family.layer_name, _tables(head), {**config, "eventspec": own}, dtype)
 
 
 def export_speculators(
     trained: TrainedHead, path: Path, target: LanguageEnds, verifier: Verifier, dtype: torch.dtype = torch.float16
 ) -> None:
     """Write a folder that `load_head`, the package `speculators` 0.9 and vLLM read; BadInput for a head it has no place for."""
-    head, files = trained.head, family_of(trained.head).files
-    if files.speculators is None:
+    head, family = trained.head, family_of(trained.head)
+    if family.speculators is None:
         raise BadInput("speculators reads no EAGLE-1 head since 0.9, only EAGLE-3: choose layout safeailab")
-    described = files.speculators(head, verifier, _name(dtype))
+    described = family.speculators(head, verifier, _name(dtype))
     whole = head.vocab_ids is not None and len(head.vocab_ids) == head.config.language.vocab_size
-    more = {} if whole else files.tables(head)
+    more = {} if whole else _tables(head)
     _write(path, head, LAYER, more, {**described, "eventspec": {"target": fingerprint(target)}}, dtype)
 
 
@@ -119,13 +119,13 @@ def _read(folder: HeadFolder, dtype: torch.dtype | None) -> TrainedHead:
     and fit the target."""
     checkpoint = folder.checkpoint
     with fields.of_folder(folder.path):
-        files = files_of(folder)
-        make = files.read(folder)
+        family = recognised(folder)
+        make = family.read(folder)
         with without_memory():
             head = make()
         named = folder.target.vocab_size if head.vocab_ids is None else len(head.vocab_ids)
         rates = read_rates(folder.own, named)
-    sources = files.sources(head, LAYER)
+    sources = family.sources(head)
     # The target's embedding is in published heads, though not read.
     checkpoint.check(head, sources, lambda name: name in ("d2t", "t2d") or name.startswith("embed_tokens."))
     if dtype is None:
@@ -146,9 +146,21 @@ def _check_finite(checkpoint: Checkpoint, head: Head, sources: weights.Sources) 
             raise BadCheckpoint(f"{checkpoint.where}: {problem}: fetch or train the head again")
 
 
+def _tables(head: Head) -> dict[str, Tensor]:
+    """The published tables of a reduced vocabulary: d2t int64 [draft_vocab] and t2d bool [V]."""
+    if head.vocab_ids is None:
+        return {}
+    ids = head.vocab_ids.cpu()
+    known = torch.zeros(head.config.language.vocab_size, dtype=torch.bool)
+    known[ids] = True
+    return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
+
+
 def _write(path: Path, head: Head, layer: str, more: dict[str, Tensor], config: fields.Fields, dtype: torch.dtype) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    weights.save(head, path / "model.safetensors", family_of(head).files.sources(head, layer), more=more, dtype=dtype)
+    found = family_of(head).sources(head)
+    sources = {ours: [(re.sub(f"^{LAYER}", layer, name), rows) for name, rows in parts] for ours, parts in found.items()}
+    weights.save(head, path / "model.safetensors", sources, more=more, dtype=dtype)
     write_text(path / "config.json", fields.pretty(config))
 
 

@@ -15,13 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.core import BadInput
-from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.folder import Files
-from eventspec.drafters.heads.head import Head, HeadConfig
-from eventspec.drafters.heads.training import Recipe, Training
+from eventspec.drafters.heads.head import Family, Head, HeadConfig, Recipe
 from eventspec.drafters.heads.unrolled import UnrolledAttention, shifted
-from eventspec.drafters.heads.views import PromptView
+from eventspec.drafters.heads.views import PromptView, Rollout, TargetBatch, View, hidden_where
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.decode import apply_rope
 from eventspec.nn.draft import CrossedKernel
@@ -96,20 +93,16 @@ class DreamHead(Head):
         return CrossedKernel(HeadWeights(layers, unpacked(target.head), heads, self.last.eps, cross=cross))
 
 
-def layers_read(head: DreamHead, layers: int) -> set[int]:
-    """As `Training.layers_read`: those one of which its first block learns, and those below."""
-    middle = middle_layers(layers)
-    return {*middle, *(number - 1 for number in middle)}
-
-
 def rollout(head: DreamHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-    """As `Training.rollout`. The first block learns from a layer in the target's middle: BadInput for a target whose attention
+    """As `Family.rollout`. The first layer learns from one in the target's middle: BadInput for a target whose attention
     cannot be had."""
     if not isinstance(target, Llama):
         raise BadInput("a DREAM head learns from attention inside the target: it is for targets of our own")
     view = batch.view(head.taps)
     rope = target.cos[view.positions], target.sin[view.positions]
-    rows = first_block(head, view, rope)
+    # The first layer sees the embeddings alone, [B, P + R, D]: no step changes what it makes of them.
+    attended = UnrolledAttention(view)(*head.first.project(head.first.normed(view.embeds), *rope))
+    rows = head.first.finish(view.embeds, attended)
 
     def middle() -> Tensor:
         found, mask = rows[:, view.prefix :], view.loss_mask
@@ -119,14 +112,8 @@ def rollout(head: DreamHead, target: LanguageEnds, batch: TargetBatch, count: in
     return Rollout(_steps(head, rows, view, rope, count), view.loss_mask, {"middle": middle})
 
 
-def first_block(head: DreamHead, view: View, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """The first layer over the embeddings alone, [B, P + R, D]: no step changes it."""
-    attended = UnrolledAttention(view)(*head.first.project(head.first.normed(view.embeds), *rope))
-    return head.first.finish(view.embeds, attended)
-
-
 def _steps(head: DreamHead, rows: Tensor, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:
-    """As `unrolled.steps`; `rows` are those of `first_block`."""
+    """As `unrolled.steps`, of the first layer's rows [B, P + R, D]."""
     cross_attention, self_attention = UnrolledAttention(view), UnrolledAttention(view)
 
     def step(rows: Tensor, features: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -174,5 +161,14 @@ RECIPE = Recipe(
     extra={"middle": 1.0},
     own_targets_only=True,
 )
-TRAINING = Training[DreamHead]({"dream": RECIPE}, rollout, layers_read)
-FILES = Files[DreamHead]("DREAM", lambda folder: partial(DreamHead, HeadConfig(folder.layer_sizes())), kind="dream")
+FAMILY = Family[DreamHead](
+    name="dream",
+    title="DREAM",
+    head=DreamHead,
+    recipes={"dream": RECIPE},
+    rollout=rollout,
+    read=lambda folder: partial(DreamHead, HeadConfig(folder.layer_sizes())),
+    # Those one of which its first layer learns, and those below.
+    layers_read=lambda head, layers: {near for middle in middle_layers(layers) for near in (middle - 1, middle)},
+    kind="dream",
+)

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.folder import LAYER, Files, HeadFolder
-from eventspec.drafters.heads.head import Head, HeadConfig
-from eventspec.drafters.heads.training import Recipe, Training, unrolled
+from eventspec.drafters.heads.folder import LAYER, HeadFolder
+from eventspec.drafters.heads.head import Family, Head, HeadConfig, Recipe
+from eventspec.drafters.heads.unrolled import rollout
 from eventspec.drafters.heads.views import HeadInputs, PromptView
-from eventspec.models import weights
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import Linear, unpacked
@@ -49,9 +48,9 @@ class EagleHead(Head):
         self.fc = Linear(2 * width, width, bias=config.bias)
         self.layer = Layer(config.language)
         if not config.input_norm:
-            self.layer.input_norm = nn.Parameter(torch.empty(0), requires_grad=False)
+            none = torch.empty(0, device="cpu")  # a tensor that no folder holds, so that it is never left without memory
+            self.layer.input_norm = nn.Parameter(none, requires_grad=False)
         self.view = view or PromptView()
-        self.sees_visual = self.view.sees_visual
 
     def features(self, tapped: Tensor) -> Tensor:
         """They are what is tapped."""
@@ -70,20 +69,6 @@ class EagleHead(Head):
         return DraftKernel(HeadWeights(*parts, unpacked(self.fc), None if bias is None else bias.detach()))
 
 
-def _sources(head: EagleHead, layer: str) -> weights.Sources:
-    names = {**weights.layer_sources(head.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
-    if not head.config.input_norm:
-        del names["layer.input_norm"]
-    if head.config.bias:
-        names["fc.bias"] = [("fc.bias", 0)]
-    return names
-
-
-def _filled(head: EagleHead) -> None:
-    if not head.config.input_norm:
-        head.layer.input_norm = nn.Parameter(torch.empty(0, dtype=head.fc.weight.dtype), requires_grad=False)
-
-
 def eagle_config(folder: HeadFolder) -> EagleConfig:
     """Of a folder in EAGLE-1's layout; what it has is read off its tensors; BadField where config.json contradicts them."""
     sizes, bias = folder.layer_sizes(), "fc.bias" in folder.checkpoint.at
@@ -92,21 +77,19 @@ def eagle_config(folder: HeadFolder) -> EagleConfig:
     return EagleConfig(sizes, f"{LAYER}input_layernorm.weight" in folder.checkpoint.at, bias)
 
 
-TRAINING = Training[EagleHead](
-    {
+FAMILY = Family[EagleHead](
+    name="eagle",
+    title="EAGLE",
+    head=EagleHead,
+    recipes={
         "eagle": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer)), unroll=3),  # EagleVLM
         "eagle1": Recipe(lambda sizes: EagleHead(EagleConfig(sizes.layer, input_norm=False))),  # the paper's head
     },
-    unrolled,
-)
-FILES = Files[EagleHead](
-    "EAGLE",
-    lambda folder: partial(EagleHead, eagle_config(folder)),
+    rollout=rollout,
+    read=lambda folder: partial(EagleHead, eagle_config(folder)),
     recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" not in folder.own,
-    sources=_sources,
     # True is what SafeAILab's code takes for granted; vLLM would make attention biases of it.
     fields=lambda head: ({} if head.config.bias else {"bias": False}, {}),
-    filled=_filled,
 )
 
 
@@ -124,7 +107,11 @@ def msd_head(config: EagleConfig) -> EagleHead:
     return EagleHead(config, VisualAlone(), "msd")
 
 
-MSD_TRAINING = replace(
-    TRAINING, recipes={"msd": Recipe(lambda sizes: msd_head(EagleConfig(sizes.layer)), unroll=3, begins_with="eagle")}
+MSD = replace(
+    FAMILY,
+    name="msd",
+    title="MSD",
+    recipes={"msd": Recipe(lambda sizes: msd_head(EagleConfig(sizes.layer)), unroll=3, begins_with="eagle")},
+    read=lambda folder: partial(msd_head, eagle_config(folder)),
+    kind="msd",
 )
-MSD_FILES = replace(FILES, title="MSD", kind="msd", read=lambda folder: partial(msd_head, eagle_config(folder)))

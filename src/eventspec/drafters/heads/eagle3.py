@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads import speculators
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.folder import Files, HeadFolder
-from eventspec.drafters.heads.head import Head, HeadConfig
-from eventspec.drafters.heads.training import Recipe, TargetSizes, Training, unrolled
+from eventspec.drafters.heads.folder import LAYER, HeadFolder
+from eventspec.drafters.heads.head import Family, Head, HeadConfig, Recipe, TargetSizes
+from eventspec.drafters.heads.unrolled import rollout
 from eventspec.drafters.heads.views import PromptView
 from eventspec.models import configuration as fields
-from eventspec.models import weights
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.layer import layer_weights
 from eventspec.nn.linear import Linear, unpacked
@@ -100,12 +99,6 @@ class Eagle3Head(Head):
         return DraftKernel(weights)
 
 
-def _sources(head: Eagle3Head, layer: str) -> weights.Sources:
-    names = {**weights.layer_sources(head.config.language, "layer.", layer), "fc.weight": [("fc.weight", 0)]}
-    own = {"norm": "norm.weight", "head.weight": "lm_head.weight", "hidden_norm": f"{layer}hidden_norm.weight"}
-    return {**names, **{ours: [(theirs, 0)] for ours, theirs in own.items()}}
-
-
 def _fields(head: Eagle3Head) -> tuple[fields.Fields, fields.Fields]:
     if head.config.norm_before_residual:
         raise BadInput("the head has norm_before_residual, which SafeAILab's code has not: export it for speculators")
@@ -114,24 +107,16 @@ def _fields(head: Eagle3Head) -> tuple[fields.Fields, fields.Fields]:
 
 
 def _speculators(head: Eagle3Head, verifier: speculators.Verifier, dtype: str) -> fields.Fields:
-    config = head.config
-    if config.draft_vocab == config.language.vocab_size and bool(_tables(head)["d2t"].any()):
+    config, ids = head.config, head.vocab_ids.cpu()
+    if config.draft_vocab == config.language.vocab_size and not torch.equal(ids, torch.arange(len(ids))):
         raise BadInput("the head names the target's tokens in another order, which speculators does not read")
     own = {"draft_vocab_size": config.draft_vocab, "norm_before_residual": config.norm_before_residual}
     return speculators.described(config.language, config.taps, own, verifier, dtype)
 
 
-def _tables(head: Eagle3Head) -> dict[str, Tensor]:
-    """The published tables of a reduced vocabulary: d2t int64 [draft_vocab] and t2d bool [V]."""
-    ids = head.vocab_ids.cpu()
-    known = torch.zeros(head.config.language.vocab_size, dtype=torch.bool)
-    known[ids] = True
-    return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
-
-
 def _read(folder: HeadFolder) -> Callable[[], Eagle3Head]:
     sizes, data = folder.layer_sizes(), folder.data
-    rows = folder.rows("lm_head.weight", 2, (1, folder.target.vocab_size))
+    rows = folder.shape("lm_head.weight", 2, (1, folder.target.vocab_size))[0]
     folder.agrees("draft_vocab_size", rows, "the rows of lm_head.weight")
     for name in speculators.SWITCHES:
         folder.agrees(name, False, "our EAGLE-3 head has no such norm")
@@ -170,14 +155,16 @@ def _vocab_ids(folder: HeadFolder, rows: int) -> Tensor:
     return ids
 
 
-TRAINING = Training[Eagle3Head]({"eagle3": Recipe(new_head, unroll=4, words=1.0, feature=0.0)}, unrolled)
-FILES = Files[Eagle3Head](
-    "EAGLE-3",
-    _read,
+FAMILY = Family[Eagle3Head](
+    name="eagle3",
+    title="EAGLE-3",
+    head=Eagle3Head,
+    recipes={"eagle3": Recipe(new_head, unroll=4, words=1.0, feature=0.0)},
+    rollout=rollout,
+    read=_read,
     recognises=lambda folder: "lm_head.weight" in folder.checkpoint.at,
     layer_name="midlayer.",
-    sources=_sources,
+    names={"norm": "norm.weight", "head.": "lm_head.", "hidden_norm": f"{LAYER}hidden_norm.weight"},
     fields=_fields,
-    tables=_tables,
     speculators=_speculators,
 )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import Budget, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.core import Budget, Drafter, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
 from eventspec.drafters.heads.head import Drafting, HeadConfig
 from eventspec.drafters.heads.trees import tree_config
 from eventspec.drafters.heads.views import HeadInputs, PromptView
@@ -29,7 +29,6 @@ class FeatureHead(Protocol):
 
     taps: tuple[int, ...]
     view: PromptView
-    sees_visual: bool
 
     @property
     def config(self) -> HeadConfig: ...
@@ -52,11 +51,10 @@ def feature_drafter(head: FeatureHead, name: str, drafting: Drafting) -> Feature
     return made
 
 
-class FeatureDrafter:
+class FeatureDrafter(Drafter):
     """`head` drafts for `target`; `eos_id` is the last token of an answer."""
 
     needs_target = True
-    concurrent = False
 
     def __init__(self, name: str, head: FeatureHead, target: LanguageEnds, eos_id: int, tree: TreeConfig) -> None:
         weight = target.embed.weight
@@ -77,13 +75,17 @@ class FeatureDrafter:
     def begun(self, media: Media, inputs: HeadInputs, rows: int) -> tuple[KVCache, Loan]:
         """A cache of at least `rows` rows that has as much of a prompt as questions about the same recording shared with it;
         at least the last pair is left to be read."""
-        if media not in self._read:
-            sizes, weight, layers = self.sizes, self.embed.weight, len(self.kernel.weights.layers)
-            cache = KVCache(layers, sizes.num_key_value_heads, sizes.head_dim, rows, weight.dtype, weight.device)
-            self._read[media] = inputs, LentCache(cache)
-            return self._read[media][1].lend(0, rows)
-        before, lent = self._read[media]
-        found, loan = lent.lend(min(before.shared(inputs), lent.cache.length), rows)
+        kept = 0
+        if media in self._read:
+            before, lent = self._read[media]
+            kept = min(before.shared(inputs), lent.cache.length)
+        else:
+            sizes, weight = self.sizes, self.embed.weight
+            cache = KVCache(
+                len(self.kernel.weights.layers), sizes.num_key_value_heads, sizes.head_dim, rows, weight.dtype, weight.device
+            )
+            lent = LentCache(cache)
+        found, loan = lent.lend(kept, rows)
         if found is lent.cache:
             self._read[media] = inputs, lent
         return found, loan
@@ -128,9 +130,9 @@ class FeatureDraft(DraftSession):
         root, cache = self.root, self.cache
         assert root is not None and cache is not None
         # A node of level l stands l after the root; the last level is named but not read.
-        tree, least = drafter.tree, (budget.min_path_prob, budget.min_frontier_prob)
-        levels = max(1, min(tree.levels, budget.max_depth, drafter.context - self.position + 1))
-        growth = TreeGrowth(tree.width, levels, *least, drafter.eos_id, self.position - 1, list(tree.shape))
+        tree, levels = drafter.tree, min(drafter.tree.levels, budget.max_depth, drafter.context - self.position + 1)
+        least = budget.min_path_prob, budget.min_frontier_prob
+        growth = TreeGrowth(tree.width, max(1, levels), *least, drafter.eos_id, self.position - 1, list(tree.shape))
         grown = self.kernel.grow(root, growth, [drafter.embed.weight, *drafter.tables], cache)
         tokens, parents, logs = (part.cpu().numpy() for part in grown)
         self.trace.forward("drafter", self.trace.now() - began)
@@ -164,7 +166,7 @@ class FeatureDraft(DraftSession):
 
     def _prompt(self) -> HeadInputs:
         """What the head sees of the prompt; `position` is then that after its pairs."""
-        drafter, prompt = self.drafter, self.target.prompt(self.drafter.head.sees_visual)
+        drafter, prompt = self.drafter, self.target.prompt(self.drafter.head.view.sees_visual)
         assert prompt.features is not None
         self.position = len(prompt.rows) - 1
         places = torch.arange(self.position, device=prompt.rows.device)

@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from eventspec.compress.attended import RANKED_BEHIND, attention_of_last, two_stages
+from eventspec.compress.reductions import RANKED_BEHIND, attention_of_last, two_stages
 from eventspec.core import (
     BadInput,
     Budget,
+    Drafter,
     DraftSession,
     Media,
     Proposal,
@@ -25,10 +26,8 @@ from eventspec.core import (
     Trace,
     Verdict,
 )
-from eventspec.drafters.heads.batch import Rollout, TargetBatch
-from eventspec.drafters.heads.folder import Files
-from eventspec.drafters.heads.head import Drafting, Head, HeadConfig
-from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
+from eventspec.drafters.heads.head import Drafting, Family, Head, HeadConfig, Recipe, TargetSizes
+from eventspec.drafters.heads.views import Rollout, TargetBatch
 from eventspec.drafters.language_model import LanguageDraft
 from eventspec.drafters.model_reading import DraftModel
 from eventspec.models.prefix import Prefix
@@ -95,7 +94,7 @@ class SmallVlm(Head):
 
 
 def rollout(head: SmallVlm, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-    """As `Training.rollout`; its own text is the target's as long as it is right, so every step ahead gives the same."""
+    """As `Family.rollout`; its own text is the target's as long as it is right, so every step ahead gives the same."""
     rows = head.rows(batch.ids, batch.rows.to(head.up.weight.dtype))
     hidden = head.language(rows, batch.positions, batch.prefix, batch.mask)
     return Rollout(repeat(head.language.normed(hidden[:, batch.prefix :].roll(-1, 1)), count), batch.loss_mask)
@@ -106,12 +105,15 @@ def _filled(head: SmallVlm) -> None:
         head.language.head.weight = head.language.embed.weight
 
 
-TRAINING = Training[SmallVlm]({"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)}, rollout)
-FILES = Files[SmallVlm](
-    "MASSV",
-    lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
+FAMILY = Family[SmallVlm](
+    name="massv",
+    title="MASSV",
+    head=SmallVlm,
+    recipes={"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)},
+    rollout=rollout,
+    read=lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
     kind="massv",
-    target_width=lambda folder: folder.width("up.weight"),
+    target_width=lambda folder: folder.shape("up.weight", 2)[1],
     filled=_filled,
 )
 
@@ -126,12 +128,11 @@ class Pruned:
     layer: int = RANKED_BEHIND
 
 
-class SmallVlmDrafter:
+class SmallVlmDrafter(Drafter):
     """The small model as a drafter: `text_ids` gives the text of a question's prompt before and after the visual rows, `eos_id`
     is the end token; `read`: the part of a prompt that questions about a recording share."""
 
     needs_target = True
-    concurrent = False
 
     def __init__(self, name: str, head: SmallVlm, text_ids: TextIds, eos_id: int, pruned: Pruned | None = None) -> None:
         self.name, self.head, self.text_ids, self.pruned = name, head, text_ids, pruned
@@ -164,10 +165,7 @@ class SmallVlmDraft(DraftSession):
         self.pending_verdicts: list[tuple[Verdict, Scores]] = []
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
-        if self.inner is None:
-            self.pending_verdicts.append((verdict, scores))
-        else:
-            self.inner.observe(verdict, scores)
+        self.pending_verdicts.append((verdict, scores))
 
     def propose(self, budget: Budget) -> Proposal:
         if self.inner is None:
@@ -175,7 +173,8 @@ class SmallVlmDraft(DraftSession):
             prompt = self.drafter.prompt(self.request.question, self.target.prompt())
             prefix = self.drafter.read.setdefault(self.request.media, Prefix(self.drafter.model.language))
             self.inner = LanguageDraft(self.drafter.model, prompt, prefix, self.request, self.trace)
-            for pending in self.pending_verdicts:
-                self.inner.observe(*pending)
             self.trace.span("drafter prefill", "target", began)
+        for pending in self.pending_verdicts:
+            self.inner.observe(*pending)
+        self.pending_verdicts.clear()
         return self.inner.propose(budget)

@@ -15,17 +15,14 @@ from eventspec.compress import Elastic
 from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Mode, Option
 from eventspec.core import BadCheckpoint
 from eventspec.drafters.heads import eagle
-from eventspec.drafters.heads.batch import Rollout, TargetBatch, View, hidden_where
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
 from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.training import Recipe, TargetSizes, Training
+from eventspec.drafters.heads.head import Recipe, TargetSizes
 from eventspec.drafters.heads.unrolled import steps
-from eventspec.drafters.heads.views import HeadInputs, PromptView
-from eventspec.models import weights
+from eventspec.drafters.heads.views import HeadInputs, PromptView, Rollout, TargetBatch, View, hidden_where
 from eventspec.models.checkpoint import without_memory
 from eventspec.nn.llama import LanguageEnds
 
-COMPRESSOR = "compressor."
 COST = 0.05
 """Weight of what the branches cost; without it the gate takes the dearest one for every question."""
 
@@ -91,31 +88,24 @@ def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
         raise BadCheckpoint(f"{folder.path / 'config.json'}: eventspec.compressor: {error}") from None
 
 
-def _sources(head: EagleHead, layer: str) -> weights.Sources:
-    names = [name for name, _ in compressor_of(head).named_parameters()]
-    stored = {f"view.{COMPRESSOR}{name}": COMPRESSOR + name.replace("branches.", "ways.", 1) for name in names}
-    return {**eagle.FILES.sources(head, layer), **{ours: [(theirs, 0)] for ours, theirs in stored.items()}}
-
-
-TRAINING = Training[EagleHead](
-    {
+FAMILY = replace(
+    eagle.FAMILY,
+    name="specvlm",
+    title="SpecVLM",
+    recipes={
         "specvlm": recipe_of("select", SELECT, None),
         "frugal": recipe_of("select", FRUGAL, cost=COST),
         "weighted": recipe_of("weighted", WEIGHTED),
         "concat": recipe_of("concat", CONCAT),
         "hivis": recipe_of("concat", (Option("none"),), "eagle"),
     },
-    rollout,
-)
-FILES = replace(
-    eagle.FILES,
-    title="SpecVLM",
+    rollout=rollout,
     read=_read,
     recognises=lambda folder: "lm_head.weight" not in folder.checkpoint.at and "compressor" in folder.own,
     own_fields=("compressor",),
-    sources=_sources,
-    fields=lambda head: (eagle.FILES.fields(head)[0], {"compressor": compressor_of(head).as_json()}),
-    details=lambda head: {"mode": compressor_of(head).mode} if head.sees_visual else {"head": "HiViS"},
+    names={"view.compressor.branches.": "compressor.ways.", "view.compressor.": "compressor."},
+    fields=lambda head: (eagle.FAMILY.fields(head)[0], {"compressor": compressor_of(head).as_json()}),
+    details=lambda head: {"mode": compressor_of(head).mode} if head.view.sees_visual else {"head": "HiViS"},
 )
 
 

@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eventspec.drafters.heads.batch import View
 from eventspec.drafters.heads.feature import FeatureHead
-from eventspec.nn.llama import Layer, packed_attention
+from eventspec.drafters.heads.views import Rollout, TargetBatch, View
+from eventspec.nn.llama import LanguageEnds, Layer, packed_attention
 
 
 class OneLayerHead(FeatureHead, Protocol):
@@ -45,6 +45,13 @@ class UnrolledAttention:
             self.own.append((keys, values))
             attended = _ahead(queries, self.true, _without(self.mask, self.prefix, len(self.own)), self.own)
         return attended.transpose(1, 2).flatten(-2)
+
+
+def rollout(head: OneLayerHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
+    """As `Family.rollout`, of a head on the target's features."""
+    view = batch.view(head.taps, head.view)
+    rope = target.cos[view.positions], target.sin[view.positions]
+    return Rollout(steps(head, view, rope, count), view.loss_mask)
 
 
 def steps(head: OneLayerHead, view: View, rope: tuple[Tensor, Tensor], count: int) -> Iterator[Tensor]:

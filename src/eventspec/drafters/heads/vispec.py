@@ -3,7 +3,6 @@ after them. The rest is EAGLE's head."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -14,10 +13,8 @@ from torch import Tensor, nn
 
 from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
-from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.training import Recipe, Training, unrolled
+from eventspec.drafters.heads.head import Recipe
 from eventspec.drafters.heads.views import HeadInputs, PromptView
-from eventspec.models import weights
 from eventspec.nn.draft import DraftKernel
 from eventspec.nn.linear import Linear, first_values
 
@@ -97,16 +94,17 @@ def vispec_head(config: EagleConfig, queries: int) -> EagleHead:
     return EagleHead(config, AdaptedView(sizes.hidden_size, sizes.num_attention_heads, queries), "vispec")
 
 
-def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
-    return partial(vispec_head, eagle_config(folder), folder.rows("imadpt.q", 3, (2, MOST_VECTORS)) - 1)
-
-
-def _sources(head: EagleHead, layer: str) -> weights.Sources:
-    names = {**eagle.FILES.sources(head, layer), **weights.linear_sources("view.global_proj", "img_fc")}
-    own = {"queries": "q", "keys.weight": "k_proj.weight", "values.weight": "v_proj.weight", "out.weight": "o_proj.weight"}
-    return {**names, **{f"view.{ours}": [(f"imadpt.{theirs}", 0)] for ours, theirs in own.items()}}
-
-
-RECIPE = Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")
-TRAINING = Training[EagleHead]({"vispec": RECIPE}, unrolled, begin=lambda head: cast(AdaptedView, head.view).begin())
-FILES = replace(eagle.FILES, title="ViSpec", kind="vispec", read=_read, sources=_sources)
+FAMILY = replace(
+    eagle.FAMILY,
+    name="vispec",
+    title="ViSpec",
+    recipes={"vispec": Recipe(lambda sizes: vispec_head(EagleConfig(sizes.layer), VECTORS), unroll=3, begins_with="eagle")},
+    read=lambda folder: partial(vispec_head, eagle_config(folder), folder.shape("imadpt.q", 3, (2, MOST_VECTORS))[0] - 1),
+    begin=lambda head: cast(AdaptedView, head.view).begin(),
+    kind="vispec",
+    names={
+        "view.global_proj.": "img_fc.",
+        "view.queries": "imadpt.q",
+        **{f"view.{ours}.": f"imadpt.{theirs}_proj." for ours, theirs in (("keys", "k"), ("values", "v"), ("out", "o"))},
+    },
+)
