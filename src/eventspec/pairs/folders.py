@@ -39,7 +39,7 @@ def load_folders(
     if vocabulary not in VOCABULARY_MAPPINGS:
         raise BadInput(f"vocabulary '{vocabulary}' is unknown: choose one of {', '.join(VOCABULARY_MAPPINGS)}")
     how = how or LoadOptions()
-    workers = Workers.placed(device_plan, how.device, how.device)
+    workers = Workers(device_plan, how.device, how.device)
     loaded = load_folder(target, how)
     parts = Parts(loaded.target, loaded.tokens, loaded.modality, _policy(loaded, how), loaded.notes + _precision(loaded, how))
     if method == EVENT_METHOD and drafter is None:

@@ -85,7 +85,7 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
     methods = build_methods(parts)
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())
     trained_on = file.trained_on or (SOURCE if shipped else "")  # the weights that ship are older than the entry
-    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"), trained_on)
+    return Pair(file.name, parts, methods, Workers(device_plan), file.folder, file.place("target"), trained_on)
 
 
 def _prior(path: Path) -> TextPrior:
