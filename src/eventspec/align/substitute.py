@@ -37,8 +37,8 @@ from eventspec.core import (
 )
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
+from eventspec.engine.scheduler import run
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Frames
 from eventspec.models.session import LanguageTarget

@@ -12,8 +12,8 @@ from eventspec.core import BadInput, Media, Request, Sampling, Trace, Update, Wi
 from eventspec.engine.answer import Outcome
 from eventspec.engine.decoding import Asking, Decoding, Encode
 from eventspec.engine.display import Emit, ignore
-from eventspec.engine.generate import run
 from eventspec.engine.method import AnswerTimes, Method, QuestionInfo
+from eventspec.engine.scheduler import run
 from eventspec.lanes.workers import Workers
 from eventspec.recordings import Recording
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of

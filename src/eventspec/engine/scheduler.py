@@ -1,5 +1,8 @@
 """The one loop: answers take turns at the target, and those that are due a forward at the same time share it.
 
+What a round is stands in `engine.decoding`, the acceptance rule in `engine.verify`, waiting for drafts in
+`engine.draft_worker`, and what rounding can do to an answer in `engine.numerics`.
+
 A caller adds a `Decoding` for each answer and calls `step` until they have ended, on the target's lane. How long a round waits
 for drafts is decided here: as long as the patience of the answer that waits for them lasts, and then it goes on without.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from eventspec.core import Target
+from eventspec.engine.answer import Outcome
 from eventspec.engine.decoding import Decoding, Due
 from eventspec.engine.executor import Executor
 
@@ -90,3 +94,15 @@ class Scheduler:
                 work(one)
             except Exception as error:
                 one.end(error)
+
+
+def run(decoding: Decoding, executor: Executor) -> Outcome:
+    """One answer to its end; call it on the target's lane. Raises what the target raises."""
+    scheduler = Scheduler(executor)
+    try:
+        scheduler.add(decoding)
+        while scheduler.running:
+            scheduler.step()
+    finally:
+        scheduler.end()
+    return decoding.outcome()
