@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from types import TracebackType
 
 
 class ProcessLock:
@@ -18,20 +17,17 @@ class ProcessLock:
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._lock.release()
-
-    def renew(self) -> None:
-        """In a forked child, before anything else runs there."""
-        self._lock = threading.Lock()
 
 
 _ALL: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
 
 
 def _in_the_child() -> None:
+    """Before anything else runs there."""
     for lock in list(_ALL):
-        lock.renew()
+        lock._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

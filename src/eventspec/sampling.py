@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -149,7 +150,7 @@ class Sampling:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled field by field: the view of `logit_bias` itself cannot be."""
         values = {name: getattr(self, name) for name in _READ}
-        return _again, ({**values, "logit_bias": dict(self.logit_bias)},)
+        return partial(Sampling, **{**values, "logit_bias": dict(self.logit_bias)}), ()
 
     def but(self, **settings: Any) -> Sampling:
         """The same with other settings; BadInput for one that does not exist, with the name that was probably meant."""
@@ -183,7 +184,3 @@ _MEANT = {
     "regex": "constraint=pair.regex(...)",
 }
 """What the command line calls some of them, and others may."""
-
-
-def _again(values: dict[str, Any]) -> Sampling:
-    return Sampling(**values)

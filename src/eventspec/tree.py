@@ -29,30 +29,21 @@ def is_chain(parents: list[int]) -> bool:
     return parents == list(range(-1, len(parents) - 1))
 
 
-def tree_mask(parents: list[int], past: int, pending: int, device: torch.device | str = "cpu") -> Tensor:
+def tree_mask(parents: list[int], past: int, pending: int = 0, device: torch.device | str = "cpu") -> Tensor:
     """bool [pending + N, past + pending + N], True = may look: pending rows are causal, a node sees the past, all pending
     rows and its own ancestors."""
-    before = past + pending
-    rows = np.tri(pending, before + len(parents), past, np.bool_)
-    return torch.from_numpy(np.concatenate((rows, _node_rows(parents, before)))).to(device)
-
-
-def node_mask(parents: list[int], before: int, device: torch.device | str = "cpu") -> Tensor:
-    """bool [N, before + N]: as `tree_mask`, of the nodes alone, after so many rows."""
-    return torch.from_numpy(_node_rows(parents, before)).to(device)
-
-
-def _node_rows(parents: list[int], before: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    count = len(parents)
+    before, count = past + pending, len(parents)
     # In numpy: row by row a tensor costs several microseconds, which forty nodes add up to a tenth of their verification.
-    mask = np.zeros((count, before + count), np.bool_)
-    mask[:, :before] = True
-    nodes = mask[:, before:]
+    mask = np.zeros((pending + count, before + count), np.bool_)
+    if pending:
+        mask[:pending] = np.tri(pending, before + count, past, np.bool_)
+    mask[pending:, :before] = True
+    nodes = mask[pending:, before:]
     for node, parent in enumerate(parents):
         if parent >= 0:
             nodes[node] = nodes[parent]
         nodes[node, node] = True
-    return mask
+    return torch.from_numpy(mask).to(device)
 
 
 class BadProposal(ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -166,10 +166,11 @@ def test_drafters_work_beside_the_target_where_that_is_sooner(
     assert fit.overlap_pays(pair, 2), "nothing to choose where both share a device"
 
 
-def test_where_drafters_work_is_kept_with_the_costs(pair: Pair) -> None:
+def test_where_drafters_work_is_kept_with_the_costs(pair: Pair, tmp_path: Path) -> None:
     for beside in (True, False):
-        known = Costs.of(pair.with_policy(concurrent=beside).method("hybrid").policy)
-        assert Costs.read(asdict(known)).concurrent is beside
+        known = pair.with_policy(concurrent=beside).method("hybrid").policy
+        (tmp_path / "costs.json").write_text(json.dumps({"hybrid": known.measured}))
+        assert store.read(tmp_path / "costs.json")["hybrid"].concurrent is beside
         assert with_costs(pair, {"hybrid": known}).method("hybrid").policy.concurrent is beside
 
 

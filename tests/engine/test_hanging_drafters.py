@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eventspec.breaker import ENOUGH, LONGEST, REST, Breaker
 from eventspec.core import Budget, Proposal
 from eventspec.engine.policy import DraftPolicy
-from eventspec.lanes.breaker import ENOUGH, LONGEST, REST, Breaker
 from eventspec.lanes.worker import LaneTimeout, Worker
 from eventspec.lanes.workers import Workers
 

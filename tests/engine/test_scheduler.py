@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from eventspec.breaker import Breaker
 from eventspec.core import BadInput, Budget, Proposal, Scores, Trace
 from eventspec.engine.decoding import Asking, Decoding, Due
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.policy import DraftPolicy
 from eventspec.engine.scheduler import Scheduler
-from eventspec.lanes.breaker import Breaker
 from eventspec.text import StopDetector
 
 EAGER = DraftPolicy(head_nodes=5, max_nodes=5, patience=4, step_seconds=1, deadline=100)
@@ -31,27 +32,19 @@ class Clock(Trace):
         return Clock.seconds
 
 
-class Work:
-    """As `executor.Pending`: done when the test says so."""
+class Work(Future[Any]):
+    """Done when the test says so."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        self.work, self.ended, self.value, self.error = work, False, None, None
+        super().__init__()
+        self.work = work
 
     def run(self) -> Work:
         try:
-            self.value = self.work()
+            self.set_result(self.work())
         except BaseException as error:
-            self.error = error
-        self.ended = True
+            self.set_exception(error)
         return self
-
-    def done(self) -> bool:
-        return self.ended
-
-    def result(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 class Stepped:
@@ -91,9 +84,6 @@ class Stepped:
             return True
         Clock.seconds += seconds
         return False
-
-    def lock(self) -> Any:
-        return nullcontext()
 
     def idle(self, name: str) -> bool:
         return not self.queue

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventspec.core import Budget, Limits, Proposal
-from eventspec.tree import BadProposal, DraftTree, check, depths, fit, is_chain, node_mask, tree_mask, within
+from eventspec.tree import BadProposal, DraftTree, check, depths, fit, is_chain, tree_mask, within
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 parent_lists = st.integers(0, 14).flatmap(lambda n: st.tuples(*(st.integers(-1, node - 1) for node in range(n)))).map(list)
@@ -49,7 +49,7 @@ def test_the_mask_is_the_ancestor_relation(parents: list[int], past: int, pendin
     assert mask[pending:, :rows].all()
     for node in range(len(parents)):
         assert set(mask[pending + node, rows:].nonzero().flatten().tolist()) == ancestors(parents, node)
-    assert torch.equal(node_mask(parents, rows), mask[pending:])
+    assert torch.equal(tree_mask(parents, rows), mask[pending:])
 
 
 @FIXED

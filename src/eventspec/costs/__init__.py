@@ -1,8 +1,8 @@
 """What drafting costs on the machine at hand: measured when a pair is loaded first, kept in a file, learnt from rounds."""
 
 from eventspec.costs.fit import warm_up
-from eventspec.costs.record import Costs
 from eventspec.costs.rounds import LearntCosts
 from eventspec.costs.store import fitted, learning, remembering, store_of
+from eventspec.engine.policy import Costs
 
 __all__ = ["Costs", "LearntCosts", "fitted", "learning", "remembering", "store_of", "warm_up"]

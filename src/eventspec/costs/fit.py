@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -31,14 +32,14 @@ from eventspec.costs.forwards import (
     measure_tail,
     measure_verify,
 )
-from eventspec.costs.record import Measured
 from eventspec.costs.rounds import LearntCosts
 from eventspec.drafters import FeatureDrafter
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.generate import run
 from eventspec.engine.method import Method
-from eventspec.engine.policy import NO_TAIL, DraftPolicy
+from eventspec.engine.policy import NO_TAIL
 from eventspec.events.stream import EventStream
+from eventspec.lanes import Workers
 from eventspec.models.embedded import IMAGE_SIZE
 from eventspec.nn.draft import TreeConfig
 from eventspec.text import StopDetector
@@ -50,6 +51,25 @@ Cost = tuple[VerifyCurve, float, float]
 """What verifying after a drafter costs; seconds of one more level of its drafts, and of what it reads before its first one."""
 Opening = dict[Hashable, Cost]
 """By the shape of the drafter."""
+
+
+class Measured(Protocol):
+    """A pair, as far as its costs go."""
+
+    @property
+    def methods(self) -> Mapping[str, Method]: ...
+    @property
+    def workers(self) -> Workers: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def folder(self) -> Path | None: ...
+    @property
+    def checkpoint(self) -> Path | None: ...
+    def with_methods(self, methods: Mapping[str, Method]) -> Self:
+        """The same with other methods in the place of those of their names."""
+
+
 Pair = TypeVar("Pair", bound=Measured)
 
 
@@ -70,8 +90,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None
         overlaps = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
         if overlaps not in curves:
             curves[overlaps] = pair.workers.start("target", partial(_verifying, pair, overlaps, repeats)).result()
-        curve, own = curves[overlaps], method.policy
-        policy = replace(verifying_at(curve, own), concurrent=pays, tail=tail or own.tail)
+        verified, policy = curves[overlaps], replace(method.policy, concurrent=pays, tail=tail or method.policy.tail)
         # Of several drafters the one that reads the target stands first, and works on the target's own thread.
         for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
             if only and name not in only:
@@ -79,17 +98,13 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None
             shape: Hashable = name
             if isinstance(drafter, FeatureDrafter):
                 shape = (drafter.kernel.shape, drafter.head.view.sees_visual, overlaps)
-            work = partial(_costs, pair, drafter, overlaps, curve, known.get(shape), repeats)
+            work = partial(_costs, pair, drafter, overlaps, verified, known.get(shape), repeats)
             cost = pair.workers.start("target" if drafter.needs_target else "drafter", work).result()
             verified, level, opening = known[shape] = cost
-            policy = replace(verifying_at(verified, policy), level_cost=level / verified.one, open_cost=opening / verified.one)
+            policy = replace(policy, level_cost=level / verified.one, open_cost=opening / verified.one)
+        policy = replace(policy, verify_cost=verified.verify_cost, node_cost=verified.node_cost, step_seconds=verified.one)
         methods[name] = replace(method, policy=policy, learnt=LearntCosts())
     return pair.with_methods(methods)
-
-
-def verifying_at(curve: VerifyCurve, policy: DraftPolicy) -> DraftPolicy:
-    """A policy with what a curve says of the target's forwards."""
-    return replace(policy, verify_cost=curve.verify_cost, node_cost=curve.node_cost, step_seconds=curve.one)
 
 
 def overlap_pays(pair: Measured, repeats: int) -> bool:

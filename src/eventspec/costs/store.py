@@ -7,24 +7,23 @@ import json
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from eventspec.core import BadInput
-from eventspec.costs.fit import warm_up
-from eventspec.costs.record import Costs, Measured
+from eventspec.costs.fit import Measured, Pair, warm_up
 from eventspec.costs.rounds import LearntCosts
+from eventspec.engine.policy import Costs
 from eventspec.files import write_text
 from eventspec.machine import cache_folder, processor, usable_cores
 from eventspec.nn.cpu.native import library
 
 QUICK = 4
 """Repeats of a measurement when a pair is loaded: costs need not be known better than policies can tell apart."""
-Pair = TypeVar("Pair", bound=Measured)
 
 
 def fitted(pair: Pair) -> Pair:
@@ -33,14 +32,13 @@ def fitted(pair: Pair) -> Pair:
     measure."""
     path = store_of(pair)
     known = read(path)
-    measured = known is None or not known.keys() >= pair.methods.keys()
-    if known is None or measured:
+    if measured := not known.keys() >= pair.methods.keys():
         pair = warm_up(pair, repeats=QUICK)
-        known = {name: Costs.of(method.policy) for name, method in pair.methods.items()}
         with suppress(BadInput, OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps({name: asdict(costs) for name, costs in known.items()}, indent=1) + "\n")
-    return remembering(learning(with_costs(pair, known), path), path, measured)
+            rows = {name: method.policy.measured for name, method in pair.methods.items()}
+            write_text(path, json.dumps(rows, indent=1) + "\n")
+    return remembering(learning(pair if measured else with_costs(pair, known), path), path, measured)
 
 
 def learning(pair: Pair, path: Path | None = None) -> Pair:
@@ -69,18 +67,20 @@ def with_costs(pair: Pair, known: Mapping[str, Costs]) -> Pair:
     """The pair with these costs in the policies of its methods; one that was not measured keeps its own."""
     methods = pair.methods
     return pair.with_methods(
-        {n: replace(methods[n], policy=own.applied(methods[n].policy)) for n, own in known.items() if n in methods}
+        {n: replace(methods[n], policy=methods[n].policy.costing_as(own)) for n, own in known.items() if n in methods}
     )
 
 
-def read(path: Path) -> dict[str, Costs] | None:
-    """The costs of a file, None where there are none that can be read."""
+def read(path: Path) -> dict[str, Costs]:
+    """The costs of a file by method, none where they cannot be read."""
+    names = Costs().measured
     try:
         if not path.is_file():  # reading a pipe would wait for ever
-            return None
-        return {str(name): Costs.read(row) for name, row in json.loads(path.read_text()).items()}
+            return {}
+        rows = json.loads(path.read_text()).items()
+        return {method: Costs(**{name: row[name] for name in names}).checked() for method, row in rows}
     except (BadInput, OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return None
+        return {}
 
 
 def store_of(pair: Measured, drafter: Path | None = None, how: object = None) -> Path:

@@ -7,8 +7,10 @@ Nothing here waits: `waits` says for how long the scheduler may.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, TargetSession, Verdict
-from eventspec.engine.executor import Executor, Pending
+from eventspec.engine.executor import Executor
 from eventspec.engine.guard import DrafterFailed, PromptOf, described, in_words, usable_taps
 from eventspec.engine.policy import DraftPolicy
 from eventspec.trace import Lane, Trace
@@ -20,7 +22,7 @@ class DraftWorker:
 
     Waiting is paid from a credit that grows with what was accepted, so a slow and wrong drafter costs no more than the policy's
     patience; one wait takes half of it at most. A late draft is left: the drafter catches up with what was committed. One that
-    hung often is left alone (`lanes.breaker`).
+    hung often is left alone (`eventspec.breaker`).
     """
 
     def __init__(
@@ -34,9 +36,9 @@ class DraftWorker:
         self.target: TargetPrompt | None = None  # from `attach` on
         self.awaited = True  # else other drafts will do in later rounds: what is not there at once is left
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
-        self.ahead: Pending[Proposal] | None = None  # the head start
+        self.ahead: Future[Proposal] | None = None  # the head start
         self._pending_verdicts: list[tuple[Verdict, Scores]] = []
-        self._pending: Pending[Proposal] | None = None
+        self._pending: Future[Proposal] | None = None
         self._queued: Budget | None = None  # of a draft that begins when the one before it has ended
         self._lane: Lane = "target"  # where the latest draft was begun, and when
         self._began = 0.0
@@ -45,11 +47,7 @@ class DraftWorker:
         self._since: float | None = None  # from when on it waits
         self._credit = policy.wait  # seconds for which it may still wait
         self.deadline, self._answered = executor.breaker.deadline(drafter, policy.deadline), False
-        self._introduce(layers)
-
-    def _introduce(self, layers: int) -> None:
-        """Ask the drafter, once, what it is."""
-        try:
+        try:  # asked once
             self.name = exact_text(self.drafter.name, 80)
             self.needs_target, self.concurrent = bool(self.drafter.needs_target), bool(self.drafter.concurrent)
             self.any_thread = getattr(self.drafter, "any_thread", False) is True
@@ -204,8 +202,8 @@ class DraftWorker:
         """The pending draft, which is ready."""
         assert self._pending is not None
         pending, self._pending = self._pending, None
-        if pending.error is not None:
-            self.failed(pending.error)
+        if (error := pending.exception()) is not None:
+            self.failed(error)
             return Proposal.empty()
         self._answered = True
         return pending.result()

@@ -4,6 +4,7 @@ for one place becomes one tree."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from eventspec.engine.answer import Answer
 from eventspec.engine.display import Display
 from eventspec.engine.draft_worker import DraftWorker
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.executor import Executor, Pending
+from eventspec.engine.executor import Executor
 from eventspec.engine.guard import described
 from eventspec.engine.policy import DraftPolicy, Show
 from eventspec.engine.writing import Writing
@@ -55,7 +56,7 @@ class Drafting:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
         self._current, self._executor = self._ahead, executor
         self._budget: Budget | None = None  # of the latest drafts
-        self._early: Pending[Merged] | None = None  # the head start, merged on the drafter's lane
+        self._early: Future[Merged] | None = None  # the head start, merged on the drafter's lane
         self._waited: Callable[[], None] | None = None  # ends what the trace counts as waiting for a draft
         self.taps = self._agreed_taps()
 
@@ -168,13 +169,13 @@ class Drafting:
     def _merged_early(self, budget: Budget | None) -> Merged:
         """What runs on the drafter's lane after the head starts: those that are there, and one tree of them."""
         there = [worker.ahead for worker in self._ahead if worker.ahead is not None and worker.ahead.done()]
-        found = [fit(made.result(), self._limits) for made in there if made.error is None and len(made.result())]
+        found = [fit(made.result(), self._limits) for made in there if made.exception() is None and len(made.result())]
         return found, self._one_of(found, budget) if found else Proposal.empty()
 
     def _merged(self, found: list[Proposal]) -> Proposal:
         """One tree; what was drawn at random is not merged, because the rule has to know from what it was drawn."""
         early, self._early = self._early, None
-        if early is not None and early.done() and early.error is None:
+        if early is not None and early.done() and early.exception() is None:
             merged, tree = early.result()
             if len(merged) == len(found) and all(one is two for one, two in zip(merged, found, strict=True)):
                 return tree

@@ -3,50 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
+from eventspec.breaker import Breaker
 from eventspec.trace import Lane
 
 T = TypeVar("T")
-Result = TypeVar("Result", covariant=True)
-
-
-class Pending(Protocol[Result]):
-    """Work that was given to a lane."""
-
-    @property
-    def error(self) -> BaseException | None:
-        """What it raised, once it is done."""
-
-    def done(self) -> bool:
-        """Whether it has ended."""
-
-    def result(self) -> Result:
-        """What it returned, once it is done; raises what it raised."""
-
-
-class Hangs(Protocol):
-    """Which drafters hung lately, by identity."""
-
-    def hung(self, drafter: object) -> None:
-        """A call missed its deadline."""
-
-    def came_back(self, drafter: object) -> None:
-        """A request's calls ended in time."""
-
-    def deadline(self, drafter: object, usual: float) -> float:
-        """Seconds that a call may take."""
-
-    def resting(self, drafter: object) -> float:
-        """Seconds for which a drafter is still to be left alone."""
 
 
 class Executor(Protocol):
     """Two lanes: the target's, on which the scheduler runs, and the drafter's. Only `wait` takes time."""
 
     @property
-    def breaker(self) -> Hangs:
+    def breaker(self) -> Breaker:
         """Which drafters hung."""
 
     @property
@@ -71,17 +42,14 @@ class Executor(Protocol):
     def plainly(self) -> AbstractContextManager[None]:
         """`as_plain` for as long as this lasts."""
 
-    def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Pending[T]:
+    def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Future[T]:
         """Queue work on a lane; RuntimeError where there is no thread for it."""
 
-    def here(self, work: Callable[[], T]) -> Pending[T]:
+    def here(self, work: Callable[[], T]) -> Future[T]:
         """Do the work now, on the calling thread."""
 
     def wait(self, seconds: float) -> bool:
         """Wait until some work ends, `seconds` at most; whether some did."""
-
-    def lock(self) -> AbstractContextManager[object]:
-        """A new lock: both lanes come to what the reader is shown."""
 
     def idle(self, name: Lane) -> bool:
         """Whether a lane has nothing to do."""

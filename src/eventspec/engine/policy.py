@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 from eventspec.core import BadInput, Budget, never
 
@@ -32,15 +32,9 @@ Show = Callable[[list[int]], None]
 
 
 @dataclass(frozen=True)
-class DraftPolicy:
-    """What a method may draft, and how long the target waits for it."""
+class Costs:
+    """What drafting costs on a machine: all of a `DraftPolicy` that is measured."""
 
-    tail: int = 128
-    """Prompt rows left pending for the first verification: the head start may arrive until the rest is done."""
-    head_nodes: int = 32
-    """Most nodes of the head start."""
-    max_nodes: int = 12
-    """Most nodes of a later round; 0 = draft only the head start."""
     verify_cost: float = 1.0
     """What a forward that verifies costs before its nodes are counted, in target steps; above 0."""
     node_cost: float = 0.12
@@ -50,39 +44,20 @@ class DraftPolicy:
     open_cost: float = 0.0
     """What a drafter that reads the target's prompt costs once, before its first draft, in target steps: the target works out
     the features of all rows that it looks at, and it reads them on the target's own thread."""
-    worth: float = 0.65
-    """What one accepted node saves, in target steps: less than one, because a later round would have committed several with
-    one forward."""
-    look_ahead: bool = True
-    """Whether the drafter deepens its tree while the target verifies."""
-    patience: float = 16.0
-    """Target steps that waiting for drafts may cost beyond what accepted ones save."""
     step_seconds: float = 0.00125
     """How long a target step takes."""
-    deadline: float = 5.0
-    """Seconds after which a drafter that does not come back is given up."""
     concurrent: bool = True
     """Whether a drafter with a device of its own drafts beside the target; else before it, and on a CPU whose cores are shared
     out for every question (`lanes.workers`, `auto`) the target then has all of them."""
-    settle: bool = True
-    """Whether near ties are settled by plain decoding (`engine.numerics`) or only counted."""
+    tail: int = 128
+    """Prompt rows left pending for the first verification: the head start may arrive until the rest is done."""
 
     @property
-    def min_path_prob(self) -> float:
-        """The least probability at which a node is worth its verification."""
-        return self.node_cost / self.worth
+    def measured(self) -> dict[str, Any]:
+        """The fields of `Costs` by name, of a policy too."""
+        return {item.name: getattr(self, item.name) for item in fields(Costs)}
 
-    @property
-    def wait(self) -> float:
-        """Seconds that the target waits for drafts before any was accepted."""
-        return min(self.patience * self.step_seconds, 1e6)  # no clock waits for ever
-
-    def costing_as(self, other: DraftPolicy) -> DraftPolicy:
-        """The same with what was measured for another."""
-        measured = (*COSTS, "level_cost", "open_cost", "concurrent", "tail")
-        return replace(self, **{name: getattr(other, name) for name in measured})
-
-    def checked(self) -> DraftPolicy:
+    def checked(self) -> Self:
         """The same with plain numbers in its fields; BadInput names the one that cannot be."""
         found: dict[str, Any] = {}
         for item in fields(self):
@@ -98,6 +73,41 @@ class DraftPolicy:
                 raise BadInput(f"{item.name} is {str(value)[:40]}: give {wanted}")
             found[item.name] = {"bool": bool, "int": int, "float": float}[str(item.type)](value)
         return replace(self, **found)
+
+
+@dataclass(frozen=True)
+class DraftPolicy(Costs):
+    """What a method may draft, and how long the target waits for it."""
+
+    head_nodes: int = 32
+    """Most nodes of the head start."""
+    max_nodes: int = 12
+    """Most nodes of a later round; 0 = draft only the head start."""
+    worth: float = 0.65
+    """What one accepted node saves, in target steps: less than one, because a later round would have committed several with
+    one forward."""
+    look_ahead: bool = True
+    """Whether the drafter deepens its tree while the target verifies."""
+    patience: float = 16.0
+    """Target steps that waiting for drafts may cost beyond what accepted ones save."""
+    deadline: float = 5.0
+    """Seconds after which a drafter that does not come back is given up."""
+    settle: bool = True
+    """Whether near ties are settled by plain decoding (`engine.numerics`) or only counted."""
+
+    @property
+    def min_path_prob(self) -> float:
+        """The least probability at which a node is worth its verification."""
+        return self.node_cost / self.worth
+
+    @property
+    def wait(self) -> float:
+        """Seconds that the target waits for drafts before any was accepted."""
+        return min(self.patience * self.step_seconds, 1e6)  # no clock waits for ever
+
+    def costing_as(self, other: Costs) -> DraftPolicy:
+        """The same with what was measured for another."""
+        return replace(self, **other.measured)
 
     def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
         """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""

@@ -11,16 +11,16 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import torch
 
+from eventspec.breaker import Breaker
 from eventspec.core import BadInput, Update
-from eventspec.lanes.breaker import Breaker
 from eventspec.lanes.load import Load
-from eventspec.lanes.openmp import release_team
-from eventspec.lanes.worker import RUNNING, LaneTimeout, Pending, Worker, done_here, use_cores
+from eventspec.lanes.worker import RUNNING, Worker, done_here, release_team, use_cores
 from eventspec.machine import usable_cores
 from eventspec.trace import Lane
 
@@ -28,15 +28,16 @@ T = TypeVar("T")
 
 
 class Workers:
-    """The workers of one placement, kept between requests so that their threads stay warm. They end with this object.
+    """The workers of one placement, kept between requests so that their threads stay warm. They end with this object. Which
+    placement it is, is `asked` for: see `choose_placement`.
 
     `two`: drafter and target own a device each; on a CPU one core with one intra-op thread each. `one`: both share the device,
     and a drafter runs between the target's steps, never beside them; on a CPU the target uses all cores, a drafter one.
     `auto`, on the cores of a CPU: each question has the one or the other, see `share`.
     """
 
-    def __init__(self, placement: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
-        self.placement = placement
+    def __init__(self, asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
+        self.placement = choose_placement(asked, target_device, drafter_device)
         self._devices: dict[Lane, str] = {"target": target_device, "drafter": drafter_device}
         # Asked here, not where a worker starts: the drafter's is started from the target's thread, which is pinned already.
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
@@ -47,18 +48,13 @@ class Workers:
     def _begin(self) -> None:
         """Without any thread yet: at first, and in a forked child."""
         self.breaker = Breaker()
-        self._lock, self._news = threading.Lock(), threading.Event()
+        self._lock, self._news = threading.RLock(), threading.Event()
         self._workers: dict[Lane, Worker] = {}
         weakref.finalize(self, _close_each, self._workers).atexit = False  # at exit `_end_all` also waits
 
-    @classmethod
-    def placed(cls, asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> Workers:
-        """The workers of a placement `auto`, `one` or `two`, see `choose_placement`."""
-        return cls(choose_placement(asked, target_device, drafter_device), target_device, drafter_device)
-
-    def on(self, placement: str) -> Workers:
+    def on(self, asked: str) -> Workers:
         """Others, on the same devices."""
-        return Workers.placed(placement, self._devices["target"], self._devices["drafter"])
+        return Workers(asked, self._devices["target"], self._devices["drafter"])
 
     @property
     def concurrent(self) -> bool:
@@ -120,16 +116,17 @@ class Workers:
                 self._workers[name] = self._new(name)
             return self._workers[name]
 
-    def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Pending[T]:
+    def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Future[T]:
         """Queue work on a lane."""
         if name == "target" and self._devices[name] == "cpu" and self.placement != "two" and not _FORKED:
             release_team()  # of the thread that asks: the lane's own is to be the only one. A forked child would wait for ever
-        with self._lock:
-            if name not in self._workers:
-                self._workers[name] = self._new(name)
-            return self._workers[name].start(work, serving)
+        news = self._news
+        with self._lock:  # nobody is to close the worker meanwhile
+            pending = self.worker(name).start(work, serving)
+        pending.add_done_callback(lambda done: news.set())
+        return pending
 
-    def here(self, work: Callable[[], T]) -> Pending[T]:
+    def here(self, work: Callable[[], T]) -> Future[T]:
         """As `worker.done_here`."""
         return done_here(work)
 
@@ -138,10 +135,6 @@ class Workers:
         ended = self._news.wait(seconds)
         self._news.clear()
         return ended
-
-    def lock(self) -> threading.Lock:
-        """A new lock."""
-        return threading.Lock()
 
     def stream(self, work: Callable[[Callable[[Update], None]], object]) -> Iterator[Update]:
         """Run `work` on the target's lane and yield its updates as they happen; an error in it is raised here."""
@@ -171,39 +164,32 @@ class Workers:
 
     def serving(self, name: Lane) -> object:
         """Whom a lane is working for just now, None without work."""
-        with self._lock:
-            worker = self._workers.get(name)
-        return None if worker is None or not worker.busy_seconds else worker.serving
+        return None if (worker := self._workers.get(name)) is None else worker.serving
 
     def idle(self, name: Lane) -> bool:
         """Whether a lane has nothing to do."""
-        with self._lock:
-            return name not in self._workers or not self._workers[name].left
+        return (worker := self._workers.get(name)) is None or not worker.left
 
     def trouble(self, name: Lane) -> str:
         """What a worker that was started could not set up, "" if nothing."""
-        with self._lock:
-            return self._workers[name].trouble if name in self._workers else ""
+        return "" if (worker := self._workers.get(name)) is None else worker.trouble
 
     def leave_hanging(self, name: Lane, seconds: float) -> bool:
         """Abandon a worker whose work has been running for longer than `seconds`, and note for whom; whether there is one."""
-        with self._lock:
-            worker = self._workers.get(name)
+        worker = self._workers.get(name)
         if worker is None or worker.busy_seconds <= seconds:
             return False
-        self.abandon(name)
         self.breaker.hung(worker.serving)
+        self.abandon(name)
         return True
 
     def drain(self, seconds: float = 10.0) -> None:
         """Wait until the workers have nothing to do: a drafter may still be in the step that its request no longer needs. A
         worker that needs longer is abandoned."""
-        with self._lock:
-            known = list(self._workers.items())
-        for name, worker in known:
+        for name, worker in list(self._workers.items()):
             try:
                 worker.finished().result(seconds)
-            except LaneTimeout:
+            except TimeoutError:
                 self.abandon(name)
 
     def close(self) -> None:
@@ -213,19 +199,18 @@ class Workers:
             self._workers.clear()
 
     def _new(self, name: Lane) -> Worker:
-        device, news = self._devices[name], self._news
-        if device.startswith("cuda"):
-            return Worker(name, device=device, news=news)
+        if (device := self._devices[name]).startswith("cuda"):
+            return Worker(name, device=device)
         if _FORKED:
-            return Worker(name, threads=1, news=news)
+            return Worker(name, threads=1)
         if name == "target" and self.placement != "two":
             # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one.
-            return Worker(name, threads=len(self._cores), news=news)
+            return Worker(name, threads=len(self._cores))
         if self.placement == "one":
             # A drafter's small products gain little from more cores, and a second team would cost the target more, see
             # `release_team`.
-            return Worker(name, threads=1, news=news)
-        return Worker(name, self._cores[-1 if name == "target" else 0], threads=1, news=news)
+            return Worker(name, threads=1)
+        return Worker(name, self._cores[-1 if name == "target" else 0], threads=1)
 
 
 _ALL: weakref.WeakSet[Workers] = weakref.WeakSet()

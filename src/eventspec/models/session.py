@@ -32,7 +32,7 @@ from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder,
 from eventspec.nn import Llama
 from eventspec.nn.cache import Loan
 from eventspec.nn.runner import Rows
-from eventspec.tree import depths, is_chain, node_mask
+from eventspec.tree import depths, is_chain, tree_mask
 
 _DRAFT_ROWS = 160
 """Rows of a cache for draft nodes: they are dropped again, but they lie there while they are verified."""
@@ -280,7 +280,7 @@ class LanguageSession:
         start = cache.length
         levels = torch.tensor([start + waiting + depth for depth in depths(parents)])
         positions = torch.cat((torch.arange(start, start + waiting), levels)).to(x.device)
-        return Rows(x, cache, positions, node_mask(parents, start + waiting, x.device), waiting)
+        return Rows(x, cache, positions, tree_mask(parents, start + waiting, device=x.device), waiting)
 
     def scored(self, outputs: Mapping[int, Tensor], normed: Tensor, logits: Tensor) -> Scores:
         """Of the last pending row and the nodes after it, from the layers' outputs of a forward over `asked`, of its last rows

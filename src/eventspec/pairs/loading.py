@@ -94,7 +94,7 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
     methods = build_methods(parts)
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())
     trained_on = file.trained_on or (SOURCE if shipped else "")  # the weights that ship are older than the entry
-    return Pair(file.name, parts, methods, Workers.placed(device_plan), file.folder, file.place("target"), trained_on)
+    return Pair(file.name, parts, methods, Workers(device_plan), file.folder, file.place("target"), trained_on)
 
 
 def _prior(path: Path) -> TextPrior:
@@ -123,7 +123,7 @@ def load_folders(
     if vocabulary not in VOCABULARY_MAPPINGS:
         raise BadInput(f"vocabulary '{vocabulary}' is unknown: choose one of {', '.join(VOCABULARY_MAPPINGS)}")
     how = how or LoadOptions()
-    workers = Workers.placed(device_plan, how.device, how.device)
+    workers = Workers(device_plan, how.device, how.device)
     loaded = load_folder(target, how)
     parts = Parts(loaded.target, loaded.tokens, loaded.modality, _policy(loaded, how), loaded.notes + _precision(loaded, how))
     if method == EVENT_METHOD and drafter is None:

@@ -63,7 +63,7 @@ class Pair:
     name: str
     parts: Parts
     methods: Mapping[str, Method]
-    workers: Workers = field(default_factory=lambda: Workers.placed("auto"))
+    workers: Workers = field(default_factory=lambda: Workers("auto"))
     folder: Path | None = None
     """The folder of its pair.toml."""
     checkpoint: Path | None = None

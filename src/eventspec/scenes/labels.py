@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from eventspec.scenes.facts import KINDS
 from eventspec.scenes.shapes import OWNER_BUILDING, OWNER_GREEN, OWNER_RED, OWNER_TREE, OWNER_USER, OWNER_ZEBRA
@@ -26,15 +25,6 @@ def pixel_counts(ids: np.ndarray[Any, np.dtype[np.uint8]], samples: int) -> np.n
     return np.asarray((counts + samples * samples // 2) // (samples * samples), np.int64)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _histogram(ids, out):  # type: ignore[no-untyped-def]
-    """Count object ids of each patch into out int64 [PATCHES, PATCHES, OWNERS]."""
-    rows, columns = ids.shape
-    for row in range(rows):
-        for column in range(columns):
-            out[row * PATCHES // rows, column * PATCHES // columns, ids[row, column]] += 1
-
-
 def label_planes(
     ids: np.ndarray[Any, np.dtype[np.uint8]], looks: np.ndarray[Any, np.dtype[np.int8]], samples: int
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
@@ -44,10 +34,11 @@ def label_planes(
     would otherwise never be a label.
     """
     out = np.zeros((len(ids), 4, PATCHES, PATCHES), np.int8)
+    rows, columns = (np.arange(size) * PATCHES // size for size in ids.shape[1:])
+    first = (rows[:, None] * PATCHES + columns) * OWNERS  # where the counts of a sample's patch begin
     for picture, planes in zip(ids, out, strict=True):
-        counts = np.zeros((PATCHES, PATCHES, OWNERS), np.int64)
-        _histogram(picture, counts)
-        _label(counts, looks, samples * samples, planes)
+        counts = np.bincount((first + picture).ravel(), minlength=PATCHES * PATCHES * OWNERS)
+        _label(counts.reshape(PATCHES, PATCHES, OWNERS), looks, samples * samples, planes)
     return out
 
 

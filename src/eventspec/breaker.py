@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,42 +18,35 @@ _REMEMBERED = 64
 @dataclass
 class _Record:
     drafter: object
+    """Kept, so that its id stays its own."""
     hangs: int = 0
     until: float = 0.0
 
 
 class Breaker:
-    """Drafters by identity (one may define equality as it likes); shared by the requests of one set of lanes."""
+    """Drafters by identity (one may define equality as it likes); for the requests of one set of lanes, on the target's."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._records, self._lock = clock, list[_Record](), threading.Lock()
+        self._clock, self._records = clock, dict[int, _Record]()
 
     def hung(self, drafter: object) -> None:
         """A call of the drafter missed its deadline."""
-        with self._lock:
-            if (record := self._of(drafter)) is None:
-                record = _Record(drafter)
-                self._records = [*self._records[1 - _REMEMBERED :], record]
-            record.hangs += 1
-            if record.hangs >= ENOUGH:
-                record.until = self._clock() + min(LONGEST, REST * 2.0 ** (record.hangs - ENOUGH))
+        record = self._records.setdefault(id(drafter), _Record(drafter))
+        record.hangs += 1
+        if record.hangs >= ENOUGH:
+            record.until = self._clock() + min(LONGEST, REST * 2.0 ** (record.hangs - ENOUGH))
+        if len(self._records) > _REMEMBERED:
+            del self._records[next(iter(self._records))]
 
     def came_back(self, drafter: object) -> None:
-        """A call of the drafter ended in time."""
-        if self._records:
-            with self._lock:
-                self._records = [record for record in self._records if record.drafter is not drafter]
+        """The calls of a whole request ended in time."""
+        self._records.pop(id(drafter), None)
 
     def deadline(self, drafter: object, usual: float) -> float:
         """Seconds to wait for a call: a drafter that hung the last time is waited for a quarter as long."""
-        with self._lock:
-            return usual if self._of(drafter) is None else usual / 4
+        return usual / 4 if id(drafter) in self._records else usual
 
     def resting(self, drafter: object) -> float:
         """Seconds for which the drafter is still to be left alone."""
-        with self._lock:
-            record = self._of(drafter)
-            return 0.0 if record is None else max(0.0, record.until - self._clock())
-
-    def _of(self, drafter: object) -> _Record | None:
-        return next((record for record in self._records if record.drafter is drafter), None)
+        record = self._records.get(id(drafter))
+        return 0.0 if record is None else max(0.0, record.until - self._clock())
