@@ -38,7 +38,7 @@ from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import LanguageEnds, rope_tables
 from eventspec.process_lock import ProcessLock
 from eventspec.tree import depths, is_chain, tree_mask
-from eventspec.video.sampling import uniform_indices
+from eventspec.video.clip import uniform_indices
 
 
 @dataclass(frozen=True)
