@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats import aedat4, aedat4_writer, open_events, read_events
+from eventspec.events.formats import aedat4, open_events, read_events
 from eventspec.events.formats.family import LONG_NOTE
 from eventspec.events.stored import StoredStream
 from eventspec.events.stream import EventStream
@@ -210,5 +210,5 @@ def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path, monkeypat
 
     monkeypatch.setitem(sys.modules, "dv_processing", Full())
     with pytest.raises(OSError, match="No space left"):
-        aedat4_writer.write(tmp_path / "out", None)
+        aedat4.write(tmp_path / "out", None)
     assert not list(tmp_path.iterdir())

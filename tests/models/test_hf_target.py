@@ -24,7 +24,7 @@ from eventspec.pairs import Pair, load_folders
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 from eventspec.tree import BadProposal, fit
-from eventspec.video.sampling import uniform_indices
+from eventspec.video.clip import uniform_indices
 
 ROWS = 270
 QUESTION = "is the car on the way"

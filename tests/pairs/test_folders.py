@@ -201,7 +201,7 @@ def test_frames_one_by_one_equal_frames_at_once_and_are_encoded_once(folders: Fo
         assert torch.equal(kept.encode(media, Trace(), "target"), visual)
         assert cache.hits == 8
         from eventspec.models.pixels import frame_pixels
-        from eventspec.video.sampling import uniform_indices
+        from eventspec.video.clip import uniform_indices
 
         frames = recording.video.frames[uniform_indices(len(recording.video.frames), 8)]
         at_once = model.encode(frame_pixels(frames, 28))

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from eventspec.core import BadInput, Window
-from eventspec.video import decode_frames, open_video, read_image_folder
+from eventspec.video import open_video, read_image_folder
 from eventspec.video.images import image_paths
 
 FRAMES = 20
@@ -39,7 +39,7 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_frames_are_rgb_and_times_are_microseconds(video: Path) -> None:
-    clip = decode_frames(video)
+    clip = open_video(video).clip
     assert clip.frames.shape == (FRAMES, 48, 64, 3) and clip.frames.dtype == np.uint8
     assert clip.times_us.tolist() == [40_000 * k for k in range(FRAMES)]
     red = clip.frames[:, 24, 32].astype(int)
@@ -48,24 +48,17 @@ def test_frames_are_rgb_and_times_are_microseconds(video: Path) -> None:
 
 
 def test_times_that_are_no_whole_microseconds_are_rounded(tmp_path: Path) -> None:
-    clip = decode_frames(write_video(tmp_path / "v.mp4", 4, fps=30))
+    clip = open_video(write_video(tmp_path / "v.mp4", 4, fps=30)).clip
     assert clip.times_us.tolist() == [0, 33333, 66667, 100000]
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "avi", "ts"])
-def test_only_the_window_is_decoded_whatever_the_container_can_seek(tmp_path: Path, suffix: str) -> None:
-    path = write_video(tmp_path / f"v.{suffix}", codec="mpeg2video" if suffix == "ts" else "mpeg4")
-    whole = decode_frames(path)
-    window = Window(int(whole.times_us[7]), int(whole.times_us[11]))
-    cut = decode_frames(path, window)
+def test_every_container_is_read_and_cut_by_its_times(tmp_path: Path, suffix: str) -> None:
+    whole = open_video(write_video(tmp_path / f"v.{suffix}", codec="mpeg2video" if suffix == "ts" else "mpeg4")).clip
+    assert len(whole) == FRAMES and len(set(whole.times_us.tolist())) == FRAMES
+    cut = whole.slice(Window(int(whole.times_us[7]), int(whole.times_us[11])))
     assert cut.times_us.tolist() == whole.times_us[7:11].tolist()
     assert np.array_equal(cut.frames, whole.frames[7:11])
-    assert decode_frames(path, stride=3).times_us.tolist() == whole.times_us[::3].tolist()
-
-
-def test_a_window_without_frames_is_refused(video: Path) -> None:
-    with pytest.raises(BadInput, match=r"no frame can be decoded in \[9000000, 9000001\) us"):
-        decode_frames(video, Window(9_000_000, 9_000_001))
 
 
 @pytest.mark.parametrize("suffix", ["mkv", "avi"])
@@ -95,11 +88,9 @@ def test_what_is_no_video_is_refused(tmp_path: Path, content: bytes, words: str)
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_missing_files_and_odd_strides_are_refused(video: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such video file"):
         open_video(tmp_path / "v.mp4")
-    with pytest.raises(BadInput, match="stride is 0"):
-        open_video(video, stride=0)
 
 
 # ---------------------------------------------------------------------------------------------------------- image folders

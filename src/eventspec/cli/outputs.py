@@ -53,7 +53,7 @@ def must_be_new(out: Path) -> None:
 
 def write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str, Any]:
     """Write the recording; what is in it now: keys out, kind, events, frames."""
-    from eventspec.events.formats import aedat4_writer, dsec_h5, npz, text
+    from eventspec.events.formats import aedat4, dsec_h5, npz, text
     from eventspec.recordings import write_native
 
     events, video, frames = recording.events, recording.video, len(recording.video or ())
@@ -61,7 +61,7 @@ def write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str,
         write_native(out, replace(recording, name=out.name), source)
     elif kind == "aedat4" and (events is not None or video is not None):
         shown = (video.frames, video.times_us) if video is not None else (None, None)
-        whole(out, lambda partial: aedat4_writer.write(partial, events, *shown))
+        whole(out, lambda partial: aedat4.write(partial, events, *shown))
     elif events is None:
         raise BadInput(f"{recording.name}: holds no event stream, and {out.name} keeps only events: convert to a native folder")
     else:

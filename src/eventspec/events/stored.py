@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from eventspec.core import Window
-from eventspec.events.stream import EventStream
+from eventspec.events.stream import Array, Block, EventStream, Monotonic, Named, OffValue, lags
 
 HELD_EVENTS = 1 << 23
 """Streams of at most this many events (109 MB) are held in memory; longer ones stay in their file."""
 LEAST_HELD = 1 << 20  # events that are held however small the file is
 
 
-class Source(Protocol):
-    """A file of events that is read in parts. What it yields is checked; BadInput where a part cannot be used."""
+class Columns(NamedTuple):
+    """Events of one block as they stand in the file, unchecked: [E] each, t in microseconds."""
 
-    width: int
-    height: int
-    ordered: bool
+    x: Array
+    y: Array
+    t: Array
+    p: Array
 
+
+class Source(ABC):
+    """A file of events of the sensor `size` (width, height) that is read in parts; `named` as for `stream.Block`.
+
+    What it yields is checked; BadInput where a part cannot be used. late, largest_lag_us: how many times were before the latest
+    one so far, and by how much at most, in what was read as a whole.
+    """
+
+    def __init__(self, path: Path, size: tuple[int, int], monotonic: Monotonic, named: Named | None = None) -> None:
+        self.width, self.height = size
+        self.ordered = monotonic != "keep"
+        self.late, self.largest_lag_us = 0, 0
+        self._path, self._monotonic, self._named, self._off = path, monotonic, named, OffValue()
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    @abstractmethod
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """The events in order, or those of one window, in pieces of bounded size, none of them empty."""
 
+    @abstractmethod
     def span(self) -> Window | None:
         """The smallest window that holds every event; it may need a walk through the file the first time."""
 
+    @abstractmethod
     def count(self) -> int:
         """How many events there are; it may need a walk through the file the first time."""
+
+    def _checked(self, columns: Columns, first: int, latest: int, count_late: bool) -> EventStream:
+        """A block that begins with event `first` of the file; `latest`: the latest time before it. Times that go back are
+        counted where the block is read for the first time."""
+        place = Block(str(self._path), first, latest, self._named, self._off)
+        block = EventStream.checked_block(columns, self.width, self.height, place, self._monotonic)
+        if count_late and self._monotonic != "raise":
+            late, lag = lags(columns.t.astype(np.int64), latest)
+            self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+        return block
 
 
 class StoredStream(EventStream):
@@ -99,3 +134,14 @@ def is_short(count: int, file_bytes: int) -> bool:
     """At most `HELD_EVENTS`, and at most one event a byte of the file (beyond a million of them): a small file that unpacks
     into much more than it stores is read in parts too."""
     return count <= min(HELD_EVENTS, max(LEAST_HELD, file_bytes))
+
+
+def hull(spans: Iterable[Window | None]) -> Window | None:
+    """The smallest window that holds all of these, None without any."""
+    known = [span for span in spans if span is not None]
+    return Window(min(span.start_us for span in known), max(span.end_us for span in known)) if known else None
+
+
+def overlap(span: Window, window: Window | None) -> bool:
+    """Whether two windows share a moment; None is all time."""
+    return window is None or (span.start_us < window.end_us and window.start_us < span.end_us)

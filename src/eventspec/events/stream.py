@@ -15,7 +15,7 @@ from eventspec.views import read_only
 Monotonic = Literal["raise", "clamp", "keep"]
 """What to do with a time that is before its predecessor: refuse, lift it to the latest time so far, or leave it."""
 
-Column = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
 Places = slice | np.ndarray[Any, np.dtype[np.int64]]
 LARGEST_SIDE = 65536  # coordinates are uint16
 Named = Callable[[str, int], str]
@@ -181,13 +181,13 @@ def _check_sensor(width: int, height: int, source: str) -> None:
             raise BadInput(f"{source}: {name} is {side!r}: give the sensor size in whole pixels, 1 to {LARGEST_SIDE}")
 
 
-def _refuse(place: Block, name: str, bad: Column, values: Column, remedy: str) -> NoReturn:
+def _refuse(place: Block, name: str, bad: Array, values: Array, remedy: str) -> NoReturn:
     """Raise for the first event where the bool column `bad` is true."""
     index = int(np.argmax(bad))
     raise BadInput(f"{place}: {place.value_name(name, index)} is {values[index]}: {remedy}")
 
 
-def _whole(values: ArrayLike, name: str, place: Block) -> Column:
+def _whole(values: ArrayLike, name: str, place: Block) -> Array:
     """One column [E] as bool or integers; floats pass when every value is a whole number."""
     try:
         column = np.asarray(values)
@@ -208,7 +208,7 @@ def _whole(values: ArrayLike, name: str, place: Block) -> Column:
     return column.astype(np.int64)
 
 
-def _coordinates(column: Column, name: str, side: int, side_name: str, place: Block) -> np.ndarray[Any, np.dtype[np.uint16]]:
+def _coordinates(column: Array, name: str, side: int, side_name: str, place: Block) -> np.ndarray[Any, np.dtype[np.uint16]]:
     if len(column) and ((column.dtype.kind != "u" and column.min() < 0) or column.max() >= side):
         bad = (column < 0) | (column >= side)
         remedy = f"outside the sensor ({side_name} {side}); give the right sensor_size or mend the file"
@@ -216,7 +216,7 @@ def _coordinates(column: Column, name: str, side: int, side_name: str, place: Bl
     return column.astype(np.uint16, copy=False)
 
 
-def _times(column: Column, place: Block, monotonic: Monotonic) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+def _times(column: Array, place: Block, monotonic: Monotonic) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
     """Times int64 under the policy, and whether they are non-decreasing now."""
     latest, longest = place.latest, np.iinfo(np.int64).max
     if column.dtype == np.uint64 and len(column) and column.max() > longest:
@@ -240,7 +240,7 @@ def _times(column: Column, place: Block, monotonic: Monotonic) -> tuple[np.ndarr
     )
 
 
-def _int64(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+def _int64(column: Array) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
     """The column as int64, itself where it is, and whether it never falls: both in one walk that stays in the cache.
 
     uint64 is seen as int64 without a copy: the caller has checked that it holds nothing larger.
@@ -264,7 +264,7 @@ def lags(times: np.ndarray[Any, np.dtype[np.int64]], latest: int = 0) -> tuple[i
     return int(np.count_nonzero(lag)), int(lag.max())
 
 
-def _polarity(column: Column, place: Block) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _polarity(column: Array, place: Block) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """{0, 1}, {-1, 1} or bool as uint8 {0, 1}."""
     if column.dtype == np.bool_:
         return column.view(np.uint8)

@@ -37,7 +37,7 @@ from eventspec.models.session import check_context
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import LanguageEnds, rope_tables
 from eventspec.tree import depths, is_chain, tree_mask
-from eventspec.video.sampling import uniform_indices
+from eventspec.video.clip import uniform_indices
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from eventspec.machine import arrived
 from eventspec.models.features import FeatureCache
 from eventspec.nn import Llama
 from eventspec.trace import Lane
-from eventspec.video.sampling import uniform_indices
+from eventspec.video.clip import uniform_indices
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 """uint8 [K, H, W, 3] RGB."""

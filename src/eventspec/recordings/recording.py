@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from eventspec.core import BadInput, Stream, Window
 from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised, ros_bag
 from eventspec.events.formats.family import settled_size
-from eventspec.events.formats.source import hull
+from eventspec.events.stored import hull
 from eventspec.events.stream import EventStream, Monotonic
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
@@ -177,6 +178,24 @@ class Recording:
         events = self.events.slice(window) if self.events is not None else None
         video = self.video.slice(window) if self.video is not None else None
         return replace(self, events=events, video=video, notes=notes)
+
+
+def sliding_windows(
+    recording: Recording, length_us: int, step_us: int | None = None, *, partial: bool = False
+) -> Iterator[Recording]:
+    """The recording in windows of `length_us` microseconds, one every `step_us` (default: `length_us`, end to end).
+
+    The first begins with the recording; windows are half-open, and a part's `span` is what it holds. Only whole windows are
+    given, unless `partial`: then the shorter ones at the end too. Nothing is copied, and of long files only the window is
+    read. BadInput for a length or step that is no whole number from 1 on, and for a recording of nothing.
+    """
+    step_us = length_us if step_us is None else step_us
+    for name, value in (("length_us", length_us), ("step_us", step_us)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise BadInput(f"{name} is {value!r}: give whole microseconds from 1 on")
+    span = recording.span
+    starts = (start for start in range(span.start_us, span.end_us, step_us) if partial or start + length_us <= span.end_us)
+    return (recording.slice(Window(start, min(start + length_us, span.end_us))) for start in starts)
 
 
 def _of_folder(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic, fps: float | None) -> Recording:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eventspec.core import BadInput, Window
+from eventspec.core import BadInput
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.packets import MICROSECONDS, Packets, in_order, opened, survey
 from eventspec.video.seeking import SeekingReader
@@ -29,13 +29,8 @@ def looks_like_video(path: Path) -> bool:
     return head[4:8] in (b"ftyp", b"moov", b"mdat") or head.startswith(VIDEO_STARTS) or path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def decode_frames(path: Path | str, window: Window | None = None, *, stride: int = 1) -> VideoClip:
-    """The frames of a video file as a clip; see `open_video`, which also gives the notes."""
-    return open_video(path, window, stride=stride).clip
-
-
-def open_video(path: Path | str, window: Window | None = None, *, stride: int = 1) -> VideoFile:
-    """The frames whose time lies in `window` (file clock, default all), every `stride`-th of them.
+def open_video(path: Path | str) -> VideoFile:
+    """All frames of the first video stream.
 
     A short video is decoded now; the frames of a long one stay in the file and a note says so. Times are pts * time_base,
     rounded to microseconds: of a long one as the packets give them, checked by decoding the first frames and the last; where
@@ -45,21 +40,14 @@ def open_video(path: Path | str, window: Window | None = None, *, stride: int = 
     import av
 
     path = Path(path)
-    if stride < 1:
-        raise BadInput(f"stride is {stride}: it must be at least 1")
     if not path.is_file():
         raise BadInput(f"{path}: no such video file: check the path")
     _refuse_playlist(path)
     try:
-        found = _opened_whole(path)
+        return _opened_whole(path)
     except av.FFmpegError as error:
         reason = " ".join(str(error).split())[:120]
         raise BadInput(f"{path}: not a readable video ({reason}): copy or record it again") from None
-    clip = found.clip if window is None else found.clip.slice(window)
-    if not len(clip):
-        where = f" in [{window.start_us}, {window.end_us}) us" if window else ""
-        raise BadInput(f"{path}: no frame can be decoded{where}: choose another window, or copy the file again")
-    return VideoFile(VideoClip(clip.frames[::stride], clip.times_us[::stride]), found.notes)
 
 
 def _refuse_playlist(path: Path) -> None:

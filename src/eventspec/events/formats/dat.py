@@ -18,7 +18,7 @@ from eventspec.events.formats.family import EventFile, Format, SensorSize
 from eventspec.events.formats.prophesee import Header, header, read_header
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, whole_words, words
-from eventspec.events.formats.source import Columns
+from eventspec.events.stored import Columns
 from eventspec.events.stream import Monotonic
 
 NAME = "dat"

@@ -28,11 +28,11 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    def table(file: Any) -> hdf5.ColumnTable:
+    def table(file: Any) -> hdf5.Table:
         columns = {name: hdf5.dataset(file, place, path) for name, place in COLUMNS.items()}
         offset_us = hdf5.number(hdf5.dataset(file, "t_offset", path, 0)[()], "t_offset", path) if "t_offset" in file else 0
         index = hdf5.dataset(file, "ms_to_idx", path) if "ms_to_idx" in file else None
-        return hdf5.ColumnTable(columns, path, offset_us, index)
+        return hdf5.column_table(columns, path, offset_us, index)
 
     notes: list[str] = []
     with hdf5.opened_h5(path) as file:

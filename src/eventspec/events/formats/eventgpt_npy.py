@@ -20,15 +20,13 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats.family import EventFile, Format, SensorSize, four_columns, whole_file
 from eventspec.events.formats.npz import npy_header
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import Array, Monotonic
 
 NAME = "eventgpt-npy"
 MAGIC = b"\x93NUMPY"
 DSEC_SIZE: SensorSize = (640, 480)
 LARGEST_PROGRAM = 10_000  # opcodes; EventGPT's files have about 150
 PLAIN_TYPES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8", "O8"})
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Containers, numbers, text, bytes, the memo, and the three that build an array: GLOBAL, REDUCE, BUILD.
 _HARMLESS = """

@@ -7,18 +7,17 @@ x + k. Sensors of the fourth generation send the word before the mask ("legacy" 
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from eventspec.events.formats.sequential import Decode, Step, words
-from eventspec.events.formats.source import Columns
+from eventspec.events.stored import Columns
+from eventspec.events.stream import Array
 
 ON, TIME_HIGH, TRIGGER = 1, 8, 10
 BLOCK = 1 << 16  # words
 TURN = 1 << 28  # what TIME_HIGH counts to
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class State(NamedTuple):

@@ -16,14 +16,13 @@ import numpy as np
 
 from eventspec.events.formats.evt2 import unwrapped
 from eventspec.events.formats.sequential import Step, words
-from eventspec.events.formats.source import Columns
+from eventspec.events.stored import Columns
+from eventspec.events.stream import Array
 
 ADDR_Y, ADDR_X, VECT_BASE_X, VECT_12, VECT_8, TIME_LOW, TIME_HIGH, TRIGGER = 0, 2, 3, 4, 5, 6, 8, 10
 BLOCK = 1 << 16  # words: the fastest of 2^14 to 2^18, it fits in a core's cache
 TURN = 1 << 12  # what TIME_HIGH counts to
 FARTHEST = 0x7FFF  # columns stop here, far outside every sensor, so that a damaged file cannot make them wrap
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class State(NamedTuple):

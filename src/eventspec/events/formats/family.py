@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.stored import Source, StoredStream
 from eventspec.events.stream import EventStream, Monotonic, lags
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
@@ -76,6 +77,12 @@ def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]
         return ()
     done = "each is lifted to the latest time before it" if lifted else "they are left as they are"
     return (f"{late} event times go back, by at most {largest_lag_us} us: {done}",)
+
+
+def file_of(name: str, source: Source, stream: EventStream, notes: Iterable[str]) -> EventFile:
+    """A file as a whole, of the family `name`, once `stream` was read from its source or left in it."""
+    found = (*notes, *order_notes(source.late, source.largest_lag_us, source.ordered))
+    return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else found)
 
 
 def whole_file(

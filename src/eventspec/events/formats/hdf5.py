@@ -7,18 +7,19 @@ no more than deflate could have packed. Rows are read block by block, and a wind
 from __future__ import annotations
 
 import importlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.family import EventFile, SensorSize
-from eventspec.events.formats.source import CheckedSource, Columns, hull
-from eventspec.events.stored import StoredStream, is_short
-from eventspec.events.stream import BLOCK, EVENT_BYTES, EventStream, Monotonic
+from eventspec.events.formats.family import EventFile, SensorSize, file_of
+from eventspec.events.stored import Columns, Source, StoredStream, hull, is_short
+from eventspec.events.stream import BLOCK, EventStream, Monotonic
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CHUNK = 1 << 16  # events a chunk
@@ -29,8 +30,6 @@ LARGEST_CHUNK = 1 << 24  # bytes; more only in a file that is larger itself
 # Filters that h5py lacks and hdf5plugin brings.
 ECF = 36559
 PLUGIN_FILTERS = {32001: "Blosc", 32004: "LZ4", 32008: "Bitshuffle", 32015: "Zstandard", 32026: "Blosc2"}
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class EcfMissing(BadInput):
@@ -140,61 +139,56 @@ def _need_filters(place: Any, name: str, path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------- reading
+@dataclass(frozen=True)
 class Table:
-    """The events of an open file, unchecked: `count` of them, and ``rows(first, last)`` gives some."""
+    """The events of an open file, unchecked: `count` of them; ``rows(first, last)`` gives some, ``time(place)`` one time.
 
-    at_once = BLOCK
-    """How many rows to read together when all of them are wanted in memory."""
+    ``near(time)``, where the file has an index: the places between which it says that the first event at or after a time is.
+    """
 
-    def __init__(self, count: int, rows: Callable[[int, int], Columns]) -> None:
-        self.count, self._read = count, rows
+    count: int
+    rows: Callable[[int, int], Columns]
+    time: Callable[[int], int]
+    near: Callable[[int], tuple[int, int]] | None = None
 
-    def rows(self, first: int, last: int) -> Columns:
-        return self._read(first, last)
-
-    def times(self, first: int, last: int) -> Array:
-        """The times of events [first, last) alone, in us."""
-        return self.rows(first, last).t
-
-    def near(self, time_us: int) -> tuple[int, int]:
-        """Places between which the first event at or after a time is said to be; (0, count) when nothing is known."""
-        return 0, self.count
-
-
-class ColumnTable(Table):
-    """One dataset for each of x, y, t and p; `offset_us` is added to t, and `index` is DSEC's ms_to_idx."""
-
-    def __init__(self, columns: Mapping[str, Any], path: Path, offset_us: int = 0, index: Any = None) -> None:
-        super().__init__(len(columns["t"]), self.rows)
-        self._columns, self._offset_us, self._index = columns, offset_us, index
-        if any(len(column) != self.count for column in columns.values()):
-            lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
-            raise BadInput(f"{path}: the columns differ in length ({lengths}): every event needs x, y, t and p")
-        # Columns that are no wider than an event in memory are read whole: that saves putting blocks together.
-        narrow = sum(column.dtype.itemsize for column in columns.values()) <= EVENT_BYTES
-        self.at_once = max(self.count, 1) if narrow else BLOCK
-        if offset_us and columns["t"].dtype.kind not in "iu":
-            raise BadInput(f"{path}: t holds {columns['t'].dtype}: beside a t_offset it must be whole microseconds")
-
-    def rows(self, first: int, last: int) -> Columns:
-        x, y, p = (self._columns[name][first:last] for name in ("x", "y", "p"))
-        return Columns(x, y, self.times(first, last), p)
-
-    def times(self, first: int, last: int) -> Array:
-        raw: Array = self._columns["t"][first:last]
-        return np.add(raw, np.int64(self._offset_us), dtype=np.int64) if self._offset_us else raw
-
-    def near(self, time_us: int) -> tuple[int, int]:
-        millisecond = (time_us - self._offset_us) // 1000
-        if self._index is None or not 0 <= millisecond < len(self._index):
-            return 0, self.count
-        found = [int(place) for place in self._index[millisecond : millisecond + 2]] + [self.count]
-        low, high = found[0], found[1]
-        return (low, high) if 0 <= low <= high <= self.count else (0, self.count)
+    def place(self, time_us: int) -> int:
+        """The first event at or after a time. What the index says is only believed when the times there agree."""
+        low, high = (0, self.count) if self.near is None else self.near(time_us)
+        starts_before = low == 0 or self.time(low - 1) < time_us
+        ends_after = high == self.count or self.time(high) >= time_us
+        if not (starts_before and ends_after):
+            low, high = 0, self.count
+        return bisect_left(range(self.count), time_us, low, high, key=self.time)
 
 
-class H5Source(CheckedSource):
-    """A `Source` over the table of `count` events that ``table(file)`` finds in an open file."""
+def column_table(columns: Mapping[str, Any], path: Path, offset_us: int = 0, index: Any = None) -> Table:
+    """The table of one dataset for each of x, y, t and p; `offset_us` is added to t, and `index` is DSEC's ms_to_idx."""
+    x, y, t, p = (columns[name] for name in "xytp")
+    if any(len(column) != len(t) for column in columns.values()):
+        lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
+        raise BadInput(f"{path}: the columns differ in length ({lengths}): every event needs x, y, t and p")
+    if offset_us and t.dtype.kind not in "iu":
+        raise BadInput(f"{path}: t holds {t.dtype}: beside a t_offset it must be whole microseconds")
+
+    def times(places: slice | int) -> Any:
+        return np.add(t[places], np.int64(offset_us), dtype=np.int64) if offset_us else t[places]
+
+    def rows(first: int, last: int) -> Columns:
+        places = slice(first, last)
+        return Columns(x[places], y[places], times(places), p[places])
+
+    def near(time_us: int) -> tuple[int, int]:
+        millisecond = (time_us - offset_us) // 1000
+        if index is None or not 0 <= millisecond < len(index):
+            return 0, len(t)
+        low, high = [*map(int, index[millisecond : millisecond + 2]), len(t)][:2]
+        return (low, high) if 0 <= low <= high <= len(t) else (0, len(t))
+
+    return Table(len(t), rows, times, near)
+
+
+class H5Source(Source):
+    """The table of `count` events that ``table(file)`` finds in an open file."""
 
     def __init__(self, path: Path, size: SensorSize, monotonic: Monotonic, table: Callable[[Any], Table], count: int) -> None:
         super().__init__(path, size, monotonic)
@@ -209,7 +203,7 @@ class H5Source(CheckedSource):
         if self._monotonic == "raise":
             with opened_h5(self._path) as file:
                 table = self._table(file)
-                first, last = int(table.times(0, 1)[0]), int(table.times(self._count - 1, self._count)[0])
+                first, last = int(table.time(0)), int(table.time(self._count - 1))
             if first < 0 or last < first:
                 raise BadInput(f"{self._path}: t goes from {first} to {last}: sort the file, or read it with --monotonic clamp")
             return Window(first, last + 1)
@@ -221,36 +215,14 @@ class H5Source(CheckedSource):
             table = self._table(file)
             first, last = 0, self._count
             if window is not None and self._monotonic == "raise":
-                first, last = (_place(table, time) for time in (window.start_us, window.end_us))
-            yield from self._pieces(table, window, first, last, BLOCK)
-
-    def whole(self, table: Table) -> EventStream:
-        return EventStream.joined(self._pieces(table, None, 0, self._count, table.at_once), self.width, self.height)
-
-    def _pieces(self, table: Table, window: Window | None, first: int, last: int, step: int) -> Iterator[EventStream]:
-        latest = 0
-        for start in range(first, last, step):
-            block = self._checked(table.rows(start, min(start + step, last)), start, latest, count_late=window is None)
-            latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
-            part = block if window is None else block.slice(window)
-            if len(part):
-                yield part
-
-
-def _place(table: Table, time_us: int) -> int:
-    """The first event at or after a time. What the file's index says is only believed when the times there agree."""
-    low, high = table.near(time_us)
-    starts_before = low == 0 or table.times(low - 1, low)[0] < time_us
-    ends_after = high == table.count or table.times(high, high + 1)[0] >= time_us
-    if not (starts_before and ends_after):
-        low, high = 0, table.count
-    while high - low > CHUNK:
-        middle = (low + high) // 2
-        if table.times(middle, middle + 1)[0] < time_us:
-            low = middle + 1
-        else:
-            high = middle
-    return low + int(np.searchsorted(table.times(low, high), time_us))
+                first, last = (table.place(time) for time in (window.start_us, window.end_us))
+            latest = 0
+            for start in range(first, last, BLOCK):
+                block = self._checked(table.rows(start, min(start + BLOCK, last)), start, latest, count_late=window is None)
+                latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
+                part = block if window is None else block.slice(window)
+                if len(part):
+                    yield part
 
 
 def h5_file(
@@ -263,10 +235,10 @@ def h5_file(
     notes: Iterable[str] = (),
 ) -> EventFile:
     """The open file as a whole: in memory when it is short, and else read from its path later."""
-    events = table(file)
-    source = H5Source(path, size, monotonic, table, events.count)
-    short = is_short(events.count, path.stat().st_size)
-    return source.file(name, source.whole(events) if short else StoredStream(source), notes)
+    source = H5Source(path, size, monotonic, table, table(file).count)
+    short = is_short(source.count(), path.stat().st_size)
+    stream = EventStream.joined(source.blocks(), *size) if short else StoredStream(source)
+    return file_of(name, source, stream, notes)
 
 
 # ------------------------------------------------------------------------------------------------------------------- writing

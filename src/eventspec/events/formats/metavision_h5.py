@@ -15,7 +15,7 @@ from eventspec.core import BadInput
 from eventspec.events.formats.family import EventFile, Format, SensorSize, whole_file
 from eventspec.events.formats.hdf5 import MAGIC, EcfMissing, Table, dataset, h5_file, holds, opened_h5
 from eventspec.events.formats.prophesee import Header
-from eventspec.events.formats.source import Columns
+from eventspec.events.stored import Columns
 from eventspec.events.stream import Monotonic
 
 NAME = "metavision-h5"
@@ -35,7 +35,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
             found = records[first:last]
             return Columns(found["x"], found["y"], found["t"].astype(np.int64), found["p"])
 
-        return Table(len(records), rows)
+        return Table(len(records), rows, lambda place: int(records[place]["t"]))
 
     notes: list[str] = []
     with opened_h5(path) as file:

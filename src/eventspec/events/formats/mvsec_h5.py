@@ -12,13 +12,11 @@ from eventspec.core import BadInput
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5
 from eventspec.events.formats.sensors import SENSORS
-from eventspec.events.formats.source import Columns
-from eventspec.events.stream import Monotonic
+from eventspec.events.stored import Columns
+from eventspec.events.stream import Array, Monotonic
 
 NAME = "mvsec-hdf5"
 CAMERAS = ("davis/left", "davis/right")
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -68,7 +66,7 @@ def _matrix(matrix: Any, path: Path) -> Table:
         x, y, t, p = matrix[first:last].T
         return Columns(x, y, _microseconds(t, zero, first, path), p)
 
-    return Table(len(matrix), rows)
+    return Table(len(matrix), rows, lambda place: int(rows(place, place + 1).t[0]))
 
 
 def _microseconds(seconds: Array, zero: float, first: int, path: Path) -> Array:

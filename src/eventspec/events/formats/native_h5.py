@@ -21,8 +21,8 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
-    def table(file: Any) -> hdf5.ColumnTable:
-        return hdf5.ColumnTable({name: hdf5.dataset(file, name, path) for name in DTYPES}, path)
+    def table(file: Any) -> hdf5.Table:
+        return hdf5.column_table({name: hdf5.dataset(file, name, path) for name in DTYPES}, path)
 
     with hdf5.opened_h5(path) as file:
         size = settled_size(hdf5.stated_size(file, path), sensor_size, str(path))

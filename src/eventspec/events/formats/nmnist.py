@@ -7,15 +7,15 @@ There is no header: a file is recognised by its times. A record with y = 240 is 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.formats.sequential import Sequential, Step, event_file, whole_words, words
-from eventspec.events.formats.source import Columns
-from eventspec.events.stream import Monotonic
+from eventspec.events.stored import Columns
+from eventspec.events.stream import Array, Monotonic
 
 NAME = "nmnist-bin"
 RECORD = 5
@@ -24,8 +24,6 @@ TURN_ROW = 240
 TURN_US = 1 << 13
 LEAST_RECORDS = 8
 LONGEST_STEP_US = 1_000_000  # the recordings last 0.3 s, and there is no long time without an event
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def matches(path: Path, head: bytes) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.family import EventFile, Format, SensorSize, four_columns, settled_size, whole_file
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import Array, EventStream, Monotonic
 
 NAME = "npz"
 # Archives are read whole. Real events need 1.5 bytes packed, and 32 as four columns of 64 bits.
@@ -22,7 +22,6 @@ LARGEST_RATIO = 40
 LEAST_BYTES = 1 << 25  # that may be unpacked however small the archive is
 # What zipfile and zlib raise on damaged archives; names that are no text are ValueErrors.
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError, struct.error, KeyError)
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def matches(path: Path, head: bytes) -> bool:

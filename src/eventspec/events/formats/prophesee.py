@@ -1,4 +1,4 @@
-"""What Prophesee's files share: the ASCII header of lines ``% keyword value``, and what it says about the sensor.
+"""Prophesee RAW files: an ASCII header of lines ``% keyword value``, as DAT has it too, then words of EVT 2.0, 2.1 or 3.0.
 
 The header ends at ``% end``, or at the first line that does not begin with "% " or is not printable: the first bytes of
 the events may be anything, a per cent sign included.
@@ -7,13 +7,16 @@ the events may be anything, a per cent sign included.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import SensorSize, settled_size
+from eventspec.events.formats import evt2, evt3
+from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.sensors import SENSORS
+from eventspec.events.formats.sequential import Decode, Sequential, event_file, whole_words
+from eventspec.events.stream import Monotonic
 
 LARGEST_HEADER = 1 << 16  # bytes
 LINE = re.compile(rb"% ?([\x20-\x7e\t]*)\r?\n")
@@ -29,6 +32,8 @@ GENERATIONS: tuple[tuple[str, str], ...] = (
     ("gen3", "gen3"),
 )
 SENSOR_GENERATIONS = {"3.0": "gen3", "3.1": "gen3", "4.0": "gen4", "4.1": "gen4", "4.2": "imx636", "320.0": "genx320"}
+ENCODINGS = {"2.0": "evt2", "2.1": "evt21", "3.0": "evt3", "EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
+WORD_BYTES = {"evt2": 4, "evt21": 8, "evt3": 2}
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,9 @@ def header(data: bytes) -> Header:
     """The header at the start of `data`; without one, no fields and end 0."""
     fields: dict[str, str] = {}
     end = 0
-    for words, after in _lines(data):
-        end = after
+    while match := LINE.match(data, end):
+        end = match.end()
+        words = match[1].decode("ascii").strip()
         key, _, value = words.partition(" ")
         if key.lower() == "end":
             break
@@ -97,8 +103,44 @@ def read_header(path: Path) -> Header:
     return found
 
 
-def _lines(data: bytes) -> Iterator[tuple[str, int]]:
-    position = 0
-    while match := LINE.match(data, position):
-        position = match.end()
-        yield match[1].decode("ascii").strip(), position
+# --------------------------------------------------------------------------------------------------------------------- RAW
+def matches(path: Path, head: bytes) -> bool:
+    """A header that names an encoding, or the camera plugin that wrote it."""
+    fields = header(head).fields
+    return bool({"evt", "format", "plugin_name", "integrator_name"} & fields.keys()) and "contains" not in fields
+
+
+def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+    """The file; a last word that is cut is left out with a note."""
+    found = read_header(path)
+    notes: list[str] = []
+    encoding = _encoding(path, found, notes)
+    size = found.size(path, sensor_size, notes)
+    end = whole_words(path, found.end, WORD_BYTES[encoding], notes)
+    decoders: dict[str, tuple[Decode[Any], Any]] = {
+        "evt2": (evt2.decode, evt2.State()),
+        "evt21": (evt2.decoder21(_legacy(found)), evt2.State()),
+        "evt3": (evt3.decode, evt3.State()),
+    }
+    decode, state = decoders[encoding]
+    return event_file(encoding, Sequential(path, size, monotonic, decode, found.end, end, state), notes, evt2.notes_of)
+
+
+def _encoding(path: Path, found: Header, notes: list[str]) -> str:
+    stated = found.options[""] or found.fields.get("evt", "")
+    if not stated and found.sensor == "gen3":
+        notes.append("encoding EVT 2.0 is assumed: the header does not say, and its sensor is of the third generation")
+        return "evt2"
+    if stated not in ENCODINGS:
+        said = f"the encoding {stated!r}" if stated else "no encoding"
+        raise BadInput(f"{path}: the header names {said}, readable are evt 2.0, 2.1 and 3.0: export it again as one of them")
+    return ENCODINGS[stated]
+
+
+def _legacy(found: Header) -> bool:
+    """Whether the EVT 2.1 word comes before its mask: as stated, else as the sensor is known to do."""
+    stated = found.options.get("endianness")
+    return stated == "legacy" if stated else found.sensor in ("gen4", "imx636")
+
+
+FORMAT = Format("prophesee-raw", "Prophesee RAW (EVT2, EVT2.1, EVT3)", matches, read)

@@ -18,10 +18,9 @@ import numpy as np
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import ros_messages
-from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, settled_size
+from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, file_of, settled_size
 from eventspec.events.formats.ros_messages import ARRAYS, ENCODINGS, IMAGE
-from eventspec.events.formats.source import CheckedSource, hull, overlap
-from eventspec.events.stored import held
+from eventspec.events.stored import Source, held, hull, overlap
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "ros-bag"
@@ -55,7 +54,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     found = EventFile(NAME, None, tuple(notes))
     if bag.events:
         source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), monotonic)
-        found = source.file(NAME, held(source, bag.bytes), notes)
+        found = file_of(NAME, source, held(source, bag.bytes), notes)
     if frames is None:
         return found
     picture, shape, times_us = frames
@@ -204,7 +203,7 @@ class _Pictures:
                     yield message
 
 
-class BagSource(CheckedSource):
+class BagSource(Source):
     def __init__(self, bag: Bag, size: SensorSize, monotonic: Monotonic) -> None:
         super().__init__(bag.path, size, monotonic)
         self._bag = bag

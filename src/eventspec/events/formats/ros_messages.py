@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eventspec.events.formats.source import Columns
+from eventspec.events.stored import Columns
 
 ARRAYS = frozenset({"dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray"})
 IMAGE = "sensor_msgs/msg/Image"

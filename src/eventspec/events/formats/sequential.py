@@ -15,9 +15,8 @@ from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.family import EventFile, SensorSize
-from eventspec.events.formats.source import CheckedSource, Columns, hull, overlap
-from eventspec.events.stored import StoredStream, held
+from eventspec.events.formats.family import EventFile, SensorSize, file_of
+from eventspec.events.stored import Columns, Source, StoredStream, held, hull, overlap
 from eventspec.events.stream import EventStream, Monotonic, Named
 
 State = TypeVar("State")
@@ -43,8 +42,8 @@ class _Mark(NamedTuple, Generic[State]):
     latest: int
 
 
-class Sequential(CheckedSource, Generic[State]):
-    """A `Source` over a file of `end` bytes whose events begin at byte `start`."""
+class Sequential(Source, Generic[State]):
+    """A file of `end` bytes whose events begin at byte `start`."""
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ def event_file(
     not one event is complete cannot be told from one that was cut: BadInput.
     """
     stream = held(source, source._end)
-    found = source.file(name, stream, [*notes, *notes_of(source.state)])
+    found = file_of(name, source, stream, [*notes, *notes_of(source.state)])
     if not isinstance(stream, StoredStream) and not len(stream):  # a stored one is long
         why = f" ({'; '.join(found.notes)})" if found.notes else ""
         raise BadInput(f"{source}: ends at byte {source._end}, before its first event{why}: copy or record it again")
@@ -153,9 +152,7 @@ def opened(path: Path) -> BinaryIO:
 def words(file: BinaryIO, position: int, dtype: str, count: int) -> np.ndarray[Any, np.dtype[Any]]:
     """At most `count` whole words of `dtype` from byte `position` on."""
     file.seek(position)
-    size = np.dtype(dtype).itemsize
-    data = file.read(count * size)
-    return np.frombuffer(data, dtype, len(data) // size)
+    return np.fromfile(file, dtype, count)
 
 
 def whole_words(path: Path, start: int, size: int, notes: list[str]) -> int:

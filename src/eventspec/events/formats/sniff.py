@@ -15,7 +15,7 @@ from eventspec.events.formats import (
     native_h5,
     nmnist,
     npz,
-    prophesee_raw,
+    prophesee,
     ros_bag,
     text,
 )
@@ -30,7 +30,7 @@ FORMATS: tuple[Format, ...] = (
     metavision_h5.FORMAT,
     mvsec_h5.FORMAT,
     native_h5.FORMAT,
-    prophesee_raw.FORMAT,
+    prophesee.FORMAT,
     dat.FORMAT,
     ros_bag.FORMAT,
     text.FORMAT,

@@ -20,7 +20,7 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, opened
-from eventspec.events.formats.source import Columns
+from eventspec.events.stored import Columns
 from eventspec.events.stream import EventStream, Monotonic, Named
 
 NAME = "text"
@@ -43,8 +43,6 @@ SIZE = re.compile(rb"sensor (\d{1,5})x(\d{1,5})")
 MARK = b"\xef\xbb\xbf"  # of UTF-8, as spreadsheets write it
 COMMENT = re.compile(rb"[ \t]*([#%]|\r?\n)")
 COMMENTS = re.compile(rb"(?m)^[ \t]*[#%].*\n?")
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Layout(NamedTuple):
