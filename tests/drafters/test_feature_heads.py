@@ -29,8 +29,8 @@ from eventspec.drafters.heads.views import TargetBatch
 from eventspec.drafters.heads.vispec import vispec_head
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
+from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
-from eventspec.engine.scheduler import run
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget

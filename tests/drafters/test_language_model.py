@@ -17,8 +17,8 @@ from eventspec.core import Budget, Proposal, Scores, Trace, Verdict
 from eventspec.drafters.language_model import LanguageDraft
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
+from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.scheduler import run
 from eventspec.lanes.workers import Workers
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.runner import DecoderRunner, Rows

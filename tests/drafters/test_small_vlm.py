@@ -13,8 +13,8 @@ from eventspec.core import Drafter, Media, Request, Sampling, TappedPrompt, Trac
 from eventspec.drafters.heads.massv import Pruned, SmallConfig, SmallVlm, SmallVlmDrafter
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
+from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.scheduler import run
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget

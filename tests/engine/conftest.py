@@ -32,8 +32,8 @@ from eventspec.engine.answer import Outcome
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.distribution import choose, position_rng
 from eventspec.engine.drafts import Drafts
+from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.scheduler import run
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageTarget

@@ -16,8 +16,8 @@ from eventspec.core import BadInput, Budget, Proposal, Scores, Trace, never
 from eventspec.engine.answer import Outcome
 from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
+from eventspec.engine.generate import run
 from eventspec.engine.policy import DraftPolicy
-from eventspec.engine.scheduler import run
 from eventspec.lanes.workers import Workers
 from eventspec.text import StopDetector
 

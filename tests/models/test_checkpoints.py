@@ -17,8 +17,8 @@ from transformers import VideoLlavaForConditionalGeneration
 from eventspec.core import BadCheckpoint, BadInput, Media, Request, Sampling, Trace
 from eventspec.costs.fit import session_of
 from eventspec.engine.decoding import Asking, Decoding
+from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL
-from eventspec.engine.scheduler import run
 from eventspec.lanes.workers import Workers
 from eventspec.models.embedded import BOS, PAD, VIDEO, pixels_from_frames, target_encoder
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
