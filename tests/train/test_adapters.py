@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from eventspec.align.acceptance import Calibrated, auc
-from eventspec.align.adapters import AdapterConfig, Output
+from eventspec.align.adapters import Adapter, AdapterConfig, Output
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.embedded import pixels_from_frames
@@ -30,6 +30,7 @@ from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, F
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Questions
 from eventspec.train.frozen import FrozenTarget, Said
+from eventspec.train.models import initialise
 
 NANO = bundled()["nano"]
 KINDS: dict[Output, tuple[str, ...]] = {"rows": ("linear", "causal", "fused"), "features": ("linear", "fused")}
@@ -65,7 +66,7 @@ def training_of(spoken: Any, output: Output = "rows") -> AdapterTraining:
     torch.manual_seed(0)
     target, drafter = load_video_llava(NANO / "target"), load_eventgpt(NANO / "drafter")
     width = target.config.language.hidden_size
-    adapters = {kind: recipe._begun(AdapterConfig.of(kind, drafter.config, width, output)) for kind in KINDS[output]}
+    adapters = {kind: initialise(Adapter(AdapterConfig.of(kind, drafter.config, width, output))) for kind in KINDS[output]}
     frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(NANO / "tokenizer.json"))))
     return (RowTraining if output == "rows" else FeatureTraining)(frozen, drafter, adapters, *spoken, 2)
 

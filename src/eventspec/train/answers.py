@@ -1,4 +1,5 @@
-"""The target's own greedy answers on training clips, with its top logits: what a drafter is distilled on.
+"""What recipes learn from: rendered clips, and the target's own greedy answers about them, with its top logits. What is on disk
+stays.
 
 All questions about a clip are decoded together: they are branches after one visual prefix, kept apart by the attention mask.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,24 @@ from tokenizers import Tokenizer
 
 from eventspec.align.substitute import LONGEST
 from eventspec.models.embedded import EOS, pixels_from_frames
-from eventspec.models.video_llava import VideoLlava
+from eventspec.models.fingerprint import fingerprint
+from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.nn import KVCache, Llama
 from eventspec.scenes.language import questions as ask
-from eventspec.train.data import Branch, Clips, Questions
+from eventspec.train.data import SHARD, Branch, Clips, Questions, rendered
+from eventspec.train.loop import Report, Stage
 
 TOP = 8
+
+
+@dataclass(frozen=True)
+class TrainingPreset:
+    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
+
+    answered: int
+    held_out: int
+    stage: Stage
+    packed: int
 
 
 @dataclass
@@ -97,10 +111,11 @@ def _say(language: Llama, hidden: torch.Tensor, growing: list[_Growing]) -> None
         g.top_logs.append(log)
 
 
-def write_answers(model: VideoLlava, questions: Questions, clips: Clips, numbers: list[int], path: Path) -> None:
-    """Answers for the clips `numbers` to one npz; skips the work when the file is there."""
-    if path.exists():
-        return
+def _answer_part(job: tuple[Callable[[], VideoLlava], Path, Path, list[int], Path]) -> None:
+    """Answers for some clips to one npz, in a process of its own."""
+    load, tokenizer, folder, numbers, path = job
+    torch.set_num_threads(1)
+    model, questions, clips = load().eval(), Questions(Tokenizer.from_file(str(tokenizer))), Clips(folder)
     found = list[tuple[int, Branch]]()
     for number in numbers:
         frames = clips.column("frames", np.array([number])).numpy()[0]
@@ -135,10 +150,14 @@ def answers_of(
     return read_answers([path for *_, path in jobs])
 
 
-def _answer_part(job: tuple[Callable[[], VideoLlava], Path, Path, list[int], Path]) -> None:
-    load, tokenizer, clips, numbers, path = job
-    torch.set_num_threads(1)
-    write_answers(load().eval(), Questions(Tokenizer.from_file(str(tokenizer))), Clips(clips), numbers, path)
+def answered(
+    pair: Path, out: Path, split: str, count: int, report: Report, workers: int
+) -> tuple[Clips, dict[int, list[Branch]]]:
+    """The clips of `out`/`split`, and the answers of the pair's target to every question about the first `count` of them."""
+    clips = rendered(f"render {split}", out / split, split, -(-count // SHARD), report, workers)
+    load = partial(load_video_llava, pair / "target")
+    answers = out / "answers" / fingerprint(load().language) / split  # another target gives other answers
+    return clips, answers_of(load, pair / "tokenizer.json", clips.folder, answers, list(range(count)), workers)
 
 
 def read_answers(paths: list[Path]) -> dict[int, list[Branch]]:

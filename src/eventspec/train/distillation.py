@@ -29,7 +29,7 @@ SCARCE = 20
 
 
 class BatchSource(Protocol):
-    """A frozen target and what it does with recordings that have numbers; `train.street` and `train.recorded` are two."""
+    """A frozen target and what it does with recordings that have numbers; `train.frozen` and `train.recorded` have one each."""
 
     @property
     def target(self) -> LanguageEnds:

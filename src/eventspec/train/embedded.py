@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -29,11 +29,9 @@ from eventspec.scenes import SOURCE
 from eventspec.scenes.language import every_wording
 from eventspec.text import Vocabulary
 from eventspec.train.answers import answers_of
-from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Index, Questions, render_shards, train_tokenizer
+from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Index, Questions, rendered, shuffled, train_tokenizer
 from eventspec.train.loop import Losses, Report, Stage, StageState, TrainingFailed, last_row, note_run, run_stage
-from eventspec.train.models import DrafterTraining, Sampler, TargetTraining
-
-M = TypeVar("M", bound=nn.Module)
+from eventspec.train.models import DrafterTraining, M, TargetTraining
 
 ALLOCATOR = {
     # glibc gives large blocks back after every step and faults them in again: half of the time on a CPU without these.
@@ -115,9 +113,9 @@ def train_target(preset: PairPreset, out: Path, clips: Clips, report: Report, be
     }
     for number, (name, losses) in enumerate(stages.items()):
         stage = preset.stages[name]
-        done = StageState(out / "target", stage.name).load(training, None)[0] >= stage.seconds
-        if stage.seconds and not done:
-            run_stage(stage, training, Sampler(clips, stage.batch, 100 + number), losses, out / "target", report)
+        if stage.seconds:
+            batches = shuffled(range(len(clips)), stage.batch, 100 + number)
+            run_stage(stage, training, batches, losses, out / "target", report)
     return training.model
 
 
@@ -139,8 +137,8 @@ def train_drafter(
     stage = preset.stages["truth"]
     if answers is not None:
         stage, training.answers = preset.stages["distil"], answers
-    sampler = Sampler(clips, stage.batch, 200, sorted(training.answers) or None)
-    run_stage(stage, training, sampler, training.losses, out / "drafter", report)
+    batches = shuffled(sorted(training.answers) or range(len(clips)), stage.batch, 200)
+    run_stage(stage, training, batches, training.losses, out / "drafter", report)
     return training.model
 
 
@@ -181,8 +179,8 @@ def train_fine(preset: PairPreset, out: Path, clips: Clips, report: Report, answ
     training = place(DrafterTraining(SIZES[preset.size].finer(), fine, clips))
     training.load_state_dict(respelled(first.state_dict(), coarse.tokenizer, fine.tokenizer, training.state_dict()))
     training.answers = {clip: [_respell(branch, coarse, fine) for branch in known] for clip, known in answers.items()}
-    sampler = Sampler(clips, preset.stages["fine"].batch, 300, sorted(training.answers))
-    run_stage(preset.stages["fine"], training, sampler, training.losses, out / FINE, report)
+    stage = preset.stages["fine"]
+    run_stage(stage, training, shuffled(sorted(training.answers), stage.batch, 300), training.losses, out / FINE, report)
     return training.model
 
 
@@ -230,22 +228,16 @@ def _trained_target(preset: PairPreset, out: Path) -> VideoLlava:
     return training.model
 
 
-def export(preset: PairPreset, out: Path, folder: Path) -> Path:
-    """Write the pair's folder from the trained checkpoints: pair.toml, tokenizer, prior, target, drafters, provenance."""
-    clips = Clips(out / "clips")
-    tokenizer, size = tokenizer_of(out, clips), SIZES[preset.size]
+def export(preset: PairPreset, out: Path, clips: Clips, models: tuple[VideoLlava, EventGpt, EventGpt]) -> Path:
+    """Write the pair's folder: pair.toml, tokenizer, prior, target, drafters (the finer one last), provenance."""
+    (target, drafter, fine), tokenizer, folder = models, tokenizer_of(out, clips), out / "pair"
     questions = Questions(tokenizer)
-    target = TargetTraining(size, questions, clips)
-    drafter, fine = (DrafterTraining(made, questions, clips) for made in (size, size.finer()))
-    StageState(out / "target", "eight").require(target)
-    StageState(out / "drafter", "distil").require(drafter)
-    StageState(out / FINE, "fine").require(fine)
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    save_video_llava(target.model, made / "target", {**TOKENS, "image_token_id": IMAGE, "video_token_id": VIDEO})
-    save_eventgpt(drafter.model, made / "drafter", TOKENS)
-    save_eventgpt(fine.model, made / FINE, TOKENS)
+    save_video_llava(target, made / "target", {**TOKENS, "image_token_id": IMAGE, "video_token_id": VIDEO})
+    save_eventgpt(drafter, made / "drafter", TOKENS)
+    save_eventgpt(fine, made / FINE, TOKENS)
     tokenizer_of(out, clips, FINE_VOCABULARY).save(str(made / FINE / "tokenizer.json"))
     names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=False))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, **names}
@@ -282,9 +274,7 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
         check_beginning(SIZES[preset.size], begin)
     out.mkdir(parents=True, exist_ok=True)
     note_run(out, {"recipe": "embedded", "preset": preset_name, "begin_with": begin_with})
-    for number, _ in enumerate(render_shards(out / "clips", preset.shards, 0, workers), 1):
-        report("render", number / preset.shards, {})
-    clips = Clips(out / "clips")
+    clips = rendered("render", out / "clips", "train", preset.shards, report, workers)
     tokenizer_of(out, clips)
     beside = None
     if not torch.cuda.is_available():
@@ -292,7 +282,7 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
         beside = multiprocessing.get_context("spawn").Process(target=_truth, args=(preset, out, begin))
         beside.start()
     try:
-        train_target(preset, out, clips, report, begin)
+        target = train_target(preset, out, clips, report, begin)
         if beside is not None:
             beside.join()
     except KeyboardInterrupt:
@@ -304,9 +294,9 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
     elif beside.exitcode:
         raise TrainingFailed(f"training the drafter ended with exit code {beside.exitcode}: run again with --resume")
     answers = answers_of_target(preset, out, clips, workers)
-    train_drafter(preset, out, clips, report, answers)
-    train_fine(preset, out, clips, report, answers)
-    return export(preset, out, out / "pair")
+    drafter = train_drafter(preset, out, clips, report, answers)
+    fine = train_fine(preset, out, clips, report, answers)
+    return export(preset, out, clips, (target, drafter, fine))
 
 
 def _truth(preset: PairPreset, out: Path, begin: Path | None) -> None:

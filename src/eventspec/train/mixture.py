@@ -36,8 +36,7 @@ from eventspec.recordings.qa import Question
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import every_wording
 from eventspec.scenes.writer import as_recording
-from eventspec.train.answered import changed_copy
-from eventspec.train.loop import Report
+from eventspec.train.loop import Report, changed_copy
 
 PRESETS = {"cpu": 200, "smoke": 16}
 """Clips of the calibration split, with two questions each."""

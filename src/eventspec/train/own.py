@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from eventspec.models.session import LanguageTarget
 from eventspec.pairs import Pair, load_folders
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
-from eventspec.train.data import Index
+from eventspec.train.data import shuffled
 from eventspec.train.distillation import layers_read
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
 from eventspec.train.loop import Report, last_row, note_run, same_run
@@ -73,7 +72,7 @@ def train(
     heads = new_heads(names, TargetSizes(ends.config, used, frame))
     sources = [RecordedBatches(pair.parts.target, ends, part, text_ids) for part in (learned, judged)]
     stage = replace(preset.stage, batch=min(preset.stage.batch, len(learned)))
-    batches = shuffled(len(learned), stage.batch)
+    batches = shuffled(range(len(learned)), stage.batch, 400)
     rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report)
     save_all(heads, rates, out / "heads", ends)
     about = {
@@ -107,13 +106,3 @@ def frame_rows(pair: Pair, question: Question) -> int:
     with torch.no_grad():
         begin, end = target.encode(media, Trace()).open(question.question, Sampling(), NO_TAIL, Trace()).prompt().visual
     return (end - begin) // target.encoder.frames
-
-
-def shuffled(count: int, batch: int) -> Iterator[Index]:
-    """Numbers below `count` in batches, without end, in an order drawn again every time; the rest that
-    fills no batch is left out."""
-    rng = np.random.default_rng(400)
-    while True:
-        order = rng.permutation(count)
-        for at in range(0, count - batch + 1, batch):
-            yield order[at : at + batch]
