@@ -23,8 +23,7 @@ from eventspec.train.data import Branch, Questions, shuffled
 from eventspec.train.distillation import head_losses, layers_read
 from eventspec.train.frozen import FrozenTarget, StreetBatches
 from eventspec.train.heads import new_heads
-from eventspec.train.own import apart
-from eventspec.train.recorded import Example, RecordedBatches
+from eventspec.train.own import Example, RecordedBatches, apart
 
 QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
 LAYERS = (2, 4)

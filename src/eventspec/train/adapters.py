@@ -34,7 +34,7 @@ from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
-from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining
+from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
 from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Branch, Clips, Questions, shuffled
 from eventspec.train.frozen import FrozenTarget
@@ -126,14 +126,10 @@ def train(
     for model in (target, drafter):
         model.to(processes.device)
     frozen = FrozenTarget(target, Questions.of_pair(folder))
-    training: AdapterTraining
-    judged_text = own_text
-    if free_running:
-        training = FreeRunning(frozen, drafter, adapters, clips, preset.packed)
+    made = FreeRunning if free_running else RowTraining if output == "rows" else FeatureTraining
+    training, judged_text = made(frozen, drafter, adapters, clips, answers, preset.packed, wanted.losses), own_text
+    if isinstance(training, FreeRunning):
         training.answers, judged_text = training.pairs(clips, answers), training.pairs(held_out, own_text)
-    else:
-        made = RowTraining if output == "rows" else FeatureTraining
-        training = made(frozen, drafter, adapters, clips, answers, preset.packed, wanted.losses)
     training.to(processes.device)
     log = out / "calibration.jsonl"
     learn(training, preset, chosen, (held_out, judged_text), log, report, processes)
@@ -143,8 +139,8 @@ def train(
         write_figures(out / FIGURES, last_row(log), adapters)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
         judge = FeatureTraining(frozen, drafter, adapters, clips, {}, preset.packed)
-        judged = {"same_token": training.alike_share, "on_the_target's_text": judge.agreement(held_out, even(own_text))}
-        write_text(out / "free-running.json", json.dumps(judged) + "\n")
+        same, theirs = alike_share(training.answers, judged_text), judge.agreement(held_out, even(own_text))
+        write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":

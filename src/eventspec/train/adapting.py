@@ -4,6 +4,7 @@ losses."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -175,50 +176,48 @@ class FeatureTraining(AdapterTraining):
         return self.target.said(self.target.model.language.head(written), pack(branches, 0), branches)
 
 
+@dataclass(frozen=True)
+class Paired(Branch):
+    """The target's answer, and the event model's `own` to the same question, which is read in its place."""
+
+    own: Branch = field(kw_only=True)
+
+    @classmethod
+    def of(cls, theirs: Branch, own: Branch) -> Paired:
+        """Both as long as the shorter one."""
+        length = min(len(theirs.answer), len(own.answer))
+        assert theirs.teacher_ids is not None and theirs.teacher_logs is not None
+        kept = theirs.answer[:length], theirs.teacher_ids[:length], theirs.teacher_logs[:length]
+        return cls(theirs.question, *kept, own=Branch(own.question, own.answer[:length]))
+
+
 class FreeRunning(FeatureTraining):
-    """To features, of two texts that the models made on their own, place by place, as earlier work does it. Once the texts
-    part, what is read has nothing to do with what is wanted; this class is here to measure that."""
-
-    def __init__(
-        self, target: FrozenTarget, drafter: EventGpt, adapters: Mapping[str, Adapter], clips: Clips, packed: int
-    ) -> None:
-        super().__init__(target, drafter, adapters, clips, {}, packed)
-        self._own: dict[int, Branch] = {}
-        self._same = self._places = 0
-
-    @property
-    def alike_share(self) -> float:
-        """Of all places of the texts that were paired, the share with the same token in both: what a model that repeats the
-        event model's token gets right."""
-        return self._same / max(1, self._places)
+    """To features, of two texts that the models made on their own, place by place, as earlier work does it: answers are
+    `Paired`. Once the texts part, what is read has nothing to do with what is wanted; this class is here to measure that."""
 
     def pairs(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
-        """The target's answers about clips, each as long as the event model's own to the same question, which `inputs` reads in
-        its place."""
+        """The target's answers about clips with the event model's to the same questions."""
         drafter, questions, found = self._drafter[0].eval(), self.target.questions, dict[int, list[Branch]]()
         with torch.no_grad():
             for number, known in answers.items():
                 visual = drafter.encode(self.target.pictures(clips, np.array([number])))[0]
                 texts = greedy_answers(drafter.language, questions.prefix(), visual, [branch.question for branch in known])
-                for theirs, own in zip(known, texts, strict=True):
-                    length = min(len(theirs.answer), len(own.answer))
-                    made = cut(theirs, length)
-                    self._own[id(made)] = cut(own, length)
-                    self._places += length
-                    self._same += sum(a == b for a, b in zip(theirs.answer, own.answer, strict=False))
-                    found.setdefault(number, []).append(made)
+                found[number] = [Paired.of(theirs, own) for theirs, own in zip(known, texts, strict=True)]
         drafter.train()
         return found
 
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
         """As `FeatureTraining.inputs`, at the event model's own text."""
-        return super().inputs(clips, index, [[self._own[id(branch)] for branch in known] for known in branches])
+        own = [[branch.own for branch in known if isinstance(branch, Paired)] for known in branches]
+        return super().inputs(clips, index, own)
 
 
-def cut(branch: Branch, length: int) -> Branch:
-    """The first tokens of an answer."""
-    assert branch.teacher_ids is not None and branch.teacher_logs is not None
-    return Branch(branch.question, branch.answer[:length], branch.teacher_ids[:length], branch.teacher_logs[:length])
+def alike_share(*texts: Mapping[int, list[Branch]]) -> float:
+    """Of all places of texts that were paired, the share with the same token in both: what a model that repeats the event
+    model's token gets right."""
+    pairs = [branch for answers in texts for known in answers.values() for branch in known if isinstance(branch, Paired)]
+    same = [a == b for branch in pairs for a, b in zip(branch.answer, branch.own.answer, strict=True)]
+    return sum(same) / max(1, len(same))
 
 
 def aligned(

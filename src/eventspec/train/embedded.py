@@ -3,7 +3,6 @@ target's answers), and the drafter once more with a finer tokenizer of its own."
 
 from __future__ import annotations
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -23,6 +22,7 @@ from eventspec.core import BadInput
 from eventspec.drafters.prior import TextPrior
 from eventspec.models.embedded import EOS, FINE_VOCABULARY, IMAGE, SIZES, SPECIAL_TOKENS, TOKENS, VIDEO, VOCABULARY, Size
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
+from eventspec.models.fingerprint import fingerprint
 from eventspec.models.video_llava import VideoLlava, load_video_llava, save_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes import SOURCE
@@ -31,7 +31,8 @@ from eventspec.text import Vocabulary
 from eventspec.train.answers import answers_of
 from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Index, Questions, rendered, shuffled, train_tokenizer
 from eventspec.train.loop import Losses, Report, Stage, StageState, TrainingFailed, last_row, note_run, run_stage
-from eventspec.train.models import DrafterTraining, M, TargetTraining
+from eventspec.train.models import DrafterTraining, TargetTraining
+from eventspec.train.processes import ALONE
 
 ALLOCATOR = {
     # glibc gives large blocks back after every step and faults them in again: half of the time on a CPU without these.
@@ -103,7 +104,7 @@ def tokenizer_of(out: Path, clips: Clips, vocabulary: int = VOCABULARY) -> Token
 def train_target(preset: PairPreset, out: Path, clips: Clips, report: Report, begin: Path | None = None) -> VideoLlava:
     """Tower, then jointly on two to six frames, then on eight; from the weights of the pair `begin`, or from random ones."""
     questions = Questions(tokenizer_of(out, clips))
-    training = place(TargetTraining(SIZES[preset.size], questions, clips))
+    training = TargetTraining(SIZES[preset.size], questions, clips).to(ALONE.device)
     if begin is not None:
         _take_over(training, load_video_llava(begin / "target"), begin, questions.tokenizer)
     stages: dict[str, Losses[Index]] = {
@@ -130,7 +131,7 @@ def train_drafter(
     """On the right answers, from the weights of the pair `begin` or from random ones; then, where `answers` is given, on the
     target's own."""
     questions = Questions(tokenizer_of(out, clips))
-    training = place(DrafterTraining(SIZES[preset.size], questions, clips))
+    training = DrafterTraining(SIZES[preset.size], questions, clips).to(ALONE.device)
     if begin is not None:
         _take_over(training, load_eventgpt(begin / "drafter"), begin, questions.tokenizer)
     StageState(out / "drafter", "truth").load(training, None)
@@ -145,9 +146,8 @@ def train_drafter(
 def _take_over(
     training: TargetTraining | DrafterTraining, model: VideoLlava | EventGpt, pair: Path, tokenizer: Tokenizer
 ) -> None:
-    """Weights of a model of `pair`; pieces that both tokenizers have keep their rows. The grounding heads start from scratch: a
-    pair has none. BadInput for a pair of another size."""
-    check_size(training.model, model, pair)
+    """Weights of a model of `pair`, which `check_beginning` let pass; pieces that both tokenizers have keep their rows. The
+    grounding heads start from scratch: a pair has none."""
     fresh = training.state_dict()
     found = {f"model.{name}": tensor.float() for name, tensor in model.state_dict().items()}
     own = Tokenizer.from_file(str(pair / "tokenizer.json"))
@@ -174,9 +174,9 @@ def train_fine(preset: PairPreset, out: Path, clips: Clips, report: Report, answ
     """The distilled drafter with a finer tokenizer, on the target's answers in its pieces. It starts from the drafter's
     weights. The teacher's logits are of no use here: they are about other pieces."""
     coarse, fine = Questions(tokenizer_of(out, clips)), Questions(tokenizer_of(out, clips, FINE_VOCABULARY))
-    first = place(DrafterTraining(SIZES[preset.size], coarse, clips))
+    first = DrafterTraining(SIZES[preset.size], coarse, clips).to(ALONE.device)
     StageState(out / "drafter", "distil").require(first)
-    training = place(DrafterTraining(SIZES[preset.size].finer(), fine, clips))
+    training = DrafterTraining(SIZES[preset.size].finer(), fine, clips).to(ALONE.device)
     training.load_state_dict(respelled(first.state_dict(), coarse.tokenizer, fine.tokenizer, training.state_dict()))
     training.answers = {clip: [_respell(branch, coarse, fine) for branch in known] for clip, known in answers.items()}
     stage = preset.stages["fine"]
@@ -201,27 +201,8 @@ def _respell(branch: Branch, coarse: Questions, fine: Questions) -> Branch:
     return Branch(fine.encode(coarse.tokenizer.decode(branch.question)), [*fine.encode(text), *([EOS] if ends else [])])
 
 
-def place(module: M) -> M:
-    """On the GPU where there is one."""
-    return module.to("cuda") if torch.cuda.is_available() else module
-
-
-def answers_of_target(preset: PairPreset, out: Path, clips: Clips, workers: int) -> dict[int, list[Branch]]:
-    """The final target's own answers on the first clips."""
-    folder = out / "answers" / _target_name(preset, out)  # another target gives other answers
-    numbers = list(range(min(preset.answers, len(clips))))
-    return answers_of(partial(_trained_target, preset, out), out / "tokenizer.json", clips.folder, folder, numbers, workers)
-
-
-def _target_name(preset: PairPreset, out: Path) -> str:
-    """Names the trained target and its vocabulary by what is in their files."""
-    digest = hashlib.sha256()
-    for path in (StageState(out / "target", "eight").path, out / "tokenizer.json"):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def _trained_target(preset: PairPreset, out: Path) -> VideoLlava:
+    """In a process that answers."""
     clips = Clips(out / "clips")
     training = TargetTraining(SIZES[preset.size], Questions(tokenizer_of(out, clips)), clips)
     StageState(out / "target", "eight").require(training)
@@ -293,7 +274,9 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
         train_drafter(preset, out, clips, report, None, begin)
     elif beside.exitcode:
         raise TrainingFailed(f"training the drafter ended with exit code {beside.exitcode}: run again with --resume")
-    answers = answers_of_target(preset, out, clips, workers)
+    load, numbers = partial(_trained_target, preset, out), list(range(min(preset.answers, len(clips))))
+    folder = out / "answers" / fingerprint(target)  # another target gives other answers
+    answers = answers_of(load, out / "tokenizer.json", clips.folder, folder, numbers, workers)
     drafter = train_drafter(preset, out, clips, report, answers)
     fine = train_fine(preset, out, clips, report, answers)
     return export(preset, out, clips, (target, drafter, fine))

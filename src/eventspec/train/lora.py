@@ -24,6 +24,7 @@ from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions, shuff
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, note_run, run_stage
 from eventspec.train.models import read_branches
+from eventspec.train.processes import ALONE
 
 NAME = "lora"
 """What a pair calls the drafter with the updates."""
@@ -105,17 +106,16 @@ def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, wor
     held_out = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
     for model in (target, drafter):
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        model.to(ALONE.device)
     frozen = FrozenTarget(target, Questions.of_pair(folder))
     training = LowRankTraining(frozen, drafter, rank, clips, answers, preset.packed).to(frozen.device)
     calibration = Calibration(partial(training.agreement, *held_out), out / f"{NAME}-calibration.jsonl")
-    before = calibration.note_first()
+    figures = {"before": calibration.note_first()}
     run_stage(preset.stage, training, shuffled(sorted(answers), preset.stage.batch, 700), training.losses, out, report)
-    after = calibration.note({"step": -1})
-    figures = ({name: row[name] for name in row if name != "step"} for row in (before, after))
-    about = {**dict(zip(("before", "calibration"), figures, strict=True)), "rank": rank, "parameters": training.learned}
-    about |= {"seconds": preset.stage.seconds, "torch": torch.__version__}
-    return export(folder, training.merged(), about, out)
+    figures["calibration"] = calibration.note({"step": -1})
+    about = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
+    size = {"rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}
+    return export(folder, training.merged(), {**about, **size}, out)
 
 
 def export(folder: Path, drafter: EventGpt, about: Mapping[str, Any], out: Path) -> Path:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions, shuff
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, rounded, run_stage
 from eventspec.train.models import initialise
+from eventspec.train.processes import ALONE
 
 PRESETS = {
     "cpu": TrainingPreset(3000, 32, Stage("packer", 720, 1e-3, 8), 4),
@@ -60,29 +62,27 @@ def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, wo
     held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
     initialise(packer).begin_as(target)
-    target.to("cuda" if torch.cuda.is_available() else "cpu")
+    target.to(ALONE.device)
     frozen = FrozenTarget(target, Questions.of_pair(folder))
     training = PackerTraining(frozen, packer, clips, answers, preset.packed).to(frozen.device)
     stage = replace(preset.stage, name=f"packer-{scale}")
     calibration = Calibration(
         lambda: rounded(training.agreement(held_out, wanted)), out / f"{stage.name}-calibration.jsonl", every=200
     )
-    calibration.note_first()
+    before = calibration.note_first()
     batches = shuffled(sorted(answers), stage.batch, 500)
     run_stage(stage, training, batches, training.losses, out, calibration.noting(report))
-    calibration.note({"step": -1})
-    return export(folder, packer, target.to("cpu").eval(), out, calibration.log)
+    figures = {"before": before, "calibration": calibration.note({"step": -1})}
+    return export(folder, packer, target.to("cpu").eval(), out, figures)
 
 
-def export(folder: Path, packer: Packer, target: VideoLlava, out: Path, log: Path) -> Path:
+def export(folder: Path, packer: Packer, target: VideoLlava, out: Path, figures: Mapping[str, Any]) -> Path:
     """A copy of the pair with the packer in it; packers of other scales stay where they are of this target."""
     with changed_copy(folder, out) as made:
         place = made / f"packers/{packer.config.scale}"
         shutil.rmtree(place, ignore_errors=True)
         save_packer(packer.cpu(), place, target)
-        first, *rows = log.read_text().splitlines()
-        provenance = {"before": json.loads(first), "calibration": json.loads(rows[-1]), "torch": torch.__version__}
-        (place / "provenance.json").write_text(json.dumps(provenance) + "\n")
+        (place / "provenance.json").write_text(json.dumps({**figures, "torch": torch.__version__}) + "\n")
         listed = {path.name: f"packers/{path.name}" for path in sorted((made / "packers").iterdir())}
         PairFile.read(made).with_table("packers", listed).write()
     return out / "pair"
