@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from eventspec.align.acceptance import Calibrated, auc
-from eventspec.align.adapters import AdapterConfig, Output
+from eventspec.align.adapters import Adapter, AdapterConfig, Output
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.embedded import pixels_from_frames
@@ -26,10 +26,20 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train import adapters as recipe
-from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining, contrast
+from eventspec.train.adapting import (
+    LOSSES,
+    AdapterTraining,
+    FeatureTraining,
+    FreeRunning,
+    Paired,
+    RowTraining,
+    alike_share,
+    contrast,
+)
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Questions
 from eventspec.train.frozen import FrozenTarget, Said
+from eventspec.train.models import initialise
 
 NANO = bundled()["nano"]
 KINDS: dict[Output, tuple[str, ...]] = {"rows": ("linear", "causal", "fused"), "features": ("linear", "fused")}
@@ -65,7 +75,7 @@ def training_of(spoken: Any, output: Output = "rows") -> AdapterTraining:
     torch.manual_seed(0)
     target, drafter = load_video_llava(NANO / "target"), load_eventgpt(NANO / "drafter")
     width = target.config.language.hidden_size
-    adapters = {kind: recipe._begun(AdapterConfig.of(kind, drafter.config, width, output)) for kind in KINDS[output]}
+    adapters = {kind: initialise(Adapter(AdapterConfig.of(kind, drafter.config, width, output))) for kind in KINDS[output]}
     frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(NANO / "tokenizer.json"))))
     return (RowTraining if output == "rows" else FeatureTraining)(frozen, drafter, adapters, *spoken, 2)
 
@@ -93,12 +103,13 @@ def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoke
 
 def test_free_running_texts_are_paired_place_by_place(spoken: Any) -> None:
     features = training_of(spoken, "features")
-    training = FreeRunning(features.target, features._drafter[0], dict(features.each()), spoken[0], 2)
+    training = FreeRunning(features.target, features._drafter[0], dict(features.each()), *spoken, 2)
     training.answers = training.pairs(*spoken)
     tokenizer, parted = training.target.questions.tokenizer, 0
     for number, known in training.answers.items():
         for made, theirs in zip(known, spoken[1][number], strict=True):
-            own = training._own[id(made)]
+            assert isinstance(made, Paired)
+            own = made.own
             assert own.question == made.question == theirs.question
             assert len(own.answer) == len(made.answer) == len(made.teacher_ids)
             assert made.answer == theirs.answer[: len(made.answer)]
@@ -108,9 +119,7 @@ def test_free_running_texts_are_paired_place_by_place(spoken: Any) -> None:
     assert all(bool(torch.isfinite(loss)) for loss in losses.values())
     found = training.agreement(spoken[0], training.answers)
     assert all(0 <= figures["tokens"] <= 1 for figures in found.values())
-    assert 0 < training.alike_share < 1
-    apart = {id(branch) for known in training.answers.values() for branch in known}
-    assert apart == set(training._own)
+    assert 0 < alike_share(training.answers) < 1
 
 
 def test_what_rows_should_be_are_means_of_the_targets_own(spoken: Any) -> None:

@@ -30,7 +30,7 @@ def pair(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "render_shards", lambda *given: pytest.fail("rendered"))
+    monkeypatch.setattr(embedded, "rendered", lambda *given: pytest.fail("rendered"))
     monkeypatch.setattr(heads, "answered", lambda *given: pytest.fail("answered"))
 
 

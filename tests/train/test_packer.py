@@ -99,13 +99,12 @@ def test_only_the_packer_learns_and_it_does(spoken: Any) -> None:
 
 def test_a_written_pair_lists_its_packers_beside_its_heads(tmp_path: Path) -> None:
     """And other tables stay what they were; another scale joins."""
-    log = tmp_path / "log.jsonl"
-    log.write_text('{"step": 0, "tokens": 0.5}\n{"step": -1, "tokens": 0.9}\n')
+    figures = {"before": {"step": 0, "tokens": 0.5}, "calibration": {"step": -1, "tokens": 0.9}}
     target, folder = load_video_llava(NANO / "target"), NANO
     for scale in (2, 4):
         packer = Packer(PackerConfig.of(target.config, scale), target.config)
         packer.begin_as(target)
-        folder = recipe.export(folder, packer, target, tmp_path / str(scale), log)
+        folder = recipe.export(folder, packer, target, tmp_path / str(scale), figures)
     made, old = (tomllib.loads((at / "pair.toml").read_text()) for at in (folder, NANO))
     assert made.pop("packers") == {"2": "packers/2", "4": "packers/4"}
     old.pop("packers", None)

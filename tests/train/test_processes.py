@@ -26,10 +26,9 @@ from eventspec.core import BadInput
 from eventspec.drafters.heads import RECIPES
 from eventspec.train import heads as recipe
 from eventspec.train import loop
-from eventspec.train.data import Branch
+from eventspec.train.data import Branch, shuffled
 from eventspec.train.distillation import HeadTraining
 from eventspec.train.loop import Stage, TrainingFailed
-from eventspec.train.models import Sampler
 from eventspec.train.processes import ALONE, Processes, started
 
 
@@ -38,12 +37,6 @@ class Pictures:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    def __len__(self) -> int:
-        return 8
-
-    def refresh(self) -> None:
-        pass
 
     def column(self, name: str, index: np.ndarray[Any, Any]) -> torch.Tensor:
         pictures = [np.random.default_rng(int(i)).integers(0, 256, (8, 112, 112, 3), dtype=np.uint8) for i in index]
@@ -199,7 +192,7 @@ def test_too_few_clips_for_a_batch_in_every_process_are_refused() -> None:
     many = Processes()
     many.count = 3
     with pytest.raises(BadInput, match="8 clips to train on are fewer than 3 x 4"):
-        Sampler(Pictures(Path("here")), 4, 0, list(range(8)), many)  # type: ignore[arg-type]
+        next(shuffled(range(8), 4, 0, Path("here"), many))
 
 
 def test_without_accelerate_many_processes_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,11 @@ from eventspec.pairs import load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
-from eventspec.train.data import Branch, Questions
+from eventspec.train.data import Branch, Questions, shuffled
 from eventspec.train.distillation import head_losses, layers_read
+from eventspec.train.frozen import FrozenTarget, StreetBatches
 from eventspec.train.heads import new_heads
-from eventspec.train.own import apart, shuffled
-from eventspec.train.recorded import Example, RecordedBatches
-from eventspec.train.street import StreetBatches
+from eventspec.train.own import Example, RecordedBatches, apart
 
 QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
 LAYERS = (2, 4)
@@ -50,7 +49,7 @@ def test_a_session_gives_what_the_packed_pass_gives() -> None:
     model = load_video_llava(DATA / "pairs/nano/target")
     questions = Questions(Tokenizer.from_file(str(DATA / "pairs/nano/tokenizer.json")))
     answers = {0: [Branch(questions.question(QUESTION), list(ANSWER))]}
-    street = StreetBatches(model, questions, OneClip(clip.frames), answers, packed=1)  # type: ignore[arg-type]
+    street = StreetBatches(FrozenTarget(model, questions), OneClip(clip.frames), answers, packed=1)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     (one,), (other,) = (list(source.batches(np.array([0]), LAYERS, rng)) for source in (recorded, street))
     assert (one.visual, one.prefix) == (other.visual, other.prefix)
@@ -111,6 +110,6 @@ def test_what_is_measured_on_was_not_learned_from() -> None:
 
 
 def test_every_example_comes_once_before_one_comes_again() -> None:
-    batches = shuffled(7, 3)
+    batches = shuffled(range(7), 3, 400)
     first = np.concatenate([next(batches), next(batches)])
     assert len(set(first.tolist())) == 6

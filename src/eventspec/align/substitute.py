@@ -84,7 +84,6 @@ class Substitute:
     blind: Blind
     plain: Sampling
     drafts: Drafts = field(default_factory=Drafts)
-    policy: DraftPolicy = field(default_factory=DraftPolicy)
     workers: Workers = field(default_factory=lambda: Workers("one"))
 
     def answer(self, media: Media, question: str, context: Context | None = None) -> Drafted:
@@ -95,7 +94,7 @@ class Substitute:
             raise BadInput("the recording has no events: there is nothing to answer from without frames")
         read, stop = context or self.aligned.encode(media, Trace()), StopDetector(ends)
         request = Request(media, question, self.plain)
-        asked = Asking(self.aligned, request, stop, self.drafts, self.policy, encode=lambda trace: read)
+        asked = Asking(self.aligned, request, stop, self.drafts, DraftPolicy(), encode=lambda trace: read)
         tokens = run(Decoding(asked, self.workers, trace), self.workers).token_ids
         if not len(events.t) or tokens[-1] not in ends:
             return Drafted(tokens, None, trace.sizes)
@@ -213,35 +212,28 @@ class SubstitutedContext(Context):
     def _drafted(self, question: str, trace: Trace) -> Drafted:
         """The answer from events, known or new; a doubtful one comes from the other lane while this one encodes the frames."""
         owner = self.owner
-        if question in owner.answers(self.media):
-            return self._answered(question)
+        if (known := owner.answers(self.media).get(question)) is not None:
+            return known
         # On one device there is no lane to spare.
         if trace.device_plan != "two" or self._context is not None or not owner.doubts(question):
-            drafted = self._timed(question, trace, "target")
+            drafted = self._answered(question, trace, "target")
         else:
-            coming = owner.workers.start("drafter", lambda: self._timed(question, trace, "drafter"))
+            coming = owner.workers.start("drafter", lambda: self._answered(question, trace, "drafter"))
             self._encoded(trace)
             drafted = coming.result()
         owner.remember(question, drafted.features is not None and owner.probability(drafted) >= owner.threshold)
         return drafted
 
-    def _timed(self, question: str, trace: Trace, lane: Lane) -> Drafted:
-        began = trace.now()
-        drafted = self._answered(question)
+    def _answered(self, question: str, trace: Trace, lane: Lane) -> Drafted:
+        """A new answer from events, which is kept: a recording that is read in parts is opened often."""
+        began, known, substitute = trace.now(), self.owner.answers(self.media), self.owner.substitute
+        if self._aligned is None and self.media.events is not None:
+            self._aligned = substitute.aligned.encode(self.media, Trace())
+        drafted = known[question] = substitute.answer(self.media, question, self._aligned)
+        if len(known) > KEPT:
+            del known[next(iter(known))]
         trace.span("draft", lane, began)
         return drafted
-
-    def _answered(self, question: str) -> Drafted:
-        """The answer from events, which is kept: a recording that is read in parts is opened often."""
-        known = self.owner.answers(self.media)
-        if question not in known:
-            substitute = self.owner.substitute
-            if self._aligned is None and self.media.events is not None:
-                self._aligned = substitute.aligned.encode(self.media, Trace())
-            known[question] = substitute.answer(self.media, question, self._aligned)
-            if len(known) > KEPT:
-                del known[next(iter(known))]
-        return known[question]
 
     def _encoded(self, trace: Trace) -> Context:
         if self._context is None:
@@ -271,8 +263,7 @@ class SaidSession:
 
     def prompt(self, visual: bool = True) -> TappedPrompt:
         """As `core.TargetPrompt.prompt`; there is none to be seen."""
-        nothing = torch.zeros(0, 0)
-        return TappedPrompt(nothing, None, (0, 0))
+        return TappedPrompt(torch.zeros(0, 0), None, (0, 0))
 
     def score(self, proposal: Proposal) -> Scores:
         """As `core.TargetSession.score`, logits float32 [N+1, V]: a node's row says what follows the answer and its level."""

@@ -34,12 +34,12 @@ from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
-from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining
-from eventspec.train.answered import TrainingPreset, answered, changed_copy
-from eventspec.train.data import WORKERS, Branch, Clips, Questions
+from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
+from eventspec.train.answers import TrainingPreset, answered
+from eventspec.train.data import WORKERS, Branch, Clips, Questions, shuffled
 from eventspec.train.frozen import FrozenTarget
-from eventspec.train.loop import Report, Stage, StageState, append_row, last_row, note_run, run_stage
-from eventspec.train.models import Sampler, initialise
+from eventspec.train.loop import Calibration, Report, Stage, changed_copy, last_row, note_run, rounded, run_stage
+from eventspec.train.models import initialise
 from eventspec.train.processes import ALONE, Processes
 
 JudgedAnswer = tuple[int, tuple[float, ...], bool]
@@ -121,19 +121,15 @@ def train(
     torch.manual_seed(0)
     width = target.config.language.hidden_size
     configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in wanted.kinds]
-    adapters = {name_of(config.kind, output): _begun(config) for config in configs}
+    adapters = {name_of(config.kind, output): initialise(Adapter(config)) for config in configs}
     torch.manual_seed(1 + processes.rank)
     for model in (target, drafter):
         model.to(processes.device)
     frozen = FrozenTarget(target, Questions.of_pair(folder))
-    training: AdapterTraining
-    judged_text = own_text
-    if free_running:
-        training = FreeRunning(frozen, drafter, adapters, clips, preset.packed)
+    made = FreeRunning if free_running else RowTraining if output == "rows" else FeatureTraining
+    training, judged_text = made(frozen, drafter, adapters, clips, answers, preset.packed, wanted.losses), own_text
+    if isinstance(training, FreeRunning):
         training.answers, judged_text = training.pairs(clips, answers), training.pairs(held_out, own_text)
-    else:
-        made = RowTraining if output == "rows" else FeatureTraining
-        training = made(frozen, drafter, adapters, clips, answers, preset.packed, tuple(wanted.losses or LOSSES))
     training.to(processes.device)
     log = out / "calibration.jsonl"
     learn(training, preset, chosen, (held_out, judged_text), log, report, processes)
@@ -143,13 +139,13 @@ def train(
         write_figures(out / FIGURES, last_row(log), adapters)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
         judge = FeatureTraining(frozen, drafter, adapters, clips, {}, preset.packed)
-        judged = {"same_token": training.alike_share, "on_the_target's_text": judge.agreement(held_out, even(own_text))}
-        write_text(out / "free-running.json", json.dumps(judged) + "\n")
+        same, theirs = alike_share(training.answers, judged_text), judge.agreement(held_out, even(own_text))
+        write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":
         best = next(name for name in PairFile.read(whole).adapters if name in adapters)
-        calibrate(whole, [best], held_out, judged_text, report)
+        calibrate(whole, best, held_out, judged_text, report)
     return whole
 
 
@@ -162,24 +158,26 @@ def learn(
     report: Report,
     processes: Processes,
 ) -> None:
-    """One phase after the other, in the folder of `log`, which gets a row on what is `judged` before the first and after
-    each."""
-    out, before, adapters = log.parent, None, [adapter for _, adapter in training.each()]
+    """One phase after the other, in the folder of `log`, which gets a row before the first and after each: how far every
+    adapter agrees with the target on what is `judged`, and how far apart they lie."""
+    adapters = [adapter for _, adapter in training.each()]
     # Even numbers only: they decide which adapter is best, and the others calibrate when to trust it.
     clips, kept = judged[0], even(judged[1])
+
+    def measured() -> dict[str, Any]:
+        found = {"adapters": training.agreement(clips, kept), "gaps": training.gaps(clips, kept)}
+        return {part: {adapter: rounded(own) for adapter, own in figures.items()} for part, figures in found.items()}
+
+    calibration = Calibration(measured, log)
     noted = [json.loads(line)["phase"] for line in log.read_text().splitlines()] if log.exists() else []
-    if processes.first and "" not in noted:
-        _note(log, "", training.agreement(clips, kept), training.gaps(clips, kept))
-    for phase in phases:
-        stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * SHARES[phase] * len(adapters))
-        if before is not None and not StageState(out, phase).path.exists():
-            StageState(out, before).require(training)
-        sampler = Sampler(training.clips, stage.batch, 600 + PHASES.index(phase), sorted(training.answers), processes)
-        losses = partial(training.losses, phase)
-        run_stage(stage, training, sampler, losses, out, report, clipped=adapters, processes=processes)
+    for phase in ("", *phases):
+        if phase:
+            stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * SHARES[phase] * len(adapters))
+            seed, losses = 600 + PHASES.index(phase), partial(training.losses, phase)
+            batches = shuffled(sorted(training.answers), stage.batch, seed, training.clips.folder, processes)
+            run_stage(stage, training, batches, losses, log.parent, report, clipped=adapters, processes=processes)
         if processes.first and phase not in noted:
-            _note(log, phase, training.agreement(clips, kept), training.gaps(clips, kept))
-        before = phase
+            calibration.note({"phase": phase})
 
 
 def even(answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
@@ -190,24 +188,6 @@ def even(answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
 def name_of(kind: str, output: Output) -> str:
     """What a pair calls an adapter."""
     return kind if output == "rows" else f"{output}-{kind}"
-
-
-def _begun(config: AdapterConfig) -> Adapter:
-    adapter = Adapter(config)
-    initialise(adapter)
-    return adapter
-
-
-Figures = Mapping[str, Mapping[str, float]]
-
-
-def _note(log: Path, phase: str, agreement: Figures, gaps: Figures) -> None:
-    """A row after a phase, or before the first: how far each adapter agrees with the target, and how far apart they lie."""
-    found, apart = (
-        {adapter: {name: round(value, 4) for name, value in figures.items()} for adapter, figures in part.items()}
-        for part in (agreement, gaps)
-    )
-    append_row(log, {"phase": phase, "adapters": found, "gaps": apart})
 
 
 def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt, FrozenTarget], out: Path, log: Path) -> Path:
@@ -237,26 +217,23 @@ def write_figures(path: Path, last: Mapping[str, Any], adapters: Mapping[str, Ad
 
 
 @torch.inference_mode()
-def calibrate(pair: Path, names: Iterable[str], clips: Clips, answers: Mapping[int, list[Branch]], report: Report) -> None:
-    """Compare what adapters answer from events alone with the target's own answers: the predictor of method skip-encode learns
-    from one half of the clips, and its threshold comes from the other. Where there are too few the figures say so."""
-    loaded = load_pair(pair, "one", fit=False)
-    substitutes, rows = {name: substitute_of(loaded.parts, name) for name in names}, dict[str, list[JudgedAnswer]]()
+def calibrate(pair: Path, name: str, clips: Clips, answers: Mapping[int, list[Branch]], report: Report) -> None:
+    """Compare what an adapter answers from events alone with the target's own answers: the predictor of method skip-encode
+    learns from one half of the clips, and its threshold comes from the other. Where there are too few the figures say so."""
+    substitute, rows = substitute_of(load_pair(pair, "one", fit=False).parts, name), list[JudgedAnswer]()
     for place, (number, known) in enumerate(sorted(answers.items()), 1):
         clip = make_clip(split_seed("calibration", 0, number))
         assert clip.facts == clips.facts(number), "the clip is another one than the target was asked about"
         media = media_of(as_recording(clip, f"clip {number}"))
         for qa, branch in zip(questions(clip.facts, number), known, strict=True):
-            for name, substitute in substitutes.items():
-                drafted = substitute.answer(media, qa.question)
-                if drafted.features is not None:  # others are never taken
-                    rows.setdefault(name, []).append((number, drafted.features, drafted.token_ids == branch.answer))
+            drafted = substitute.answer(media, qa.question)
+            if drafted.features is not None:  # others are never taken
+                rows.append((number, drafted.features, drafted.token_ids == branch.answer))
         report("calibrate", place / len(answers), {})
-    figures = json.loads((pair / FIGURES).read_text())
-    for name in substitutes:
-        if (why := save_calibrated(rows.get(name, []), pair / "adapters" / name)) is not None:
-            figures["calibration"][name]["not_calibrated"] = why
-    write_text(pair / FIGURES, json.dumps(figures) + "\n")
+    if (why := save_calibrated(rows, pair / "adapters" / name)) is not None:
+        figures = json.loads((pair / FIGURES).read_text())
+        figures["calibration"][name]["not_calibrated"] = why
+        write_text(pair / FIGURES, json.dumps(figures) + "\n")
 
 
 def save_calibrated(rows: Sequence[JudgedAnswer], folder: Path) -> str | None:

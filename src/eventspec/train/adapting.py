@@ -4,6 +4,7 @@ losses."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 
 from eventspec.align import gaps
 from eventspec.align.adapters import Adapter, pooled_layers
-from eventspec.models.embedded import pixels_from_classes, pixels_from_frames
 from eventspec.models.eventgpt import EventGpt
 from eventspec.train.answers import greedy_answers
 from eventspec.train.data import Branch, Clips, Index, drawn, pack
@@ -30,10 +30,9 @@ LOSSES = {"squared": 1.0, "cosine": 0.5, "contrast": 0.1}
 
 class AdapterTraining(nn.Module):
     """Adapters with one output, and their losses on a batch of clips: they share the event model's pass. `alike`: the LOSSES
-    of phase alignment."""
+    of phase alignment, the `usual` ones for none."""
 
-    contrasted = False
-    """Whether a place means the same in every recording, as InfoNCE needs it."""
+    usual = tuple(LOSSES)
 
     def __init__(
         self,
@@ -43,10 +42,10 @@ class AdapterTraining(nn.Module):
         clips: Clips,
         answers: Mapping[int, list[Branch]],
         packed: int,
-        alike: Collection[str] = tuple(LOSSES),
+        alike: Collection[str] = (),
     ) -> None:
         super().__init__()
-        self.adapters, self.alike = nn.ModuleDict(adapters), alike
+        self.adapters, self.alike = nn.ModuleDict(adapters), alike or self.usual
         self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
         # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
         self._drafter = [drafter.train().requires_grad_(False)]
@@ -75,7 +74,7 @@ class AdapterTraining(nn.Module):
             for name, adapter in self.each():
                 own = own_inputs(adapter, inputs)
                 if wanted is not None:
-                    parts |= aligned(name, adapter, own, *wanted, alike=self.alike, contrasted=self.contrasted)
+                    parts |= aligned(name, adapter, own, *wanted, alike=self.alike)
                     continue
                 said = self.said(adapter(own), branches)
                 parts |= {name: said.teacher_loss(), f"_{name}_accuracy": said.accuracy()}
@@ -125,17 +124,6 @@ class AdapterTraining(nn.Module):
         """The adapters by name."""
         return [(name, adapter) for name, adapter in self.adapters.items() if isinstance(adapter, Adapter)]
 
-    def pictures(self, clips: Clips, index: Index) -> Tensor:
-        """Event pictures of clips, float [B * images, 3, S, S]."""
-        return pixels_from_classes(clips.column("classes", index).flatten(0, 1)).to(self.target.device)
-
-    def target_rows(self, clips: Clips, index: Index) -> Tensor:
-        """The target's own visual rows of clips, [B, K, tokens, D]."""
-        model = self.target.model
-        pixels = pixels_from_frames(clips.column("frames", index).flatten(0, 1).numpy()).to(self.target.device)
-        rows: Tensor = model.encode(pixels).unflatten(0, (len(index), -1, model.config.vision.tokens))
-        return rows
-
 
 def own_inputs(adapter: Adapter, inputs: Mapping[int, Tensor]) -> list[Tensor]:
     """Those of all inputs that an adapter reads."""
@@ -145,18 +133,17 @@ def own_inputs(adapter: Adapter, inputs: Mapping[int, Tensor]) -> list[Tensor]:
 class RowTraining(AdapterTraining):
     """To rows: layers of the event tower in, the target's visual rows out."""
 
-    contrasted = True
-
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
         """Pooled layers of the event tower, [B, images + tokens, C] each."""
         read = tuple(sorted({layer for _, adapter in self.each() for layer in adapter.config.layers}))
-        found = pooled_layers(self._drafter[0], self.pictures(clips, index), read)
+        found = pooled_layers(self._drafter[0], self.target.pictures(clips, index), read)
         return dict(zip(read, found, strict=True))
 
     def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """The target's own visual rows, for every event picture the mean over the places of the
         frame nearest in time, then for every place the mean over the frames."""
-        rows, images = self.target_rows(clips, index), self._drafter[0].config.images
+        tokens, images = self.target.model.config.vision.tokens, self._drafter[0].config.images
+        rows = self.target.rows(clips, index).unflatten(1, (-1, tokens))
         count = rows.shape[1]
         nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
         made = torch.cat((rows[:, nearest].mean(2), rows.mean(1)), 1)
@@ -170,67 +157,67 @@ class FeatureTraining(AdapterTraining):
     """To features: what the event model computes at the tokens of the target's answers in, what the target computed there
     itself out; its head names the next tokens."""
 
+    usual = ("squared", "cosine")  # a place of a text means something else in every recording: InfoNCE has nothing to compare
+
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
         """After the final norm (1), and the rows that were read (2), [B, R, D] each."""
         language = self._drafter[0].language
-        visual = self._drafter[0].encode(self.pictures(clips, index))
+        visual = self._drafter[0].encode(self.target.pictures(clips, index))
         hidden, packed = read_branches(language, self.target.questions, visual, branches)
         return {1: language.normed(hidden), 2: language.embed(packed.ids.to(self.target.device))}
 
     def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What the target's head read at the same tokens, where an answer follows."""
         language = self.target.model.language
-        hidden, packed = read_branches(language, self.target.questions, self.target_rows(clips, index).flatten(1, 2), branches)
+        hidden, packed = read_branches(language, self.target.questions, self.target.rows(clips, index), branches)
         return language.normed(hidden), packed.labels.to(self.target.device) >= 0
 
     def said(self, written: Tensor, branches: Branches) -> Said:
         return self.target.said(self.target.model.language.head(written), pack(branches, 0), branches)
 
 
+@dataclass(frozen=True)
+class Paired(Branch):
+    """The target's answer, and the event model's `own` to the same question, which is read in its place."""
+
+    own: Branch = field(kw_only=True)
+
+    @classmethod
+    def of(cls, theirs: Branch, own: Branch) -> Paired:
+        """Both as long as the shorter one."""
+        length = min(len(theirs.answer), len(own.answer))
+        assert theirs.teacher_ids is not None and theirs.teacher_logs is not None
+        kept = theirs.answer[:length], theirs.teacher_ids[:length], theirs.teacher_logs[:length]
+        return cls(theirs.question, *kept, own=Branch(own.question, own.answer[:length]))
+
+
 class FreeRunning(FeatureTraining):
-    """To features, of two texts that the models made on their own, place by place, as earlier work does it. Once the texts
-    part, what is read has nothing to do with what is wanted; this class is here to measure that."""
-
-    def __init__(
-        self, target: FrozenTarget, drafter: EventGpt, adapters: Mapping[str, Adapter], clips: Clips, packed: int
-    ) -> None:
-        super().__init__(target, drafter, adapters, clips, {}, packed)
-        self._own: dict[int, Branch] = {}
-        self._same = self._places = 0
-
-    @property
-    def alike_share(self) -> float:
-        """Of all places of the texts that were paired, the share with the same token in both: what a model that repeats the
-        event model's token gets right."""
-        return self._same / max(1, self._places)
+    """To features, of two texts that the models made on their own, place by place, as earlier work does it: answers are
+    `Paired`. Once the texts part, what is read has nothing to do with what is wanted; this class is here to measure that."""
 
     def pairs(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
-        """The target's answers about clips, each as long as the event model's own to the same question, which `inputs` reads in
-        its place."""
+        """The target's answers about clips with the event model's to the same questions."""
         drafter, questions, found = self._drafter[0].eval(), self.target.questions, dict[int, list[Branch]]()
         with torch.no_grad():
             for number, known in answers.items():
-                visual = drafter.encode(self.pictures(clips, np.array([number])))[0]
+                visual = drafter.encode(self.target.pictures(clips, np.array([number])))[0]
                 texts = greedy_answers(drafter.language, questions.prefix(), visual, [branch.question for branch in known])
-                for theirs, own in zip(known, texts, strict=True):
-                    length = min(len(theirs.answer), len(own.answer))
-                    made = cut(theirs, length)
-                    self._own[id(made)] = cut(own, length)
-                    self._places += length
-                    self._same += sum(a == b for a, b in zip(theirs.answer, own.answer, strict=False))
-                    found.setdefault(number, []).append(made)
+                found[number] = [Paired.of(theirs, own) for theirs, own in zip(known, texts, strict=True)]
         drafter.train()
         return found
 
     def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
         """As `FeatureTraining.inputs`, at the event model's own text."""
-        return super().inputs(clips, index, [[self._own[id(branch)] for branch in known] for known in branches])
+        own = [[branch.own for branch in known if isinstance(branch, Paired)] for known in branches]
+        return super().inputs(clips, index, own)
 
 
-def cut(branch: Branch, length: int) -> Branch:
-    """The first tokens of an answer."""
-    assert branch.teacher_ids is not None and branch.teacher_logs is not None
-    return Branch(branch.question, branch.answer[:length], branch.teacher_ids[:length], branch.teacher_logs[:length])
+def alike_share(*texts: Mapping[int, list[Branch]]) -> float:
+    """Of all places of texts that were paired, the share with the same token in both: what a model that repeats the event
+    model's token gets right."""
+    pairs = [branch for answers in texts for known in answers.values() for branch in known if isinstance(branch, Paired)]
+    same = [a == b for branch in pairs for a, b in zip(branch.answer, branch.own.answer, strict=True)]
+    return sum(same) / max(1, len(same))
 
 
 def aligned(
@@ -239,19 +226,19 @@ def aligned(
     inputs: list[Tensor],
     wanted: Tensor,
     counts: Tensor,
-    alike: Collection[str] = tuple(LOSSES),
-    contrasted: bool = True,
+    alike: Collection[str],
 ) -> dict[str, Tensor]:
-    """The LOSSES that `alike` names, InfoNCE where recordings are `contrasted`; where an adapter predicts the next row, also
-    its error. wanted [B, T, D], of which the rows `counts`, bool [B, T], are compared."""
+    """The LOSSES that `alike` names; where an adapter predicts the next row, also its error. wanted [B, T, D], of which the
+    rows `counts`, bool [B, T], are compared."""
     hidden = adapter.hidden(inputs)
     rows, wanted = adapter.project(hidden).float(), wanted.float()
     own = wanted[counts]
     spread, near = own.var(), F.cosine_similarity(rows[counts], own, dim=-1).mean()
-    losses: dict[str, Callable[[], Tensor]]
-    losses = {"squared": lambda: F.mse_loss(rows[counts], own) / spread, "cosine": lambda: 1 - near}
-    if contrasted:
-        losses["contrast"] = lambda: contrast(rows, wanted, counts)
+    losses: dict[str, Callable[[], Tensor]] = {
+        "squared": lambda: F.mse_loss(rows[counts], own) / spread,
+        "cosine": lambda: 1 - near,
+        "contrast": lambda: contrast(rows, wanted, counts),
+    }
     apart = sum((LOSSES[loss] * made() for loss, made in losses.items() if loss in alike), torch.zeros((), device=rows.device))
     parts = {name: apart, f"_{name}_cosine": near.detach()}
     foreseen = adapter.predict_next(hidden)

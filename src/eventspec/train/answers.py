@@ -1,4 +1,5 @@
-"""The target's own greedy answers on training clips, with its top logits: what a drafter is distilled on.
+"""What recipes learn from: rendered clips, and the target's own greedy answers about them, with its top logits. What is on disk
+stays.
 
 All questions about a clip are decoded together: they are branches after one visual prefix, kept apart by the attention mask.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +19,33 @@ from tokenizers import Tokenizer
 
 from eventspec.align.substitute import LONGEST
 from eventspec.models.embedded import EOS, pixels_from_frames
-from eventspec.models.video_llava import VideoLlava
-from eventspec.nn import KVCache, Llama
+from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.models.weights import fingerprint
+from eventspec.nn import Llama
 from eventspec.scenes.language import questions as ask
-from eventspec.train.data import Branch, Clips, Questions
+from eventspec.train.data import SHARD, Branch, Clips, Questions, rendered
+from eventspec.train.loop import Report, Stage
 
 TOP = 8
 
 
+@dataclass(frozen=True)
+class TrainingPreset:
+    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
+
+    answered: int
+    held_out: int
+    stage: Stage
+    packed: int
+
+
 @dataclass
 class _Growing:
-    """One answer in the making: the cache rows that belong to it, and what was said."""
+    """One answer in the making: tokens to be read next, the cache rows of those that were, and what was said."""
 
     question: list[int]
-    rows: list[int]
+    unread: list[int]
+    rows: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
     top_ids: list[list[int]] = field(default_factory=list)
     top_logs: list[list[float]] = field(default_factory=list)
@@ -56,51 +71,38 @@ def greedy_answers(language: Llama, before: list[int], visual: torch.Tensor, ask
     cache = language.new_cache(len(prefix) + sum(map(len, asked)) + len(asked) * LONGEST)
     language.step(prefix, cache)
     cache.keep(len(prefix), [])
-    starts = cache.length + np.cumsum([0, *map(len, asked)])
-    growing = [_Growing(ids, list(range(at, at + len(ids)))) for at, ids in zip(starts.tolist(), asked, strict=False)]
-    tokens = [token for question in asked for token in question]
-    positions = [len(prefix) + i for question in asked for i in range(len(question))]
-    visible = [g.rows[: i + 1] for g in growing for i in range(len(g.rows))]
-    hidden = _read(language, cache, tokens, positions, visible, len(prefix))
-    ends = np.cumsum([len(question) for question in asked]) - 1
-    _say(language, hidden[torch.from_numpy(ends)], growing)
-    alive = [g for g in growing if g.answer[-1] != EOS]
+    alive = growing = [_Growing(ids, ids) for ids in asked]
     while alive and len(alive[0].answer) < LONGEST:
-        for offset, g in enumerate(alive):
-            g.rows.append(cache.length + offset)
-        last = [g.answer[-1] for g in alive]
-        places = [len(prefix) + len(g.rows) - 1 for g in alive]
-        _say(language, _read(language, cache, last, places, [g.rows for g in alive], len(prefix)), alive)
+        tokens = [token for g in alive for token in g.unread]
+        positions = torch.empty(len(tokens), dtype=torch.int64)
+        mask = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool)
+        mask[:, : len(prefix)] = True
+        row, ends = 0, list[int]()
+        for g in alive:
+            for _ in g.unread:
+                positions[row] = len(prefix) + len(g.rows)
+                g.rows.append(cache.length + row)
+                mask[row, torch.tensor(g.rows)] = True
+                row += 1
+            ends.append(row - 1)
+        rows = language.embed(torch.tensor(tokens, device=device))
+        hidden, _ = language.step(rows, cache, positions.to(device), mask.to(device))
+        cache.keep(len(tokens), [])
+        logs, ids = language.logits(hidden[torch.tensor(ends)]).log_softmax(-1).topk(TOP)
+        for g, top, log in zip(alive, ids.tolist(), logs.tolist(), strict=True):
+            g.unread = top[:1]
+            g.answer.append(top[0])
+            g.top_ids.append(top)
+            g.top_logs.append(log)
         alive = [g for g in alive if g.answer[-1] != EOS]
     return [g.branch() for g in growing]
 
 
-def _read(
-    language: Llama, cache: KVCache, tokens: list[int], positions: list[int], visible: list[list[int]], prefix: int
-) -> torch.Tensor:
-    """Rows on top of the cache, each seeing the prefix and the cache rows `visible`; they are committed."""
-    mask, device = torch.zeros(len(tokens), cache.length + len(tokens), dtype=torch.bool), language.embed.weight.device
-    mask[:, :prefix] = True
-    for row, seen in zip(mask, visible, strict=True):
-        row[torch.tensor(seen)] = True
-    rows = language.embed(torch.tensor(tokens, device=device))
-    hidden, _ = language.step(rows, cache, torch.tensor(positions, device=device), mask.to(device))
-    cache.keep(len(tokens), [])
-    return hidden
-
-
-def _say(language: Llama, hidden: torch.Tensor, growing: list[_Growing]) -> None:
-    logs, ids = language.logits(hidden).log_softmax(-1).topk(TOP)
-    for g, top, log in zip(growing, ids.tolist(), logs.tolist(), strict=True):
-        g.answer.append(top[0])
-        g.top_ids.append(top)
-        g.top_logs.append(log)
-
-
-def write_answers(model: VideoLlava, questions: Questions, clips: Clips, numbers: list[int], path: Path) -> None:
-    """Answers for the clips `numbers` to one npz; skips the work when the file is there."""
-    if path.exists():
-        return
+def _answer_part(job: tuple[Callable[[], VideoLlava], Path, Path, list[int], Path]) -> None:
+    """Answers for some clips to one npz, in a process of its own."""
+    load, tokenizer, folder, numbers, path = job
+    torch.set_num_threads(1)
+    model, questions, clips = load().eval(), Questions(Tokenizer.from_file(str(tokenizer))), Clips(folder)
     found = list[tuple[int, Branch]]()
     for number in numbers:
         frames = clips.column("frames", np.array([number])).numpy()[0]
@@ -135,10 +137,14 @@ def answers_of(
     return read_answers([path for *_, path in jobs])
 
 
-def _answer_part(job: tuple[Callable[[], VideoLlava], Path, Path, list[int], Path]) -> None:
-    load, tokenizer, clips, numbers, path = job
-    torch.set_num_threads(1)
-    write_answers(load().eval(), Questions(Tokenizer.from_file(str(tokenizer))), Clips(clips), numbers, path)
+def answered(
+    pair: Path, out: Path, split: str, count: int, report: Report, workers: int
+) -> tuple[Clips, dict[int, list[Branch]]]:
+    """The clips of `out`/`split`, and the answers of the pair's target to every question about the first `count` of them."""
+    clips = rendered(f"render {split}", out / split, split, -(-count // SHARD), report, workers)
+    load = partial(load_video_llava, pair / "target")
+    answers = out / "answers" / fingerprint(load().language) / split  # another target gives other answers
+    return clips, answers_of(load, pair / "tokenizer.json", clips.folder, answers, list(range(count)), workers)
 
 
 def read_answers(paths: list[Path]) -> dict[int, list[Branch]]:

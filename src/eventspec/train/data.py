@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
+from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
 from eventspec.events.stream import EventStream
 from eventspec.machine import usable_cores
@@ -24,6 +25,8 @@ from eventspec.models.embedded import BOS, EOS, SPECIAL_TOKENS
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.facts import Facts, RoadUser
 from eventspec.scenes.language import every_wording
+from eventspec.train.loop import Report
+from eventspec.train.processes import ALONE, Processes
 
 Index = np.ndarray[Any, Any]
 """Numbers of clips, int64 [B]."""
@@ -31,22 +34,17 @@ SHARD = 500
 WORKERS = max(2, min(16, usable_cores()))
 """Processes that render clips, or let a target answer, where a recipe is given no other number."""
 COLUMNS = ("frames", "classes", "frame_labels", "window_labels")
-GROUNDS = (11, 7, 7, 5)
-"""Classes of the four label planes: kind, action, colour, distance (0 = nothing)."""
 
 
-def _render(job: tuple[Path, str, int, int]) -> Path:
+def _render(job: tuple[Path, str, int]) -> None:
     """One shard of clips: frames.npy, classes.npy, labels, facts.jsonl; written beside and renamed."""
-    out, split, seed, number = job
-    folder = out / f"shard_{number:04d}"
-    if folder.exists():
-        return folder
+    out, split, number = job
     made = out / f".shard_{number:04d}.part"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     facts, rows = [], []
     for index in range(number * SHARD, (number + 1) * SHARD):
-        clip = make_clip(split_seed(split, seed, index))
+        clip = make_clip(split_seed(split, 0, index))
         height, width = clip.frames.shape[1:3]
         classes = red_blue_classes(EventStream(clip.x, clip.y, clip.t, clip.p, width, height), 5)
         rows.append((clip.frames, classes, clip.frame_labels, clip.window_labels))
@@ -54,19 +52,7 @@ def _render(job: tuple[Path, str, int, int]) -> Path:
     for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
         np.save(made / f"{name}.npy", np.stack(column))
     (made / "facts.jsonl").write_text("\n".join(facts))
-    made.rename(folder)
-    return folder
-
-
-def render_shards(out: Path, shards: int, seed: int, workers: int, split: str = "train") -> Iterator[Path]:
-    """Render what is missing of `shards` shards of 500 clips of a split; yields each folder as it is ready."""
-    jobs = [(out, split, seed, number) for number in range(shards)]
-    made = [out / f"shard_{number:04d}" for number in range(shards)]
-    if all(folder.exists() for folder in made):
-        yield from made
-        return
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        yield from pool.imap(_render, jobs)
+    made.rename(out / f"shard_{number:04d}")
 
 
 class Clips:
@@ -74,10 +60,6 @@ class Clips:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.shards = folder, list[dict[str, Any]]()
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Pick up shards that were rendered since, as far as they follow each other."""
         while (path := self.folder / f"shard_{len(self.shards):04d}").exists():
             shard: dict[str, Any] = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in COLUMNS}
             rows = map(json.loads, (path / "facts.jsonl").read_text().splitlines())
@@ -94,6 +76,18 @@ class Clips:
     def facts(self, index: int) -> Facts:
         found: Facts = self.shards[index // SHARD]["facts"][index % SHARD]
         return found
+
+
+def rendered(name: str, folder: Path, split: str, shards: int, report: Report, workers: int) -> Clips:
+    """The clips of `folder`, after what is missing of `shards` shards of 500 clips of a split was rendered: stage `name`."""
+    missing = [(folder, split, number) for number in range(shards) if not (folder / f"shard_{number:04d}").exists()]
+    if not missing:
+        report(name, 1.0, {})
+        return Clips(folder)
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        for done, _ in enumerate(pool.imap(_render, missing), shards - len(missing) + 1):
+            report(name, done / shards, {})
+    return Clips(folder)
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
@@ -125,6 +119,20 @@ class Branch:
 def drawn(known: list[Branch], count: int, rng: np.random.Generator) -> list[Branch]:
     """`count` of a recording's branches in any order, all where there are no more."""
     return [known[i] for i in rng.permutation(len(known))[:count]]
+
+
+def shuffled(
+    numbers: Sequence[int], batch: int, seed: int, where: Path | None = None, processes: Processes = ALONE
+) -> Iterator[Index]:
+    """Numbers in batches, without end, in an order drawn again every time; the rest that fills no batch is left out. Several
+    processes deal out one shuffle; BadInput when the numbers, of clips in `where`, are fewer than a batch for each."""
+    rng, together = np.random.default_rng(seed), batch * processes.count
+    if len(numbers) < together:
+        raise BadInput(f"{where}: {len(numbers)} clips to train on are fewer than {processes.count} x {batch}, a step's")
+    while True:
+        order = rng.permutation(numbers)
+        for at in range(processes.rank * batch, len(order) // together * together, together):
+            yield order[at : at + batch]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ SCARCE = 20
 
 
 class BatchSource(Protocol):
-    """A frozen target and what it does with recordings that have numbers; `train.street` and `train.recorded` are two."""
+    """A frozen target and what it does with recordings that have numbers; `train.frozen` and `train.own` have one each."""
 
     @property
     def target(self) -> LanguageEnds:
@@ -59,7 +59,7 @@ class HeadTraining(nn.Module):
         """Of every head on the recordings `index`, each batch of them from one pass of the target. Gradients are there when it
         returns, and the losses carry none."""
         parts: dict[str, Tensor] = {}
-        batches = list(self._batches(index))
+        batches = self._batches(index)
         rows = sum(int(batch.loss_mask.sum()) for batch in batches)
         for batch in batches:
             share = float(batch.loss_mask.sum()) / max(1, rows)  # every learned row weighs alike, whichever batch it is in
@@ -78,12 +78,9 @@ class HeadTraining(nn.Module):
         """tau of every head on recordings: how many drafts of a chain of `depth`, begun at any token of an answer, are the
         target's own next tokens, and the bonus token. What lies after an answer's end counts as neither right nor wrong."""
         right, begun = dict.fromkeys(self.own, 0.0), dict.fromkeys(self.own, 0.0)
-        for seen in self._again(numbers, batch):
-            for name, head in self.own.items():
-                with self._autocast():
-                    found = ranked(head, self.source.target, seen, 1, depth)
-                right[name] += float((found == 0).sum())
-                begun[name] += float((found[0] >= 0).sum())
+        for name, found in self._ranked(numbers, batch, 1, depth):
+            right[name] += float((found == 0).sum())
+            begun[name] += float((found[0] >= 0).sum())
         return {name: 1 + gained / max(1.0, begun[name]) for name, gained in right.items()}
 
     @torch.no_grad()
@@ -91,23 +88,23 @@ class HeadTraining(nn.Module):
         """How often the target's next token is the first, second, ... choice of every head, by level, in the rounds that chains
         of `depth` take through the answers: what a static tree is made for. An answer's end is a draft that is not right."""
         counts = {name: torch.zeros(depth + 1, most + 1) for name in self.own}
-        for seen in self._again(numbers, batch):
-            for name, head in self.own.items():
-                with self._autocast():
-                    found = ranked(head, self.source.target, seen, most, depth)
-                counts[name] += count_rounds(found, most)
+        for name, found in self._ranked(numbers, batch, most, depth):
+            counts[name] += count_rounds(found, most)
         return {name: acceptance_rates(found) for name, found in counts.items()}
 
-    def _again(self, numbers: list[int], batch: int) -> Iterator[TargetBatch]:
-        """The same questions about recordings every time."""
+    def _ranked(self, numbers: list[int], batch: int, most: int, depth: int) -> Iterator[tuple[str, Tensor]]:
+        """As `ranked`, of every head by name, on the same questions about recordings every time."""
         self.rng = np.random.default_rng(self.seed)
         for at in range(0, len(numbers), batch):
-            yield from self._batches(np.array(numbers[at : at + batch]))
+            for seen in self._batches(np.array(numbers[at : at + batch])):
+                for name, head in self.own.items():
+                    with self._autocast():
+                        found = ranked(head, self.source.target, seen, most, depth)
+                    yield name, found
 
-    def _batches(self, index: Index) -> Iterator[TargetBatch]:
+    def _batches(self, index: Index) -> list[TargetBatch]:
         with torch.no_grad(), self._autocast():
-            found = list(self.source.batches(index, self.layers, self.rng))
-        yield from found
+            return list(self.source.batches(index, self.layers, self.rng))
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.source.target.embed.weight.device)

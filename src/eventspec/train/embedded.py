@@ -3,7 +3,6 @@ target's answers), and the drafter once more with a finer tokenizer of its own."
 
 from __future__ import annotations
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -13,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -24,16 +23,16 @@ from eventspec.drafters.prior import TextPrior
 from eventspec.models.embedded import EOS, FINE_VOCABULARY, IMAGE, SIZES, SPECIAL_TOKENS, TOKENS, VIDEO, VOCABULARY, Size
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
 from eventspec.models.video_llava import VideoLlava, load_video_llava, save_video_llava
+from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.scenes import SOURCE
 from eventspec.scenes.language import every_wording
 from eventspec.text import Vocabulary
 from eventspec.train.answers import answers_of
-from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Index, Questions, render_shards, train_tokenizer
+from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Index, Questions, rendered, shuffled, train_tokenizer
 from eventspec.train.loop import Losses, Report, Stage, StageState, TrainingFailed, last_row, note_run, run_stage
-from eventspec.train.models import DrafterTraining, Sampler, TargetTraining
-
-M = TypeVar("M", bound=nn.Module)
+from eventspec.train.models import DrafterTraining, TargetTraining
+from eventspec.train.processes import ALONE
 
 ALLOCATOR = {
     # glibc gives large blocks back after every step and faults them in again: half of the time on a CPU without these.
@@ -105,7 +104,7 @@ def tokenizer_of(out: Path, clips: Clips, vocabulary: int = VOCABULARY) -> Token
 def train_target(preset: PairPreset, out: Path, clips: Clips, report: Report, begin: Path | None = None) -> VideoLlava:
     """Tower, then jointly on two to six frames, then on eight; from the weights of the pair `begin`, or from random ones."""
     questions = Questions(tokenizer_of(out, clips))
-    training = place(TargetTraining(SIZES[preset.size], questions, clips))
+    training = TargetTraining(SIZES[preset.size], questions, clips).to(ALONE.device)
     if begin is not None:
         _take_over(training, load_video_llava(begin / "target"), begin, questions.tokenizer)
     stages: dict[str, Losses[Index]] = {
@@ -115,9 +114,9 @@ def train_target(preset: PairPreset, out: Path, clips: Clips, report: Report, be
     }
     for number, (name, losses) in enumerate(stages.items()):
         stage = preset.stages[name]
-        done = StageState(out / "target", stage.name).load(training, None)[0] >= stage.seconds
-        if stage.seconds and not done:
-            run_stage(stage, training, Sampler(clips, stage.batch, 100 + number), losses, out / "target", report)
+        if stage.seconds:
+            batches = shuffled(range(len(clips)), stage.batch, 100 + number)
+            run_stage(stage, training, batches, losses, out / "target", report)
     return training.model
 
 
@@ -132,24 +131,23 @@ def train_drafter(
     """On the right answers, from the weights of the pair `begin` or from random ones; then, where `answers` is given, on the
     target's own."""
     questions = Questions(tokenizer_of(out, clips))
-    training = place(DrafterTraining(SIZES[preset.size], questions, clips))
+    training = DrafterTraining(SIZES[preset.size], questions, clips).to(ALONE.device)
     if begin is not None:
         _take_over(training, load_eventgpt(begin / "drafter"), begin, questions.tokenizer)
     StageState(out / "drafter", "truth").load(training, None)
     stage = preset.stages["truth"]
     if answers is not None:
         stage, training.answers = preset.stages["distil"], answers
-    sampler = Sampler(clips, stage.batch, 200, sorted(training.answers) or None)
-    run_stage(stage, training, sampler, training.losses, out / "drafter", report)
+    batches = shuffled(sorted(training.answers) or range(len(clips)), stage.batch, 200)
+    run_stage(stage, training, batches, training.losses, out / "drafter", report)
     return training.model
 
 
 def _take_over(
     training: TargetTraining | DrafterTraining, model: VideoLlava | EventGpt, pair: Path, tokenizer: Tokenizer
 ) -> None:
-    """Weights of a model of `pair`; pieces that both tokenizers have keep their rows. The grounding heads start from scratch: a
-    pair has none. BadInput for a pair of another size."""
-    check_size(training.model, model, pair)
+    """Weights of a model of `pair`, which `check_beginning` let pass; pieces that both tokenizers have keep their rows. The
+    grounding heads start from scratch: a pair has none."""
     fresh = training.state_dict()
     found = {f"model.{name}": tensor.float() for name, tensor in model.state_dict().items()}
     own = Tokenizer.from_file(str(pair / "tokenizer.json"))
@@ -176,13 +174,13 @@ def train_fine(preset: PairPreset, out: Path, clips: Clips, report: Report, answ
     """The distilled drafter with a finer tokenizer, on the target's answers in its pieces. It starts from the drafter's
     weights. The teacher's logits are of no use here: they are about other pieces."""
     coarse, fine = Questions(tokenizer_of(out, clips)), Questions(tokenizer_of(out, clips, FINE_VOCABULARY))
-    first = place(DrafterTraining(SIZES[preset.size], coarse, clips))
+    first = DrafterTraining(SIZES[preset.size], coarse, clips).to(ALONE.device)
     StageState(out / "drafter", "distil").require(first)
-    training = place(DrafterTraining(SIZES[preset.size].finer(), fine, clips))
+    training = DrafterTraining(SIZES[preset.size].finer(), fine, clips).to(ALONE.device)
     training.load_state_dict(respelled(first.state_dict(), coarse.tokenizer, fine.tokenizer, training.state_dict()))
     training.answers = {clip: [_respell(branch, coarse, fine) for branch in known] for clip, known in answers.items()}
-    sampler = Sampler(clips, preset.stages["fine"].batch, 300, sorted(training.answers))
-    run_stage(preset.stages["fine"], training, sampler, training.losses, out / FINE, report)
+    stage = preset.stages["fine"]
+    run_stage(stage, training, shuffled(sorted(training.answers), stage.batch, 300), training.losses, out / FINE, report)
     return training.model
 
 
@@ -203,49 +201,24 @@ def _respell(branch: Branch, coarse: Questions, fine: Questions) -> Branch:
     return Branch(fine.encode(coarse.tokenizer.decode(branch.question)), [*fine.encode(text), *([EOS] if ends else [])])
 
 
-def place(module: M) -> M:
-    """On the GPU where there is one."""
-    return module.to("cuda") if torch.cuda.is_available() else module
-
-
-def answers_of_target(preset: PairPreset, out: Path, clips: Clips, workers: int) -> dict[int, list[Branch]]:
-    """The final target's own answers on the first clips."""
-    folder = out / "answers" / _target_name(preset, out)  # another target gives other answers
-    numbers = list(range(min(preset.answers, len(clips))))
-    return answers_of(partial(_trained_target, preset, out), out / "tokenizer.json", clips.folder, folder, numbers, workers)
-
-
-def _target_name(preset: PairPreset, out: Path) -> str:
-    """Names the trained target and its vocabulary by what is in their files."""
-    digest = hashlib.sha256()
-    for path in (StageState(out / "target", "eight").path, out / "tokenizer.json"):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def _trained_target(preset: PairPreset, out: Path) -> VideoLlava:
+    """In a process that answers."""
     clips = Clips(out / "clips")
     training = TargetTraining(SIZES[preset.size], Questions(tokenizer_of(out, clips)), clips)
     StageState(out / "target", "eight").require(training)
     return training.model
 
 
-def export(preset: PairPreset, out: Path, folder: Path) -> Path:
-    """Write the pair's folder from the trained checkpoints: pair.toml, tokenizer, prior, target, drafters, provenance."""
-    clips = Clips(out / "clips")
-    tokenizer, size = tokenizer_of(out, clips), SIZES[preset.size]
+def export(preset: PairPreset, out: Path, clips: Clips, models: tuple[VideoLlava, EventGpt, EventGpt]) -> Path:
+    """Write the pair's folder: pair.toml, tokenizer, prior, target, drafters (the finer one last), provenance."""
+    (target, drafter, fine), tokenizer, folder = models, tokenizer_of(out, clips), out / "pair"
     questions = Questions(tokenizer)
-    target = TargetTraining(size, questions, clips)
-    drafter, fine = (DrafterTraining(made, questions, clips) for made in (size, size.finer()))
-    StageState(out / "target", "eight").require(target)
-    StageState(out / "drafter", "distil").require(drafter)
-    StageState(out / FINE, "fine").require(fine)
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    save_video_llava(target.model, made / "target", {**TOKENS, "image_token_id": IMAGE, "video_token_id": VIDEO})
-    save_eventgpt(drafter.model, made / "drafter", TOKENS)
-    save_eventgpt(fine.model, made / FINE, TOKENS)
+    save_video_llava(target, made / "target", {**TOKENS, "image_token_id": IMAGE, "video_token_id": VIDEO})
+    save_eventgpt(drafter, made / "drafter", TOKENS)
+    save_eventgpt(fine, made / FINE, TOKENS)
     tokenizer_of(out, clips, FINE_VOCABULARY).save(str(made / FINE / "tokenizer.json"))
     names = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=False))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, **names}
@@ -282,9 +255,7 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
         check_beginning(SIZES[preset.size], begin)
     out.mkdir(parents=True, exist_ok=True)
     note_run(out, {"recipe": "embedded", "preset": preset_name, "begin_with": begin_with})
-    for number, _ in enumerate(render_shards(out / "clips", preset.shards, 0, workers), 1):
-        report("render", number / preset.shards, {})
-    clips = Clips(out / "clips")
+    clips = rendered("render", out / "clips", "train", preset.shards, report, workers)
     tokenizer_of(out, clips)
     beside = None
     if not torch.cuda.is_available():
@@ -292,7 +263,7 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
         beside = multiprocessing.get_context("spawn").Process(target=_truth, args=(preset, out, begin))
         beside.start()
     try:
-        train_target(preset, out, clips, report, begin)
+        target = train_target(preset, out, clips, report, begin)
         if beside is not None:
             beside.join()
     except KeyboardInterrupt:
@@ -303,10 +274,12 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
         train_drafter(preset, out, clips, report, None, begin)
     elif beside.exitcode:
         raise TrainingFailed(f"training the drafter ended with exit code {beside.exitcode}: run again with --resume")
-    answers = answers_of_target(preset, out, clips, workers)
-    train_drafter(preset, out, clips, report, answers)
-    train_fine(preset, out, clips, report, answers)
-    return export(preset, out, out / "pair")
+    load, numbers = partial(_trained_target, preset, out), list(range(min(preset.answers, len(clips))))
+    folder = out / "answers" / fingerprint(target)  # another target gives other answers
+    answers = answers_of(load, out / "tokenizer.json", clips.folder, folder, numbers, workers)
+    drafter = train_drafter(preset, out, clips, report, answers)
+    fine = train_fine(preset, out, clips, report, answers)
+    return export(preset, out, clips, (target, drafter, fine))
 
 
 def _truth(preset: PairPreset, out: Path, begin: Path | None) -> None:

@@ -1,19 +1,21 @@
-"""A frozen target that reads other visual rows than its own: what it says then of its own answers, and how far it agrees with
-itself."""
+"""A frozen target: its own pass over clips, which heads learn from, what it says of its own answers where it reads other visual
+rows, and how far it agrees with itself then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from eventspec.drafters.heads.views import TargetBatch, loss_mask_of
+from eventspec.models.embedded import pixels_from_classes, pixels_from_frames
 from eventspec.models.video_llava import VideoLlava
-from eventspec.train.data import Branch, Clips, Index, Packed, Questions, drawn
-from eventspec.train.losses import answer_loss, distillation_loss
-from eventspec.train.models import autocast, read_branches
+from eventspec.nn import Llama
+from eventspec.train.data import Branch, Clips, Index, Packed, Questions, drawn, pack
+from eventspec.train.models import answer_loss, autocast, distillation_loss, read_branches
 
 Branches = list[list[Branch]]
 """Of each recording of a batch."""
@@ -66,6 +68,19 @@ class FrozenTarget:
     @property
     def device(self) -> torch.device:
         return self.model.language.embed.weight.device
+
+    def frames(self, clips: Clips, index: Index) -> Tensor:
+        """Frames of clips, float [B * K, 3, S, S]."""
+        return pixels_from_frames(clips.column("frames", index).flatten(0, 1).numpy()).to(self.device)
+
+    def pictures(self, clips: Clips, index: Index) -> Tensor:
+        """Event pictures of clips, float [B * images, 3, S, S]."""
+        return pixels_from_classes(clips.column("classes", index).flatten(0, 1)).to(self.device)
+
+    def rows(self, clips: Clips, index: Index) -> Tensor:
+        """Its own visual rows of clips, [B, K * tokens, D]."""
+        rows: Tensor = self.model.encode(self.frames(clips, index)).unflatten(0, (len(index), -1))
+        return rows
 
     def reads(self, visual: Tensor, branches: Branches) -> Said:
         """Visual rows [B, T, D], and for each of the recordings branches that carry the target's logits."""
@@ -122,3 +137,37 @@ class AnswerTraining(nn.Module):
     def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
         """As `FrozenTarget.agreement`, on held-out clips."""
         return self.target.agreement(lambda index, branches: self.said(clips, index, branches), answers, self.packed)
+
+
+class StreetBatches:
+    """As `distillation.BatchSource`: rendered clips, and `packed` of the answers to each behind it, drawn again every time."""
+
+    def __init__(self, frozen: FrozenTarget, clips: Clips, answers: Mapping[int, list[Branch]], packed: int) -> None:
+        self.frozen, self.clips, self.answers, self.packed = frozen, clips, answers, packed
+
+    @property
+    def target(self) -> Llama:
+        return self.frozen.model.language
+
+    def batches(self, numbers: Index, layers: tuple[int, ...], rng: np.random.Generator) -> Iterator[TargetBatch]:
+        """As `BatchSource.batches`: one."""
+        language, before, device = self.target, self.frozen.questions.prefix(), self.frozen.device
+        visual = self.frozen.rows(self.clips, numbers)
+        prefix = len(before) + visual.shape[1]
+        known = [drawn(self.answers[int(number)], self.packed, rng) for number in numbers]
+        packed = pack([[Branch(branch.question, branch.answer) for branch in branches] for branches in known], prefix)
+        ids, labels = packed.ids.to(device), packed.labels.to(device)
+        head = language.embed(torch.tensor(before, device=device)).expand(len(numbers), -1, -1)
+        rows = torch.cat((head, visual, language.embed(ids)), 1)
+        places = torch.cat((torch.arange(prefix).expand(len(numbers), -1), prefix + packed.offsets), 1).to(device)
+        mask, offsets = packed.mask.to(device), packed.offsets.to(device)
+        hidden, tapped = language.tapped(rows, places, prefix, mask, layers)
+        taps = {**dict(zip(layers, tapped, strict=True)), -1: language.normed(hidden)}
+        # The row after: in a branch the next token, at its end the last one, which has no row; every branch begins alike.
+        after = torch.where(labels >= 0, labels, ids.roll(-1, 1))
+        following = torch.cat((rows[:, 1:prefix], language.embed(ids[:, :1]), language.embed(after)), 1)
+        said = torch.full(rows.shape[:2], -1, device=device)
+        said[:, : len(before)], said[:, prefix:] = torch.tensor(before), ids
+        logits = language.logits(hidden[:, prefix:])
+        learned = loss_mask_of(labels)
+        yield TargetBatch(rows, said, following, taps, logits, places, mask, offsets, labels, len(before), prefix, learned)

@@ -21,13 +21,13 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answered import TrainingPreset, answered, changed_copy
-from eventspec.train.data import WORKERS, Index, Questions
+from eventspec.train.answers import TrainingPreset, answered
+from eventspec.train.data import WORKERS, Index, Questions, shuffled
 from eventspec.train.distillation import BatchSource, HeadTraining
-from eventspec.train.loop import Calibration, Report, Stage, last_row, note_run, run_stage
-from eventspec.train.models import Sampler, initialise
+from eventspec.train.frozen import FrozenTarget, StreetBatches
+from eventspec.train.loop import Calibration, Report, Stage, changed_copy, last_row, note_run, rounded, run_stage
+from eventspec.train.models import initialise
 from eventspec.train.processes import ALONE, Processes
-from eventspec.train.street import StreetBatches
 
 SNAPSHOTS = (0.25, 0.5)
 PRESETS = {
@@ -69,7 +69,7 @@ def train(
     size; the weights that its heads have in common with the new ones are where these begin."""
     preset, folder = PRESETS[preset_name], folder_of(pair)
     earlier = {} if begin_with is None else earlier_heads(names, folder_of(begin_with))  # damaged ones are refused first
-    target, questions = load_video_llava(folder / "target"), Questions.of_pair(folder)
+    target = load_video_llava(folder / "target")
     with processes.first_ahead():
         note_run(out, {"target": fingerprint(target.language), "preset": preset_name, "heads": names})
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)
@@ -79,10 +79,10 @@ def train(
     heads = new_heads(names, sizes, earlier)
     torch.manual_seed(1 + processes.rank)  # every process draws its own noise, and its own questions
     target.to(processes.device)
-    source = StreetBatches(target, questions, clips, answers, preset.packed)
-    calibration = StreetBatches(target, questions, *judged, packed=8)
-    sampler = Sampler(clips, preset.stage.batch, 400, sorted(answers), processes)
-    rates = learn(preset.stage, heads, source, sampler, (calibration, sorted(judged[1])), out, report, processes)
+    frozen = FrozenTarget(target, Questions.of_pair(folder))
+    source, calibration = StreetBatches(frozen, clips, answers, preset.packed), StreetBatches(frozen, *judged, packed=8)
+    batches = shuffled(sorted(answers), preset.stage.batch, 400, clips.folder, processes)
+    rates = learn(preset.stage, heads, source, batches, (calibration, sorted(judged[1])), out, report, processes)
     return export(folder, heads, rates, target.to("cpu"), out) if processes.first else out / "pair"
 
 
@@ -123,7 +123,7 @@ def learn(
         training.eval()
         tau = judge.acceptance(judged[1], batch=8)
         training.train()
-        return {"tau": {name: round(value, 4) for name, value in tau.items()}}
+        return {"tau": rounded(tau)}
 
     calibration = Calibration(measured, out / "calibration.jsonl", every=100)
     run_stage(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -63,16 +64,6 @@ def learning_rate(progress: float, peak: float) -> float:
     if progress < 0.03:
         return peak * max(progress, 1e-3) / 0.03
     return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - 0.03) / 0.97))))
-
-
-def half_precision() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (then training in it is three to four times faster)."""
-    if torch.cuda.is_available():
-        return True
-    try:
-        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-    except AttributeError:
-        return False
 
 
 class StageState:
@@ -133,6 +124,17 @@ def note_run(out: Path, what: Mapping[str, object]) -> None:
         write_text(path, json.dumps(what) + "\n")
 
 
+@contextmanager
+def changed_copy(pair: Path, out: Path) -> Iterator[Path]:
+    """A copy of a pair's folder to be changed; when the block ends it takes the place of OUT/pair."""
+    part = out / ".pair.part"
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(pair, part)
+    yield part
+    shutil.rmtree(out / "pair", ignore_errors=True)
+    part.rename(out / "pair")
+
+
 def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
     """Parameter groups by decay (matrices only) and learning rate (the tower may have its own)."""
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
@@ -156,13 +158,18 @@ def last_row(path: Path) -> dict[str, Any]:
     return row
 
 
+def rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    """To four places, as they are noted."""
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
 class Calibration:
     """What `measured` gives on held-out recordings while a stage learns, every so many steps, a row each in `log`."""
 
     def __init__(self, measured: Callable[[], Mapping[str, Any]], log: Path, every: int = 0) -> None:
         self.measured, self.log, self.every = measured, log, every
 
-    def note(self, where: Mapping[str, float]) -> dict[str, Any]:
+    def note(self, where: Mapping[str, object]) -> dict[str, Any]:
         """Measure now; step -1 is the end."""
         row = {**where, **self.measured()}
         append_row(self.log, row)
@@ -190,11 +197,11 @@ class _Log:
     """Smoothed figures of a stage, reported and appended to `folder/NAME.jsonl` every 20 steps, and written to
     `folder/tensorboard/NAME` where TensorBoard is installed: there a resumed stage drops what came after its checkpoint."""
 
-    def __init__(self, folder: Path, stage: Stage, report: Report, steps: int | None) -> None:
+    def __init__(self, folder: Path, stage: Stage, report: Report, steps: int, first: bool) -> None:
         self.path, self.stage, self.report = folder / f"{stage.name}.jsonl", stage, report
         self.smooth: dict[str, float] = {}
         self.scalars: Any = None
-        if steps is not None:  # the import takes seconds: not while a stage's time runs
+        if first:  # the import takes seconds: not while a stage's time runs
             with suppress(ImportError):
                 from torch.utils.tensorboard import SummaryWriter
 
@@ -206,8 +213,7 @@ class _Log:
         if steps % 20:
             return
         self.report(self.stage.name, seconds / self.stage.seconds, {**self.smooth, "step": steps})
-        smooth = {name: round(value, 4) for name, value in self.smooth.items()}
-        append_row(self.path, {"step": steps, "seconds": round(seconds, 1), **smooth})
+        append_row(self.path, {"step": steps, "seconds": round(seconds, 1), **rounded(self.smooth)})
         if self.scalars is not None:
             for name, value in self.smooth.items():
                 self.scalars.add_scalar(name.lstrip("_"), value, steps)
@@ -234,15 +240,17 @@ def run_stage(
 ) -> None:
     """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised (where
     none has a gradient, backward was run already), names that begin with `_` are only reported. `clipped`: modules whose
-    gradients are clipped each for itself. Of several `processes`, each with batches of its own, the first one saves and
-    reports; TrainingFailed is raised in all of them at the same step."""
+    gradients are clipped each for itself. Ctrl-C loses none of the steps that were taken. Of several `processes`, each with
+    batches of its own, the first one saves and reports; TrainingFailed is raised in all of them at the same step."""
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
     checkpoint = StageState(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
-    log = _Log(folder, stage, report, steps if processes.first and seconds < stage.seconds else None)
+    if checkpoint.path.exists() and seconds >= stage.seconds:
+        return
+    log = _Log(folder, stage, report, steps, processes.first)
     processes.begin(model)
     saved, last = seconds, trained_clock()
-    with closing(log), _saved_when_interrupted(lambda: checkpoint.save(model, optimiser, seconds, steps), processes):
+    try:
         for batch in batches:
             if seconds >= stage.seconds:
                 break
@@ -271,20 +279,15 @@ def run_stage(
                     checkpoint.save(model, optimiser, seconds, steps)
                 processes.wait()
                 saved, last = seconds, trained_clock()
+    except KeyboardInterrupt:
+        if processes.first:
+            checkpoint.save(model, optimiser, seconds, steps)
+        raise
+    finally:
+        log.close()
     if processes.first:
         checkpoint.save(model, optimiser, max(seconds, stage.seconds), steps)
     processes.wait()
-
-
-@contextmanager
-def _saved_when_interrupted(save: Callable[[], None], processes: Processes) -> Iterator[None]:
-    """Ctrl-C loses none of the steps that were taken."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if processes.first:
-            save()
-        raise
 
 
 def _require_numbers(figures: Mapping[str, float], norms: Sequence[Tensor], steps: int, checkpoint: StageState) -> None:

@@ -14,16 +14,17 @@ from typing import Any
 import torch
 
 from eventspec.core import BadInput
-from eventspec.models.embedded import TOKENS, pixels_from_classes
+from eventspec.models.embedded import TOKENS
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answered import TrainingPreset, answered, changed_copy
-from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions
+from eventspec.train.answers import TrainingPreset, answered
+from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
-from eventspec.train.loop import Calibration, Report, Stage, StageState, note_run, run_stage
-from eventspec.train.models import Sampler, read_branches
+from eventspec.train.loop import Calibration, Report, Stage, changed_copy, note_run, run_stage
+from eventspec.train.models import read_branches
+from eventspec.train.processes import ALONE
 
 NAME = "lora"
 """What a pair calls the drafter with the updates."""
@@ -82,7 +83,7 @@ class LowRankTraining(AnswerTraining):
     def said(self, clips: Clips, index: Index, branches: Branches) -> Said:
         drafter = self._drafter[0]
         with torch.no_grad():
-            visual = drafter.encode(pixels_from_classes(clips.column("classes", index).flatten(0, 1)).to(self.target.device))
+            visual = drafter.encode(self.target.pictures(clips, index))
         hidden, packed = read_branches(drafter.language, self.target.questions, visual, branches)
         return self.target.said(drafter.language.logits(hidden), packed, branches)
 
@@ -105,19 +106,16 @@ def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, wor
     held_out = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
     for model in (target, drafter):
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        model.to(ALONE.device)
     frozen = FrozenTarget(target, Questions.of_pair(folder))
     training = LowRankTraining(frozen, drafter, rank, clips, answers, preset.packed).to(frozen.device)
     calibration = Calibration(partial(training.agreement, *held_out), out / f"{NAME}-calibration.jsonl")
-    before = calibration.note_first()
-    sampler = Sampler(clips, preset.stage.batch, 700, sorted(answers))
-    run_stage(preset.stage, training, sampler, training.losses, out, report)
-    StageState(out, preset.stage.name).require(training)
-    after = calibration.note({"step": -1})
-    figures = ({name: row[name] for name in row if name != "step"} for row in (before, after))
-    about = {**dict(zip(("before", "calibration"), figures, strict=True)), "rank": rank, "parameters": training.learned}
-    about |= {"seconds": preset.stage.seconds, "torch": torch.__version__}
-    return export(folder, training.merged(), about, out)
+    figures = {"before": calibration.note_first()}
+    run_stage(preset.stage, training, shuffled(sorted(answers), preset.stage.batch, 700), training.losses, out, report)
+    figures["calibration"] = calibration.note({"step": -1})
+    about = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
+    size = {"rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}
+    return export(folder, training.merged(), {**about, **size}, out)
 
 
 def export(folder: Path, drafter: EventGpt, about: Mapping[str, Any], out: Path) -> Path:

@@ -1,36 +1,44 @@
-"""Heads for any target: a checkpoint folder, questions about recordings, the target's own answers."""
+"""Heads for any target: a checkpoint folder, questions about recordings, the target's own answers, and its pass over them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from eventspec.ask.generation import media_of
-from eventspec.core import BadInput, Sampling, Trace
+from eventspec.core import BadInput, Context, Proposal, Sampling, Target, Trace
 from eventspec.drafters.heads import TargetSizes
+from eventspec.drafters.heads.views import TargetBatch, loss_mask_of
 from eventspec.engine.policy import NO_TAIL
 from eventspec.files import write_text
 from eventspec.models.loading import LoadOptions
-from eventspec.models.prompt import FrameEncoder
+from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
+from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_folders
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
-from eventspec.train.data import Index
+from eventspec.train.data import Index, shuffled
 from eventspec.train.distillation import layers_read
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
-from eventspec.train.loop import Report, last_row, note_run, same_run
-from eventspec.train.recorded import Answers, Example, RecordedBatches, target_answers
+from eventspec.train.loop import Report, append_row, last_row, note_run, same_run
 
 JUDGED = 8
 """One recording in so many is kept back to measure heads on, at least one where there are two."""
+SHORTEST = 3
+"""Tokens of an answer that anything can be learned from."""
+KEPT = 1 << 29
+"""Bytes of batches that are kept, so that the target need not read them again."""
 
 
 def train(
@@ -73,7 +81,7 @@ def train(
     heads = new_heads(names, TargetSizes(ends.config, used, frame))
     sources = [RecordedBatches(pair.parts.target, ends, part, text_ids) for part in (learned, judged)]
     stage = replace(preset.stage, batch=min(preset.stage.batch, len(learned)))
-    batches = shuffled(len(learned), stage.batch)
+    batches = shuffled(range(len(learned)), stage.batch, 400)
     rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report)
     save_all(heads, rates, out / "heads", ends)
     about = {
@@ -109,11 +117,172 @@ def frame_rows(pair: Pair, question: Question) -> int:
     return (end - begin) // target.encoder.frames
 
 
-def shuffled(count: int, batch: int) -> Iterator[Index]:
-    """Numbers below `count` in batches, without end, in an order drawn again every time; the rest that
-    fills no batch is left out."""
-    rng = np.random.default_rng(400)
-    while True:
-        order = rng.permutation(count)
-        for at in range(0, count - batch + 1, batch):
-            yield order[at : at + batch]
+@dataclass(frozen=True)
+class Example:
+    """A question about a recording, and the target's own answer in ids, its end included."""
+
+    recording: Path
+    question: str
+    answer: tuple[int, ...]
+
+
+class Answers:
+    """Answers of a target (its fingerprint), of up to `longest` tokens, in a file, one JSON object a line; those of another
+    target or length stay there, and are not used. `known`: by recording and question; ends are included."""
+
+    def __init__(self, path: Path, target: str, longest: int) -> None:
+        self.path, self.longest = path, longest
+        self.of = {"target": target, "max_new_tokens": longest}
+        self.known: dict[tuple[str, str], list[int]] = {}
+        if not path.exists():
+            return
+        whole = [line for line in path.read_text(errors="replace").splitlines() if self._read(line)]
+        write_text(path, "".join(f"{line}\n" for line in whole))
+
+    def _read(self, line: str) -> bool:
+        """Whether a line is whole: the last one of a run that was cut off is not."""
+        try:
+            row = json.loads(line)
+            key, ids = (row["recording"], row["question"]), row["answer"]
+            if not (all(isinstance(part, str) for part in key) and all(type(token) is int for token in ids)):
+                return False
+        except (ValueError, RecursionError, KeyError, TypeError):
+            return False
+        if all(row.get(name) == value for name, value in self.of.items()):
+            self.known[key] = ids
+        return True
+
+    def add(self, question: Question, ids: list[int]) -> None:
+        """On disk at once."""
+        key = recording, text = _key(question)
+        self.known[key] = ids
+        append_row(self.path, {"recording": recording, "question": text, "answer": ids, **self.of})
+
+
+def _key(question: Question) -> tuple[str, str]:
+    """Recordings are known by their resolved paths."""
+    return str(question.recording.resolve()), question.question
+
+
+def target_answers(pair: Pair, source: Path, questions: Sequence[Question], out: Answers, report: Report) -> list[Example]:
+    """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
+    asked again. BadInput names the line of a question that cannot be asked; where no answer can be learned from."""
+    asked: dict[Path, list[Question]] = {}
+    for question in questions:
+        if _key(question) not in out.known:
+            asked.setdefault(question.recording, []).append(question)
+    done = len(questions) - sum(map(len, asked.values()))
+    for path, several in asked.items():
+        try:
+            question = several[0]
+            context = pair.open(Recording.open(path))  # its pictures are encoded once
+            for question in several:
+                out.add(question, context.ask(question.question, "autoregressive", max_new_tokens=out.longest).token_ids)
+                done += 1
+                report("answer", done / len(questions), {})
+        except BadInput as error:
+            raise BadInput(f"{source}, line {question.line}: {error}") from None
+    pair.workers.drain()
+    answers = [Example(q.recording, q.question, tuple(out.known[_key(q)])) for q in questions]
+    usable = [example for example in answers if len(example.answer) >= SHORTEST]
+    if not usable:
+        raise BadInput(f"the target's {len(answers)} answers are shorter than {SHORTEST} tokens: heads have nothing to learn")
+    return usable
+
+
+class RecordedBatches:
+    """As `distillation.BatchSource`, of numbered examples, read through the target's session as it is when the target answers;
+    those whose visual rows lie in the same place share a batch. `text_ids`: the text of its prompts, where that is known."""
+
+    def __init__(
+        self, target: Target, ends: LanguageEnds, examples: Sequence[Example], text_ids: TextIds | None = None
+    ) -> None:
+        self.verifier, self.ends, self.examples, self.text_ids = target, ends, examples, text_ids
+        self._context: tuple[Path, Context] | None = None  # of the latest recording
+        self._kept: dict[tuple[int, tuple[int, ...]], TargetBatch] = {}
+        self._room = KEPT
+
+    @property
+    def target(self) -> LanguageEnds:
+        return self.ends
+
+    def batches(self, numbers: Index, layers: tuple[int, ...], rng: np.random.Generator) -> Iterator[TargetBatch]:
+        with torch.autocast(self.ends.embed.weight.device.type, enabled=False):  # the target computes as when it answers
+            alike: dict[tuple[int, int], list[TargetBatch]] = {}
+            for number in map(int, numbers):
+                found = self._kept.get((number, layers))
+                if found is None:
+                    found = self._batch(self.examples[number], layers)
+                    if found.nbytes <= self._room:
+                        self._room -= found.nbytes
+                        self._kept[number, layers] = found
+                alike.setdefault((found.visual, found.prefix), []).append(found)
+            for several in alike.values():
+                yield side_by_side(several)
+
+    def _batch(self, example: Example, layers: tuple[int, ...]) -> TargetBatch:
+        taps, answer = (*layers, -1), example.answer
+        context = self._opened(example.recording)
+        session = context.open(example.question, Sampling(max_new_tokens=len(answer)), 1, Trace(), taps)
+        scores = session.score(Proposal.chain(answer[:-1]))
+        prompt = session.prompt()
+        assert prompt.features is not None
+        assert scores.features is not None
+        device, (visual, prefix), asked = prompt.rows.device, prompt.visual, len(prompt.rows)
+        said = torch.tensor(answer, device=device)
+        rows = torch.cat((prompt.rows, self.ends.embed(said[:-1]).to(prompt.rows.dtype))).float()
+        features = torch.cat((prompt.features, scores.features[1:])).float().chunk(len(taps), 1)
+        length, later = len(rows), len(rows) - prefix
+        labels = torch.full((later,), -100, device=device)
+        labels[asked - 1 - prefix :] = said
+        logits = torch.zeros(later, scores.logits.shape[-1], device=device)
+        logits[asked - 1 - prefix :] = scores.logits.float()
+        following = torch.cat((rows[1:], self.ends.embed(said[-1:]).float()))
+        mask = torch.ones(later, length, dtype=torch.bool, device=device).tril_(prefix)[None, None]
+        order = torch.arange(length, device=device)[None]
+        ids = self._ids(example.question, asked, visual, prefix, said)
+        named = {tap: part[None] for tap, part in zip(taps, features, strict=True)}
+        own, known = (rows[None], ids[None], following[None], named, logits[None]), loss_mask_of(labels[None])
+        return TargetBatch(*own, order, mask, order[:, :later], labels[None], visual, prefix, known)
+
+    def _opened(self, path: Path) -> Context:
+        """The recording as the target sees it; the latest one is kept."""
+        if self._context is None or self._context[0] != path:
+            self._context = path, self.verifier.encode(media_of(Recording.open(path)), Trace())
+        return self._context[1]
+
+    def _ids(self, question: str, asked: int, visual: int, prefix: int, answer: torch.Tensor) -> torch.Tensor:
+        """int64 of all rows, -1 for those that stand for no known token."""
+        found = torch.full((asked + len(answer) - 1,), -1, device=answer.device)
+        if self.text_ids is not None:
+            before, after = self.text_ids(question)
+            found[: len(before)] = torch.tensor(before)
+            found[prefix:asked] = torch.tensor(after)
+        found[asked:] = answer[:-1]
+        return found
+
+
+FILLED = {"rows": 0, "ids": 0, "following": 0, "logits": 0, "positions": 0, "offsets": 0, "labels": -100, "loss_mask": 0}
+"""What stands in the rows that a shorter batch gets."""
+
+
+def side_by_side(batches: Sequence[TargetBatch]) -> TargetBatch:
+    """Batches of one recording each, whose visual rows lie in the same place, as one: the shorter ones get rows that nothing is
+    learned from."""
+    first, most = batches[0], max(batch.rows.shape[1] for batch in batches)
+    if len(batches) == 1:
+        return first
+
+    def column(parts: Iterable[torch.Tensor], filled: float = 0.0) -> torch.Tensor:
+        return pad_sequence([part[0] for part in parts], batch_first=True, padding_value=filled)
+
+    missing = [most - batch.rows.shape[1] for batch in batches]
+    mask = torch.cat([pad(batch.mask, (0, by, 0, by)) for batch, by in zip(batches, missing, strict=True)])
+    for row, by in enumerate(missing):
+        # A row that is added looks at the prefix: attention of one that looks at nothing is NaN.
+        mask[row, :, mask.shape[2] - by :, : first.prefix + 1] = True
+    taps = {tap: column(batch.taps[tap] for batch in batches) for tap in first.taps}
+    columns: dict[str, Any] = {
+        name: column((getattr(batch, name) for batch in batches), filled) for name, filled in FILLED.items()
+    }
+    return replace(first, taps=taps, mask=mask, **columns)

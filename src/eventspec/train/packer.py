@@ -11,20 +11,21 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eventspec.compress import Packer, PackerConfig
-from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.packers import save_packer
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answered import TrainingPreset, answered, changed_copy
-from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions
+from eventspec.train.answers import TrainingPreset, answered
+from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
-from eventspec.train.loop import Calibration, Report, Stage, StageState, run_stage
-from eventspec.train.models import Sampler, initialise
+from eventspec.train.loop import Calibration, Report, Stage, changed_copy, rounded, run_stage
+from eventspec.train.models import initialise
+from eventspec.train.processes import ALONE
 
 PRESETS = {
     "cpu": TrainingPreset(3000, 32, Stage("packer", 720, 1e-3, 8), 4),
@@ -47,8 +48,7 @@ class PackerTraining(AnswerTraining):
     def rows(self, clips: Clips, index: Index) -> Tensor:
         """Packed rows [B, T, D] of clips."""
         with torch.no_grad():
-            pixels = pixels_from_frames(clips.column("frames", index).flatten(0, 1).numpy()).to(self.target.device)
-            layers = self.target.model.tower.outputs(pixels, self.packer.config.layers)
+            layers = self.target.model.tower.outputs(self.target.frames(clips, index), self.packer.config.layers)
         rows: Tensor = self.packer(layers).flatten(0, 1).unflatten(0, (len(index), -1))
         return rows
 
@@ -61,34 +61,28 @@ def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, wo
     clips, answers = answered(folder, out, "train", preset.answered, report, workers)
     held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
-    initialise(packer)
-    packer.begin_as(target)
-    target.to("cuda" if torch.cuda.is_available() else "cpu")
+    initialise(packer).begin_as(target)
+    target.to(ALONE.device)
     frozen = FrozenTarget(target, Questions.of_pair(folder))
     training = PackerTraining(frozen, packer, clips, answers, preset.packed).to(frozen.device)
     stage = replace(preset.stage, name=f"packer-{scale}")
-
-    def measured() -> dict[str, float]:
-        return {name: round(value, 4) for name, value in training.agreement(held_out, wanted).items()}
-
-    calibration = Calibration(measured, out / f"{stage.name}-calibration.jsonl", every=200)
-    calibration.note_first()
-    sampler = Sampler(clips, stage.batch, 500, sorted(answers))
-    run_stage(stage, training, sampler, training.losses, out, calibration.noting(report))
-    StageState(out, stage.name).require(training)
-    calibration.note({"step": -1})
-    return export(folder, packer, target.to("cpu").eval(), out, calibration.log)
+    calibration = Calibration(
+        lambda: rounded(training.agreement(held_out, wanted)), out / f"{stage.name}-calibration.jsonl", every=200
+    )
+    before = calibration.note_first()
+    batches = shuffled(sorted(answers), stage.batch, 500)
+    run_stage(stage, training, batches, training.losses, out, calibration.noting(report))
+    figures = {"before": before, "calibration": calibration.note({"step": -1})}
+    return export(folder, packer, target.to("cpu").eval(), out, figures)
 
 
-def export(folder: Path, packer: Packer, target: VideoLlava, out: Path, log: Path) -> Path:
+def export(folder: Path, packer: Packer, target: VideoLlava, out: Path, figures: Mapping[str, Any]) -> Path:
     """A copy of the pair with the packer in it; packers of other scales stay where they are of this target."""
     with changed_copy(folder, out) as made:
         place = made / f"packers/{packer.config.scale}"
         shutil.rmtree(place, ignore_errors=True)
         save_packer(packer.cpu(), place, target)
-        first, *rows = log.read_text().splitlines()
-        provenance = {"before": json.loads(first), "calibration": json.loads(rows[-1]), "torch": torch.__version__}
-        (place / "provenance.json").write_text(json.dumps(provenance) + "\n")
+        (place / "provenance.json").write_text(json.dumps({**figures, "torch": torch.__version__}) + "\n")
         listed = {path.name: f"packers/{path.name}" for path in sorted((made / "packers").iterdir())}
         PairFile.read(made).with_table("packers", listed).write()
     return out / "pair"

@@ -18,7 +18,7 @@ from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train import lora
 from eventspec.train.adapters import FIGURES, PRESETS, even
 from eventspec.train.adapting import FeatureTraining, RowTraining
-from eventspec.train.answered import answered
+from eventspec.train.answers import answered
 from eventspec.train.data import Questions
 from eventspec.train.frozen import FrozenTarget
 
