@@ -18,7 +18,7 @@ from eventspec.experiments.measures.gpu import GpuSetup, measure
 from eventspec.experiments.measures.reuse import encoded_by_events, sharing
 from eventspec.experiments.measures.setup import Finding, Setup, Street, held_out, path_to
 from eventspec.experiments.reports import alignment, heads, main_job, numerics
-from eventspec.experiments.tables import figure
+from eventspec.experiments.tables import filled
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
@@ -151,9 +151,9 @@ def test_rounding_and_identity_are_measured_and_reported(folder: Path) -> None:
 @pytest.mark.long
 def test_comparisons_are_measured_and_reported(folder: Path) -> None:
     results = results_of(folder, "main-job", "reuse", "heads", "trees", "bound")
-    assert main_job.all_arms(results["main-job"]["methods"]).count("\n| cross-modal") == 3
+    assert main_job.comparison(results).count("\n| cross-modal") == 3
     assert "| 2.0 |" in main_job.reuse(results)
-    assert figure(results["heads"]["table"]["methods"]["eagle:whole"], "tau")
+    assert filled("{tau+tau_ci95:.2f}", results["heads"]["table"]["methods"]["eagle:whole"]) != "-"
     assert "eagle | 8 | chain" in heads.trees(results) and "\n| eagle |" in heads.bound(results)
 
 

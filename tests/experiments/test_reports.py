@@ -12,7 +12,7 @@ from eventspec.cli import run
 from eventspec.core import BadInput
 from eventspec.experiments.reports import FOLDER, Results, checkout, stale, write, written
 from eventspec.experiments.statistics import never_seen, rank_correlation, wilson
-from eventspec.experiments.tables import shown, spread, table_of, with_blocks
+from eventspec.experiments.tables import filled, spread, table_of, with_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,8 +68,10 @@ def test_a_block_is_replaced_between_its_markers(tmp_path: Path) -> None:
 
 def test_cells_are_written_one_way() -> None:
     assert spread([1.234, 1.1, 1.3]) == "1.23 (1.10 to 1.30)" and spread([1.2, None, None]) == "1.20"
-    assert spread([None, None, None]) == shown(None) == "-" and shown(0.5) == "50%" and shown(2, ".0f", " ms") == "2 ms"
-    made = table_of([{"n": 1, "own": "1 (0 to 2)"}], {"n": "{n}", "interval": lambda row: row["own"]})
+    assert spread([None, None, None]) == filled("{a}", {"a": None}) == "-" and filled("{a[b]:.0%}", {"a": {"b": 0.5}}) == "50%"
+    item = {"n": 1, "own": 1.0, "ends": [0.0, 2.0], "none": None, "all": [3.0, 2.0, 4.0]}
+    assert filled("{own+ends:.0f}, {own+none:.1f}, {all:.0f}", item) == "1 (0 to 2), 1.0, 3 (2 to 4)"
+    made = table_of([item], {"n": "{n}", "interval": "{own+ends:.0f}"})
     assert made == "| n | interval |\n|---|---|\n| 1 | 1 (0\u00a0to\u00a02) |"
 
 

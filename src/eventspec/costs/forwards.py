@@ -62,7 +62,7 @@ def measure_tail(encode: Callable[[], Context], asked: Request, tails: Sequence[
     A short tail is a second pass over all weights for the sake of a few rows, a long one may have its attention masked; which
     of them costs less depends on the processor.
     """
-    draft, taken = _forked(nodes), {tail: list[float]() for tail in tails}
+    draft, taken = forked(nodes), {tail: list[float]() for tail in tails}
     for _ in range(repeats):
         for tail, seconds in taken.items():
             context = encode()
@@ -109,7 +109,7 @@ def measure_rounds(
 
     They take turns as in a real round: each finds the processor's caches full of the other's weights.
     """
-    trees = {count: _forked(count - 1) for count in counts}
+    trees = {count: forked(count - 1) for count in counts}
     verified: dict[int, list[float]] = {count: [] for count in counts}
     drafted: dict[int, list[float]] = {depth: [] for depth in depths}
     for _ in range(repeats):
@@ -123,7 +123,7 @@ def measure_rounds(
     return VerifyCurve(min(one, *trees_took), tuple(counts), trees_took), max(0.0, level)
 
 
-def _forked(nodes: int) -> Proposal:
+def forked(nodes: int) -> Proposal:
     """A tree of two branches, one of them a leaf, that no model drafted: trees need a mask, which a chain does not."""
     parents = np.arange(-1, nodes - 1)
     parents[1:2] = -1

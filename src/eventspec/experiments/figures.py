@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from eventspec.experiments.names import BASE, CONTROLS
@@ -57,36 +58,37 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         "drafts_ready": spoken_ratio("ready_rounds", "drafted_rounds"),
         "exact_match": mean([float(_right(r)) for r in own]),
         "exact_match_short": mean([float(_right(r)) for r in short]),
-        "first_provisional_ms": mean(_column(own, "first_provisional")),
+        "first_provisional_ms": mean(column(own, "first_provisional")),
         "provisional_kept": None if withdrawn is None else 1 - withdrawn,
-        "drafter_prefill_ms": mean(_column(own, "drafter_prefill")),
-        "first_committed_ms": mean(_column(own, "first_committed")),
-        "total_ms": mean(_column(own, "total")),
+        "drafter_prefill_ms": mean(column(own, "drafter_prefill")),
+        "first_committed_ms": mean(column(own, "first_committed")),
+        "total_ms": mean(column(own, "total")),
         "overhead_share": None if inside is None else 1 - inside,
     }
     if base:
-        whole = _column(base, "total")
+        whole = column(base, "total")
         figures |= {
-            "speedup": ratio_of_sums(whole, _column(own, "total")),
+            "speedup": ratio_of_sums(whole, column(own, "total")),
             "speedup_ci95": _times_as_fast(base, own)[1:],
             "decode_speedup": _times_as_fast(base, own, "decode")[0],
             "decode_speedup_ci95": _times_as_fast(base, own, "decode")[1:],
-            "ceiling": ratio_of_sums(whole, _column(base, "first_committed")),
+            "ceiling": ratio_of_sums(whole, column(base, "first_committed")),
             "identical": sum(a["token_ids"] == b["token_ids"] for a, b in zip(own, base, strict=True)),
             "ties": sum((r["first_difference"] or {}).get("gap", 1.0) < TIE_GAP for r in own),
-            "slower_share": mean([float(a > b) for a, b in zip(_column(own, "total"), whole, strict=True)]),
+            "slower_share": mean([float(a > b) for a, b in zip(column(own, "total"), whole, strict=True)]),
         }
     return figures
 
 
 def _times_as_fast(others: list[Row], own: list[Row], stage: str = "total") -> list[float | None]:
     """How many times as fast `own` is in a stage, and the 95 % interval over recordings: [ratio, low, high]."""
-    above, below = _column(others, stage), _column(own, stage)
+    above, below = column(others, stage), column(own, stage)
     low, high = ratio_interval(above, below, [r["recording"] for r in own]) or (None, None)
     return [ratio_of_sums(above, below), low, high]
 
 
-def _column(rows: list[Row], stage: str) -> list[float]:
+def column(rows: Sequence[Row], stage: str) -> list[float]:
+    """Milliseconds of a stage, of the rows that have it."""
     return [r["timing_ms"][stage] for r in rows if r["timing_ms"][stage] is not None]
 
 

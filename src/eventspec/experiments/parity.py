@@ -30,8 +30,9 @@ from eventspec.models.session import LanguageTarget
 from eventspec.nn import Llama
 from eventspec.text import StopDetector, Vocabulary
 
-Arrays = dict[str, np.ndarray[Any, Any]]
-Values = dict[str, Tensor | np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+Values = dict[str, Tensor | Array]
 IMAGE_PLACE = -200
 """The id that upstream's EventGPT writes where the event rows go."""
 
@@ -91,13 +92,16 @@ def _eventgpt(folder: Path, cases: dict[str, Any], found: Parity) -> None:
             images = eventgpt.event_images(events, model.config.images, compat=True)
             seen = pixels(images)
             if suffix == "float32":
-                found.add(case, _arrays(folder / f"images_{case}.npz"), _image_values(images, seen, pixels))
+                drawn: Values = {f"image_{place}": image for place, image in enumerate(images)}
+                drawn["pixel_values_bf16_bits"] = seen.bfloat16().view(torch.int16).numpy().view(np.uint16)
+                drawn["pixel_values_f32_image0"] = pixels.exact(images[0])[:, ::8, ::8]
+                found.add(case, _arrays(folder / f"images_{case}.npz"), drawn)
             ids = eventgpt.prompt_ids(vocabulary, _query(facts, "query"), bos)
             golden = _cut(_arrays(path, "generated_ids"), trained)
-            values, same = _event_values(model, seen, ids, golden, trained)
+            values = _event_values(model, seen, ids, golden, trained)
             found.add(case if suffix == "float32" else f"{case}/{suffix}", golden, values)
             if suffix == "float32":  # in bfloat16 near ties are decided by the order of sums
-                found.greedy_identical &= same
+                found.greedy_identical &= "generated_ids" in values
 
 
 def _events(path: Path) -> EventSlice:
@@ -108,17 +112,9 @@ def _events(path: Path) -> EventSlice:
     return replace(stream, width=int(np.max(stream.x, initial=0)) + 1, height=int(np.max(stream.y, initial=0)) + 1)
 
 
-def _image_values(images: list[Any], seen: Tensor, pixels: eventgpt.EventPixels) -> Values:
-    return {
-        **{f"image_{place}": image for place, image in enumerate(images)},
-        "pixel_values_bf16_bits": seen.bfloat16().view(torch.int16).numpy().view(np.uint16),
-        "pixel_values_f32_image0": pixels.exact(images[0])[:, ::8, ::8],
-    }
-
-
 def _event_values(
     model: eventgpt.EventGpt, seen: Tensor, ids: tuple[list[int], list[int]], golden: Arrays, trained: int
-) -> tuple[Values, bool]:
+) -> Values:
     """Everything that a golden file may hold; `generated_ids` there begins with a BOS that was not generated."""
     before, after = ids
     hidden = torch.cat([model.tower(image[None].to(model.projector.linear_1.weight)) for image in seen])
@@ -126,22 +122,19 @@ def _event_values(
     adapted = model.adaptor(projected)
     aggregated = model.pooled(adapted)[0]
     prompt = splice(model.language, (before, after), aggregated).rows[: eventgpt.COMPAT_ROWS]
-    values: Values = {
+    whole = _prompt_values(model.language, prompt)
+    whole["logits"] = whole["logits"][:, :trained]
+    return {
         "input_ids": np.array([[*before, IMAGE_PLACE, *after]]),
         "clip_last_hidden": hidden,
         "projected": projected[:1],
         "adapted": adapted[:1],
         "aggregated": aggregated,
         "inputs_embeds": prompt[None],
-        **_prompt_values(model.language, prompt),
+        **whole,
+        "logits_last": whole["logits"][-1],
+        **_answer_values(model.language, prompt, golden["generated_ids"], trained, given=1),
     }
-    values["logits"] = _tensor(values["logits"])[:, :trained]
-    values["logits_last"] = _tensor(values["logits"])[-1]
-    bos, *wanted = golden["generated_ids"].tolist()
-    same = _add_answer(values, model.language, prompt, wanted, trained)
-    if same:
-        values["generated_ids"] = np.array([bos, *wanted])
-    return values, same
 
 
 # ------------------------------------------------------------------------------------------------------------- Video-LLaVA
@@ -154,9 +147,9 @@ def _video_llava(folder: Path, cases: dict[str, Any], found: Parity) -> None:
         frames = _arrays(folder / f"video_{case}.npz", "frames")["frames"]
         question = _query(facts, "query") if "query" in facts else _question(_query(facts, "prompt"), vocabulary)
         golden = _arrays(folder / f"golden_{case}.npz", "generated_ids")
-        values, same = _video_values(model, frames, video_llava.prompt_ids(vocabulary, question, bos), golden)
+        values = _video_values(model, frames, video_llava.prompt_ids(vocabulary, question, bos), golden)
         found.add(case, golden, values)
-        found.greedy_identical &= same
+        found.greedy_identical &= "generated_ids" in values
 
 
 def _question(prompt: str, vocabulary: Vocabulary) -> str:
@@ -167,9 +160,7 @@ def _question(prompt: str, vocabulary: Vocabulary) -> str:
     return prompt[len(before) : len(prompt) - len(after)]
 
 
-def _video_values(
-    model: video_llava.VideoLlava, frames: np.ndarray[Any, Any], ids: tuple[list[int], list[int]], golden: Arrays
-) -> tuple[Values, bool]:
+def _video_values(model: video_llava.VideoLlava, frames: Array, ids: tuple[list[int], list[int]], golden: Arrays) -> Values:
     before, after = ids
     pixels = frame_pixels(frames, model.config.vision.image_size)
     hidden = torch.cat([model.tower(frame[None], model.config.vision_layer) for frame in pixels])
@@ -179,26 +170,22 @@ def _video_values(
     whole = _prompt_values(model.language, prompt)
     tail = len(golden.get("logits_tail", prompt))
     video = [model.config.video_token] * (len(frames) * model.config.vision.tokens)
-    values: Values = {
+    return {
         "input_ids": np.array([[*before, *video, *after]]),
         "attention_mask": np.ones((1, len(prompt)), np.int64),
         "pixel_values_videos_f16_frame0_and_last": pixels[ends].half(),
         "tower_hidden_minus2": hidden[ends],
         "video_features": features[ends],
         "video_features_mean": features.mean(1),
-        "logits_tail": _tensor(whole["logits"])[-tail:],
-        "hidden_final_tail": _tensor(whole["final_norm_hidden"])[-tail:],
-        "hidden_before_last_layer_tail": _tensor(whole["hidden_before_last_layer"])[-tail:],
+        "logits_tail": whole["logits"][-tail:],
+        "hidden_final_tail": whole["final_norm_hidden"][-tail:],
+        "hidden_before_last_layer_tail": whole["hidden_before_last_layer"][-tail:],
+        **_answer_values(model.language, prompt, golden["generated_ids"], model.language.config.vocab_size),
     }
-    wanted = golden["generated_ids"].tolist()
-    same = _add_answer(values, model.language, prompt, wanted, model.language.config.vocab_size)
-    if same:
-        values["generated_ids"] = np.array(wanted)
-    return values, same
 
 
 # -------------------------------------------------------------------------------------------------------------------- both
-def _prompt_values(language: Llama, prompt: Tensor) -> Values:
+def _prompt_values(language: Llama, prompt: Tensor) -> dict[str, Tensor]:
     """One forward over a whole prompt [T, D]: logits, states before and after the last layer, the first layer's cache."""
     cache = language.new_cache(len(prompt))
     hidden, tapped = language.step(prompt, cache, taps=(language.config.num_hidden_layers - 1,))
@@ -212,9 +199,11 @@ def _prompt_values(language: Llama, prompt: Tensor) -> Values:
     }
 
 
-def _add_answer(values: Values, language: Llama, prompt: Tensor, wanted: list[int], trained: int) -> bool:
-    """Add the logits after prompt rows [T, D] and after each golden token but the last, read one by one, and their top-2 gaps.
-    Returns whether the engine's greedy answer is the golden one: where it is not, differences of ids mean nothing."""
+def _answer_values(language: Llama, prompt: Tensor, golden: Array, trained: int, given: int = 0) -> Values:
+    """The logits after prompt rows [T, D] and after each golden token but the last, read one by one, and their top-2 gaps; the
+    ids where the engine's greedy answer is the golden one: elsewhere their differences mean nothing. `given`: golden ids before
+    the answer."""
+    wanted = golden[given:].tolist()
     target = LanguageTarget(TextEncoder(language, lambda question: Prompt(prompt, (0, 0))))
     banned = tuple(range(trained, language.config.vocab_size))
     request, workers = Request(Media(), "", Sampling(max_new_tokens=len(wanted), banned_ids=banned)), Workers("one")
@@ -227,8 +216,8 @@ def _add_answer(values: Values, language: Llama, prompt: Tensor, wanted: list[in
         cache.keep(len(rows), [])
         rows = language.embed(torch.tensor([token]))
     best = torch.stack(found).float().topk(2).values
-    values |= {"generated_scores": torch.stack(found), "generated_margin": best[:, 0] - best[:, 1]}
-    return answer == wanted
+    values: Values = {"generated_scores": torch.stack(found), "generated_margin": best[:, 0] - best[:, 1]}
+    return {**values, "generated_ids": golden} if answer == wanted else values
 
 
 def _cut(golden: Arrays, trained: int) -> Arrays:
@@ -252,8 +241,3 @@ def _query(facts: dict[str, Any], name: str) -> str:
     if not isinstance(facts.get(name), str):
         raise BadInput(f"meta.json: a case has no {name}: copy the goldens again")
     return str(facts[name])
-
-
-def _tensor(value: Tensor | np.ndarray[Any, Any]) -> Tensor:
-    assert isinstance(value, Tensor)
-    return value

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from eventspec.errors import BadInput
 from eventspec.experiments.names import BASE
 
@@ -60,11 +62,7 @@ class StageTimes:
     def verify(self, count: float) -> float:
         """A forward over so many new tokens: between lengths of the curve linear, outside them as at its ends."""
         lengths, costs = zip(*self.verify_curve, strict=True)
-        if count <= lengths[0] or count >= lengths[-1]:
-            return float(costs[0] if count <= lengths[0] else costs[-1]) * self.step
-        above = next(i for i, length in enumerate(lengths) if length >= count)
-        share = (count - lengths[above - 1]) / (lengths[above] - lengths[above - 1])
-        return float(costs[above - 1] + share * (costs[above] - costs[above - 1])) * self.step
+        return float(np.interp(count, lengths, costs)) * self.step
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from eventspec.costs.fit import request, session_of
 from eventspec.costs.forwards import measure_level, measure_verify
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
-from eventspec.experiments.figures import Row
+from eventspec.experiments.figures import Row, column
 from eventspec.experiments.names import BASE
 from eventspec.experiments.plan import MethodProfile, StageTimes, outlook
-from eventspec.experiments.statistics import ratio_of_sums
+from eventspec.experiments.statistics import mean, ratio_of_sums
 from eventspec.pairs import Pair
 from eventspec.pairs.parts import EVENT_METHOD
 from eventspec.recordings.qa import Question, read_questions
@@ -92,8 +92,8 @@ def measure(
 def stages_of(rows: Sequence[Mapping[str, Row]]) -> StageTimes:
     """Means over the answers of the baseline, and of the event drafter's lane; drafting steps are not in the rows."""
     base = [found[BASE] for found in rows]
-    vision = _mean(base, "target_vision") or 0.0
-    first, step = _mean(base, "first_committed"), _round(base, 1.0)
+    vision = mean(column(base, "target_vision")) or 0.0
+    first, step = mean(column(base, "first_committed")), _round(base, 1.0)
     assert first is not None  # every answer has a first token
     drafted = [found[EVENT_METHOD] for found in rows if EVENT_METHOD in found]
     # What lies between the stages is the prefill's: the baseline's first token is there when both are done.
@@ -101,8 +101,8 @@ def stages_of(rows: Sequence[Mapping[str, Row]]) -> StageTimes:
         vision or None,
         first - vision,
         step,
-        _mean(drafted, "drafter_vision"),
-        _mean(drafted, "drafter_prefill"),
+        mean(column(drafted, "drafter_vision")),
+        mean(column(drafted, "drafter_prefill")),
     )
 
 
@@ -114,7 +114,7 @@ def profile_of(rows: Sequence[Mapping[str, Row]], method: str, device_plan: str 
     # The verdict on the head start commits what it accepted and the target's own token, unless the answer ends before.
     firsts = [min(length, 1 + s["head_start_accepted"]) for length, s in zip(lengths, spoken, strict=True)]
     tau = ratio_of_sums([sum(lengths) - sum(firsts)], [sum(s["rounds"] - 1 for s in spoken)])
-    begin = (_mean(own, "first_committed") or 0.0) - (_mean(base, "first_committed") or 0.0)
+    begin = (mean(column(own, "first_committed")) or 0.0) - (mean(column(base, "first_committed")) or 0.0)
     source = SOURCE.format(answers=len(own), tokens=sum(lengths) / len(own))
     return MethodProfile(
         head_start=tuple((1 / len(firsts), float(first)) for first in firsts),
@@ -141,12 +141,6 @@ def _round(rows: Sequence[Row], otherwise: float) -> float:
     """Milliseconds of a round after the first; `otherwise` where there was none."""
     rounds = sum(row["speculation"]["rounds"] - 1 for row in rows)
     return sum(row["timing_ms"]["decode"] for row in rows) / rounds if rounds else otherwise
-
-
-def _mean(rows: Sequence[Row], stage: str) -> float | None:
-    """Mean milliseconds of a stage, over the rows that have it."""
-    found = [row["timing_ms"][stage] for row in rows if row["timing_ms"][stage] is not None]
-    return sum(found) / len(found) if found else None
 
 
 def _drafter_step(pair: Pair) -> float | None:

@@ -1,18 +1,43 @@
-"""Tables and marked blocks of Markdown pages: a block stands between two comments, and the report alone writes it."""
+"""Sentences, tables and marked blocks of Markdown pages: a block stands between two comments, only the report writes it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from eventspec.errors import BadInput
 
 COMMAND = "eventspec bench report"
 Item = Mapping[str, Any]
-Column = str | Callable[[Item], object]
-"""A format string of an item's values, or a function of the item."""
+
+
+class _Filling(Formatter):
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Item) -> Any:
+        name, plus, ends = field_name.partition("+")
+        value, first = super().get_field(name, args, kwargs)
+        if plus:
+            value = [value, *(super().get_field(ends, args, kwargs)[0] or (None, None))]
+        return value, first
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return spread(value if isinstance(value, list) else [value, None, None], format_spec)
+
+
+def filled(form: str, item: Item) -> str:
+    """A form with an item's values, as `str.format` fills it: None gives a dash, a list [value, low, high] a value and its
+    interval. `{tau+tau_ci95:.2f}` is a value with the interval [low, high] that another name has, which may be None."""
+    return _Filling().vformat(form, (), item)
+
+
+def spread(found: Sequence[Any], form: str = ".2f") -> str:
+    """A value [value, low, high] and its interval, in a number format; without an interval where there is none."""
+    value, low, high = found
+    if value is None:
+        return "-"
+    return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -21,38 +46,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in cells)])
 
 
-def table_of(items: Iterable[Item], columns: Mapping[str, Column]) -> str:
-    """A table with one row an item: `columns` gives what stands below each head."""
-    filled = [[cell.format(**item) if isinstance(cell, str) else cell(item) for cell in columns.values()] for item in items]
-    return table(list(columns), filled)
-
-
-def spread(found: Sequence[float | None], form: str = ".2f") -> str:
-    """A value [value, low, high] and its interval, in a number format; without an interval where there is none."""
-    value, low, high = found
-    if value is None:
-        return "-"
-    return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
-
-
-def figure(found: Item, name: str, form: str = ".2f", interval: str = "") -> str:
-    """One of an arm's figures and its interval, which has the name `interval`, usually NAME_ci95, and may be missing."""
-    return spread([found[name], *(found[interval or f"{name}_ci95"] or (None, None))], form)
-
-
-def figures(name: str, form: str = ".2f") -> Callable[[Item], str]:
-    """A column of `figure`."""
-    return lambda item: figure(item, name, form)
-
-
-def shown(value: float | None, form: str = ".0%", unit: str = "") -> str:
-    """A value in a number format with its unit, or a dash."""
-    return "-" if value is None else f"{value:{form}}{unit}"
-
-
-def known(name: str, form: str = ".0%") -> Callable[[Item], str]:
-    """A column of `shown`."""
-    return lambda item: shown(item[name], form)
+def table_of(items: Iterable[Item], columns: Mapping[str, str]) -> str:
+    """A table with one row an item: `columns` gives the form that is filled below each head."""
+    return table(list(columns), [[filled(form, item) for form in columns.values()] for item in items])
 
 
 def named(found: Mapping[str, Item]) -> list[dict[str, Any]]:

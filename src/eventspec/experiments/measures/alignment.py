@@ -20,14 +20,11 @@ from eventspec.drafters import TextPrior
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
-from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared
+from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared, scene
 from eventspec.experiments.names import BASE, BLIND, with_events
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import HYBRID, SKIP, drafting_by
-from eventspec.scenes.clip import make_clip, split_seed
-from eventspec.scenes.language import questions
-from eventspec.scenes.writer import as_recording
 
 METHODS = (BASE, *BLIND, "cross-modal", "aligned", "event-eagle", "hybrid")
 KINDS = ("real", "shuffled", "blank", "scattered")
@@ -140,10 +137,9 @@ def _answers_of(pair: Pair, target: SubstitutedTarget | None, split: str, seed: 
     prior = pair.parts.prior
     assert prior is not None
     for index in scenes:
-        clip = make_clip(split_seed(split, seed, index))
-        recording = as_recording(clip, f"scene {index}")
+        recording, questions = scene(seed, index, split)
         media = media_of(recording)
-        for qa in questions(clip.facts, index):
+        for qa in questions:
             drafted = None if target is None else target.substitute.answer(media, qa.question)
             wanted = generate(pair, recording, qa.question, "prior", max_new_tokens=LONGEST).token_ids
             guess = prior.sure_of(qa.question, [], LONGEST, 0.0)

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from eventspec.core import BadInput, EventSlice, Media, Proposal, Trace
+from eventspec.costs.forwards import forked
 from eventspec.events.representations import red_blue
 from eventspec.events.stream import EventStream
 from eventspec.experiments.measures.setup import Found
@@ -77,18 +78,18 @@ def measure(asked: GpuSetup) -> Iterator[Found]:
         media, sessions = _recording(), dict[str, LanguageSession]()
         encoders: dict[str, FrameEncoder | EventEncoder] = {"drafter": drafter, "target": target}
         for name, encoder in encoders.items():
-            begin, sessions[name], found[f"{name}_rows"] = _opened(encoder, media)
+            prefill, sessions[name], found[f"{name}_rows"] = _opened(encoder, media)
             found[f"{name}_vision_ms"] = asked.taken(encoder.encode, media, Trace(), "target")
-            found[f"{name}_prefill_ms"] = asked.taken(_prefill, begin)
+            found[f"{name}_prefill_ms"] = asked.taken(prefill)
             found[f"{name}_step_ms"] = asked.taken(sessions[name].score, Proposal.empty())
             yield found
-        shapes: dict[str, Callable[[int], Proposal]] = {"verify": lambda nodes: Proposal.chain([1] * nodes), "tree": _forked}
+        shapes: dict[str, Callable[[int], Proposal]] = {"verify": lambda nodes: Proposal.chain([1] * nodes), "tree": forked}
         for name, shape in shapes.items():
             drafts = {count: shape(count - 1) if count > 1 else Proposal.empty() for count in COUNTS}
             score = sessions["target"].score
             found[f"{name}_ms"] = {str(count): asked.taken(score, draft) for count, draft in drafts.items()}
             yield found
-        found["beside_ms"] = _beside(asked, begin, _opened(drafter, media)[1])
+        found["beside_ms"] = _beside(asked, prefill, _opened(drafter, media)[1])
         yield found
 
 
@@ -133,34 +134,22 @@ def _recording() -> Media:
     """A second of noise from a sensor of 346 x 260: 200,000 events and 8 frames."""
     drawn = np.random.default_rng(0)
     times = np.sort(drawn.integers(0, 1_000_000, 200_000))
-    columns = (drawn.integers(0, 346, len(times)), drawn.integers(0, 260, len(times)), drawn.integers(0, 2, len(times)))
-    x, y, p = (column.astype(kind) for column, kind in zip(columns, (np.uint16, np.uint16, np.uint8), strict=True))
+    x, y, p = (drawn.integers(0, most, len(times)) for most in (346, 260, 2))
     video = VideoClip(drawn.integers(0, 256, (8, 260, 346, 3), np.uint8), np.arange(8, dtype=np.int64) * 125_000)
-    events = EventStream(x, y, times.astype(np.int64), p, 346, 260)
+    events = EventStream(x.astype(np.uint16), y.astype(np.uint16), times, p.astype(np.uint8), 346, 260)
     return Media(events=events, frames=video)
 
 
-def _forked(nodes: int) -> Proposal:
-    """A tree of two branches, one of them a leaf."""
-    parents = np.arange(-1, nodes - 1)
-    parents[1:2] = -1
-    return Proposal(np.ones(nodes, np.int64), parents)
-
-
-def _opened(encoder: FrameEncoder | EventEncoder, media: Media) -> tuple[Callable[[], LanguageSession], LanguageSession, int]:
-    """What begins to read the prompt about a recording, a session that has read all but its last row, and its rows."""
+def _opened(encoder: FrameEncoder | EventEncoder, media: Media) -> tuple[Callable[[], object], LanguageSession, int]:
+    """What reads the prompt about a recording, a session that has read all but its last row, and its rows."""
     prompt = encoder.prompt("", encoder.encode(media, Trace(), "target"))
     begin = partial(fresh_session, encoder.language, prompt, len(prompt.rows) + 400)
     session = begin()
     session.read(len(session.pending) - 1)
-    return begin, session, len(prompt.rows)
+    return lambda: begin().score(Proposal.empty()), session, len(prompt.rows)
 
 
-def _prefill(begin: Callable[[], LanguageSession]) -> None:
-    begin().score(Proposal.empty())
-
-
-def _beside(asked: GpuSetup, begin: Callable[[], LanguageSession], drafting: LanguageSession) -> float:
+def _beside(asked: GpuSetup, prefill: Callable[[], object], drafting: LanguageSession) -> float:
     """The target's prefill while a drafter decodes on the same GPU."""
     done = threading.Event()
 
@@ -173,7 +162,7 @@ def _beside(asked: GpuSetup, begin: Callable[[], LanguageSession], drafting: Lan
     other = threading.Thread(target=draft_on)
     other.start()
     try:
-        return asked.taken(_prefill, begin)
+        return asked.taken(prefill)
     finally:
         done.set()
         other.join()

@@ -15,13 +15,10 @@ import numpy as np
 from eventspec.ask import generate
 from eventspec.core import Window
 from eventspec.experiments.compare import environment
-from eventspec.experiments.measures.setup import Finding, Found, Setup
+from eventspec.experiments.measures.setup import Finding, Found, Setup, scene
 from eventspec.experiments.statistics import never_seen, ratio_interval
 from eventspec.pairs import Pair, load_pair
 from eventspec.recordings import Recording
-from eventspec.scenes.clip import make_clip, split_seed
-from eventspec.scenes.language import questions
-from eventspec.scenes.writer import as_recording
 from eventspec.video.clip import VideoClip
 
 BELOW = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -35,9 +32,9 @@ def measure(setup: Setup) -> Iterator[Finding]:
     rows: dict[float, list[dict[str, int]]] = {limit: [] for limit in below}
     with load_pair(setup.pair, "one", fit=False) as pair:
         for index in range(scenes):
-            clip = make_clip(split_seed("test", 7300, index))
-            asked = [qa.question for qa in questions(clip.facts, index)][: setup.size(ASKED, 1)]
-            for limit, row in _rows(pair, as_recording(clip, f"scene {index}"), asked, below).items():
+            recording, questions = scene(7300, index)
+            asked = [qa.question for qa in questions][: setup.size(ASKED, 1)]
+            for limit, row in _rows(pair, recording, asked, below).items():
                 rows[limit].append(row)
             setup.progress((index + 1) / scenes)
         part = {str(limit): _summary(found) for limit, found in rows.items()}

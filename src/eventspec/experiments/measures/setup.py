@@ -19,6 +19,7 @@ from eventspec.experiments.rows import RowFile, beside
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.language import QA, questions
 from eventspec.scenes.writer import as_recording, write_scenes
 
 QUESTIONS = ("Describe the scene.", "What is ahead?", "How many road users are visible?", "Is anybody crossing the road?")
@@ -84,9 +85,15 @@ def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[s
     return part, found
 
 
+def scene(seed: int, index: int, split: str = "test") -> tuple[Recording, list[QA]]:
+    """A scene of a split, rendered on the spot, and questions about it."""
+    clip = make_clip(split_seed(split, seed, index))
+    return as_recording(clip, f"scene {index}"), questions(clip.facts, index)
+
+
 def held_out(seed: int, index: int) -> Recording:
     """A scene of the test split, rendered on the spot."""
-    return as_recording(make_clip(split_seed("test", seed, index)), f"scene {index}")
+    return scene(seed, index)[0]
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from eventspec.experiments.charts import curves
 from eventspec.experiments.reports import Block, Charts, Found, Results
 from eventspec.experiments.statistics import rank_correlation
-from eventspec.experiments.tables import spread, table, table_of
+from eventspec.experiments.tables import filled, spread, table, table_of
 
 GAPS = {
     "cosine": "cosine",
@@ -22,11 +24,16 @@ CONTROL = "constant"
 Points = list[tuple[str, dict[str, float], float]]
 """An adapter's name, its gaps, and how many tokens of an answer it gets right from the first on."""
 Series = dict[str, list[tuple[float, float]]]
-
-
+LOSSES = {
+    "loss": "{name}",
+    "cosine": "{cosine:.2f}",
+    "L2": "{l2:.2f}",
+    "after alignment: tokens right, leading": "{first[tokens]:.1%}, {first[leading]:.1f}",
+    "after acceptance as well": "{last[tokens]:.1%}, {last[leading]:.1f}",
+}
 LOW_RANK = {
     "event drafter": "{how}",
-    "thousand parameters that learn": "{size}",
+    "thousand parameters that learn": "{size:.0f}",
     "tokens right": "{tokens:.1%}",
     "leading tokens right": "{leading:.1f}",
     "answers right": "{answers:.0%}",
@@ -56,66 +63,53 @@ def rank(found: Points, gap: str) -> list[float | None]:
     return rank_correlation(list(groups.values()))
 
 
-def gaps_to(output: str) -> Block:
-    """The block of feature gaps before and after, and of which of them go with acceptance, of adapters to an output."""
-
-    def block(results: Results) -> str:
-        run, nulls = taught(results)[output], results["alignment"]["nulls"]
-        first, last, found = run["phases"][0], run["phases"][-1], points(run)
-        rows = []
-        for name, gaps in last["gaps"].items():
-            null = nulls[name]["another"] if name in nulls else None
-            apart = {g: "-" if null is None else f"{null[g]:.2f}" for g in GAPS}
-            cells = [f"{first['gaps'][name][g]:.2f}, {gaps[g]:.2f}, {apart[g]}" for g in GAPS]
-            leading = f"{first['adapters'][name]['leading']:.1f}, {last['adapters'][name]['leading']:.1f}"
-            size = f"{run['parameters'].get(name, 0) / 1000:.0f}"
-            rows.append([name.removeprefix("features-"), size, *cells, leading])
-        rows.append(["rank correlation, trained", "", *(spread(rank(trained(found), gap)) for gap in GAPS), ""])
-        rows.append(["rank correlation, all phases", "", *(spread(rank(found, gap)) for gap in GAPS), ""])
-        heads = [f"{title}: before, after, another clip" for title in GAPS.values()]
-        return table(["adapter", "thousand parameters", *heads, "leading tokens right"], rows)
-
-    return block
+def gaps_to(output: str, results: Results) -> str:
+    """Feature gaps before and after, and which of them go with acceptance, of adapters to an output."""
+    run, nulls = taught(results)[output], results["alignment"]["nulls"]
+    first, last, found = run["phases"][0], run["phases"][-1], points(run)
+    rows = []
+    for name, gaps in last["gaps"].items():
+        another = nulls[name]["another"] if name in nulls else dict.fromkeys(GAPS)
+        cells = [
+            filled(
+                "{before:.2f}, {after:.2f}, {other:.2f}",
+                {"before": first["gaps"][name][g], "after": gaps[g], "other": another[g]},
+            )
+            for g in GAPS
+        ]
+        leading = f"{first['adapters'][name]['leading']:.1f}, {last['adapters'][name]['leading']:.1f}"
+        rows.append([name.removeprefix("features-"), f"{run['parameters'].get(name, 0) / 1000:.0f}", *cells, leading])
+    for adapters, over in (("trained", trained(found)), ("all phases", found)):
+        rows.append([f"rank correlation, {adapters}", "", *(spread(rank(over, gap)) for gap in GAPS), ""])
+    heads = [f"{title}: before, after, another clip" for title in GAPS.values()]
+    return table(["adapter", "thousand parameters", *heads, "leading tokens right"], rows)
 
 
 def ages(results: Results) -> str:
-    rows = []
-    for run in taught(results).values():
+    runs, rows = taught(results).values(), []
+    for run in runs:
         for name in run["phases"][-1]["adapters"]:
-            known = [line["adapters"][name] for line in run["phases"]]
-            rows.append([name, *(f"{one['tokens']:.0%}, {one['leading']:.1f}, {one['answers']:.0%}" for one in known)])
-    phases = next(iter(taught(results).values()))["phases"]
-    return table(["adapter", *(line["phase"] or "before" for line in phases)], rows)
+            known = (line["adapters"][name] for line in run["phases"])
+            rows.append([name, *(filled("{tokens:.0%}, {leading:.1f}, {answers:.0%}", one) for one in known)])
+    return table(["adapter", *(line["phase"] or "before" for line in next(iter(runs))["phases"])], rows)
 
 
 def losses(results: Results) -> str:
-
-    def right(line: Found) -> str:
-        return f"{line['adapters']['tokens']:.1%}, {line['adapters']['leading']:.1f}"
-
     rows = []
     for name, known in results["alignment"]["losses"].items():
         first = next(line for line in known if line["phase"] == "alignment")
-        rows.append([name, f"{first['gaps']['cosine']:.2f}", f"{first['gaps']['l2']:.2f}", right(first), right(known[-1])])
-    return table(["loss", "cosine", "L2", "after alignment: tokens right, leading", "after acceptance as well"], rows)
+        rows.append({"name": name, **first["gaps"], "first": first["adapters"], "last": known[-1]["adapters"]})
+    return table_of(rows, LOSSES)
 
 
 def low_rank(results: Results) -> str:
     part = results["alignment"]["low-rank"]
-    runs = sorted(part["runs"], key=lambda run: int(run["rank"]))
-    text = (
-        "`eventspec train lora`: an event drafter before it learned from this target (it began as an earlier pair's drafter "
-        "and was trained on right answers for seven minutes), with low-rank updates (LoRA) of its language model, "
-        f"{runs[0]['seconds'] / 60:.0f} minutes each on one core, and the one of the pair that ships, which was distilled "
-        f"whole in the two and a half hours of `train embedded`; {runs[0]['calibration']['n_answers']:.0f} answers about "
-        "held-out clips."
-    )
-    whole = part["whole"]
-    known = [("trained on right answers", "-", runs[0]["before"])]
-    known += [(f"low-rank updates, rank {run['rank']}", f"{run['parameters'] / 1000:.0f}", run["calibration"]) for run in runs]
-    known.append(("distilled whole", f"{whole['parameters'] / 1000:.0f}", whole["calibration"]))
-    rows = table_of([{"how": how, "size": size, **right} for how, size, right in known], LOW_RANK)
-    return f"{text}\n\n{rows}"
+    runs, whole = sorted(part["runs"], key=lambda run: int(run["rank"])), part["whole"]
+    text = f"{runs[0]['seconds'] / 60:.0f} minutes each on one core; {runs[0]['calibration']['n_answers']:.0f} answers."
+    known = [("trained on right answers", None, runs[0]["before"])]
+    known += [(f"low-rank updates, rank {run['rank']}", run["parameters"] / 1000, run["calibration"]) for run in runs]
+    known.append(("distilled whole", whole["parameters"] / 1000, whole["calibration"]))
+    return f"{text}\n\n{table_of([{'how': how, 'size': size, **right} for how, size, right in known], LOW_RANK)}"
 
 
 def by_size(results: Results) -> Series:
@@ -134,23 +128,15 @@ def by_size(results: Results) -> Series:
     return series
 
 
-def ends(known: list[tuple[float, float]]) -> str:
-    shares = [share for _, share in known]
-    return f"{min(shares):.1%} to {max(shares):.1%}"
-
-
 def plateau(results: Results) -> str:
-    sizes, runs = by_size(results), results["alignment"]["training"]["runs"]
+    runs = results["alignment"]["training"]["runs"]
+    rights = {name: [right for _, right in known] for name, known in by_size(results).items()}
+    ends = {name: f"{min(shares):.1%} to {max(shares):.1%}" for name, shares in rights.items()}
     same = next(run["free"]["same_token"] for run in runs if run["free_running"])
     return (
-        "Earlier work paired the tokens that two models said on their own, place by place, and saw the share of right "
-        "tokens stop at 27 % from 2 to 101 million parameters. Taught and judged so, the adapters here stay at "
-        f"{ends(sizes[OWN_TEXTS])}, whatever their size, below the {same:.0%} of a drafter that repeats the event "
-        "model's own token. But most of that plateau is the test: after the target's own text the same adapters get "
-        f"{ends(sizes[JUDGED])} right, and those taught there by the same loss for as long {ends(sizes[SAME_LOSS])}. Once "
-        "two texts part, the token that is wanted has nothing to do with what is read. The event model here was distilled "
-        "on the target, so their texts part late; of models that never met, teaching suffers too. Tokens right on held-out "
-        "clips by thousand parameters, each size another kind of adapter:"
+        f"Taught and judged so, the adapters here stay at {ends[OWN_TEXTS]}, whatever their size, below the {same:.0%} of a "
+        "drafter that repeats the event model's own token. But most of that plateau is the test: after the target's own text "
+        f"the same adapters get {ends[JUDGED]} right, and those taught there by the same loss for as long {ends[SAME_LOSS]}."
     )
 
 
@@ -175,11 +161,11 @@ def charts(results: Results) -> Charts:
 
 
 BLOCKS: dict[str, Block] = {
-    "gaps to rows": gaps_to("rows"),
-    "gaps to features": gaps_to("features"),
-    "ages": ages,
-    "losses": losses,
-    "low-rank": low_rank,
-    "plateau": plateau,
-    "sizes": plateau_sizes,
+    **{
+        "gaps to rows": partial(gaps_to, "rows"),
+        "gaps to features": partial(gaps_to, "features"),
+        "ages": ages,
+        "losses": losses,
+    },
+    **{"low-rank": low_rank, "plateau": plateau, "sizes": plateau_sizes},
 }

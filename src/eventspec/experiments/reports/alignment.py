@@ -5,14 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from eventspec.experiments.charts import curves
-from eventspec.experiments.names import BASE, BLIND, is_control, with_events
+from eventspec.experiments.names import BLIND, is_control, with_events
 from eventspec.experiments.reports import Block, Charts, Found, Results, adapting
 from eventspec.experiments.reports.adapting import Series
 from eventspec.experiments.statistics import wilson
-from eventspec.experiments.tables import Column, figure, figures, known, named, spread, table, table_of
+from eventspec.experiments.tables import filled, named, spread, table, table_of
 
 CONTROLS = {"shuffled": "another clip's events", "blank": "blank events", "scattered": "the same moments, random pixels"}
 ADAPTED = ("aligned", "event-eagle")
+DRAFTS = {
+    "arm": "{arm}",
+    "speedup": "{speedup+speedup_ci95:.2f}",
+    "tau": "{tau:.2f}",
+    "head start": "{head_start:.0%}",
+    "first guess, ms": "{first_provisional_ms:.0f}",
+    "identical": "{identical} of {n}",
+}
+SPEEDS = {
+    "arm": "`{name}`",
+    "speedup": "{speedup+speedup_ci95:.2f}",
+    "answered from events": "{skipped:.0%}",
+    "not the target's": "{wrong:.1%}",
+}
 
 
 def called(part: Found, name: str) -> str:
@@ -24,28 +38,22 @@ def called(part: Found, name: str) -> str:
 
 def drafts(results: Results) -> str:
     part = results["alignment"]["table"]
-    where, methods, taken = part["environment"], part["methods"], part["ahead"]["arms"]
+    methods, taken = part["methods"], part["ahead"]["arms"]
     adapted = [name for name in methods if name.startswith(ADAPTED) and not name.endswith((" events", ", constant"))]
     best = max(adapted, key=lambda name: float(methods[name]["speedup"]))
     text = (
-        f"n = {part['n']} held-out questions about {part['recordings']} scenes, {where['processor']}, load "
-        f"{where['load'][0]}, one core a model, one interleaved run; 95 % intervals over recordings. The ceiling is "
-        f"{methods[BASE]['ceiling']:.2f}x. Names after a comma are adapters. Column `head start`: of the answer "
-        f"tokens that the blind prior's first choice gets wrong ({part['ahead']['tokens']}), the share that was drafted before "
-        "the target had read its prompt and accepted. The adapter whose answers are soonest is that of "
-        f"{called(part, best)}: {methods[best]['speedup']:.2f}x, beside {methods['cross-modal']['speedup']:.2f}x of "
-        f"`cross-modal` and {methods['prior']['speedup']:.2f}x of the prior."
+        "n = {n} held-out questions about {recordings} scenes, {environment[processor]}, load {environment[load][0]}. The "
+        "ceiling is {methods[autoregressive][ceiling]:.2f}x. The prior's first choice gets {ahead[tokens]} tokens wrong. The "
+        "adapter whose answers are soonest is that of {best}: {speedup:.2f}x, beside {methods[cross-modal][speedup]:.2f}x of "
+        "`cross-modal` and {methods[prior][speedup]:.2f}x of the prior."
     )
-    columns: dict[str, Column] = {
-        "arm": lambda row: called(part, row["name"]),
-        "speedup": figures("speedup"),
-        "tau": "{tau:.2f}",
-        "head start": lambda row: spread(taken[row["name"]]["share"], ".0%"),
-        "first guess, ms": known("first_provisional_ms", ".0f"),
-        "identical": f"{{identical}} of {part['n']}",
-    }
-    rows = [row for row in named(methods) if not row["name"].startswith("skip-encode")]
-    return f"{text}\n\n{table_of(rows, columns)}"
+    rows = [
+        {**row, "arm": called(part, row["name"]), "n": part["n"], "head_start": taken[row["name"]]["share"]}
+        for row in named(methods)
+        if not row["name"].startswith("skip-encode")
+    ]
+    about = {**part, "best": called(part, best), "speedup": methods[best]["speedup"]}
+    return f"{filled(text, about)}\n\n{table_of(rows, DRAFTS)}"
 
 
 def events(results: Results) -> str:
@@ -63,15 +71,12 @@ def events(results: Results) -> str:
 def risk(results: Results) -> str:
     part = results["alignment"]["risk"]
     splits = part["splits"]
-    right, blind = (", ".join(f"{split[what]:.0%}" for split in splits) for what in ("right", "prior_right"))
+    right, blind, n = (
+        ", ".join(filled(form, split) for split in splits) for form in ("{right:.0%}", "{prior_right:.0%}", "{n}")
+    )
     return (
-        "LOSSY: `skip-encode --risk R`. Over calibrations and recordings like those of the calibration, on average at most "
-        f"a share R of all answers is not the target's (conformal risk control, {part['calibrated_on']} recordings); of "
-        f"other recordings nothing is promised. {len(splits)} disjoint sets of scenes, "
-        f"{', '.join(str(split['n']) for split in splits)} questions; from events alone {right} of the answers are the "
-        f"target's, the prior's own {blind}. The intervals count answers as if they were independent, which those about one "
-        "scene are not. Rows `threshold` are the fixed ones of the early notes, which promise nothing; rows `prior` take "
-        "the prior's own answers, by thresholds from the same calibration recordings."
+        f"Calibrated on {part['calibrated_on']} recordings; {len(splits)} disjoint sets of scenes, {n} questions. From events "
+        f"alone {right} of the answers are the target's, the prior's own {blind}."
     )
 
 
@@ -84,37 +89,23 @@ def limits(results: Results) -> str:
     return table(["limit", "answered from events", "wrong, of all answers (95 %, binomial)"], rows)
 
 
-def timed(results: Results) -> str:
-    part = results["alignment"]["table"]
-    return (
-        f"Timed beside the drafts above, n = {part['n']}: a lossy answer beside the target's own, "
-        f"{part['methods']['prior']['speedup']:.2f}x of the lossless prior and {part['methods']['hybrid']['speedup']:.2f}x "
-        "of `hybrid`."
-    )
-
-
 def speeds(results: Results) -> str:
     part = results["alignment"]["table"]
-    rows = [
-        [f"`{name}`", figure(part["methods"][name], "speedup"), f"{one['skipped']:.0%}", f"{one['wrong']:.1%}"]
-        for name, one in part["skipped"].items()
-    ]
-    return table(["arm", "speedup", "answered from events", "not the target's"], rows)
+    text = "n = {n}; the lossless prior: {methods[prior][speedup]:.2f}x, `hybrid`: {methods[hybrid][speedup]:.2f}x."
+    rows = [{"name": name, **part["methods"][name], **one} for name, one in part["skipped"].items()]
+    return f"{filled(text, part)}\n\n{table_of(rows, SPEEDS)}"
 
 
 def areas(results: Results) -> str:
     splits = results["alignment"]["risk"]["splits"]
-    rows = [
-        [name, *(f"{pooled:.2f}, {within:.2f}" for pooled, within in (split["auc"][name] for split in splits))]
-        for name in splits[0]["auc"]
-    ]
+    rows = [[name, *("{:.2f}, {:.2f}".format(*split["auc"][name]) for split in splits)] for name in splits[0]["auc"]]
     return table(["by", *(f"set {number}" for number in range(1, len(splits) + 1))], rows)
 
 
 def reliability(results: Results) -> str:
     found = results["alignment"]["risk"]["splits"][0]["reliability"]
     rows = table_of(found["bins"], {"said": "{said:.2f}", "right": "{right:.2f}", "n": "{n}"})
-    known = f"Brier {found['brier']:.3f}, calibration error {found['calibration_error']:.3f}"
+    known = filled("Brier {brier:.3f}, calibration error {calibration_error:.3f}", found)
     return f"Reliability of the predictor on the first set ({known}):\n\n{rows}"
 
 
@@ -148,7 +139,7 @@ def charts(results: Results) -> Charts:
 
 PAGES: dict[str, dict[str, Block]] = {
     "docs/alignment.md": {
-        **{"drafts": drafts, "events": events, **adapting.BLOCKS, "risk": risk, "limits": limits, "timed": timed},
+        **{"drafts": drafts, "events": events, **adapting.BLOCKS, "risk": risk, "limits": limits},
         **{"speeds": speeds, "areas": areas, "reliability": reliability},
     }
 }

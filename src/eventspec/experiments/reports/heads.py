@@ -5,7 +5,7 @@ from __future__ import annotations
 from eventspec.experiments.charts import Value, curves, values
 from eventspec.experiments.names import BASE, is_control
 from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
-from eventspec.experiments.tables import Column, figure, figures, known, named, shown, table, table_of
+from eventspec.experiments.tables import filled, named, table, table_of
 
 WHAT = {
     BASE: "baseline",
@@ -31,8 +31,27 @@ WHAT = {
 WHOLE = ":whole"
 """Ends the name of a head that reads its prompt as the published code does."""
 LEVELS = (1, 2, 4, 8, 16)
+RUN = "n = {n} questions, {recordings} recordings, {environment[processor]}, load {environment[load][0]}"
 
-
+COMPARED = {
+    "head": "{name}",
+    "what": "{what}",
+    "tau": "{tau+tau_ci95:.2f}",
+    "decode only": "{decode_speedup+decode_speedup_ci95:.2f}",
+    "whole answer": "{speedup+speedup_ci95:.2f}",
+    "reads the prompt, ms": "{drafter_prefill_ms:.1f}",
+    "right where the prior is wrong": "{acceptance_vision:.0%}",
+    "identical": "{identical} of {n}",
+}
+READING = {"head": "{name}", "as published": "{published}", "as it runs here": "{here:.1f}", "tau": "{kept:.1%}"}
+TREES = {
+    "head": "{head}",
+    "nodes": "{nodes:.0f}",
+    "tree": "{kind}",
+    "tau": "{tau+tau_ci95:.2f}",
+    "rounds of a chain / own": "{fewer_rounds+ci95:.3f}",
+    "identical": "{identical}",
+}
 BOUND = {
     "head": "{name}",
     "tau after the first token": "{tau_behind_the_first:.2f}",
@@ -45,58 +64,40 @@ BOUND = {
     "reached": "{reached:.0%}",
     "by V in the run": "{in_run:.0%}",
 }
-
-
-def run(part: Found) -> str:
-    where = part["environment"]
-    return f"n = {part['n']} questions, {part['recordings']} recordings, {where['processor']}, load {where['load'][0]}"
-
-
-def what(name: str) -> str:
-    if name.endswith(WHOLE):
-        return f"as {name.removesuffix(WHOLE)}; every prompt row through the whole layer, as published"
-    return WHAT.get(name, "")
+AGES = {
+    "checkpoint": "{name}",
+    "tau": "{tau+tau_ci95:.2f}",
+    "decode only": "{decode_speedup:.2f}",
+    "identical": "{identical}",
+}
 
 
 def compared(results: Results) -> str:
     part = results["heads"]["table"]
-    methods, blind = part["methods"], part["methods"]["prior"]
-    columns: dict[str, Column] = {
-        "head": "{name}",
-        "what": lambda row: what(row["name"]),
-        "tau": figures("tau"),
-        "decode only": figures("decode_speedup"),
-        "whole answer": figures("speedup"),
-        "reads the prompt, ms": known("drafter_prefill_ms", ".1f"),
-        "right where the prior is wrong": lambda row: shown(None if row["name"] == "prior" else row["acceptance_vision"]),
-        "identical": f"{{identical}} of {part['n']}",
-    }
-    rows = table_of(named(methods), columns)
+    rows = []
+    for row in named(part["methods"]):
+        head, whole, _ = row["name"].partition(WHOLE)
+        what = f"as {head}; every prompt row through the whole layer, as published" if whole else WHAT.get(head, "")
+        seen = None if head == "prior" else row["acceptance_vision"]  # the prior is wrong there by definition
+        rows.append({**row, "n": part["n"], "what": what, "acceptance_vision": seen})
     text = (
-        f"{run(part)}. No lossless method can answer these more than {methods[BASE]['ceiling']:.2f} times as fast "
-        f"as the baseline. {blind['vision_share']:.0%} of the answer tokens ({blind['vision_tokens']}) are ones that the blind "
-        "prior gets wrong."
+        f"{RUN}. No lossless method can answer these more than {{methods[autoregressive][ceiling]:.2f}} times as fast as the "
+        "baseline. {methods[prior][vision_share]:.0%} of the answer tokens ({methods[prior][vision_tokens]}) are ones that the "
+        "blind prior gets wrong."
     )
-    drawing = "![Decode-only speedup with 95 % intervals; the controls in orange.](figures/heads.svg)"
-    return "\n\n".join([text, drawing, rows, reading(methods)])
+    return f"{filled(text, part)}\n\n{table_of(rows, COMPARED)}"
 
 
-def reading(methods: Found) -> str:
-    names = {"specvlm": "SpecVLM", "frugal": "Frugal (SpecVLM that pools over frames too, with costs in its gate's loss)"}
+def reading(results: Results) -> str:
+    """How many times as fast as EagleVLM's head others read the prompt, and the share of its tau that they keep."""
+    methods, rows = results["heads"]["table"]["methods"], []
     took = {name: found["drafter_prefill_ms"] for name, found in methods.items()}
-    text = []
-    for name, title in names.items():
-        published, here = took[f"eagle{WHOLE}"] / took[f"{name}{WHOLE}"], took["eagle"] / took[name]
+    for name in ("specvlm", "frugal", "hivis"):
+        whole = took.get(f"{name}{WHOLE}")
+        published = None if whole is None else f"{took[f'eagle{WHOLE}'] / whole:.1f}"
         kept = methods[name]["tau"] / methods["eagle"]["tau"]
-        text.append(
-            f"{title} reads the prompt {published:.1f} times as fast as EagleVLM when both run as published, {here:.1f} times "
-            f"as they run here, and keeps {kept:.1%} of its tau."
-        )
-    text.append(
-        "Here only keys and values are computed for all rows but the last, because a head uses nothing else of them; with no "
-        f"visual row at all (HiViS) it is {took['eagle'] / took['hivis']:.1f} times: one row must pass the layer."
-    )
-    return "\n".join(text)
+        rows.append({"name": name, "published": published, "here": took["eagle"] / took[name], "kept": kept})
+    return table_of(rows, READING)
 
 
 def trained(results: Results) -> str:
@@ -114,19 +115,24 @@ def identity(results: Results) -> str:
     return f"{text} by token. All drafted in {often}, none failed: {', '.join(ways)}. {' '.join(others)}".strip()
 
 
-def trees(results: Results) -> str:
-    part = results["heads"]["trees"]
+def grown(part: Found) -> list[Found]:
+    """The arms of trees with as many nodes."""
     rows = []
     for name, found in part["methods"].items():
-        if (against := part["against_chain"].get(name)) is not None:
+        if name != BASE:
             head, nodes, kind = name.split(", ")
-            times = figure(against, "fewer_rounds", ".3f", "ci95")
-            rows.append([head, nodes.split()[0], kind, figure(found, "tau"), times, found["identical"]])
+            own = {"head": head, "nodes": float(nodes.split()[0]), "kind": kind}
+            rows.append({**found, **part["against_chain"][name], **own})
+    return rows
+
+
+def trees(results: Results) -> str:
+    part = results["heads"]["trees"]
     text = (
-        f"{run(part)}. Trees of equal size, whatever they cost. `static` is the best fixed tree for how often a head's choices "
-        "are right; `published` is EAGLE-1's own of 25 nodes."
+        f"{RUN}. Trees of equal size, whatever they cost. `static` is the best fixed tree for how often a head's choices are "
+        "right; `published` is EAGLE-1's own of 25 nodes."
     )
-    return f"{text}\n\n{table(['head', 'nodes', 'tree', 'tau', 'rounds of a chain / own', 'identical'], rows)}"
+    return f"{filled(text, part)}\n\n{table_of(grown(part), TREES)}"
 
 
 def ranks(results: Results) -> str:
@@ -138,63 +144,62 @@ def ranks(results: Results) -> str:
     return table(["head", *(f"level {level}" for level in LEVELS)], rows)
 
 
+def limits(part: Found) -> list[Found]:
+    """What is allowed and reached of every head."""
+    return named({name: row for name, row in part["bound"].items() if isinstance(row, dict)})
+
+
 def bound(results: Results) -> str:
     part = results["heads"]["bound"]
-    found = part["bound"]
     text = (
-        f"{run(part)}, of them {found['n']} with answers of 40 tokens and more, which are counted. Allowed is tau / (V(k) + "
-        "c / t): t is a step of the baseline and c what drafting takes per round, both from the run; V(k) is what verifying k "
-        "rows takes, in steps, from a curve measured apart (trees, in turns with drafts) and in the run itself. The rest is "
-        f"reading the prompt, and work outside forwards. A step of the baseline: {found['step_ms']:.2f} ms."
+        f"{RUN}, of them {{bound[n]}} with answers of 40 tokens and more, which are counted. Allowed is tau / (V(k) + c / t): "
+        "t is a step of the baseline and c what drafting takes per round, both from the run; V(k) is what verifying k rows "
+        "takes, in steps, from a curve measured apart (trees, in turns with drafts) and in the run itself. The rest is reading "
+        "the prompt, and work outside forwards. A step of the baseline: {bound[step_ms]:.2f} ms."
     )
-    rows = named({name: row for name, row in found.items() if isinstance(row, dict)})
+    rows = limits(part)
     for row in rows:
         row["in_run"] = row["decode_speedup"] * (row["V_in_run"] + row["c_over_t"]) / row["tau_behind_the_first"]
-    return f"{text}\n\n{table_of(rows, BOUND)}"
+    return f"{filled(text, part)}\n\n{table_of(rows, BOUND)}"
+
+
+def aged(part: Found) -> list[Found]:
+    """Every age of a head."""
+    return [row for row in named(part["methods"]) if row["name"] != BASE]
 
 
 def scaling(results: Results) -> str:
     part = results["heads"]["scaling"]
-    before = part["against_the_one_before"]
-    steps = [f"{step['from']} to {step['to']}: {figure(step, 'fewer_rounds', '.3f', 'ci95')}" for step in before]
+    steps = [filled("{from} to {to}: {fewer_rounds+ci95:.3f}", step) for step in part["against_the_one_before"]]
     text = (
-        f"{run(part)}. HiViS's head at several ages: in percent of half an hour alone on one core, from what the pair had "
-        "before (hivis-0); and as it ships (hivis-gpu), five minutes on an H100 from EAGLE's weights. Rounds before / after: "
-        f"{'; '.join(steps)}."
+        f"{RUN}. HiViS's head at several ages: in percent of half an hour alone on one core, from what the pair had before "
+        "(hivis-0); and as it ships (hivis-gpu), five minutes on an H100 from EAGLE's weights. Rounds before / after: "
     )
-    rows = [row for row in named(part["methods"]) if row["name"] != BASE]
-    columns: dict[str, Column] = {
-        "checkpoint": "{name}",
-        "tau": figures("tau"),
-        "decode only": "{decode_speedup:.2f}",
-        "identical": "{identical}",
-    }
-    return f"{text}\n\n{table_of(rows, columns)}"
+    return f"{filled(text, part)}{'; '.join(steps)}.\n\n{table_of(aged(part), AGES)}"
 
 
 def charts(results: Results) -> Charts:
     part = results["heads"]
-    measured = {name: found for name, found in part["table"]["methods"].items() if name != BASE}
-    kinds = {name: "control" if is_control(name) else "lossless" for name in measured}
-    decoding = [Value(k, v["decode_speedup"], v["decode_speedup_ci95"], kind=kinds[k]) for k, v in measured.items()]
+    decoding = [
+        Value(k, v["decode_speedup"], v["decode_speedup_ci95"], kind="control" if is_control(k) else "lossless")
+        for k, v in part["table"]["methods"].items()
+        if k != BASE
+    ]
     series: dict[str, list[tuple[float, float]]] = {}
-    for name, found in part["trees"]["methods"].items():
-        if name != BASE:
-            head, nodes, kind = name.split(", ")
-            series.setdefault(f"{head}, {kind}", []).append((float(nodes.split()[0]), found["tau"]))
-    limits = {name: row for name, row in part["bound"]["bound"].items() if isinstance(row, dict)}
-    reached = [Value(name, row["decode_speedup"], limit=row["allowed"]) for name, row in limits.items()]
-    aged = [Value(k, v["tau"], v["tau_ci95"]) for k, v in part["scaling"]["methods"].items() if k != BASE]
+    for row in grown(part["trees"]):
+        series.setdefault(f"{row['head']}, {row['kind']}", []).append((row["nodes"], row["tau"]))
+    reached = [Value(row["name"], row["decode_speedup"], limit=row["allowed"]) for row in limits(part["bound"])]
+    ages = [Value(row["name"], row["tau"], row["tau_ci95"]) for row in aged(part["scaling"])]
     return {
         "heads": values("Decode-only speedup of every head, with 95 % intervals", {"": decoding}, FASTER),
         "trees": curves("tau by nodes and kind of tree", series, "nodes of the tree", "tau"),
         "bound": values("Decode-only speedup, and what tau allows", {"": reached}, FASTER, "what tau allows"),
-        "training": values("tau by age of the head, with 95 % intervals", {"": aged}, "tau", unit=""),
+        "training": values("tau by age of the head, with 95 % intervals", {"": ages}, "tau", unit=""),
     }
 
 
 PAGES: dict[str, dict[str, Block]] = {
-    "docs/heads.md": {"compared": compared, "trained": trained, "identity": identity},
+    "docs/heads.md": {"compared": compared, "reading": reading, "trained": trained, "identity": identity},
     "docs/results/trees.md": {"trees": trees, "ranks": ranks},
     "docs/results/bound.md": {"bound": bound},
     "docs/results/training.md": {"scaling": scaling},

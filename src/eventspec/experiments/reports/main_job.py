@@ -10,7 +10,7 @@ from eventspec.experiments.names import ALL_CORES, BASE, BLIND
 from eventspec.experiments.plan import outlook
 from eventspec.experiments.profiles import PROFILES, methods_of
 from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
-from eventspec.experiments.tables import Column, figure, figures, known, named, shown, spread, table, table_of
+from eventspec.experiments.tables import filled, named, spread, table, table_of
 
 LEAST = 2_000_000
 """Tokens that have to be compared with the weights that ship; until then earlier runs are counted."""
@@ -24,20 +24,40 @@ ROWS = {
     "prior": "`prior`: drafts from the blind prior (control)",
 }
 """Rows of README's table."""
-ALL: dict[str, Column] = {
-    "method": "{name}",
-    "speedup (95 %)": figures("speedup"),
+README = {
+    "method": "{what}",
+    "speedup (95 %), cores shared out": "{shared:.2f}",
+    "speedup, one core a model": "{speedup+speedup_ci95:.2f}",
+    "first guess": "{guess}",
+    "first token": "{first_committed_ms:.0f} ms",
     "tau": "{tau:.2f}",
-    "accepted of drafted levels": known("acceptance"),
-    "first choice right where the prior is wrong": known("acceptance_vision"),
-    "first provisional, ms": known("first_provisional_ms", ".0f"),
-    "of them kept": known("provisional_kept"),
+}
+ALL = {
+    "method": "{name}",
+    "speedup (95 %)": "{speedup+speedup_ci95:.2f}",
+    "tau": "{tau:.2f}",
+    "accepted of drafted levels": "{acceptance:.0%}",
+    "first choice right where the prior is wrong": "{acceptance_vision:.0%}",
+    "first provisional, ms": "{first_provisional_ms:.0f}",
+    "of them kept": "{provisional_kept:.0%}",
     "first committed, ms": "{first_committed_ms:.0f}",
     "identical": "{identical}",
 }
+PROFILED = {
+    "profile": "`{profile}`",
+    "tokens": "{tokens}",
+    "prefill share": "{prefill_share:.0%}",
+    "ceiling": "{ceiling:.2f}x",
+    "`cross-modal` as accepted in recorded runs": "{methods[cross-modal][speedup]:.2f}x",
+    "head start accepted whole, plain decoding after it": ("{methods[cross-modal, whole head start accepted][speedup]:.2f}x"),
+}
 LENGTHS = (10, 40, 100)
-SHARES = (0.806, 0.6, 0.4, 0.25, 0.15)
-"""Prefill shares of the table: the first is the one that the early notes of this research promised 4-5x for."""
+REUSED = {
+    "`reuse_below`": "{name}",
+    "frames encoded": "{encoded_share:.0%}",
+    "answers that stay (95 %)": "{same_share+same_ci95:.0%}",
+    "control: as many frames, evenly chosen": "{evenly_share+evenly_ci95:.0%}",
+}
 MAIN = ("hybrid", "cross-modal", "cross-modal, shuffled events", "eagle", "prior", "auto", ALL_CORES)
 """Arms that stand beside each other for every machine."""
 PLACEMENTS = {"two": "a core a model", "auto": "cores shared out"}
@@ -49,35 +69,28 @@ def readme(results: Results) -> str:
     methods, together, where = found["methods"], shared["methods"], found["environment"]
     for run in (found, shared):
         assert all(run["methods"][name]["identical"] == run["n"] for name in ROWS if name in run["methods"])
-    own, base, prior, hybrid = (methods[name] for name in ("cross-modal", BASE, "prior", "hybrid"))
-    columns: dict[str, Column] = {
-        "method": lambda row: ROWS[row["name"]],
-        "speedup (95 %), cores shared out": lambda row: (
-            figure(together[row["name"]], "speedup") if row["name"] in together else "-"
-        ),
-        "speedup, one core a model": figures("speedup"),
-        "first guess": lambda row: shown(row["first_provisional_ms"], ".0f", " ms"),
-        "first token": "{first_committed_ms:.0f} ms",
-        "tau": "{tau:.2f}",
-    }
-    rows = table_of(named({name: methods[name] for name in ROWS}), columns)
-    plain, chosen = (together[name] for name in (BASE, "auto"))
-    early, first = own["first_provisional_ms"], base["first_committed_ms"]
-    kept, by_prior, by_others = (one["provisional_kept"] for one in (own, prior, methods["cross-modal, shuffled events"]))
+    rows = []
+    for name, what in ROWS.items():
+        speedup = [together[name]["speedup"], *together[name]["speedup_ci95"]] if name in together else None
+        guess = methods[name]["first_provisional_ms"]
+        rows.append({**methods[name], "what": what, "shared": speedup, "guess": None if guess is None else f"{guess:.0f} ms"})
+    own, other, prior, hybrid = (methods[name] for name in ("cross-modal", "cross-modal, shuffled events", "prior", "hybrid"))
+    chosen = together["auto"]
     gains = (
         f"{where['processor']}, {where['cores']} cores, n = {found['n']}; the answers of each row are the target's own. By "
         "default cores are shared out: a target without a drafter beside it has all of them. An answer then takes "
-        f"{plain['total_ms']:.0f} ms, with `auto` {chosen['total_ms']:.0f}, of a ceiling of {chosen['ceiling']:.2f}x. The "
-        f"event camera is not why: `auto` is {times(chosen, 'prior')} as fast as the blind `prior` and "
+        f"{together[BASE]['total_ms']:.0f} ms, with `auto` {chosen['total_ms']:.0f}, of a ceiling of {chosen['ceiling']:.2f}x. "
+        f"The event camera is not why: `auto` is {times(chosen, 'prior')} as fast as the blind `prior` and "
         f"{times(chosen, 'auto, shuffled events')} as fast as with another clip's events. With one core a model, as on two "
         f"accelerators, the ceiling is {own['ceiling']:.2f}x, and `hybrid` is {times(hybrid, 'prior')} as fast as `prior` and "
         f"{times(hybrid, 'hybrid, shuffled events')} as fast as with another clip's events. {1 - prior['vision_share']:.0%} of "
-        f"the tokens can be guessed blind. A first guess that has seen the scene comes after {early:.0f} ms, where the "
-        f"target's first token comes after {first:.0f}; {kept:.0%} of the guesses are confirmed ({by_prior:.0%} of the "
-        f"prior's, {by_others:.0%} with another clip's events)."
+        "the tokens can be guessed blind. A first guess that has seen the scene comes after "
+        f"{own['first_provisional_ms']:.0f} ms, where the target's first token comes after "
+        f"{methods[BASE]['first_committed_ms']:.0f}; {own['provisional_kept']:.0%} of the guesses are confirmed "
+        f"({prior['provisional_kept']:.0%} of the prior's, {other['provisional_kept']:.0%} with another clip's events)."
     )
     words = [textwrap.fill(text, 128) for text in (gains, exact(results["identity"], where["pair_sha256"]))]
-    return "\n\n".join([rows.replace("\u00a0", " "), *words])
+    return "\n\n".join([table_of(rows, README).replace("\u00a0", " "), *words])
 
 
 def exact(found: Found, weights: str) -> str:
@@ -99,28 +112,27 @@ def times(own: Found, control: str) -> str:
     return f"{ratio:.2f}x ({low:.2f} to {high:.2f})"
 
 
-def all_arms(methods: Found, whole: bool = False) -> str:
-    """A row for every arm; `whole`: with the time of a whole answer."""
-    rows = [{**row, "acceptance_vision": None} if row["name"] == "prior" else row for row in named(methods)]  # 0 by definition
-    return table_of(rows, ALL | ({"whole answer, ms": "{total_ms:.0f}"} if whole else {}))
+def seen(methods: Found) -> list[Found]:
+    """All arms, the prior's without its first choices where the prior is wrong: none of them is right by definition."""
+    return [{**row, "acceptance_vision": None} if row["name"] == "prior" else row for row in named(methods)]
 
 
 def comparison(results: Results) -> str:
-    found = results["main-job"]
-    base, prior = found["methods"][BASE], found["methods"]["prior"]
     facts = (
-        f"n = {found['n']} questions about {found['recordings']} recordings. {prior['vision_share']:.0%} of the answer tokens "
-        f"({prior['vision_tokens']}) are ones that the blind prior gets wrong. The target answers "
-        f"{base['exact_match_short']:.0%} of the short questions exactly right, {base['exact_match']:.0%} of all."
+        "n = {n} questions about {recordings} recordings. {methods[prior][vision_share]:.0%} of the answer tokens "
+        "({methods[prior][vision_tokens]}) are ones that the blind prior gets wrong. The target answers "
+        "{methods[autoregressive][exact_match_short]:.0%} of the short questions exactly right, "
+        "{methods[autoregressive][exact_match]:.0%} of all."
     )
-    return f"{facts}\n\n{all_arms(found['methods'])}"
+    found = results["main-job"]
+    return f"{filled(facts, found)}\n\n{table_of(seen(found['methods']), ALL)}"
 
 
 def shared_cores(results: Results) -> str:
     found = results["shared-cores"]
-    where, methods = found["environment"], found["methods"]
-    facts = f"n = {found['n']}, {where['processor']}, {where['cores']} cores. Ceiling {methods['auto']['ceiling']:.2f}x."
-    return f"{facts}\n\n{all_arms(methods, whole=True)}"
+    facts = "n = {n}, {environment[processor]}, {environment[cores]} cores. Ceiling {methods[auto][ceiling]:.2f}x."
+    rows = table_of(seen(found["methods"]), {**ALL, "whole answer, ms": "{total_ms:.0f}"})
+    return f"{filled(facts, found)}\n\n{rows}"
 
 
 def machines(results: Results) -> str:
@@ -129,15 +141,16 @@ def machines(results: Results) -> str:
     runs = [*now, *earlier]
     places = [f"{run['environment']['processor']}, {PLACEMENTS[run['environment']['device_plan']]}" for run in runs]
     places[len(now) :] = [f"{place}, earlier weights" for place in places[len(now) :]]
-    base = [run["methods"][BASE] for run in runs]
-    rows: list[list[object]] = [
-        ["questions", *(run["n"] for run in runs)],
-        ["load at the end", *(run["environment"]["load"][0] for run in runs)],
-        ["plain decoding, ms", *(f"{one['total_ms']:.0f}" for one in base)],
-        ["ceiling", *(f"{one['ceiling']:.2f}" for one in base)],
-    ]
+    forms = {
+        "questions": "{n}",
+        "load at the end": "{environment[load][0]}",
+        "plain decoding, ms": "{methods[autoregressive][total_ms]:.0f}",
+        "ceiling": "{methods[autoregressive][ceiling]:.2f}",
+    }
+    rows = [[head, *(filled(form, run) for run in runs)] for head, form in forms.items()]
     for name in MAIN:
-        rows.append([name, *(figure(run["methods"][name], "speedup") if name in run["methods"] else "-" for run in runs)])
+        arms = [run["methods"].get(name, {"speedup": None, "speedup_ci95": None}) for run in runs]
+        rows.append([name, *(filled("{speedup+speedup_ci95:.2f}", arm) for arm in arms)])
     for control in ("prior", "hybrid, shuffled events", "hybrid, blank events"):
         against = [run["methods"]["hybrid"]["against"].get(control) for run in runs]
         rows.append([f"hybrid over {control}", *("-" if one is None else spread(one, ".3f") for one in against)])
@@ -176,13 +189,12 @@ def blind(results: Results) -> str:
 def mixed(results: Results) -> str:
     """How the method that drafts from every source stands beside single ones, and beside itself without events."""
     methods = results["main-job"]["methods"]
-    own = methods["hybrid"]
     single = max(methods[name]["speedup"] for name in ("cross-modal", "eagle", "specvlm", "prior"))
-    return (
-        f"Over both, `hybrid` is {own['speedup']:.2f} times as fast as plain decoding, the best single source {single:.2f} "
-        f"times. Little of that is the events': it is {spread(own['against']['hybrid, blank events'])} times as fast as "
-        "without any."
+    text = (
+        "Over both, `hybrid` is {speedup:.2f} times as fast as plain decoding, the best single source {single:.2f} times. "
+        "Little of that is the events': it is {against[hybrid, blank events]:.2f} times as fast as without any."
     )
+    return filled(text, {**methods["hybrid"], "single": single})
 
 
 def charts(results: Results) -> Charts:
@@ -192,14 +204,11 @@ def charts(results: Results) -> Charts:
 
 
 def processors(results: Results) -> str:
-    places: dict[tuple[str, int, str], list[str]] = {}
+    places: dict[tuple[str, int, str], dict[str, None]] = {}
     for name, found in results.every("*.json"):
         for where in environments(found):
-            files = places.setdefault((where["processor"], where["cores"], where["torch"]), [])
-            if f"`{name}`" not in files:
-                files.append(f"`{name}`")
-    rows = [[*place, ", ".join(files)] for place, files in places.items()]
-    return table(["processor", "cores", "torch", "results"], rows)
+            places.setdefault((where["processor"], where["cores"], where["torch"]), {})[f"`{name}`"] = None
+    return table(["processor", "cores", "torch", "results"], [[*place, ", ".join(files)] for place, files in places.items()])
 
 
 def environments(found: Any) -> list[Found]:
@@ -210,44 +219,29 @@ def environments(found: Any) -> list[Found]:
     return own + [where for below in found.values() for where in environments(below)]
 
 
-def ceilings(results: Results) -> str:
-    heads = ["prefill share", *(f"{share:.1%}" for share in SHARES)]
-    return table(heads, [["ceiling", *(f"{1 / share:.2f}x" for share in SHARES)]])
-
-
 def profiles(results: Results) -> str:
-    kinds = {
-        "cross-modal": "`cross-modal` as accepted in recorded runs",
-        "cross-modal, whole head start accepted": "head start accepted whole, plain decoding after it",
-    }
-    rows = []
-    for name, machine in PROFILES.items():
-        for tokens in LENGTHS:
-            found = outlook(machine.stages, methods_of(machine, tokens), tokens)
-            speeds = [f"{found['methods'][kind]['speedup']:.2f}x" for kind in kinds]
-            rows.append([f"`{name}`", tokens, f"{found['prefill_share']:.0%}", f"{found['ceiling']:.2f}x", *speeds])
-    return table(["profile", "tokens", "prefill share", "ceiling", *kinds.values()], rows)
+    """What `plan` predicts for machines that are not here, by the length of an answer."""
+    rows = [
+        {"profile": name, **outlook(machine.stages, methods_of(machine, tokens), tokens)}
+        for name, machine in PROFILES.items()
+        for tokens in LENGTHS
+    ]
+    return table_of(rows, PROFILED)
 
 
 def reuse(results: Results) -> str:
     found = results["reuse"]
-    rows = []
-    for below, own in found["below"].items():
-        shares = [figure(own, f"{part}_share", ".0%", f"{part}_ci95") for part in ("same", "evenly")]
-        rows.append([below, shown(own["encoded_share"]), *shares])
-    heads = ["`reuse_below`", "frames encoded", "answers that stay (95 %)", "control: as many frames, evenly chosen"]
-    asked = f"{found['questions']} questions about {found['scenes']} scenes of the synthetic street, 8 frames a second."
     better = [below for below, own in found["below"].items() if (own["same_ci95"][0] or 0.0) > own["evenly_share"]]
     where = f"better than the control at {', '.join(better)}" if better else "nowhere better than the control"
-    part = f"The control shares as many frames of each scene, evenly chosen. Choosing them by events is {where}."
-    return "\n\n".join([asked, table(heads, rows), part])
+    asked = filled("{questions} questions about {scenes} scenes of the synthetic street, 8 frames a second.", found)
+    return f"{asked}\n\n{table_of(named(found['below']), REUSED)}\n\nChoosing them by events is {where}."
 
 
 PAGES: dict[str, dict[str, Block]] = {
     "README.md": {"figures": readme},
     "docs/index.md": {"figures": readme},
     "docs/start/demo.md": {"blind": blind},
-    "docs/concepts/ceiling.md": {"ceilings": ceilings, "profiles": profiles, "blind": blind},
+    "docs/concepts/ceiling.md": {"profiles": profiles, "blind": blind},
     "docs/results/index.md": {
         **{"comparison": comparison, "shared": shared_cores, "machines": machines},
         **{"against": against, "blind": blind, "processors": processors},
