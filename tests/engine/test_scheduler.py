@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ class Clock(Trace):
 
 
 class Work(Future[Any]):
-    """Done when the test says so."""
+    """As `executor.Pending`: done when the test says so."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -84,6 +84,9 @@ class Stepped:
             return True
         Clock.seconds += seconds
         return False
+
+    def lock(self) -> Any:
+        return nullcontext()
 
     def idle(self, name: str) -> bool:
         return not self.queue

@@ -66,7 +66,7 @@ class Decoding:
         self._limits = asked.target.limits
         sampling = copy(asked.request.sampling)  # drafters have the request
         self.answer = Answer(sampling, Numerics(self._limits.rounding), asked.stop)
-        self.display = Display(asked.emit, sampling, self._limits.vocabulary, trace)
+        self.display = Display(asked.emit, sampling, self._limits.vocabulary, trace, executor.lock())
         how = (asked.policy, executor, self._limits, self.display, trace)
         self.drafting = Drafting(asked.drafts, asked.request, *how)
         self.error: BaseException | None = None

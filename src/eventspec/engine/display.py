@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
-from threading import Lock
 from typing import Any
 
 from eventspec.core import Committed, ConstraintState, Provisional, Retracted, Sampling, Trace, Update
@@ -20,13 +20,16 @@ def ignore(update: Update) -> None:
 
 
 class Display:
-    """Emits updates that always fold into the answer. `vocabulary`: ids from here on are no tokens."""
+    """Emits updates that always fold into the answer. `vocabulary`: ids from here on are no tokens. `lock`: see
+    `Executor.lock`."""
 
-    def __init__(self, emit: Emit, sampling: Sampling, vocabulary: int, trace: Trace) -> None:
+    def __init__(
+        self, emit: Emit, sampling: Sampling, vocabulary: int, trace: Trace, lock: AbstractContextManager[object]
+    ) -> None:
         self.emit, self.sampling, self.vocabulary, self.trace = emit, sampling, vocabulary, trace
         self.shown = list[int]()
         self._committed = 0
-        self._lock = Lock()
+        self._lock = lock
 
     def shows_after(
         self, answer: Sequence[int], state: ConstraintState | None, drafter: str

@@ -7,10 +7,8 @@ Nothing here waits: `waits` says for how long the scheduler may.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
 from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, TargetSession, Verdict
-from eventspec.engine.executor import Executor
+from eventspec.engine.executor import Executor, Pending
 from eventspec.engine.guard import DrafterFailed, PromptOf, described, in_words, usable_taps
 from eventspec.engine.policy import DraftPolicy
 from eventspec.trace import Lane, Trace
@@ -36,9 +34,9 @@ class DraftWorker:
         self.target: TargetPrompt | None = None  # from `attach` on
         self.awaited = True  # else other drafts will do in later rounds: what is not there at once is left
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
-        self.ahead: Future[Proposal] | None = None  # the head start
+        self.ahead: Pending[Proposal] | None = None  # the head start
         self._pending_verdicts: list[tuple[Verdict, Scores]] = []
-        self._pending: Future[Proposal] | None = None
+        self._pending: Pending[Proposal] | None = None
         self._queued: Budget | None = None  # of a draft that begins when the one before it has ended
         self._lane: Lane = "target"  # where the latest draft was begun, and when
         self._began = 0.0

@@ -4,7 +4,6 @@ for one place becomes one tree."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from eventspec.engine.answer import Answer
 from eventspec.engine.display import Display
 from eventspec.engine.draft_worker import DraftWorker
 from eventspec.engine.drafts import Drafts
-from eventspec.engine.executor import Executor
+from eventspec.engine.executor import Executor, Pending
 from eventspec.engine.guard import described
 from eventspec.engine.policy import DraftPolicy, Show
 from eventspec.engine.writing import Writing
@@ -56,7 +55,7 @@ class Drafting:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
         self._current, self._executor = self._ahead, executor
         self._budget: Budget | None = None  # of the latest drafts
-        self._early: Future[Merged] | None = None  # the head start, merged on the drafter's lane
+        self._early: Pending[Merged] | None = None  # the head start, merged on the drafter's lane
         self._waited: Callable[[], None] | None = None  # ends what the trace counts as waiting for a draft
         self.taps = self._agreed_taps()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
@@ -11,6 +10,20 @@ from eventspec.breaker import Breaker
 from eventspec.trace import Lane
 
 T = TypeVar("T")
+Result = TypeVar("Result", covariant=True)
+
+
+class Pending(Protocol[Result]):
+    """Work that was given to a lane: as much of `concurrent.futures.Future` as the engine asks for."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def result(self) -> Result:
+        """What it returned, once it is done; raises what it raised."""
+
+    def exception(self) -> BaseException | None:
+        """What it raised, once it is done."""
 
 
 class Executor(Protocol):
@@ -42,14 +55,17 @@ class Executor(Protocol):
     def plainly(self) -> AbstractContextManager[None]:
         """`as_plain` for as long as this lasts."""
 
-    def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Future[T]:
+    def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Pending[T]:
         """Queue work on a lane; RuntimeError where there is no thread for it."""
 
-    def here(self, work: Callable[[], T]) -> Future[T]:
+    def here(self, work: Callable[[], T]) -> Pending[T]:
         """Do the work now, on the calling thread."""
 
     def wait(self, seconds: float) -> bool:
         """Wait until some work ends, `seconds` at most; whether some did."""
+
+    def lock(self) -> AbstractContextManager[object]:
+        """A new lock: both lanes come to what the reader is shown."""
 
     def idle(self, name: Lane) -> bool:
         """Whether a lane has nothing to do."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
 from eventspec.core import Budget, DraftSession, Proposal, Scores, Verdict
 from eventspec.engine.draft_worker import DraftWorker
+from eventspec.engine.executor import Pending
 from eventspec.engine.guard import DrafterFailed, described
 from eventspec.engine.policy import DraftPolicy
 
@@ -30,7 +30,7 @@ class Writing:
         """End with the step it is in."""
         self._stopped = True
 
-    def _write(self, ahead: Future[Proposal]) -> None:
+    def _write(self, ahead: Pending[Proposal]) -> None:
         """What runs on the lane, after a head start that did not fail."""
         worker, began, until = self.worker, self.worker.trace.now(), time.perf_counter() + SHARE * self.worker.deadline
         if self._stopped or not ahead.done() or ahead.exception() is not None:

@@ -136,6 +136,10 @@ class Workers:
         self._news.clear()
         return ended
 
+    def lock(self) -> threading.Lock:
+        """A new lock."""
+        return threading.Lock()
+
     def stream(self, work: Callable[[Callable[[Update], None]], object]) -> Iterator[Update]:
         """Run `work` on the target's lane and yield its updates as they happen; an error in it is raised here."""
         updates: queue.SimpleQueue[Update | None] = queue.SimpleQueue()
