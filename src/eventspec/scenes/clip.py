@@ -9,6 +9,7 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.simulate import EventSensor, PixelModel
+from eventspec.events.stream import EventStream
 from eventspec.scenes.facts import ACTIONS, COLOURS, DISTANCES_M, KINDS, Facts, RoadUser
 from eventspec.scenes.labels import PIXELS_LAMP, PIXELS_USER, PIXELS_ZEBRA, label_planes, pixel_counts
 from eventspec.scenes.render import Camera, build_stage, develop, render
@@ -23,23 +24,19 @@ _RANGE = 1 << 40
 
 U8 = np.ndarray[Any, np.dtype[np.uint8]]
 I8 = np.ndarray[Any, np.dtype[np.int8]]
-U16 = np.ndarray[Any, np.dtype[np.uint16]]
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
 class SceneClip:
-    """frames uint8 [8, 112, 112, 3] at frame_times_us int64 [8]; events x, y uint16, t int64 us in [0, 1 000 000), p uint8 [E];
-    frame_labels int8 [8, 4, 8, 8] and window_labels int8 [5, 4, 8, 8] (middle of each 200 ms) hold the planes kind, action,
-    colour and distance of 14 x 14 pixel patches; 0 means background or none."""
+    """frames uint8 [8, 112, 112, 3] at frame_times_us int64 [8]; events in [0, 1 000 000) us; frame_labels int8
+    [8, 4, 8, 8] and window_labels int8 [5, 4, 8, 8] (middle of each 200 ms) hold the planes kind, action, colour and distance
+    of 14 x 14 pixel patches; 0 means background or none."""
 
     seed: int
     frames: U8
     frame_times_us: I64
-    x: U16
-    y: U16
-    t: I64
-    p: U8
+    events: EventStream
     facts: Facts
     frame_labels: I8
     window_labels: I8
@@ -62,7 +59,6 @@ def film(world: World, noise: np.random.SeedSequence, seed: int = 0) -> SceneCli
     shots = render(world, stage, camera, times, frame_at, frame_at + window_at)
     pictures = shots.luma[: SUBFRAMES + 1]
     eye = EventSensor(pictures.shape[2], pictures.shape[1], PIXELS, np.random.default_rng(sensor))
-    seen = eye.see(pictures, 0, CLIP_US)
     codes = [
         (KINDS.index(m.kind), ACTIONS.index(m.action), (None, *COLOURS).index(m.colour) - 1, DISTANCES_M.index(m.distance_m))
         for m in world.movers
@@ -74,10 +70,7 @@ def film(world: World, noise: np.random.SeedSequence, seed: int = 0) -> SceneCli
         seed,
         develop(shots.rgb, stage.light, np.random.default_rng(grain)),
         np.array(frame_us, np.int64),
-        seen.x,
-        seen.y,
-        seen.t,
-        seen.p,
+        eye.see(pictures, 0, CLIP_US),
         _facts(world, pixel_counts(middle, camera.samples)),
         labels[:FRAMES],
         labels[FRAMES:],
@@ -87,20 +80,19 @@ def film(world: World, noise: np.random.SeedSequence, seed: int = 0) -> SceneCli
 def _facts(world: World, pixels: I64) -> Facts:
     """What a careful viewer can tell: only what covers enough pixels at mid-clip is mentioned."""
     users = []
-    for index, mover in enumerate(world.movers):
+    for index, mover in sorted(enumerate(world.movers), key=lambda one: one[1].nearest_m(world.ego)):
         seen = int(pixels[OWNER_USER + index])
         if seen < PIXELS_USER:
             continue
         side, first, last = (_side(mover, world.ego, time_s) for time_s in (MID_S, 0.0, CLIP_S))
         metres = (max(5, 5 * round(mover.nearest_m(world.ego, time_s) / 5)) for time_s in (0.0, CLIP_S))
         look = (mover.kind, mover.action, mover.colour, mover.distance_m, side, seen, _trend(mover, world.ego))
-        users.append((mover.nearest_m(world.ego), RoadUser(*look, first, last, *metres)))
-    users.sort(key=lambda pair: pair[0])
+        users.append(RoadUser(*look, first, last, *metres))
     signal = "none"
     if world.signal is not None and pixels[OWNER_RED if world.signal.colour == "red" else OWNER_GREEN] >= PIXELS_LAMP:
         signal = world.signal.colour
     junction = world.junction is not None and bool(pixels[OWNER_ZEBRA] >= PIXELS_ZEBRA)
-    return Facts(world.ego.state, world.light, signal, junction, tuple(user for _, user in users))
+    return Facts(world.ego.state, world.light, signal, junction, tuple(users))
 
 
 def _side(mover: Mover, ego: Ego, time_s: float) -> str:

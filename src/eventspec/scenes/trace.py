@@ -154,15 +154,15 @@ def trace_box(raster, part, index, ol, ow, axes, first, last):  # type: ignore[n
 
 
 @njit(nogil=True, error_model="numpy")
-def trace(parts, places, pose, raster):  # type: ignore[no-untyped-def]
+def trace(parts, places, eye, raster):  # type: ignore[no-untyped-def]
     """Fill a raster's depths and codes for parts that stand at places float64 [N, 2]."""
     raster.zbuf[:] = 1e9
     raster.surf[:] = NOTHING
-    cos, sin = math.cos(pose[2]), math.sin(pose[2])
+    cos, sin = eye.cos, eye.sin
     for index in range(parts.shape[0]):
         part = parts[index]
         hx, hy = part[HX], part[HY]
-        dx, dy = places[index, 0] - pose[0], places[index, 1] - pose[1]
+        dx, dy = places[index, 0] - eye.x, places[index, 1] - eye.y
         right, ahead = dx * cos + dy * sin, -dx * sin + dy * cos
         # the part's own axes (l along, w to its right) as ahead (a) and right (b) shares
         axes = (-hx * sin + hy * cos, hx * cos + hy * sin, -hy * sin - hx * cos, hy * cos - hx * sin)
@@ -177,9 +177,8 @@ def trace(parts, places, pose, raster):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def identify(parts, ground, pose, raster, ids):  # type: ignore[no-untyped-def]
+def identify(parts, ground, eye, raster, ids):  # type: ignore[no-untyped-def]
     """Object ids uint8 [rows, columns] of a traced picture; the zebra is ground, so it is found by place."""
-    cos, sin = math.cos(pose[2]), math.sin(pose[2])
     surf, middle, scale = raster.surf, raster.middle, raster.scale
     columns, rows = surf.shape
     for column in range(columns):
@@ -193,6 +192,6 @@ def identify(parts, ground, pose, raster, ids):  # type: ignore[no-untyped-def]
             v = (middle - (row + 0.5)) / scale
             if ground.junction and v < 0.0:
                 depth = CAMERA_M / -v
-                x, y = pose[0] + depth * (cos * u - sin), pose[1] + depth * (sin * u + cos)
+                x, y = eye.x + depth * (eye.cos * u - eye.sin), eye.y + depth * (eye.sin * u + eye.cos)
                 if abs(x) < 3.7 and ground.zebra[0] <= y <= ground.zebra[1]:
                     ids[row, column] = OWNER_ZEBRA
