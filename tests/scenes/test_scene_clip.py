@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from eventspec.core import BadInput
-from eventspec.scenes.clip import PIXELS, SPLITS, SceneClip, film, make_clip, split_seed
+from eventspec.scenes.clip import KIND_GREEN, KIND_RED, KIND_ZEBRA, PIXELS, SPLITS, SceneClip, film, make_clip, split_seed
 from eventspec.scenes.facts import ACTIONS, COLOURS, DISTANCES_M, KINDS
-from eventspec.scenes.labels import KIND_GREEN, KIND_RED, KIND_ZEBRA
 from eventspec.scenes.world import Ego, Mover, World
 
 MIDDLE = 2

@@ -16,7 +16,7 @@ from eventspec.scenes import shapes as _s
 from eventspec.scenes.shade import BACK, BOTTOM, CAMERA_M, FRONT, LEFT, RIGHT, TOP
 
 Z0, Z1, HALF_L, HALF_W, HX, HY, SHAPE, OWNER = _s.Z0, _s.Z1, _s.HALF_L, _s.HALF_W, _s.HX, _s.HY, _s.SHAPE, _s.OWNER
-BOX, ELLIPSOID, RING, OWNER_ZEBRA = _s.BOX, _s.ELLIPSOID, _s.RING, _s.OWNER_ZEBRA
+BOX, ELLIPSOID, RING, NOBODY, OWNER_ZEBRA = _s.BOX, _s.ELLIPSOID, _s.RING, _s.NOBODY, _s.OWNER_ZEBRA
 
 NEAR_M = 0.3
 RIM = 0.72
@@ -185,12 +185,9 @@ def identify(parts, ground, eye, raster, ids):  # type: ignore[no-untyped-def]
         u = (column + 0.5 - 0.5 * columns) / scale
         for row in range(rows):
             code = surf[column, row]
-            if code >= 0:
-                ids[row, column] = int(parts[code >> 3, OWNER])
-                continue
-            ids[row, column] = 0
+            ids[row, column] = int(parts[code >> 3, OWNER]) if code >= 0 else NOBODY
             v = (middle - (row + 0.5)) / scale
-            if ground.junction and v < 0.0:
+            if code < 0 and ground.junction and v < 0.0:
                 depth = CAMERA_M / -v
                 x, y = eye.x + depth * (eye.cos * u - eye.sin), eye.y + depth * (eye.sin * u + eye.cos)
                 if abs(x) < 3.7 and ground.zebra[0] <= y <= ground.zebra[1]:

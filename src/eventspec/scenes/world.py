@@ -229,8 +229,7 @@ def _draw(rng: np.random.Generator, someone: Mover, band: int, world: World) -> 
         jitter = float(rng.uniform(-0.5, 0.5))
         x, y = _on_ray(ego, share, depth + SIZES_M[kind][1] / 2)
         if kind in VEHICLES:
-            if world.junction is None:
-                return None
+            assert world.junction is not None, "elsewhere no vehicle crosses (see `_action`)"
             y = world.junction.road[0] + (5.25 if sign < 0 else 1.75) + jitter
         mover = replace(someone, x=x, y=y, vx=sign * speed, hx=sign)
         on_road = abs(x) < (5.8 if kind == "pedestrian" else 14.0)
