@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
 from eventspec.errors import BadInput
 
+Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 Modality = Literal["frames", "events"]
 """The senses that ship. Another one is a name here, a reader, a stream with `Stream`'s methods, and a model that sees it."""
+
+
+def read_only(array: Array) -> Array:
+    """A view of the same memory that cannot be written through; numpy will not make it writable again."""
+    return np.asarray(memoryview(array).toreadonly())  # type: ignore[arg-type, return-value]
 
 
 @dataclass(frozen=True)

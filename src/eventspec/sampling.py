@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
 from types import MappingProxyType
@@ -158,25 +158,17 @@ class Sampling:
         return replace(self, **settings)
 
 
-_READ: dict[str, Callable[[str, Any], Any]] = {
-    "temperature": _number,
-    "top_k": _whole,
-    "top_p": _number,
-    "min_p": _number,
-    "repetition_penalty": _number,
-    "max_new_tokens": _whole,
-    "stop_ids": _ids,
-    "stop_strings": _strings,
-    "banned_ids": _ids,
-    "seed": _whole,
-    "frequency_penalty": _number,
-    "presence_penalty": _number,
-    "logit_bias": _biases,
-    "bad_words": _words,
-    "min_new_tokens": _whole,
-    "constraint": _constraint,
+_READERS: dict[Any, Callable[[str, Any], Any]] = {
+    "int": _whole,
+    "float": _number,
+    "tuple[int, ...]": _ids,
+    "tuple[tuple[int, ...], ...]": _words,
+    "tuple[str, ...]": _strings,
+    "Mapping[int, float]": _biases,
+    "Constraint | None": _constraint,
 }
-"""How each field is read: its own type, or BadInput."""
+_READ = {field.name: _READERS[field.type] for field in fields(Sampling)}
+"""How each field is read: as its type says, or BadInput."""
 _MEANT = {
     "stop": "stop_strings",
     "bad_word": "bad_words=pair.bad_words(...)",

@@ -295,17 +295,14 @@ class DraftTree:
     def descend(self, tokens: list[int]) -> tuple[list[int], DraftTree]:
         """The nodes that `tokens` walk through as far as the tree knows them, and the tree below the last one (empty when the
         walk leaves the tree)."""
-        path: list[int] = []
-        node = -1
-        if not tokens:
-            return path, self
+        path, node = list[int](), -1
         for token in tokens:
             step = self.child(node, token)
             if step is None:
                 return path, DraftTree()
             path.append(step)
             node = step
-        return path, self._below(node)
+        return path, self._below(node) if path else self
 
     def _below(self, root: int) -> DraftTree:
         tree, place = DraftTree(), {root: -1}

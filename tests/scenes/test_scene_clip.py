@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from eventspec.core import BadInput
-from eventspec.scenes.clip import PIXELS, SPLITS, SceneClip, film, make_clip, split_seed
+from eventspec.scenes.clip import KIND_GREEN, KIND_RED, KIND_ZEBRA, PIXELS, SPLITS, SceneClip, film, make_clip, split_seed
 from eventspec.scenes.facts import ACTIONS, COLOURS, DISTANCES_M, KINDS
-from eventspec.scenes.labels import KIND_GREEN, KIND_RED, KIND_ZEBRA
 from eventspec.scenes.world import Ego, Mover, World
 
 MIDDLE = 2
@@ -26,7 +25,8 @@ def clips() -> list[SceneClip]:
 
 
 def digest(clip: SceneClip) -> str:
-    parts = (clip.frames, clip.frame_times_us, clip.x, clip.y, clip.t, clip.p, clip.frame_labels, clip.window_labels)
+    seen = clip.events
+    parts = (clip.frames, clip.frame_times_us, seen.x, seen.y, seen.t, seen.p, clip.frame_labels, clip.window_labels)
     return hashlib.sha256(b"".join(part.tobytes() for part in parts) + repr(clip.facts).encode()).hexdigest()
 
 
@@ -56,8 +56,9 @@ def test_shapes_and_types(clips: list[SceneClip]) -> None:
     assert (clip.frames.shape, clip.frames.dtype) == ((8, 112, 112, 3), np.uint8)
     assert clip.frame_times_us.tolist() == [62500 + 125000 * i for i in range(8)]
     assert (clip.frame_labels.shape, clip.window_labels.shape) == ((8, 4, 8, 8), (5, 4, 8, 8))
-    assert [column.dtype for column in (clip.x, clip.y, clip.t, clip.p)] == [np.uint16, np.uint16, np.int64, np.uint8]
-    assert (np.diff(clip.t) >= 0).all() and clip.t[0] >= 0 and clip.t[-1] < 1_000_000
+    seen = clip.events
+    assert [column.dtype for column in (seen.x, seen.y, seen.t, seen.p)] == [np.uint16, np.uint16, np.int64, np.uint8]
+    assert (np.diff(seen.t) >= 0).all() and seen.t[0] >= 0 and seen.t[-1] < 1_000_000
 
 
 def test_labels_at_mid_clip_are_the_facts(clips: list[SceneClip]) -> None:
@@ -111,11 +112,11 @@ def test_a_parked_car_is_invisible_to_events_while_we_stand_and_a_moving_one_is_
     noise = PIXELS.noise_hz * 112 * 112
     parked = film(street(STOPPED, PARKED), NOISE)
     assert [user.action for user in parked.facts.users] == ["parked"]
-    assert len(parked.t) < noise + 5 * noise**0.5
+    assert len(parked.events.t) < noise + 5 * noise**0.5
     moving = film(street(STOPPED, replace(PARKED, action="leading", x=1.9, vy=4.0)), NOISE)
-    assert len(moving.t) > noise + 500
+    assert len(moving.events.t) > noise + 500
     driving = film(street(replace(STOPPED, state="fast", speed=10.0), PARKED), NOISE)
-    assert len(driving.t) > 8 * noise
+    assert len(driving.events.t) > 8 * noise
 
 
 def test_splits_are_disjoint_for_every_seed_and_index() -> None:

@@ -46,7 +46,7 @@ def test_the_ray_caster_sees_what_a_plain_ray_box_test_sees() -> None:
     boxes = whole.parts[:, shapes.SHAPE] == shapes.BOX
     still = whole.parts[:, shapes.SWING] == 0.0
     kept = boxes & still
-    stage = whole._replace(parts=whole.parts[kept], looks=whole.looks[kept], face_light=whole.face_light[kept])
+    stage = whole._replace(parts=whole.parts[kept], face_light=whole.face_light[kept])
     ids = render(world, stage, camera, [MID_S], [], [0]).ids[0]
     count, focal = camera.samples, FOCAL_WIDTHS * camera.width
     checked = 0

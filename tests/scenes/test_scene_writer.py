@@ -27,8 +27,8 @@ def test_recordings_and_questions_are_those_of_the_clips(tmp_path: Path) -> None
     clip = make_clip(split_seed("test", 3, 1))
     recording = Recording.open(tmp_path / "a" / "clip_000001")
     assert recording.events is not None and recording.video is not None
-    np.testing.assert_array_equal(recording.events.t, clip.t)
-    np.testing.assert_array_equal(recording.events.p, clip.p)
+    np.testing.assert_array_equal(recording.events.t, clip.events.t)
+    np.testing.assert_array_equal(recording.events.p, clip.events.p)
     np.testing.assert_array_equal(recording.video.frames, clip.frames)
     np.testing.assert_array_equal(recording.video.times_us, clip.frame_times_us)
     rows = [json.loads(line) for line in (tmp_path / "a" / "qa.jsonl").read_text().splitlines()]

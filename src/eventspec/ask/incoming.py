@@ -10,10 +10,10 @@ import numpy as np
 
 from eventspec.core import BadInput, Window
 from eventspec.events.stream import EventStream
+from eventspec.media import read_only
 from eventspec.process_lock import ProcessLock
 from eventspec.recordings import Recording
 from eventspec.video.clip import VideoClip
-from eventspec.views import read_only
 
 Frame = np.ndarray[Any, np.dtype[np.uint8]]
 LATEST_US = 1 << 62

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eventspec.core import BadInput, Window
-from eventspec.views import read_only
+from eventspec.media import read_only
 
 Monotonic = Literal["raise", "clamp", "keep"]
 """What to do with a time that is before its predecessor: refuse, lift it to the latest time so far, or leave it."""

@@ -12,10 +12,24 @@ from typing import NamedTuple
 import numpy as np
 
 from eventspec.scenes.facts import SIDES, Facts, RoadUser
-from eventspec.scenes.phrases import DOING, EGO, LIGHT, NUMBERS, described, first_crossing, place, signal_and_zebra, thing
-from eventspec.scenes.reports import advice, change, detail
+from eventspec.scenes.reports import LIGHT, NUMBERS, advice, change, detail, place, thing
 
 NONE = f"{NUMBERS[0]}."
+EGO = {
+    "stopped": "standing still",
+    "slow": "driving slowly",
+    "fast": "driving fast",
+    "turning left": "turning left",
+    "turning right": "turning right",
+}
+DOING = {
+    "parked": "parked",
+    "standing": "standing",
+    "oncoming": "coming toward us",
+    "leading": "going our way",
+    "crossing left": "crossing to the left",
+    "crossing right": "crossing to the right",
+}
 
 
 class QA(NamedTuple):
@@ -24,6 +38,21 @@ class QA(NamedTuple):
     kind: str
     question: str
     answer: str
+
+
+def described(user: RoadUser) -> str:
+    """Who does what where."""
+    return f"{thing(user)} {DOING[user.action]} {place(user)}"
+
+
+def first_crossing(facts: Facts) -> RoadUser | None:
+    """The nearest road user that crosses; None when no one does."""
+    return next((u for u in facts.users if u.crosses), None)
+
+
+def signal_and_zebra(facts: Facts) -> str:
+    """The traffic light and the zebra, present or not."""
+    return f"{'no' if facts.signal == 'none' else facts.signal} light, {'zebra' if facts.junction else 'no zebra'}"
 
 
 # ------------------------------------------------------------------------------------------------------------ short answers

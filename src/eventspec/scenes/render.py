@@ -22,10 +22,8 @@ from eventspec.scenes.trace import Raster, identify, trace
 from eventspec.scenes.world import FOCAL_WIDTHS, MID_S, World
 
 X, Y, HX, HY, VX, VY, SWING, RATE, PHASE = _s.X, _s.Y, _s.HX, _s.HY, _s.VX, _s.VY, _s.SWING, _s.RATE, _s.PHASE
-BUILDING, CROWN, SHADOW, OWNER_USER = _s.BUILDING, _s.CROWN, _s.SHADOW, _s.OWNER_USER
-LOOK = (_s.PAINT, _s.RED, _s.GREEN, _s.BLUE, _s.HALF_L, _s.HALF_W, _s.Z0, _s.Z1, _s.SEED, _s.OWNER, HX, HY)
-"""Columns of the parts table that `_shaded` reads: what shade.py knows of a part, then owner and heading."""
-LOOK_PAINT, LOOK_OWNER, LOOK_HX, LOOK_HY = 0, 9, 10, 11
+HALF_L, HALF_W, Z0, Z1, RED, GREEN, BLUE, SEED = _s.HALF_L, _s.HALF_W, _s.Z0, _s.Z1, _s.RED, _s.GREEN, _s.BLUE, _s.SEED
+PAINT, BUILDING, CROWN, SHADOW, OWNER, OWNER_USER = _s.PAINT, _s.BUILDING, _s.CROWN, _s.SHADOW, _s.OWNER, _s.OWNER_USER
 
 HORIZON = 0.46
 SHADE = 0.45
@@ -49,11 +47,9 @@ class Camera(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A street as compiled functions read it: parts float64 [N, PART], and for each a row of floats that shade.py's `Look`
-    takes, then owner and heading; face_light float64 [N, 6]; light and ground."""
+    """A street as compiled functions read it: parts float64 [N, PART], face_light float64 [N, 6], light and ground."""
 
     parts: Solids
-    looks: Floats
     face_light: Floats
     light: Light
     ground: Ground
@@ -79,7 +75,7 @@ def build_stage(world: World) -> Stage:
     road = world.junction
     ground = Ground(False, (0.0, 0.0), (0.0, 0.0)) if road is None else Ground(True, road.zebra, road.road)
     parts = build_parts(world)
-    return Stage(parts, np.ascontiguousarray(parts[:, LOOK]), _face_light(parts, light), light, ground)
+    return Stage(parts, _face_light(parts, light), light, ground)
 
 
 def _face_light(parts: Solids, light: Light) -> Floats:
@@ -96,15 +92,14 @@ def _face_light(parts: Solids, light: Light) -> Floats:
 
 # ------------------------------------------------------------------------------------------------------ compiled core
 @njit(nogil=True, error_model="numpy")
-def _resolve(stage, camera, places, pose, raster, seen, still, rgb):  # type: ignore[no-untyped-def]
+def _resolve(stage, camera, places, eye, raster, seen, still, rgb):  # type: ignore[no-untyped-def]
     """Shade a traced picture into rgb float32 [H, W, 3]. When we stand (`still`), a pixel of resting parts that are the same
     as in the last picture (`seen`, like surf) keeps its colour."""
     width, height, count = camera
     horizon, focal = HORIZON * height, FOCAL_WIDTHS * width
-    _, looks, face_light, light, ground = stage
+    parts, face_light, light, ground = stage
     zbuf, surf = raster.zbuf, raster.surf
-    cx, cy, cos, sin = pose[0], pose[1], math.cos(pose[2]), math.sin(pose[2])
-    eye = Eye(cx, cy, cos, sin)
+    cx, cy, cos, sin = eye
     for px in range(width):
         for py in range(height):
             first = surf[px * count, py * count]
@@ -113,13 +108,12 @@ def _resolve(stage, camera, places, pose, raster, seen, still, rgb):  # type: ig
                 i, j = px * count + sub // count, py * count + sub % count
                 code = surf[i, j]
                 same = same and code == first
-                kept = kept and code == seen[i, j] and (code < 0 or looks[code >> 3, LOOK_OWNER] < OWNER_USER)
+                kept = kept and code == seen[i, j] and (code < 0 or parts[code >> 3, OWNER] < OWNER_USER)
                 inverse += 1.0 / zbuf[i, j]
             if kept:
                 continue
             if same and first >= 0:
-                paint = looks[first >> 3, LOOK_PAINT]
-                same = paint in (BUILDING, CROWN, SHADOW)
+                same = parts[first >> 3, PAINT] in (BUILDING, CROWN, SHADOW)
             n = 1 if same else count
             pixel, share = 1.0 / (focal * n), 1.0 / (n * n)
             rs, gs, bs = 0.0, 0.0, 0.0
@@ -130,31 +124,23 @@ def _resolve(stage, camera, places, pose, raster, seen, still, rgb):  # type: ig
                 index, face = code >> 3, code & 7
                 if code < 0 and v >= 0.0:
                     r, g, b = sky(light, v)
-                elif code < 0 or looks[index, LOOK_PAINT] == SHADOW:
+                elif code < 0 or parts[index, PAINT] == SHADOW:
                     r, g, b = shade_ground(light, ground, eye, u, v, pixel, 1.0 if code < 0 else SHADE)
                 else:
                     t = float(zbuf[px * count + sub // n, py * count + sub % n])
                     if n < count:  # the pixel's middle: 1 / depth is linear over a flat face
                         t = count * count / inverse
-                    hx, hy, dx, dy = looks[index, LOOK_HX], looks[index, LOOK_HY], cos * u - sin, sin * u + cos
+                    row = parts[index]
+                    hx, hy, dx, dy = row[HX], row[HY], cos * u - sin, sin * u + cos
                     x, y = cx + t * dx - places[index, 0], cy + t * dy - places[index, 1]
                     facing = abs(dx * hx + dy * hy) if face in (FRONT, BACK) else abs(dx * hy - dy * hx)
-                    a, q = looks, index
-                    part = Look(a[q, 0], (a[q, 1], a[q, 2], a[q, 3]), a[q, 4], a[q, 5], a[q, 6], a[q, 7], a[q, 8])
+                    colour, size = (row[RED], row[GREEN], row[BLUE]), (row[HALF_L], row[HALF_W], row[Z0], row[Z1])
+                    part = Look(row[PAINT], colour, *size, row[SEED])
                     s, w, wz = x * hx + y * hy, x * hy - y * hx, t * pixel + 1e-6
                     hit = Hit(face, s, w, wz / max(facing, 1e-3), wz, u, v, t)
-                    r, g, b = shade_part(light, part, face_light[q, face], hit)
+                    r, g, b = shade_part(light, part, face_light[index, face], hit)
                 rs, gs, bs = rs + r * share, gs + g * share, bs + b * share
             rgb[py, px, 0], rgb[py, px, 1], rgb[py, px, 2] = rs, gs, bs
-
-
-@njit(nogil=True, error_model="numpy")
-def _move(parts, time_s, places):  # type: ignore[no-untyped-def]
-    """Places float64 [N, 2] of all parts at a clip time."""
-    for i in range(parts.shape[0]):
-        swing = parts[i, SWING] * math.sin(parts[i, RATE] * time_s + parts[i, PHASE])
-        places[i, 0] = parts[i, X] + parts[i, VX] * (time_s - MID_S) + parts[i, HX] * swing
-        places[i, 1] = parts[i, Y] + parts[i, VY] * (time_s - MID_S) + parts[i, HY] * swing
 
 
 def _compile(sources: int) -> Any:
@@ -168,20 +154,21 @@ def _compile(sources: int) -> Any:
         parts = stage.parts
         zbuf = np.empty((width * count, height * count), np.float32)
         surf, seen = np.empty(zbuf.shape, np.int32), np.empty(zbuf.shape, np.int32)
-        picture, places = np.empty((height, width, 3), np.float32), np.empty((parts.shape[0], 2))
+        picture, places = np.empty((height, width, 3), np.float32), np.empty((parts.shape[0], 2))  # places float64 [N, 2]
         for k in range(len(times) if sources >= 0 else 0):
             still = k > 0 and np.all(poses[k] == poses[k - 1])
-            _move(parts, times[k], places)
+            swing = parts[:, SWING] * np.sin(parts[:, RATE] * times[k] + parts[:, PHASE])
+            places[:, 0] = parts[:, X] + parts[:, VX] * (times[k] - MID_S) + parts[:, HX] * swing
+            places[:, 1] = parts[:, Y] + parts[:, VY] * (times[k] - MID_S) + parts[:, HY] * swing
+            eye = Eye(poses[k, 0], poses[k, 1], math.cos(poses[k, 2]), math.sin(poses[k, 2]))
             raster = Raster(zbuf, surf, HORIZON * height * count, FOCAL_WIDTHS * width * count)
-            trace(parts, places, poses[k], raster)
-            _resolve(stage, camera, places, poses[k], raster, seen, still, picture)
+            trace(parts, places, eye, raster)
+            _resolve(stage, camera, places, eye, raster, seen, still, picture)
             if wanted[k, 0] >= 0:
                 rgb[wanted[k, 0]] = picture
             if wanted[k, 1] >= 0:
-                identify(parts, stage.ground, poses[k], raster, ids[wanted[k, 1]])
-            for y in range(height):
-                for x in range(width):
-                    luma[k, y, x] = 0.299 * picture[y, x, 0] + 0.587 * picture[y, x, 1] + 0.114 * picture[y, x, 2]
+                identify(parts, stage.ground, eye, raster, ids[wanted[k, 1]])
+            luma[k] = 0.299 * picture[:, :, 0] + 0.587 * picture[:, :, 1] + 0.114 * picture[:, :, 2]
             seen, surf = surf, seen
 
     return pictures

@@ -6,7 +6,18 @@ They are dense, as all answers of the street: order, form and advice differ with
 from __future__ import annotations
 
 from eventspec.scenes.facts import Facts, RoadUser
-from eventspec.scenes.phrases import LIGHT, NUMBERS, place, thing
+
+NUMBERS = ("Nobody", "One", "Two", "Three", "Four")
+LIGHT = {"day": "by day", "dusk": "at dusk", "night": "at night"}
+
+
+def thing(user: RoadUser) -> str:
+    return f"{user.colour} {user.kind}" if user.colour else user.kind
+
+
+def place(user: RoadUser) -> str:
+    return f"{user.distance_m} m ahead" if user.side == "ahead" else f"{user.distance_m} m to the {user.side}"
+
 
 _NEAR_M = 10
 _PEOPLE = ("pedestrian", "cyclist")

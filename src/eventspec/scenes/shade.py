@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 from numba import njit
 
 from eventspec.scenes import shapes as _s
@@ -19,7 +20,7 @@ Colour = tuple[float, float, float]
 """Linear red, green and blue."""
 
 PLAIN, BUILDING, CAR_BODY, CAR_CABIN, TRUCK_LOAD = _s.PLAIN, _s.BUILDING, _s.CAR_BODY, _s.CAR_CABIN, _s.TRUCK_LOAD
-BUS, LAMP, CROWN, GLOW = _s.BUS, _s.LAMP, _s.CROWN, _s.GLOW
+TRUCK_CAB, BUS, LAMP, CROWN, GLOW = _s.TRUCK_CAB, _s.BUS, _s.LAMP, _s.CROWN, _s.GLOW
 
 FRONT, BACK, RIGHT, LEFT, TOP, BOTTOM = range(6)
 FOG_FROM_M, FOG_LENGTH_M = 25.0, 70.0
@@ -29,6 +30,44 @@ GRASS, PAVING, KERB = (0.13, 0.20, 0.07), (0.29, 0.27, 0.245), (0.42, 0.41, 0.39
 STRIP, ASPHALT, ROAD_PAINT = (0.175, 0.165, 0.16), (0.135, 0.135, 0.14), (0.74, 0.74, 0.72)
 GLASS, TAIL, PLATE, DARK = (0.035, 0.042, 0.055), (0.3, 0.02, 0.02), (0.6, 0.6, 0.55), (0.0, 0.0, 0.0)
 WHITE_LAMP, RED_LAMP, SIGN = (0.9, 0.9, 0.8), (0.75, 0.03, 0.02), (0.5, 0.3, 0.03)
+
+MARKS = np.array(
+    [
+        (paint, face, *across, *up, own, *colour, *emitted)
+        for paint, face, across, up, own, colour, emitted in (
+            (CAR_CABIN, FRONT, (-9, 0.86), (-9, 0.82), 0, GLASS, DARK),
+            (CAR_CABIN, BACK, (-9, 0.86), (-9, 0.82), 0, GLASS, DARK),
+            (CAR_CABIN, RIGHT, (0.08, 0.88), (-9, 0.8), 0, GLASS, DARK),
+            (CAR_BODY, FRONT, (0.5, 0.93), (0.42, 0.8), 1, DARK, WHITE_LAMP),
+            (CAR_BODY, FRONT, (-9, 0.45), (0.3, 0.62), 0, GLASS, DARK),  # the grille
+            (CAR_BODY, FRONT, (-9, 9), (-9, 0.18), 0.4, DARK, DARK),
+            (CAR_BODY, BACK, (0.58, 9), (0.5, 0.85), 0, TAIL, RED_LAMP),
+            (CAR_BODY, BACK, (-9, 0.28), (0.34, 0.56), 0, PLATE, DARK),
+            (CAR_BODY, BACK, (-9, 9), (-9, 0.2), 0.4, DARK, DARK),
+            (CAR_BODY, RIGHT, (-9, 9), (-9, 0.12), 0.4, DARK, DARK),
+            (TRUCK_LOAD, BACK, (0.68, 9), (-9, 0.16), 0, GLASS, RED_LAMP),
+            (TRUCK_LOAD, BACK, (-9, 9), (-9, 0.16), 0, GLASS, DARK),  # the bumper
+            (TRUCK_LOAD, BACK, (-9, 0.02), (-9, 9), 0.5, DARK, DARK),  # the doors' seam
+            (TRUCK_LOAD, RIGHT, (-9, 9), (-9, 0.06), 0.3, DARK, DARK),
+            (TRUCK_CAB, FRONT, (-9, 0.88), (0.52, 0.86), 0, GLASS, DARK),
+            (TRUCK_CAB, FRONT, (0.58, 0.92), (0.1, 0.26), 1, DARK, WHITE_LAMP),
+            (TRUCK_CAB, FRONT, (-9, 9), (-9, 0.09), 0, GLASS, DARK),
+            (TRUCK_CAB, BACK, (0.66, 0.94), (0.12, 0.28), 1, DARK, RED_LAMP),
+            (TRUCK_CAB, RIGHT, (-0.3, 0.7), (0.52, 0.86), 0, GLASS, DARK),
+            (BUS, FRONT, (-9, 0.88), (0.42, 0.78), 0, GLASS, DARK),
+            (BUS, FRONT, (-9, 0.6), (0.83, 0.95), 0, GLASS, SIGN),
+            (BUS, FRONT, (0.58, 0.92), (0.1, 0.26), 1, DARK, WHITE_LAMP),
+            (BUS, FRONT, (-9, 9), (-9, 0.09), 0, GLASS, DARK),
+            (BUS, BACK, (-9, 0.8), (0.5, 0.8), 0, GLASS, DARK),
+            (BUS, BACK, (0.66, 0.94), (0.12, 0.28), 1, DARK, RED_LAMP),
+            (BUS, RIGHT, (-9, 0.86), (0.42, 0.78), 0, GLASS, DARK),
+            (BUS, RIGHT, (-9, 9), (-9, 0.12), 0.45, DARK, DARK),
+        )
+    ]
+)
+"""What is not plain paint on a vehicle: on which paint and face (RIGHT: both sides), from where to where across (shares of the
+half width from the middle; on a side of the half length, of a bus's pane) and up (shares of the height), how much of the
+vehicle's own colour is left, what colour is added, and what it emits. The first that fits counts."""
 
 
 class Light(NamedTuple):
@@ -241,86 +280,22 @@ def facade(light, part, face, s, z, ws, wz):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)
-def car_cabin(part, face, s, k, a):  # type: ignore[no-untyped-def]
-    """Reflectance of a car above its belt: glass between pillars under a painted roof."""
-    if face in (FRONT, BACK) and a < 0.86 and k < 0.82:
-        return GLASS
-    if face in (RIGHT, LEFT) and 0.08 < abs(s) / part.half_l < 0.88 and k < 0.8:
-        return GLASS
-    return part.colour
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def car_body(part, face, k, a):  # type: ignore[no-untyped-def]
-    """(reflectance, emitted) of a car below its belt: lamps, grille, number plate, dark sills."""
-    colour = part.colour
-    sill = scaled(colour, 0.4)
-    if face == FRONT:
-        if 0.5 < a < 0.93 and 0.42 < k < 0.8:
-            return colour, WHITE_LAMP
-        if a < 0.45 and 0.3 < k < 0.62:
-            return GLASS, DARK
-        return (sill if k < 0.18 else colour), DARK
-    if face == BACK:
-        if a > 0.58 and 0.5 < k < 0.85:
-            return TAIL, RED_LAMP
-        if a < 0.28 and 0.34 < k < 0.56:
-            return PLATE, DARK
-        return (sill if k < 0.2 else colour), DARK
-    return (sill if face in (RIGHT, LEFT) and k < 0.12 else colour), DARK
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def truck_load(part, face, k, a):  # type: ignore[no-untyped-def]
-    """(reflectance, emitted) of a truck's box: a door seam, a dark bumper with lamps."""
-    colour = part.colour
-    if face == BACK and k < 0.16:
-        return GLASS, (RED_LAMP if a > 0.68 else DARK)
-    if face == BACK and a < 0.02:
-        return scaled(colour, 0.5), DARK
-    if face in (RIGHT, LEFT) and k < 0.06:
-        return scaled(colour, 0.3), DARK
-    return colour, DARK
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
-def cab_or_bus(part, face, s, k, a):  # type: ignore[no-untyped-def]
-    """(reflectance, emitted) of a truck's cab or a bus: wide glass, a lit destination sign on the bus."""
-    colour, bus = part.colour, part.paint == BUS
-    low, high = (0.42, 0.78) if bus else (0.52, 0.86)
-    if face == FRONT:
-        if a < 0.88 and low < k < high:
-            return GLASS, DARK
-        if bus and a < 0.6 and 0.83 < k < 0.95:
-            return GLASS, SIGN
-        if 0.58 < a < 0.92 and 0.1 < k < 0.26:
-            return colour, WHITE_LAMP
-        return (GLASS if k < 0.09 else colour), DARK
-    if face == BACK:
-        if bus and a < 0.8 and 0.5 < k < 0.8:
-            return GLASS, DARK
-        return colour, (RED_LAMP if 0.66 < a < 0.94 and 0.12 < k < 0.28 else DARK)
-    if face not in (RIGHT, LEFT):
-        return colour, DARK
-    if not bus:
-        return (GLASS if -0.3 < s / part.half_l < 0.7 and low < k < high else colour), DARK
-    if low < k < high:
-        pane = (s / part.half_l + 1.0) * 3.0
-        return (GLASS if pane - math.floor(pane) < 0.86 else colour), DARK
-    return (scaled(colour, 0.45) if k < 0.12 else colour), DARK
-
-
-@njit(nogil=True, error_model="numpy", forceinline=True)
 def vehicle(part, face, s, w, z):  # type: ignore[no-untyped-def]
     """(reflectance, emitted at full lamp power) on a car, truck or bus; s along, w across, z up, all local."""
-    k, a = (z - part.z0) / (part.z1 - part.z0), abs(w) / part.half_w
-    if part.paint == CAR_CABIN:
-        return car_cabin(part, face, s, k, a), DARK
-    if part.paint == TRUCK_LOAD:
-        return truck_load(part, face, k, a)
-    if part.paint == CAR_BODY:
-        return car_body(part, face, k, a)
-    return cab_or_bus(part, face, s, k, a)
+    up, across = (z - part.z0) / (part.z1 - part.z0), abs(w) / part.half_w
+    if face in (RIGHT, LEFT):
+        face, across = RIGHT, s / part.half_l
+        if part.paint == CAR_CABIN:
+            across = abs(across)
+        elif part.paint == BUS:
+            across = (across + 1.0) * 3.0 % 1.0
+    for i in range(len(MARKS)):
+        if part.paint != MARKS[i, 0] or face != MARKS[i, 1]:
+            continue
+        if MARKS[i, 2] < across < MARKS[i, 3] and MARKS[i, 4] < up < MARKS[i, 5]:
+            own, emitted = scaled(part.colour, MARKS[i, 6]), (MARKS[i, 10], MARKS[i, 11], MARKS[i, 12])
+            return (own[0] + MARKS[i, 7], own[1] + MARKS[i, 8], own[2] + MARKS[i, 9]), emitted
+    return part.colour, DARK
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eventspec.scenes.world import PAVING_M, SIZES_M, Mover, World
+from eventspec.scenes.world import PAVING_M, SIZES_M, Mover, Signal, World
 
 Solids = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
@@ -61,9 +61,9 @@ def build_parts(world: World) -> Solids:
     _buildings(rng, world, rows)
     _trees(rng, world, rows)
     if world.signal is not None:
-        _signal(world, rows)
+        _signal(world.signal, rows)
     for index, mover in enumerate(world.movers):
-        _mover(mover, OWNER_USER + index, rows)
+        {"pedestrian": _pedestrian, "cyclist": _cyclist}.get(mover.kind, _vehicle)(mover, OWNER_USER + index, rows)
     return np.array(rows, np.float64).reshape(-1, PART)
 
 
@@ -125,10 +125,8 @@ def _trees(rng: np.random.Generator, world: World, rows: list[list[float]]) -> N
             y += float(rng.uniform(6.0, 14.0))
 
 
-def _signal(world: World, rows: list[list[float]]) -> None:
+def _signal(signal: Signal, rows: list[list[float]]) -> None:
     """Pole, head, and two lamps of which one shines; oversized, so that the lit one covers pixels at 15 m."""
-    signal = world.signal
-    assert signal is not None
     x, y = signal.x, signal.y
     rows.append(_row((x, y), Solid((0.0, 2.4), (0.07, 0.07), linear(70, 72, 76), OWNER_POLE)))
     rows.append(_row((x, y), Solid((2.4, 3.9), (0.12, 0.36), linear(36, 38, 40), OWNER_POLE)))
@@ -140,16 +138,11 @@ def _signal(world: World, rows: list[list[float]]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- road users
-def _mover(mover: Mover, owner: int, rows: list[list[float]]) -> None:
-    start = len(rows)
-    {"pedestrian": _pedestrian, "cyclist": _cyclist}.get(mover.kind, _vehicle)(mover, owner, rows)
-    for row in rows[start:]:
-        row[VX], row[VY] = mover.vx, mover.vy
-
-
 def _part(mover: Mover, along: float, across: float, solid: Solid) -> list[float]:
     at = (mover.x + along * mover.hx + across * mover.hy, mover.y + along * mover.hy - across * mover.hx)
-    return _row(at, solid, (mover.hx, mover.hy), mover.look)
+    row = _row(at, solid, (mover.hx, mover.hy), mover.look)
+    row[VX], row[VY] = mover.vx, mover.vy
+    return row
 
 
 def _pick(choices: tuple[tuple[float, float, float], ...], look: float) -> tuple[float, float, float]:

@@ -16,7 +16,7 @@ from eventspec.scenes import shapes as _s
 from eventspec.scenes.shade import BACK, BOTTOM, CAMERA_M, FRONT, LEFT, RIGHT, TOP
 
 Z0, Z1, HALF_L, HALF_W, HX, HY, SHAPE, OWNER = _s.Z0, _s.Z1, _s.HALF_L, _s.HALF_W, _s.HX, _s.HY, _s.SHAPE, _s.OWNER
-BOX, ELLIPSOID, RING, OWNER_ZEBRA = _s.BOX, _s.ELLIPSOID, _s.RING, _s.OWNER_ZEBRA
+BOX, ELLIPSOID, RING, NOBODY, OWNER_ZEBRA = _s.BOX, _s.ELLIPSOID, _s.RING, _s.NOBODY, _s.OWNER_ZEBRA
 
 NEAR_M = 0.3
 RIM = 0.72
@@ -154,15 +154,15 @@ def trace_box(raster, part, index, ol, ow, axes, first, last):  # type: ignore[n
 
 
 @njit(nogil=True, error_model="numpy")
-def trace(parts, places, pose, raster):  # type: ignore[no-untyped-def]
+def trace(parts, places, eye, raster):  # type: ignore[no-untyped-def]
     """Fill a raster's depths and codes for parts that stand at places float64 [N, 2]."""
     raster.zbuf[:] = 1e9
     raster.surf[:] = NOTHING
-    cos, sin = math.cos(pose[2]), math.sin(pose[2])
+    cos, sin = eye.cos, eye.sin
     for index in range(parts.shape[0]):
         part = parts[index]
         hx, hy = part[HX], part[HY]
-        dx, dy = places[index, 0] - pose[0], places[index, 1] - pose[1]
+        dx, dy = places[index, 0] - eye.x, places[index, 1] - eye.y
         right, ahead = dx * cos + dy * sin, -dx * sin + dy * cos
         # the part's own axes (l along, w to its right) as ahead (a) and right (b) shares
         axes = (-hx * sin + hy * cos, hx * cos + hy * sin, -hy * sin - hx * cos, hy * cos - hx * sin)
@@ -177,22 +177,18 @@ def trace(parts, places, pose, raster):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def identify(parts, ground, pose, raster, ids):  # type: ignore[no-untyped-def]
+def identify(parts, ground, eye, raster, ids):  # type: ignore[no-untyped-def]
     """Object ids uint8 [rows, columns] of a traced picture; the zebra is ground, so it is found by place."""
-    cos, sin = math.cos(pose[2]), math.sin(pose[2])
     surf, middle, scale = raster.surf, raster.middle, raster.scale
     columns, rows = surf.shape
     for column in range(columns):
         u = (column + 0.5 - 0.5 * columns) / scale
         for row in range(rows):
             code = surf[column, row]
-            if code >= 0:
-                ids[row, column] = int(parts[code >> 3, OWNER])
-                continue
-            ids[row, column] = 0
+            ids[row, column] = int(parts[code >> 3, OWNER]) if code >= 0 else NOBODY
             v = (middle - (row + 0.5)) / scale
-            if ground.junction and v < 0.0:
+            if code < 0 and ground.junction and v < 0.0:
                 depth = CAMERA_M / -v
-                x, y = pose[0] + depth * (cos * u - sin), pose[1] + depth * (sin * u + cos)
+                x, y = eye.x + depth * (eye.cos * u - eye.sin), eye.y + depth * (eye.sin * u + eye.cos)
                 if abs(x) < 3.7 and ground.zebra[0] <= y <= ground.zebra[1]:
                     ids[row, column] = OWNER_ZEBRA

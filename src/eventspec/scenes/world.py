@@ -7,7 +7,7 @@ mid-clip. Angles are radians, counter-clockwise; heading 0 looks along +y. Traff
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -110,14 +110,14 @@ class Mover:
         x, y = self.x + self.vx * tau, self.y + self.vy * tau
         return x - half_x - margin, y - half_y - margin, x + half_x + margin, y + half_y + margin
 
-    def corners(self, time_s: float) -> tuple[tuple[float, float], ...]:
+    def corners(self, ego: Ego, time_s: float) -> list[tuple[float, float]]:
+        """The footprint's corners, metres (right of, ahead of) the camera."""
         x0, y0, x1, y1 = self.bounds(time_s)
-        return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
+        return [to_camera(ego.pose(time_s), x, y) for x, y in ((x0, y0), (x1, y0), (x1, y1), (x0, y1))]
 
     def nearest_m(self, ego: Ego, time_s: float = MID_S) -> float:
         """Depth of the nearest footprint corner, metres ahead of the camera: what its ground contact shows in the picture."""
-        pose = ego.pose(time_s)
-        return min(to_camera(pose, x, y)[1] for x, y in self.corners(time_s))
+        return min(ahead for _, ahead in self.corners(ego, time_s))
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,10 @@ def make_world(rng: np.random.Generator) -> World:
     light = str(rng.choice(("day", "dusk", "night"), p=(0.5, 0.2, 0.3)))
     junction = Junction(float(rng.uniform(0.8, 13.0))) if rng.random() < 0.5 else None
     signal = _signal(rng, ego, junction)
-    wanted = int(rng.choice(5, p=(0.08, 0.27, 0.32, 0.22, 0.11)))
-    movers: list[Mover] = []
-    for _ in range(wanted):
-        mover = _place(rng, ego, junction, signal, movers)
-        if mover is not None:
-            movers.append(mover)
-    return World(ego, light, junction, signal, tuple(movers), int(rng.integers(2**62)))
+    world = World(ego, light, junction, signal, (), 0)
+    for _ in range(int(rng.choice(5, p=(0.08, 0.27, 0.32, 0.22, 0.11)))):
+        world = replace(world, movers=(*world.movers, *_place(rng, world)))
+    return replace(world, scenery_seed=int(rng.integers(2**62)))
 
 
 def _ego(rng: np.random.Generator) -> Ego:
@@ -191,10 +188,8 @@ _ACTIONS = {
 }
 
 
-def _place(
-    rng: np.random.Generator, ego: Ego, junction: Junction | None, signal: Signal | None, others: list[Mover]
-) -> Mover | None:
-    """A road user that fits, or None when the street is too full for its kind.
+def _place(rng: np.random.Generator, world: World) -> tuple[Mover, ...]:
+    """One more road user that fits, or none when the street is too full for its kind.
 
     The kind is kept through all tries, so that crowded streets do not turn trucks into pedestrians.
     """
@@ -202,13 +197,14 @@ def _place(
     colour = str(rng.choice(COLOURS)) if kind == "car" else None
     look = float(rng.random())
     for _ in range(12):
-        action = _action(rng, kind, junction)
+        action = _action(rng, kind, world.junction)
         band = int(rng.integers(4))
+        someone = Mover(kind, action, colour, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5 * (band + 1), look)
         for _ in range(12):
-            mover = _draw(rng, kind, action, colour, look, band, ego, junction)
-            if mover is not None and _fits(mover, ego, junction, signal, others):
-                return mover
-    return None
+            mover = _draw(rng, someone, band, world)
+            if mover is not None and _fits(mover, world):
+                return (mover,)
+    return ()
 
 
 def _action(rng: np.random.Generator, kind: str, junction: Junction | None) -> str:
@@ -219,22 +215,13 @@ def _action(rng: np.random.Generator, kind: str, junction: Junction | None) -> s
     return action
 
 
-def _draw(
-    rng: np.random.Generator,
-    kind: str,
-    action: str,
-    colour: str | None,
-    look: float,
-    band: int,
-    ego: Ego,
-    junction: Junction | None,
-) -> Mover | None:
+def _draw(rng: np.random.Generator, someone: Mover, band: int, world: World) -> Mover | None:
     """One try: a lane and a heading by action, then slid along the lane until the nearest corner is at a drawn depth."""
+    kind, action, ego = someone.kind, someone.action, world.ego
     low, high = BANDS_M[band]
     if kind in ("pedestrian", "cyclist") and band == 3:
         high = 19.6  # beyond, a walker or rider can have fewer than 14 pixels
     depth = float(rng.uniform(low, high))
-    distance = 5 * (band + 1)
     speed = _speed(rng, kind, action, ego)
     if action.startswith("crossing"):
         sign = -1.0 if action == "crossing left" else 1.0
@@ -242,17 +229,15 @@ def _draw(
         jitter = float(rng.uniform(-0.5, 0.5))
         x, y = _on_ray(ego, share, depth + SIZES_M[kind][1] / 2)
         if kind in VEHICLES:
-            if junction is None:
-                return None
-            y = junction.road[0] + (5.25 if sign < 0 else 1.75) + jitter
-        mover = Mover(kind, action, colour, x, y, sign * speed, 0.0, sign, 0.0, distance, look)
+            assert world.junction is not None, "elsewhere no vehicle crosses (see `_action`)"
+            y = world.junction.road[0] + (5.25 if sign < 0 else 1.75) + jitter
+        mover = replace(someone, x=x, y=y, vx=sign * speed, hx=sign)
         on_road = abs(x) < (5.8 if kind == "pedestrian" else 14.0)
         return mover if on_road and low <= mover.nearest_m(ego) <= high else None
     x, facing = _lane(rng, kind, action)
-    mover = Mover(kind, action, colour, x, depth, 0.0, facing * speed, 0.0, facing, distance, look)
+    mover = replace(someone, x=x, y=depth, vy=facing * speed, hy=facing)
     for _ in range(3):  # the depth of the nearest corner is nearly linear in y
-        shifted = mover.y + (depth - mover.nearest_m(ego)) / math.cos(ego.pose(MID_S)[2])
-        mover = Mover(kind, action, colour, x, shifted, 0.0, facing * speed, 0.0, facing, distance, look)
+        mover = replace(mover, y=mover.y + (depth - mover.nearest_m(ego)) / math.cos(ego.pose(MID_S)[2]))
     return mover
 
 
@@ -263,11 +248,8 @@ def _speed(rng: np.random.Generator, kind: str, action: str, ego: Ego) -> float:
     if kind == "pedestrian":
         return float(rng.uniform(1.2, 2.2))
     if action == "leading":
-        near = float(rng.uniform(-2.0, 2.0)) + ego.speed
-        drawn = float(rng.uniform(3.0, 5.5))
-        if ego.speed == 0.0 or kind == "cyclist":
-            return drawn
-        return max(2.5, near)
+        near, drawn = float(rng.uniform(-2.0, 2.0)) + ego.speed, float(rng.uniform(3.0, 5.5))
+        return drawn if ego.speed == 0.0 or kind == "cyclist" else max(2.5, near)
     if kind == "cyclist":
         return float(rng.uniform(3.0, 5.5))
     return float(rng.uniform(5.0, 10.0)) if action == "oncoming" else float(rng.uniform(4.0, 8.0))
@@ -281,9 +263,8 @@ def _lane(rng: np.random.Generator, kind: str, action: str) -> tuple[float, floa
         return side * PARKED_X_M + jitter * 0.4, side
     if action == "standing":
         return side * float(rng.uniform(4.0, 7.8)), side
-    if kind == "cyclist":
-        return (2.9 + jitter, 1.0) if action == "leading" else (-2.9 + jitter, -1.0)
-    return (1.9 + jitter, 1.0) if action == "leading" else (-1.9 + jitter, -1.0)
+    x = 2.9 if kind == "cyclist" else 1.9
+    return (x + jitter, 1.0) if action == "leading" else (jitter - x, -1.0)
 
 
 def _on_ray(ego: Ego, share: float, depth: float) -> tuple[float, float]:
@@ -295,9 +276,7 @@ def _on_ray(ego: Ego, share: float, depth: float) -> tuple[float, float]:
 
 def screen_span(mover: Mover, ego: Ego, time_s: float = MID_S) -> tuple[float, float]:
     """(left, right) edge as shares of the picture's width, not clipped; needs every corner ahead of the camera."""
-    pose = ego.pose(time_s)
-    points = [to_camera(pose, x, y) for x, y in mover.corners(time_s)]
-    shares = [0.5 + FOCAL_WIDTHS * right / max(ahead, 0.3) for right, ahead in points]
+    shares = [0.5 + FOCAL_WIDTHS * right / max(ahead, 0.3) for right, ahead in mover.corners(ego, time_s)]
     return min(shares), max(shares)
 
 
@@ -307,7 +286,13 @@ def side_share(mover: Mover, ego: Ego, time_s: float = MID_S) -> float:
     return (max(left, 0.0) + min(right, 1.0)) / 2
 
 
-def _fits(mover: Mover, ego: Ego, junction: Junction | None, signal: Signal | None, others: list[Mover]) -> bool:
+_CHECK_S = tuple(i / 8 for i in range(9))
+_OUR_WAY = (-1.2, -3.0, 1.2, 1.5)
+"""From the camera (right low, ahead low, right high, ahead high): 2.4 m wide, from 3 m behind to 1.5 m before."""
+
+
+def _fits(mover: Mover, world: World) -> bool:
+    ego, junction, signal = world.ego, world.junction, world.signal
     left, right = screen_span(mover, ego)
     inside = min(right, 1.0) - max(left, 0.0)
     if inside < 0.5 * (right - left):
@@ -318,28 +303,17 @@ def _fits(mover: Mover, ego: Ego, junction: Junction | None, signal: Signal | No
         _, low, _, high = mover.bounds(MID_S, margin=1.0)
         if high > junction.zebra[0] and low < junction.road[1]:
             return False
-    pole = () if signal is None else (signal.x, signal.y) * 2
-    if pole and any(_overlap(mover.bounds(t, 0.4), pole) for t in _CHECK_S):
+    if any(_hides(mover, other, ego) for other in world.movers):
         return False
-    if _hits_us(mover, ego):
-        return False
-    return not any(
-        _hides(mover, other, ego) or any(_overlap(mover.bounds(t, 0.25), other.bounds(t, 0.25)) for t in _CHECK_S)
-        for other in others
-    )
-
-
-_CHECK_S = tuple(i / 8 for i in range(9))
-
-
-def _hits_us(mover: Mover, ego: Ego) -> bool:
-    """True when the footprint comes into a box 2.4 m wide from 3 m behind to 1.5 m before the camera."""
-    for time_s in _CHECK_S:
-        pose = ego.pose(time_s)
-        right, ahead = zip(*(to_camera(pose, x, y) for x, y in mover.corners(time_s)), strict=True)
-        if _overlap((min(right), min(ahead), max(right), max(ahead)), (-1.2, -3.0, 1.2, 1.5)):
-            return True
-    return False
+    for t in _CHECK_S:
+        if signal is not None and _overlap(mover.bounds(t, 0.4), (signal.x, signal.y) * 2):
+            return False
+        rights, aheads = zip(*mover.corners(ego, t), strict=True)
+        if _overlap((min(rights), min(aheads), max(rights), max(aheads)), _OUR_WAY):
+            return False
+        if any(_overlap(mover.bounds(t, 0.25), other.bounds(t, 0.25)) for other in world.movers):
+            return False
+    return True
 
 
 def _hides(one: Mover, other: Mover, ego: Ego) -> bool:

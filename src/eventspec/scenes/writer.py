@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadInput
-from eventspec.events.stream import EventStream
 from eventspec.recordings.native import write_native, written_whole
 from eventspec.recordings.recording import Recording
 from eventspec.scenes import SOURCE
@@ -42,9 +41,7 @@ def write_scenes(out: Path, clips: int, split: str, seed: int, progress: Callabl
 
 def as_recording(clip: SceneClip, name: str) -> Recording:
     """The clip's events and frames on one clock that starts at 0 and lasts one second."""
-    height, width = clip.frames.shape[1:3]
-    events = EventStream(clip.x, clip.y, clip.t, clip.p, width, height)
-    return Recording(name, events, VideoClip(clip.frames, clip.frame_times_us), source=SOURCE)
+    return Recording(name, clip.events, VideoClip(clip.frames, clip.frame_times_us), source=SOURCE)
 
 
 def _rows(clip: SceneClip, name: str) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
-from eventspec.events.stream import EventStream
 from eventspec.machine import usable_cores
 from eventspec.models.embedded import BOS, EOS, SPECIAL_TOKENS
 from eventspec.scenes.clip import make_clip, split_seed
@@ -45,9 +44,7 @@ def _render(job: tuple[Path, str, int]) -> None:
     facts, rows = [], []
     for index in range(number * SHARD, (number + 1) * SHARD):
         clip = make_clip(split_seed(split, 0, index))
-        height, width = clip.frames.shape[1:3]
-        classes = red_blue_classes(EventStream(clip.x, clip.y, clip.t, clip.p, width, height), 5)
-        rows.append((clip.frames, classes, clip.frame_labels, clip.window_labels))
+        rows.append((clip.frames, red_blue_classes(clip.events, 5), clip.frame_labels, clip.window_labels))
         facts.append(json.dumps(clip.facts.as_json()))
     for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
         np.save(made / f"{name}.npy", np.stack(column))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput, FrameRows, Window
-from eventspec.views import read_only
+from eventspec.media import read_only
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
 
