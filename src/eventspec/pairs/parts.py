@@ -13,8 +13,7 @@ from eventspec.models.hf_session import HfTarget
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.llama import LanguageEnds
-from eventspec.pairs.adapters import Adapters
-from eventspec.pairs.packers import Packers
+from eventspec.pairs.trained import Adapters, Packers
 from eventspec.text import TokenSpace
 
 EVENT_METHOD = "cross-modal"

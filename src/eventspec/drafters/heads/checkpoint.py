@@ -50,7 +50,6 @@ def load_head(path: Path, target: LanguageEnds) -> TrainedHead:
         )
     weight = target.embed.weight
     made = _read(folder, weight.dtype)
-    family_of(made.head).filled(made.head)
     made.head.to(weight.device).requires_grad_(False).eval()
     return made
 

@@ -133,10 +133,8 @@ def _taps(folder: HeadFolder) -> tuple[int, ...]:
         found = inner.get(speculators.TAPS)
     if found is None:
         return usual_taps(layers)
-    fits = isinstance(found, list) and len(found) > 0 and all(type(i) is int and 0 <= i <= layers for i in found)
     wanted = f"ascending layers of the target, 0 to {layers}"
-    fields.require({speculators.TAPS: found}, speculators.TAPS, fits and sorted(set(found)) == found, wanted)
-    return tuple(found)
+    return fields.ascending({speculators.TAPS: found}, speculators.TAPS, 0, wanted, layers)
 
 
 def _vocab_ids(folder: HeadFolder, rows: int) -> Tensor:

@@ -136,8 +136,6 @@ class Family(Generic[H]):
     fields: Callable[[H], tuple[Fields, Fields]] = lambda head: ({}, {})
     """Fields of SafeAILab's config.json besides the sizes, and of its part `eventspec` besides the kind; BadInput for a head
     that SafeAILab's code would run otherwise."""
-    filled: Callable[[H], None] = lambda head: None
-    """Called once the weights are there."""
     speculators: Callable[[H, Verifier, str], Fields] | None = None
     """config.json in the layout of `speculators`, of a head, its target and a dtype's name; None: it has no such layout."""
     details: Callable[[H], dict[str, Any]] = lambda head: {}
