@@ -100,10 +100,6 @@ class Checkpoint:
                     raise BadCheckpoint(f"{path}: tensor {stored.name} is there twice: the folder mixes two checkpoints")
                 self.at[name] = stored
 
-    def shape(self, name: str) -> list[int]:
-        """The shape of a tensor."""
-        return self.at[name].shape
-
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of a tensor; BadCheckpoint for those of quantised checkpoints."""
         stored = self.at[name]

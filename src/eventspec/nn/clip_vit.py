@@ -84,9 +84,7 @@ class ClipViT(nn.Module):
         self.positions = nn.Parameter(torch.zeros(config.tokens, config.hidden_size))
         self.pre_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
-        self.post_norm = nn.LayerNorm(
-            config.hidden_size, config.layer_norm_eps
-        )  # CLIP has it; neither of our models applies it
+        self.post_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)  # CLIP has it, our models do not apply it
 
     def forward(self, pixels: Tensor, layer: int = -1) -> Tensor:
         """pixels float [B, 3, S, S] -> the output of encoder block `layer` (-1 last, -2 the one before), [B, tokens, D].

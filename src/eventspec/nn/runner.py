@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eventspec.nn.backend import Backend
 from eventspec.nn.cache import KVCache
 from eventspec.nn.cpu.decoder import CpuLayers
 from eventspec.nn.cuda.decoder import CudaLayers
 from eventspec.nn.decode import attention, compiled, decode, decode_together, finish, queries_of
 from eventspec.nn.layer import Layer
-from eventspec.nn.weights import Place, Sizes
+from eventspec.nn.weights import Backend, Place, Sizes
 
 
 @dataclass(frozen=True)

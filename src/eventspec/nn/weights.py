@@ -1,6 +1,7 @@
-"""Weights by name, as the compiled passes take them. (No postponed annotations here: TorchScript reads these fields' types.)"""
+"""Weights by name, as the compiled passes take them, and what differs between devices: how a decoder's are laid out. (No
+postponed annotations here: TorchScript reads these fields' types.)"""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -95,3 +96,29 @@ class HeadWeights(NamedTuple):
     cross: CrossWeights | None = None
     out_norm: Tensor | None = None
     ids: Tensor | None = None
+
+
+class LaidOut(NamedTuple):
+    """The layers for some number of rows; `packed`: their matrices are, in oneDNN's layout. query, remembered: the last layer's
+    rows for queries, and for keys and values, in that layout (None: they are slices of its matrix)."""
+
+    layers: list[LayerWeights]
+    packed: bool
+    query: Tensor | None = None
+    remembered: Tensor | None = None
+
+
+class Backend(Protocol):
+    """A decoder's layers on one kind of device; their weights are final. `nn.cpu` and `nn.cuda` each have a class of this kind,
+    `nn.runner` runs the same passes (`nn.decode`) on either."""
+
+    plain: list[LayerWeights]
+    """As `F.linear` takes them."""
+    chains: bool
+    """Whether attention takes several rows after cached ones for a chain where no mask says otherwise."""
+
+    def weights(self, rows: int) -> LaidOut:
+        """In the layout that is fastest for so many rows."""
+
+    def whole(self, rows: int) -> int:
+        """A number of rows, `rows` or some 15 more, whose products are not filled up with rows of zeros."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,11 +83,7 @@ def drafted_by(parts: Parts, drafter: Drafter, note: str | None = None) -> Metho
 def ngram(parts: Parts) -> Method:
     """Prompt lookup."""
     encode = parts.tokens.vocabulary.encode
-
-    def ids(question: str) -> Sequence[int]:
-        return encode(f"\n{question} ASSISTANT:")
-
-    return drafted_by(parts, NgramDrafter(ids))
+    return drafted_by(parts, NgramDrafter(lambda question: encode(f"\n{question} ASSISTANT:")))
 
 
 def prior(parts: Parts) -> Method | None:

@@ -328,7 +328,7 @@ def _changed(method: Method, changes: Mapping[str, Any]) -> Method:
 
 def _check_part(given: object, protocol: type) -> None:
     """BadInput for an object of a reader's own that lacks what a protocol of `core` has. A property is looked up, not run."""
-    wanted = [*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))]
+    wanted = dict.fromkeys([*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))])
     if lacking := [name for name in wanted if inspect.getattr_static(given, name, None) is None and not hasattr(given, name)]:
         kind = protocol.__name__
         problem = f"the {kind.lower()} is a {type(given).__name__} without {', '.join(lacking)}"

@@ -161,7 +161,7 @@ def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
     missing = {"asking.weight", "reading.weight", "keys_values.weight", "projector.linear_1.weight"} - checkpoint.at.keys()
     if missing:
         raise BadCheckpoint(f"{folder}: tensor {min(missing)} is missing: this is no packer, or an incomplete one")
-    width, read = (*checkpoint.shape("reading.weight"), 0, 0)[:2]
+    width, read = (*checkpoint.at["reading.weight"].shape, 0, 0)[:2]
     with fields.of_folder(folder):
         fits = len(config.layers) * width == read > 0
         fields.require(data, "layers", fits, f"{read / max(1, width):g} layers: reading.weight reads so many")

@@ -19,8 +19,7 @@ from torch import Tensor
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads.eagle3 import FAMILY as EAGLE3
 from eventspec.drafters.heads.families import FAMILIES, family_of
-from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Family, Head
+from eventspec.drafters.heads.head import LAYER, Family, Head, HeadFolder
 from eventspec.drafters.heads.speculators import Verifier
 from eventspec.drafters.heads.trees import Rates, read_rates
 from eventspec.files import write_text

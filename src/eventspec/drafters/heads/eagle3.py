@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads import speculators
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Family, Head, HeadConfig, Recipe, TargetSizes
+from eventspec.drafters.heads.head import LAYER, Family, Head, HeadConfig, HeadFolder, Recipe, TargetSizes
 from eventspec.drafters.heads.unrolled import rollout
 from eventspec.drafters.heads.views import PromptView
 from eventspec.models import configuration as fields
@@ -144,7 +143,7 @@ def _vocab_ids(folder: HeadFolder, rows: int) -> Tensor:
         if rows != most:
             raise BadCheckpoint(f"{path}: the head names {rows} tokens of {most} and has no table d2t of which ones")
         return torch.arange(rows)
-    shape = checkpoint.shape("d2t")
+    shape = checkpoint.at["d2t"].shape
     if shape != [rows]:
         raise BadCheckpoint(f"{path}: d2t is {shape}, wanted [{rows}]: a number for every row of lm_head.weight")
     ids = checkpoint.integers("d2t") + torch.arange(rows)

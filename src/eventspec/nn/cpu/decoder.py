@@ -6,15 +6,14 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from eventspec.nn.backend import LaidOut
 from eventspec.nn.cpu.products import FEW_ROWS, packed_weight, spare_rows
 from eventspec.nn.layer import Layer, layer_weights
 from eventspec.nn.linear import Linear
-from eventspec.nn.weights import LayerWeights
+from eventspec.nn.weights import LaidOut, LayerWeights
 
 
 class CpuLayers:
-    """As `backend.Backend`."""
+    """As `weights.Backend`."""
 
     chains = False
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import torch
 
-from eventspec.nn.backend import LaidOut
 from eventspec.nn.cpu.products import works
 from eventspec.nn.decode import attention
 from eventspec.nn.layer import Layer, layer_weights
+from eventspec.nn.weights import LaidOut
 
 
 class CudaLayers:
-    """As `backend.Backend`."""
+    """As `weights.Backend`."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         # cuDNN's attention is planned for every number of rows, which no two steps of an answer have alike: 40 ms each on an
