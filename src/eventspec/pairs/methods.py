@@ -29,8 +29,7 @@ from eventspec.models.embedded import drafter_encoder
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs.auto import Chooser
-from eventspec.pairs.parts import EVENT_METHOD, Parts
-from eventspec.pairs.specs import USUAL_TREE, CompressionSpec
+from eventspec.pairs.parts import EVENT_METHOD, USUAL_TREE, CompressionSpec, Parts
 
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
