@@ -13,7 +13,7 @@ from eventspec.ask import generate
 from eventspec.core import BadInput, Window
 from eventspec.drafters import FeatureDrafter
 from eventspec.drafters.heads.views import HeadInputs
-from eventspec.models.prefix import Prefix, Reading
+from eventspec.models.session import Prefix, Reading
 from eventspec.nn.cache import KVCache, Loan
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA

@@ -15,8 +15,8 @@ from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import ClipConfig, LlamaConfig
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.packers import Packers, load_packer, save_packer
 from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.trained import Packers, load_packer, save_packer
 from eventspec.recordings import Recording
 
 LANGUAGE = LlamaConfig(30, 24, 32, 2, 2, 2, max_position_embeddings=64)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from eventspec.core import Budget, Proposal, Request, Scores, Trace, Verdict
 from eventspec.drafters import LanguageDrafter
-from eventspec.drafters.language_model import LanguageDraft
-from eventspec.drafters.native_draft import NativeDraft
+from eventspec.drafters.language_model import LanguageDraft, NativeDraft
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.nn import Llama, LlamaConfig
 from eventspec.nn.cpu.native import library

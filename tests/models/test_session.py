@@ -12,6 +12,7 @@ from eventspec.engine.policy import NO_TAIL
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageSession, LanguageTarget
 from eventspec.nn import Llama, LlamaConfig
+from eventspec.nn.cpu.decoder import CpuLayers
 from eventspec.tree import BadProposal, fit, within
 
 PROMPT = [5, 1, 9, 2, 14, 7, 7, 3]
@@ -64,7 +65,7 @@ def test_more_than_asked_for_is_read_where_that_fills_a_product_but_never_the_la
     tail: int, pending: int, target: LanguageTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = opened(target, PROMPT, tail).score(Proposal.chain([3, 1]))
-    monkeypatch.setattr(type(target.language.runner().backend), "whole", lambda backend, rows: rows + 2)
+    monkeypatch.setattr(CpuLayers, "whole", lambda backend, rows: rows + 2)
     session = opened(target, PROMPT, tail)
     assert len(session.pending) == pending
     torch.testing.assert_close(session.score(Proposal.chain([3, 1])).logits, plain.logits)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from eventspec.nn.crossed import crossed_read
 from eventspec.nn.decode import block, compiled, decode, decode_together
-from eventspec.nn.draft import grow
+from eventspec.nn.draft import crossed_read, grow
 
 
 @pytest.mark.parametrize("function", [decode, decode_together, block, grow, crossed_read])

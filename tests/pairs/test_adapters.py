@@ -15,8 +15,8 @@ from eventspec.align.adapters import Adapter, AdapterConfig, Output
 from eventspec.ask import generate
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.adapters import Adapters, load_adapter, save_adapter
 from eventspec.pairs.pair_file import DATA, PairFile
+from eventspec.pairs.trained import Adapters, load_adapter, save_adapter
 from eventspec.recordings import Recording
 
 NANO = DATA / "pairs/nano"

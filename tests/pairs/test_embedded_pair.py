@@ -25,7 +25,7 @@ from eventspec.core import (
     Window,
 )
 from eventspec.drafters import LanguageDrafter
-from eventspec.drafters.model_reading import Written
+from eventspec.drafters.language_model import Written
 from eventspec.drafters.texts import place
 from eventspec.nn.linear import Linear
 from eventspec.pairs import Pair, bundled, load_pair

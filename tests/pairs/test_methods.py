@@ -14,7 +14,7 @@ from eventspec.core import BadCheckpoint, BadInput, Drafter, Proposal, Target
 from eventspec.drafters import Mixture
 from eventspec.pairs import METHODS, Pair, PairFile, load_folders, load_pair
 from eventspec.pairs.pair_file import DATA, folder_of
-from eventspec.pairs.specs import USUAL_MAPPING, USUAL_TREE, CompressionSpec, name_and_choice
+from eventspec.pairs.parts import USUAL_MAPPING, USUAL_TREE, CompressionSpec, name_and_choice
 from eventspec.recordings import Recording
 
 QUESTION = "What is ahead?"
@@ -143,7 +143,7 @@ def test_a_pair_file_is_written_as_it_is_read(tmp_path: Path) -> None:
     again = PairFile.read(tmp_path)
     assert again.place("prior") == tmp_path / "elsewhere/prior.json"
     assert again.places("heads")["mine: v2"] == tmp_path / "heads/mine"
-    assert list(again.heads) == [*bundled.heads, "mine: v2"]
+    assert list(again.tables["heads"]) == [*bundled.tables["heads"], "mine: v2"]
 
 
 @pytest.mark.parametrize(

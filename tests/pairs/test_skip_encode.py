@@ -20,8 +20,8 @@ from eventspec.ask.generation import media_of
 from eventspec.core import BadCheckpoint, BadInput, Proposal
 from eventspec.events.stream import EventStream
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.adapters import ACCEPTANCE, digest_of, save_adapter
 from eventspec.pairs.pair_file import folder_of
+from eventspec.pairs.trained import ACCEPTANCE, digest_of, save_adapter
 from eventspec.recordings import Recording
 
 QUESTION = "Describe the scene."

@@ -20,8 +20,8 @@ from eventspec.models.embedded import pixels_from_frames
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import bundled, load_pair
-from eventspec.pairs.adapters import ACCEPTANCE, digest_of
 from eventspec.pairs.pair_file import PairFile
+from eventspec.pairs.trained import ACCEPTANCE, digest_of
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
@@ -194,7 +194,7 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     adapters = dict(training.each())
     folder = recipe.export(NANO, adapters, (training._drafter[0], training.target), tmp_path, log)
     made = tomllib.loads((folder / "pair.toml").read_text())
-    shipped = PairFile.read(NANO).adapters
+    shipped = PairFile.read(NANO).tables["adapters"]
     assert list(made["adapters"]) == [*reversed(shipped), "fused", "causal", "linear"], "those that were there are kept"
     training = training_of(spoken, "features")
     adapters = {f"features-{name}": adapter for name, adapter in training.each()}

@@ -160,8 +160,7 @@ def _folders(
     from eventspec.models.loading import LoadOptions
     from eventspec.pairs import load_folders
     from eventspec.pairs.methods import AUTO, CHOICES
-    from eventspec.pairs.parts import EVENT_METHOD
-    from eventspec.pairs.specs import USUAL_MAPPING, name_and_choice
+    from eventspec.pairs.parts import EVENT_METHOD, USUAL_MAPPING, name_and_choice
 
     named, mapping = name_and_choice(drafters[0], USUAL_MAPPING) if drafters else (None, USUAL_MAPPING)
     users = CHOICES["drafter"]

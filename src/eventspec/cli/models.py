@@ -170,8 +170,7 @@ def _part(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
     """What a packer, an adapter or a head is, as far as its own folder says; None for what is none of them."""
     from eventspec.drafters.heads import family_of
     from eventspec.drafters.heads.checkpoint import inspect_head
-    from eventspec.pairs.adapters import inspect_adapter
-    from eventspec.pairs.packers import inspect_packer
+    from eventspec.pairs.trained import inspect_adapter, inspect_packer
 
     about: dict[str, Any]
     target: str | None
@@ -209,9 +208,8 @@ def parts_of(folder: Path) -> dict[str, list[str]]:
     """Names of what a pair has beside its target and its drafter: heads, packers, further event drafters, adapters."""
     from eventspec.pairs import PairFile
 
-    file = PairFile.read(folder)
-    tables = {"heads": file.heads, "packers": file.packers, "drafters": file.drafters, "adapters": file.adapters}
-    return {name: sorted(table) for name, table in tables.items()}
+    tables = PairFile.read(folder).tables
+    return {name: sorted(tables[name]) for name in ("heads", "packers", "drafters", "adapters")}
 
 
 def rows(about: dict[str, Any]) -> list[tuple[str, str]]:
@@ -234,7 +232,7 @@ def _pair(given: str) -> dict[str, Any]:
     from eventspec.models.session import LanguageTarget
     from eventspec.models.weights import fingerprint
     from eventspec.pairs import load_pair
-    from eventspec.pairs.adapters import load_adapter
+    from eventspec.pairs.trained import load_adapter
 
     pair = load_pair(given, fit=False)
     assert pair.folder is not None  # it comes from the file of one

@@ -6,10 +6,16 @@ forward: if the model agrees, the next levels are known already. Guesses change 
 What it grew survives a verdict that followed the tree, so the next proposal goes on from there, and drafting never has to stop
 while the target verifies. Where a method wants it (`Drafts.writing`), it writes the answer to its end while the target reads
 its prompt: what the target does not follow is of use all the same (`drafters.texts`).
+
+The trees of a small model are grown in machine code where that can be, a whole tree in one call: a level takes a tenth of the
+forward of some thirty operations of torch (`nn/cpu/draft_tree.c`). So there every draft is a tree from scratch, and only what
+was committed is kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -18,11 +24,14 @@ import torch
 from torch import Tensor
 
 from eventspec.core import Budget, Drafter, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.drafters.model_reading import DraftModel, Lookahead, ModelReading, Scored, Written
-from eventspec.drafters.native_draft import NativeDraft, native_model
-from eventspec.models.prefix import Prefix
 from eventspec.models.prompt import Prompt, PromptEncoder
-from eventspec.tree import DraftTree
+from eventspec.models.session import Prefix
+from eventspec.nn import Llama
+from eventspec.nn.cpu.native import NativeHead
+from eventspec.nn.layer import layer_weights
+from eventspec.nn.runner import Rows
+from eventspec.nn.weights import HeadWeights, TreeGrowth
+from eventspec.tree import DraftTree, best_chain, best_nodes
 
 _WIDTH = 4
 _CHILDREN = 6
@@ -34,50 +43,88 @@ _SMALLEST = 1e-3
 becomes the root, and then what follows it is likely."""
 _LEAST = 1e-250
 """Paths below this probability are not written on: the next share could not be computed any more."""
+_LEVELS = 32
+"""Levels of a tree in machine code, at most: as many as a head start has nodes."""
+_FEWER = 12
+"""The same where the target waits already: it has most of what is accepted, in 0.7 ms."""
+_SPARE = 64
+"""Rows of its cache beyond an answer's own: such trees need none."""
+_WRITTEN = 16
+"""Tokens that it writes on before it reads them: what is drafted together is looked up row by row."""
 
+Written = tuple[tuple[int, float], ...]
+"""Tokens of an answer from its beginning on, each with the probability that its writer gave it after those before."""
+Lookahead = Callable[[str, Sequence[int]], list[int]]
+"""(question, answer so far) -> the tokens that are likely to follow, at best a few; [] where that is not clear."""
+Scored = Callable[[Tensor, Tensor], Tensor]
+"""Logits [T, V] of what follows rows [T, D], from the last layer's outputs [T, D] and the rows."""
 Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
+Grown = tuple[Tensor, Tensor, Tensor]
+"""Tokens, parents (-1: the root) and logarithms of path probabilities, [M] each, in level order, siblings likeliest first."""
 
 
-class LanguageDrafter(Drafter):
-    """`encoder` makes the drafter's own prompt, which its language model reads; `natively`: trees grow in machine code where
-    that can be; the others as in `DraftModel`."""
+@dataclass(frozen=True)
+class DraftModel:
+    """A language model that drafts: `eos_id` is its end-of-text id; ids from `limit` on are never drafted (rows without a
+    token, tokens that the target does not share); `lookahead` is read ahead; `scored` replaces the model's own head."""
 
-    concurrent = True
+    name: str
+    language: Llama
+    eos_id: int
+    limit: int | None = None
+    lookahead: Lookahead | None = None
+    scored: Scored | None = None
 
-    def __init__(
-        self,
-        name: str,
-        encoder: PromptEncoder,
-        eos_id: int,
-        limit: int | None = None,
-        lookahead: Lookahead | None = None,
-        scored: Scored | None = None,
-        natively: bool = False,
-    ) -> None:
-        self.name, self.encoder = name, encoder
-        self.model = DraftModel(name, encoder.language, eos_id, limit, lookahead, scored)
-        self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
-        self._drafts: WeakValueDictionary[int, ModelReading] = WeakValueDictionary()
-        self.native = native_model(self.model) if natively and scored is None else None
 
-    def written(self, request: Request) -> Written:
-        """What it wrote by now of the answer to a request that is being answered; from any thread."""
-        draft = self._drafts.get(id(request))
-        return () if draft is None or draft.request is not request else draft.written
+class ModelReading:
+    """A prompt that is read, as far as no question before shared it, in a cache with `spare` rows for drafts.
 
-    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
-        """Vision encoding and prefill of the drafter, as far as no question about the same recording came before."""
-        if request.media not in self._seen:
-            self._seen[request.media] = self.encoder.encode(request.media, trace, "drafter"), Prefix(self.encoder.language)
-        visual, prefix = self._seen[request.media]
-        prompt = self.encoder.prompt(request.question, visual)
-        began = trace.now()
-        where = (self.model, prompt, prefix, request, trace)
-        session = LanguageDraft(*where) if self.native is None else NativeDraft(self.native, *where)
-        self._drafts[id(request)] = session
-        trace.span("prefill", "drafter", began)
-        return session
+    hidden: the last layer's output of the last row that was read, [1, D]; base: rows of the cache that are committed; unread:
+    committed tokens that are not in it; written: the answer as the drafter would give it, as far as it went.
+    """
+
+    def __init__(self, model: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace, spare: int) -> None:
+        self.model, self.language, self.request, self.trace = model, model.language, request, trace
+        self.context, most = self.language.config.max_position_embeddings, request.sampling.max_new_tokens
+        self.base = len(prompt.rows)
+        reading, self._loan = prefix.begin(prompt, min(self.context, self.base + most + 2) + spare)
+        self.cache = reading.cache
+        rows = prompt.rows[reading.rows :]
+        self.hidden = self.forward(rows, wanted=1)
+        reading.add(len(rows), {})
+        self.cache.keep(len(rows), [])
+        self.answer, self.unread = list[int](), list[int]()
+        self.written: Written = ()
+
+    def embedded(self, tokens: list[int]) -> Tensor:
+        """Rows [T, D] of tokens."""
+        rows: Tensor = self.language.embed(torch.tensor(tokens, device=self.language.embed.weight.device))
+        return rows
+
+    def forward(
+        self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, wanted: int | None = None
+    ) -> Tensor:
+        """Read rows [T, D] after the cached ones; the last layer's output for all of them, or the last `wanted`."""
+        began = self.trace.now()
+        hidden, _ = self.language.runner().step(Rows(rows, self.cache, positions, mask), wanted=wanted)
+        self.trace.forward("drafter", self.trace.now() - began)
+        return hidden
+
+    def read_unread(self, ahead: list[int]) -> tuple[Tensor, Tensor]:
+        """Read what is unread, which is committed, and `ahead` behind it: rows and the last layer's outputs [1 + A, D] from the
+        last committed one on. ValueError for what the model has no row or position for: on CUDA such an index ends the whole
+        process's use of the device, the target's included."""
+        if (largest := max(self.unread)) >= self.language.config.vocab_size:
+            raise ValueError(f"token {largest} is none of the drafter's {self.language.config.vocab_size}")
+        if (rows := self.base + len(self.unread)) > self.context:
+            raise ValueError(f"the answer reaches row {rows} of the drafter's context of {self.context}")
+        self.cache.length, wanted = self.base, 1 + len(ahead)
+        read = self.embedded(self.unread + ahead)
+        hidden = self.forward(read, wanted=wanted)
+        self.cache.keep(len(self.unread), [])
+        self.base, self.unread = rows, []
+        return read[-wanted:], hidden
 
 
 class LanguageDraft(ModelReading, DraftSession):
@@ -226,3 +273,111 @@ class LanguageDraft(ModelReading, DraftSession):
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)
         return [[pair for pair in zip(t, s, strict=True) if pair[1] >= _SMALLEST] for t, s in found]
+
+
+def native_model(model: DraftModel) -> NativeHead | None:
+    """A language model as trees are grown with it; None where that cannot be."""
+    language, first = model.language, model.language.decoder_layer(0)
+    layers = [layer_weights(language.decoder_layer(number)) for number in range(language.config.num_hidden_layers)]
+    head, norm = language.head.weight.detach()[: model.limit], language.norm.detach()
+    return NativeHead.of(HeadWeights(layers, head, first.heads, first.eps, out_norm=norm))
+
+
+class NativeDraft(ModelReading, DraftSession):
+    def __init__(
+        self, native: NativeHead, model: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
+    ) -> None:
+        super().__init__(model, prompt, prefix, request, trace, _SPARE)
+        self.native, self._tables = native, [self.language.embed.weight, self.language.cos, self.language.sin]
+        self._known: tuple[tuple[int, float, float], Grown] | None = None  # the latest tree, and the limits it was grown to
+
+    def propose(self, budget: Budget) -> Proposal:
+        if self.unread:
+            _, self.hidden = self.read_unread([])
+            self._known = None
+        most = min(_FEWER if budget.until() else _LEVELS, budget.max_depth, self.context - self.base)
+        how = max(1, most), budget.min_path_prob, budget.min_frontier_prob
+        if self._known is None or self._known[0] != how:
+            self._known = how, self._grown(self.hidden, self.base, _WIDTH, *how)
+        tokens, parents, logs = self._known[1]
+        proposal = best_nodes(tokens.numpy(), parents.numpy(), logs.numpy(), budget, self.model.name)
+        if budget.show is not None:
+            budget.show(best_chain(proposal))
+        if not self.answer:  # after a verdict it is the rest of an answer
+            path = best_chain(Proposal(np.arange(len(tokens)), parents.numpy()))  # its nodes
+            self.written = _with_shares(tokens[path], logs[path])
+        return proposal
+
+    def write_on(self, budget: Budget) -> None:
+        most, read = min(budget.max_depth, self.context - self.base), 0
+        while not self.answer and self.written and len(self.written) < most and not budget.until():
+            tokens = [token for token, _ in self.written]
+            if tokens[-1] == self.model.eos_id:
+                break
+            # Rows after what was committed, where the next verdict's will lie.
+            hidden = self.forward(self.embedded(tokens[read:]), wanted=1)
+            self.cache.keep(len(tokens) - read, [])
+            read = len(tokens)
+            more, _, logs = self._grown(hidden, self.base + read, 1, min(_WRITTEN, most - read), 0.0, 0.0)
+            self.written += _with_shares(more, logs)
+        self.cache.length = self.base
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        """It is read when the next draft is wanted."""
+        tokens = verdict.tokens.tolist()
+        self.answer += tokens
+        self.unread += tokens
+
+    def _grown(self, hidden: Tensor, rows: int, width: int, levels: int, floor: float, mass: float) -> Grown:
+        """A tree after so many rows, whose last one gave `hidden` [1, D]."""
+        began, growth = self.trace.now(), TreeGrowth(width, levels, floor, mass, self.model.eos_id, rows - 1, [])
+        found = self.native.grow(hidden, growth, self._tables, self.cache)
+        self.trace.forward("drafter", self.trace.now() - began)
+        return found
+
+
+def _with_shares(tokens: Tensor, logs: Tensor) -> Written:
+    """A path [M], each token with its probability after the one before; logs [M] are those of the path's probabilities."""
+    shares = np.exp(np.diff(logs.numpy().astype(np.float64), prepend=0.0))
+    return tuple(zip(tokens.tolist(), shares.tolist(), strict=True))
+
+
+class LanguageDrafter(Drafter):
+    """`encoder` makes the drafter's own prompt, which its language model reads; `natively`: trees grow in machine code where
+    that can be; the others as in `DraftModel`."""
+
+    concurrent = True
+
+    def __init__(
+        self,
+        name: str,
+        encoder: PromptEncoder,
+        eos_id: int,
+        limit: int | None = None,
+        lookahead: Lookahead | None = None,
+        scored: Scored | None = None,
+        natively: bool = False,
+    ) -> None:
+        self.name, self.encoder = name, encoder
+        self.model = DraftModel(name, encoder.language, eos_id, limit, lookahead, scored)
+        self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
+        self._drafts: WeakValueDictionary[int, ModelReading] = WeakValueDictionary()
+        self.native = native_model(self.model) if natively and scored is None else None
+
+    def written(self, request: Request) -> Written:
+        """What it wrote by now of the answer to a request that is being answered; from any thread."""
+        draft = self._drafts.get(id(request))
+        return () if draft is None or draft.request is not request else draft.written
+
+    def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
+        """Vision encoding and prefill of the drafter, as far as no question about the same recording came before."""
+        if request.media not in self._seen:
+            self._seen[request.media] = self.encoder.encode(request.media, trace, "drafter"), Prefix(self.encoder.language)
+        visual, prefix = self._seen[request.media]
+        prompt = self.encoder.prompt(request.question, visual)
+        began = trace.now()
+        where = (self.model, prompt, prefix, request, trace)
+        session = LanguageDraft(*where) if self.native is None else NativeDraft(self.native, *where)
+        self._drafts[id(request)] = session
+        trace.span("prefill", "drafter", began)
+        return session

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from eventspec.core import Budget, Drafter, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.drafters.model_reading import Written
+from eventspec.drafters.language_model import Written
 from eventspec.tree import best_chain
 
 LONGEST = 6

@@ -31,8 +31,7 @@ from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import Pair, warm_up
 from eventspec.pairs.methods import LOSSY, drafting_by
-from eventspec.pairs.parts import EVENT_METHOD
-from eventspec.pairs.specs import USUAL_MAPPING, name_and_choice
+from eventspec.pairs.parts import EVENT_METHOD, USUAL_MAPPING, name_and_choice
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 

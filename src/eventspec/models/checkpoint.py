@@ -100,10 +100,6 @@ class Checkpoint:
                     raise BadCheckpoint(f"{path}: tensor {stored.name} is there twice: the folder mixes two checkpoints")
                 self.at[name] = stored
 
-    def shape(self, name: str) -> list[int]:
-        """The shape of a tensor."""
-        return self.at[name].shape
-
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of a tensor; BadCheckpoint for those of quantised checkpoints."""
         stored = self.at[name]
@@ -155,7 +151,9 @@ class Checkpoint:
                 self.dtype(part)
 
     def fill(self, module: nn.Module, sources: Sources, dtype: torch.dtype) -> None:
-        """Put the tensors into a module of the meta device, after `check`; one that needs no conversion stays in its file."""
+        """Put the tensors into a module of the meta device, after `check`, wherever they belong (a head may be tied to the
+        embedding); one that needs no conversion stays in its file."""
+        places = list(module.named_parameters(remove_duplicate=False))
         for name, parts in sources.items():
             stored = [self.at[part].read() for part, _ in parts]
             if len(stored) == 1:
@@ -164,8 +162,9 @@ class Checkpoint:
                 tensor = torch.empty(module.get_parameter(name).shape, dtype=dtype)
                 for place, part in zip(tensor.split([rows for _, rows in parts]), stored, strict=True):
                     place.copy_(part)
-            owner, _, last = name.rpartition(".")
-            setattr(module.get_submodule(owner), last, nn.Parameter(tensor, requires_grad=False))
+            empty, filled = module.get_parameter(name), nn.Parameter(tensor, requires_grad=False)
+            for owner, _, last in (own.rpartition(".") for own, parameter in places if parameter is empty):
+                setattr(module.get_submodule(owner), last, filled)
 
 
 @dataclass(frozen=True)
@@ -185,9 +184,6 @@ class Opened(Generic[Model]):
         kept = dtype or self.checkpoint.dtype(self.parts[0][1]["language.embed.weight"][0][0])
         for checkpoint, sources in self.parts:
             checkpoint.fill(self.model, sources, kept)
-        language: Any = self.model.language
-        if language.config.tie_word_embeddings:
-            language.head.weight = language.embed.weight
         return self.model.to(device).requires_grad_(False).eval()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -81,10 +82,10 @@ def whole(data: Fields, name: str, least: int = 1, most: int | None = None) -> i
     return int(data[name])
 
 
-def ascending(data: Fields, name: str, least: int, wanted: str) -> tuple[int, ...]:
-    """A field that must be a list of ascending whole numbers from `least` on."""
+def ascending(data: Fields, name: str, least: int, wanted: str, most: float = math.inf) -> tuple[int, ...]:
+    """A field that must be a list of ascending whole numbers from `least` to `most`."""
     value = data.get(name)
-    fits = isinstance(value, list) and len(value) > 0 and all(type(number) is int and number >= least for number in value)
+    fits = isinstance(value, list) and len(value) > 0 and all(type(one) is int and least <= one <= most for one in value)
     require(data, name, fits and sorted(set(data[name])) == value, wanted)
     return tuple(data[name])
 

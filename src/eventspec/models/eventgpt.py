@@ -163,7 +163,9 @@ def open_eventgpt(folder: Path) -> Opened[EventGpt]:
     checkpoint, wanted = Checkpoint(folder, released_name), sources(config)
     parts = [(checkpoint, wanted)]
     if not any(name.startswith(TOWER) for name in checkpoint.at):
-        tower, ours = _clip_checkpoint(folder, data), weights.clip_sources(config.vision, "tower.", "vision_model.")
+        if (place := clip_folder(folder, data)) is None:
+            raise BadCheckpoint(f"{folder} holds no tower: put the CLIP folder {data['mm_visual_tower']!r} in it or beside it")
+        tower, ours = Checkpoint(place, _clip_name), weights.clip_sources(config.vision, "tower.", "vision_model.")
         whole = ("text_model.", "visual_projection.", "text_projection.", "logit_scale")  # a whole CLIP, not only its tower
         tower.check(model, ours, lambda name: _tolerated(name) or name.startswith(whole))
         wanted = {name: source for name, source in wanted.items() if name not in ours}
@@ -213,14 +215,6 @@ def _clip_name(name: str) -> str:
     """A tower's tensor in a CLIP folder, with or without `vision_model.`."""
     tower = ("embeddings.", "encoder.", "pre_layrnorm.", "post_layernorm.")
     return f"vision_model.{name}" if name.startswith(tower) else name
-
-
-def _clip_checkpoint(folder: Path, data: fields.Fields) -> Checkpoint:
-    """The tower's own folder; BadCheckpoint where there is none."""
-    place = clip_folder(folder, data)
-    if place is None:
-        raise BadCheckpoint(f"{folder} holds no tower: put the CLIP folder {data['mm_visual_tower']!r} in it or beside it")
-    return Checkpoint(place, _clip_name)
 
 
 def _resize(model: EventGpt, rows: int) -> None:

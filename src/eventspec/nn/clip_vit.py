@@ -35,33 +35,18 @@ class ClipConfig:
         return (self.image_size // self.patch_size) ** 2 + 1
 
 
-def quick_gelu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
 class Block(nn.Module):
-    """Pre-norm transformer block with biases."""
+    """The weights of a pre-norm transformer block with biases."""
 
     def __init__(self, config: ClipConfig) -> None:
         super().__init__()
         width = config.hidden_size
-        self.heads = config.num_attention_heads
-        self.activation = quick_gelu if config.hidden_act == "quick_gelu" else F.gelu
         self.norm1 = nn.LayerNorm(width, config.layer_norm_eps)
         self.qkv = Linear(width, 3 * width)
         self.out = Linear(width, width)
         self.norm2 = nn.LayerNorm(width, config.layer_norm_eps)
         self.fc1 = Linear(width, config.intermediate_size)
         self.fc2 = Linear(config.intermediate_size, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
-        queries, keys, values = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(queries, keys, values)
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
-        inner = self.activation(self.fc1(self.norm2(x)))
-        hidden: Tensor = x + self.fc2(inner)
-        return hidden
 
     def weights(self, final: bool) -> VisionWeights:
         """For `vision_pass`; `final`: in the layout that is fastest here."""
@@ -71,8 +56,8 @@ class Block(nn.Module):
 
 
 def vision_pass(x: Tensor, layers: list[VisionWeights], kept: list[int], sizes: Sizes, quick: bool) -> list[Tensor]:
-    """`Block.forward` of several blocks in turn, as one TorchScript call that does not hold Python's lock: the other lane goes
-    on meanwhile. The outputs [B, T, D] of the blocks `kept`, counted from 1; 0 is what goes into the first."""
+    """x [B, T, D] through several blocks in turn: the outputs [B, T, D] of the blocks `kept`, counted from 1; 0 is what goes
+    into the first. As one TorchScript call it does not hold Python's lock: the other lane goes on meanwhile."""
     found, width, heads, eps, packed = [x], x.size(2), sizes.heads, sizes.eps, sizes.packed
     for number, layer in enumerate(layers):
         normed = torch.layer_norm(x, [width], layer.norm1, layer.norm1_bias, eps)
@@ -99,9 +84,7 @@ class ClipViT(nn.Module):
         self.positions = nn.Parameter(torch.zeros(config.tokens, config.hidden_size))
         self.pre_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
-        self.post_norm = nn.LayerNorm(
-            config.hidden_size, config.layer_norm_eps
-        )  # CLIP has it; neither of our models applies it
+        self.post_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)  # CLIP has it, our models do not apply it
 
     def forward(self, pixels: Tensor, layer: int = -1) -> Tensor:
         """pixels float [B, 3, S, S] -> the output of encoder block `layer` (-1 last, -2 the one before), [B, tokens, D].
@@ -120,20 +103,11 @@ class ClipViT(nn.Module):
         x: Tensor = F.linear(patches, self.patch.weight.flatten(1))
         x = torch.cat((self.cls.to(x.dtype).expand(batch, 1, -1), x), 1) + self.positions
         x = self.pre_norm(x)
-        if not self.training and not torch.is_grad_enabled() and not torch.is_autocast_enabled(x.device.type):
-            return self._at_once(x, layers)
-        found = [x] if 0 in layers else []
-        for number, block in enumerate(self.blocks[: layers[-1]], 1):
-            x = cast(Block, block)(x)
-            if number in layers:
-                found.append(x)
-        return found
-
-    def _at_once(self, x: Tensor, layers: tuple[int, ...]) -> list[Tensor]:
-        """The blocks' outputs without a gradient."""
-        blocks, final = cast("list[Block]", self.blocks[: layers[-1]]), x.dtype == self.cls.dtype
+        at_once = not self.training and not torch.is_grad_enabled() and not torch.is_autocast_enabled(x.device.type)
+        blocks, final = cast("list[Block]", self.blocks[: layers[-1]]), at_once and x.dtype == self.cls.dtype
         weights = [block.weights(final) for block in blocks]
         config, packed = self.config, final and all(block.qkv.packs for block in blocks)
         sizes = Sizes(config.num_attention_heads, config.layer_norm_eps, packed)
-        found: list[Tensor] = compiled(vision_pass)(x, weights, list(layers), sizes, config.hidden_act == "quick_gelu")
+        through = compiled(vision_pass) if at_once else vision_pass
+        found: list[Tensor] = through(x, weights, list(layers), sizes, config.hidden_act == "quick_gelu")
         return found

@@ -53,12 +53,13 @@ STANDING_QUESTIONS = 256
 @dataclass
 class Record:
     """A method's latest answers, each (seconds to the first committed token, seconds from there on, tokens), and how much what
-    is known of them has faded."""
+    is known of them has faded. `standing`: those to one question, which are few."""
 
     answers: list[tuple[float, float, int]] = field(default_factory=list)
     faded: float = 1.0
     count: int = 0
     """All answers, the forgotten ones included."""
+    standing: bool = False
 
     def add(self, first: float, decode: float, tokens: int) -> None:
         """One more answer."""
@@ -67,8 +68,10 @@ class Record:
         self.count += 1
 
     def counted(self) -> list[tuple[float, float, int]]:
-        """The answers that say what a token costs."""
-        return self.answers
+        """The answers that say what a token costs: of a few the dearest does not, something else may have run beside it."""
+        if not self.standing or len(self.answers) < TRIES:
+            return self.answers
+        return sorted(self.answers, key=lambda answer: answer[1] / max(1, answer[2] - 1))[:-1]
 
     def near(self, tokens: float, steady: bool) -> list[float]:
         """What each answer counts for where one of so many tokens is expected: those of about that length count most, as a head
@@ -106,16 +109,6 @@ class Record:
         if not all(0 <= value < 1e9 for row in found for value in row) or not all(count > 0 for _, _, count in found):
             raise ValueError("an answer took no time")
         return cls(found, count=len(found))
-
-
-class StandingRecord(Record):
-    """Of one question, with few answers: the dearest of three or more does not count, something else may have run beside it."""
-
-    def counted(self) -> list[tuple[float, float, int]]:
-        """As `Record.counted`."""
-        if len(self.answers) < TRIES:
-            return self.answers
-        return sorted(self.answers, key=lambda answer: answer[1] / max(1, answer[2] - 1))[:-1]
 
 
 @dataclass
@@ -179,7 +172,7 @@ class Chooser:
             if sum(record.count for record in own.values()) < STANDING:
                 return found
             # What was never chosen for this question is left, as long as it is not what would be chosen for others now.
-            tried = {name: own.get(name, StandingRecord()) for name in open_to if name in own or name == found}
+            tried = {name: own.get(name, Record(standing=True)) for name in open_to if name in own or name == found}
             return min(tried, key=lambda name: tried[name].hoped(tokens, name in self.steady))
 
     def _hoped(self, name: str, tokens: float, asked: QuestionInfo, begins: bool) -> float:
@@ -222,9 +215,9 @@ class Chooser:
             if cold and not begins:
                 return
             for state in dict.fromkeys(_state(asked, tokens, begins) for tokens in (took.tokens, expected)):
-                _remember(self.seen.setdefault(state, {}), Record, name, took)
+                _remember(self.seen.setdefault(state, {}), name, took)
             if asked.read_before and not begins:
-                _remember(self.by_question.setdefault(asked.question, {}), StandingRecord, name, took)
+                _remember(self.by_question.setdefault(asked.question, {}), name, took, standing=True)
                 self.by_question.move_to_end(asked.question)
                 while len(self.by_question) > STANDING_QUESTIONS:
                     self.by_question.popitem(last=False)
@@ -256,11 +249,11 @@ class Chooser:
         return found
 
 
-def _remember(seen: dict[str, Record], kind: type[Record], name: str, took: AnswerTimes) -> None:
+def _remember(seen: dict[str, Record], name: str, took: AnswerTimes, standing: bool = False) -> None:
     """One more answer by a method; what is known of the others fades."""
     for other, own in seen.items():
         own.faded *= 1.0 if other == name else FADING
-    seen.setdefault(name, kind()).add(took.first_seconds, took.decode_seconds, max(1, took.tokens))
+    seen.setdefault(name, Record(standing=standing)).add(took.first_seconds, took.decode_seconds, max(1, took.tokens))
 
 
 def _state(asked: QuestionInfo, tokens: float, begins: bool = False) -> str:

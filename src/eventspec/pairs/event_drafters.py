@@ -7,7 +7,7 @@ from pathlib import Path
 
 from eventspec.core import BadInput, Drafter
 from eventspec.drafters import LanguageDrafter, Retokenized
-from eventspec.drafters.model_reading import Lookahead
+from eventspec.drafters.language_model import Lookahead
 from eventspec.drafters.retokenized import MAPPINGS
 from eventspec.models.embedded import EOS, drafter_encoder
 from eventspec.models.eventgpt import load_eventgpt

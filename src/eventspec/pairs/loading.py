@@ -21,13 +21,12 @@ from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
 from eventspec.nn.linear import in_reduced_precision
-from eventspec.pairs.adapters import Adapters
 from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS, in_target_ids
 from eventspec.pairs.methods import AUTO, CHOICES, build_methods, check_method
-from eventspec.pairs.packers import Packers
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.pair_file import PairFile, bundled, folder_of, two_meanings
 from eventspec.pairs.parts import EVENT_METHOD, Parts
+from eventspec.pairs.trained import Adapters, Packers
 from eventspec.scenes import SOURCE
 from eventspec.text import TokenSpace, Vocabulary
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,7 @@ from eventspec.models.embedded import drafter_encoder
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs.auto import Chooser
-from eventspec.pairs.parts import EVENT_METHOD, Parts
-from eventspec.pairs.specs import USUAL_TREE, CompressionSpec
+from eventspec.pairs.parts import EVENT_METHOD, USUAL_TREE, CompressionSpec, Parts
 
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
@@ -83,11 +82,7 @@ def drafted_by(parts: Parts, drafter: Drafter, note: str | None = None) -> Metho
 def ngram(parts: Parts) -> Method:
     """Prompt lookup."""
     encode = parts.tokens.vocabulary.encode
-
-    def ids(question: str) -> Sequence[int]:
-        return encode(f"\n{question} ASSISTANT:")
-
-    return drafted_by(parts, NgramDrafter(ids))
+    return drafted_by(parts, NgramDrafter(lambda question: encode(f"\n{question} ASSISTANT:")))
 
 
 def prior(parts: Parts) -> Method | None:
@@ -309,30 +304,29 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
 
 @dataclass(frozen=True)
 class Shipped:
-    """What a name means: in words, and what builds it of a target's parts and the methods above it in `METHODS` (None where
-    they are not enough). `composed`: of those methods too, so that it is another one when one of them is."""
+    """What a name means: in words, and what builds it of a target's parts (None where they are not enough). `composed`: and of
+    the methods above it in `METHODS`, so that it is another one when one of them is."""
 
     about: str
-    build: Callable[[Parts, Mapping[str, Method]], Method | None]
+    build: Callable[..., Method | None]
     composed: bool = False
 
-
-def _by(build: Callable[[Parts], Method | None]) -> Callable[[Parts, Mapping[str, Method]], Method | None]:
-    """Of the parts alone."""
-    return lambda parts, methods: build(parts)
+    def of(self, parts: Parts, methods: Mapping[str, Method]) -> Method | None:
+        """The method, of these parts and methods."""
+        return self.build(parts, methods) if self.composed else self.build(parts)
 
 
 METHODS = {
-    "autoregressive": Shipped("the baseline: the target alone", _by(autoregressive)),
+    "autoregressive": Shipped("the baseline: the target alone", autoregressive),
     "cross-modal": Shipped(
         "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
-        _by(cross_modal),
+        cross_modal,
     ),
     "eagle": Shipped(
-        "an EAGLE head on the target's own features drafts a tree in every round", _by(partial(named_head, name="eagle"))
+        "an EAGLE head on the target's own features drafts a tree in every round", partial(named_head, name="eagle")
     ),
     "specvlm": Shipped(
-        "the same, and the head sees the visual rows through an elastic compressor", _by(partial(named_head, name="specvlm"))
+        "the same, and the head sees the visual rows through an elastic compressor", partial(named_head, name="specvlm")
     ),
     "hybrid": Shipped(
         "events draft ahead, a head after the prefill, prior, n-grams and what was drafted before: one tree by calibrated "
@@ -348,18 +342,18 @@ METHODS = {
     ),
     "aligned": Shipped(
         "the target's own language model on event features that an adapter maps to its visual rows drafts the head start",
-        _by(aligned),
+        aligned,
     ),
     "event-eagle": Shipped(
         "the event drafter, its tokens named by the target's own head: an adapter maps its features to the target's",
-        _by(event_eagle),
+        event_eagle,
     ),
     "skip-encode": Shipped(
-        "LOSSY: answers from events alone where a calibrated risk allows it, and asks the target where not", _by(skip_encode)
+        "LOSSY: answers from events alone where a calibrated risk allows it, and asks the target where not", skip_encode
     ),
-    "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", _by(usual_compression)),
-    "ngram": Shipped("control: prompt lookup", _by(ngram)),
-    "prior": Shipped("control: what answers to this question usually say, blind to the recording", _by(prior)),
+    "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", usual_compression),
+    "ngram": Shipped("control: prompt lookup", ngram),
+    "prior": Shipped("control: what answers to this question usually say, blind to the recording", prior),
     "auto": Shipped(
         "chooses for each question, by what they took here: hybrid, hybrid-blind, the baseline, or a head", auto, composed=True
     ),
@@ -378,7 +372,7 @@ def build_methods(parts: Parts) -> dict[str, Method]:
     """Every method that the parts are enough for, in the usual order."""
     methods = dict[str, Method]()
     for name, shipped in METHODS.items():
-        if (method := shipped.build(parts, methods)) is not None:
+        if (method := shipped.of(parts, methods)) is not None:
             methods[name] = method
     return methods
 
@@ -387,7 +381,7 @@ def rebuild_methods(parts: Parts, before: Mapping[str, Method], made: Mapping[st
     """The methods of `before` with others `made` in their place, and those that are composed of others built again. What a
     method was measured to cost stays until it is measured again."""
     for name, shipped in METHODS.items():
-        if shipped.composed and (method := shipped.build(parts, {**before, **made})) is not None:
+        if shipped.composed and (method := shipped.of(parts, {**before, **made})) is not None:
             made = {**made, name: method}
     costing = {
         name: replace(m, policy=m.policy.costing_as(before[name].policy), learnt=before[name].learnt and LearntCosts())

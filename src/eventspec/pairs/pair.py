@@ -45,8 +45,7 @@ from eventspec.pairs.methods import (
 )
 from eventspec.pairs.methods import head as head_method
 from eventspec.pairs.pair_file import PairFile
-from eventspec.pairs.parts import EVENT_METHOD, Parts
-from eventspec.pairs.specs import USUAL_MAPPING, USUAL_TREE, CompressionSpec, name_and_choice
+from eventspec.pairs.parts import EVENT_METHOD, USUAL_MAPPING, USUAL_TREE, CompressionSpec, Parts, name_and_choice
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
 

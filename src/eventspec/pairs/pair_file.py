@@ -27,15 +27,12 @@ _TABLES: tuple[Table, ...] = get_args(Table)
 
 @dataclass(frozen=True)
 class PairFile:
-    """A pair's name, its own files, and tables of names and places; every place is relative to `folder`."""
+    """A pair's name, its own files, and all tables of names and places; every place is relative to `folder`."""
 
     folder: Path
     name: str
     files: Mapping[str, str] = field(default_factory=lambda: dict(_FILES))
-    heads: Mapping[str, str] = field(default_factory=dict)
-    packers: Mapping[str, str] = field(default_factory=dict)
-    drafters: Mapping[str, str] = field(default_factory=dict)
-    adapters: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[Table, Mapping[str, str]] = field(default_factory=lambda: {table: {} for table in _TABLES})
     trained_on: str = ""
     """What the source of a recording begins with that is of the one kind the pair was trained on; "" if unknown."""
 
@@ -52,7 +49,7 @@ class PairFile:
             raise BadCheckpoint(f"{path}: {found}")
         tables = {table: _places(path, data, table) for table in _TABLES}
         name, trained_on = (str(data.get(key, other)) for key, other in (("name", folder.name), ("trained_on", "")))
-        return cls(folder, name, {**_FILES, **_places(path, data, "files")}, **tables, trained_on=trained_on)
+        return cls(folder, name, {**_FILES, **_places(path, data, "files")}, tables, trained_on)
 
     def place(self, name: str) -> Path:
         """Where one of the pair's own files lies: target, drafter, tokenizer, prior, or the weights of a mixture."""
@@ -60,17 +57,15 @@ class PairFile:
 
     def places(self, table: Table) -> dict[str, Path]:
         """A table's entries, as folders."""
-        entries: Mapping[str, str] = getattr(self, table)
-        return {name: self.folder / place for name, place in entries.items()}
+        return {name: self.folder / place for name, place in self.tables[table].items()}
 
     def listing(self, table: Table, name: str, place: str) -> PairFile:
         """The same with one more entry in a table, after the others unless it is there already."""
-        return self.with_table(table, {**getattr(self, table), name: place})
+        return self.with_table(table, {**self.tables[table], name: place})
 
     def with_table(self, table: Table, entries: Mapping[str, str]) -> PairFile:
         """The same with another table."""
-        changed: dict[str, Any] = {table: entries}
-        return replace(self, **changed)
+        return replace(self, tables={**self.tables, table: entries})
 
     @property
     def text(self) -> str:
@@ -78,7 +73,7 @@ class PairFile:
         lines = ['format = "eventspec-pair"', "version = 1", f'name = "{self.name}"']
         lines += [f'trained_on = "{self.trained_on}"'] if self.trained_on else []
         moved = {name: place for name, place in self.files.items() if place != _FILES.get(name)}
-        for table, entries in (("files", moved), *((table, getattr(self, table)) for table in _TABLES)):
+        for table, entries in (("files", moved), *self.tables.items()):
             if entries:
                 lines += ["", f"[{table}]", *(f'{_key(name)} = "{place}"' for name, place in entries.items())]
         return "\n".join(lines) + "\n"

@@ -28,9 +28,9 @@ from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import load_pair
-from eventspec.pairs.adapters import ACCEPTANCE, digest_of, save_adapter
 from eventspec.pairs.methods import substitute_of
 from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.pairs.trained import ACCEPTANCE, digest_of, save_adapter
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
@@ -144,7 +144,7 @@ def train(
         return out
     whole = export(folder, adapters, (drafter, frozen), out, log)
     if output == "rows":
-        best = next(name for name in PairFile.read(whole).adapters if name in adapters)
+        best = next(name for name in PairFile.read(whole).tables["adapters"] if name in adapters)
         calibrate(whole, best, held_out, judged_text, report)
     return whole
 

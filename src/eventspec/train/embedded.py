@@ -228,7 +228,7 @@ def export(preset: PairPreset, out: Path, clips: Clips, models: tuple[VideoLlava
     known = (qa for i in range(len(clips)) for qa in every_wording(clips.facts(i)))
     TextPrior.of((qa.question, [*questions.encode(f" {qa.answer}"), EOS]) for qa in known).save(made / "prior.json")
     (made / "provenance.json").write_text(json.dumps(provenance(preset, out, clips), indent=2) + "\n")
-    PairFile(made, preset.size, drafters={"fine": FINE}, trained_on=SOURCE).write()
+    PairFile(made, preset.size, trained_on=SOURCE).listing("drafters", "fine", FINE).write()
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)
     return folder

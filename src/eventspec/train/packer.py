@@ -18,8 +18,8 @@ from torch import Tensor
 
 from eventspec.compress import Packer, PackerConfig
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.pairs.packers import save_packer
 from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.pairs.trained import save_packer
 from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said

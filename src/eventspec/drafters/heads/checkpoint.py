@@ -19,8 +19,7 @@ from torch import Tensor
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads.eagle3 import FAMILY as EAGLE3
 from eventspec.drafters.heads.families import FAMILIES, family_of
-from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Family, Head
+from eventspec.drafters.heads.head import LAYER, Family, Head, HeadFolder
 from eventspec.drafters.heads.speculators import Verifier
 from eventspec.drafters.heads.trees import Rates, read_rates
 from eventspec.files import write_text
@@ -50,7 +49,6 @@ def load_head(path: Path, target: LanguageEnds) -> TrainedHead:
         )
     weight = target.embed.weight
     made = _read(folder, weight.dtype)
-    family_of(made.head).filled(made.head)
     made.head.to(weight.device).requires_grad_(False).eval()
     return made
 

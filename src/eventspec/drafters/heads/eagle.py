@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Family, Head, HeadConfig, Recipe
+from eventspec.drafters.heads.head import LAYER, Family, Head, HeadConfig, HeadFolder, Recipe
 from eventspec.drafters.heads.unrolled import rollout
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.nn.draft import DraftKernel

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters.heads import speculators
 from eventspec.drafters.heads.feature import feature_drafter
-from eventspec.drafters.heads.folder import LAYER, HeadFolder
-from eventspec.drafters.heads.head import Family, Head, HeadConfig, Recipe, TargetSizes
+from eventspec.drafters.heads.head import LAYER, Family, Head, HeadConfig, HeadFolder, Recipe, TargetSizes
 from eventspec.drafters.heads.unrolled import rollout
 from eventspec.drafters.heads.views import PromptView
 from eventspec.models import configuration as fields
@@ -133,10 +132,8 @@ def _taps(folder: HeadFolder) -> tuple[int, ...]:
         found = inner.get(speculators.TAPS)
     if found is None:
         return usual_taps(layers)
-    fits = isinstance(found, list) and len(found) > 0 and all(type(i) is int and 0 <= i <= layers for i in found)
     wanted = f"ascending layers of the target, 0 to {layers}"
-    fields.require({speculators.TAPS: found}, speculators.TAPS, fits and sorted(set(found)) == found, wanted)
-    return tuple(found)
+    return fields.ascending({speculators.TAPS: found}, speculators.TAPS, 0, wanted, layers)
 
 
 def _vocab_ids(folder: HeadFolder, rows: int) -> Tensor:
@@ -146,7 +143,7 @@ def _vocab_ids(folder: HeadFolder, rows: int) -> Tensor:
         if rows != most:
             raise BadCheckpoint(f"{path}: the head names {rows} tokens of {most} and has no table d2t of which ones")
         return torch.arange(rows)
-    shape = checkpoint.shape("d2t")
+    shape = checkpoint.at["d2t"].shape
     if shape != [rows]:
         raise BadCheckpoint(f"{path}: d2t is {shape}, wanted [{rows}]: a number for every row of lm_head.weight")
     ids = checkpoint.integers("d2t") + torch.arange(rows)

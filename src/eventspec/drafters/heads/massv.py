@@ -28,10 +28,9 @@ from eventspec.core import (
 )
 from eventspec.drafters.heads.head import Drafting, Family, Head, HeadConfig, Recipe, TargetSizes
 from eventspec.drafters.heads.views import Rollout, TargetBatch
-from eventspec.drafters.language_model import LanguageDraft
-from eventspec.drafters.model_reading import DraftModel
-from eventspec.models.prefix import Prefix
+from eventspec.drafters.language_model import DraftModel, LanguageDraft
 from eventspec.models.prompt import Prompt, TextIds, splice
+from eventspec.models.session import Prefix
 from eventspec.nn import Llama
 from eventspec.nn.linear import Linear
 from eventspec.nn.llama import LanguageEnds
@@ -100,11 +99,6 @@ def rollout(head: SmallVlm, target: LanguageEnds, batch: TargetBatch, count: int
     return Rollout(repeat(head.language.normed(hidden[:, batch.prefix :].roll(-1, 1)), count), batch.loss_mask)
 
 
-def _filled(head: SmallVlm) -> None:
-    if head.config.language.tie_word_embeddings:
-        head.language.head.weight = head.language.embed.weight
-
-
 FAMILY = Family[SmallVlm](
     name="massv",
     title="MASSV",
@@ -114,7 +108,6 @@ FAMILY = Family[SmallVlm](
     read=lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
     kind="massv",
     target_width=lambda folder: folder.shape("up.weight", 2)[1],
-    filled=_filled,
 )
 
 

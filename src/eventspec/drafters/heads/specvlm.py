@@ -16,8 +16,7 @@ from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Mode, O
 from eventspec.core import BadCheckpoint
 from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
-from eventspec.drafters.heads.folder import HeadFolder
-from eventspec.drafters.heads.head import Recipe, TargetSizes
+from eventspec.drafters.heads.head import HeadFolder, Recipe, TargetSizes
 from eventspec.drafters.heads.unrolled import steps
 from eventspec.drafters.heads.views import HeadInputs, PromptView, Rollout, TargetBatch, View, hidden_where
 from eventspec.models.checkpoint import without_memory

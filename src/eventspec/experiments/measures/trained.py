@@ -13,8 +13,8 @@ from eventspec.experiments.measures.setup import Finding, Found, Setup
 from eventspec.models.configuration import read_json
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.pairs.adapters import load_adapter
 from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.pairs.trained import load_adapter
 from eventspec.train import lora
 from eventspec.train.adapters import FIGURES, PRESETS, even
 from eventspec.train.adapting import FeatureTraining, RowTraining
@@ -54,8 +54,8 @@ def nulls(setup: Setup) -> Iterator[Finding]:
     """Gaps of trained adapters to what is wanted of another recording at the same places."""
     pair, preset = _Models(setup.pair), PRESETS[setup.size("cpu", "smoke")]
     clips, wanted = answered(pair.folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
-    folders = PairFile.read(pair.folder).adapters
-    adapters = {name: load_adapter(pair.folder / where, pair.drafter, pair.target) for name, where in folders.items()}
+    folders = PairFile.read(pair.folder).places("adapters")
+    adapters = {name: load_adapter(folder, pair.drafter, pair.target) for name, folder in folders.items()}
     found = Found()
     for output, made in (("rows", RowTraining), ("features", FeatureTraining)):
         own = {name: adapter for name, adapter in adapters.items() if adapter.config.output == output}

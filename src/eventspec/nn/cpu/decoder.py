@@ -14,7 +14,7 @@ from eventspec.nn.weights import LayerWeights
 
 
 class CpuLayers:
-    """As `backend.Backend`."""
+    """As `weights.Backend`."""
 
     chains = False
 

@@ -14,7 +14,7 @@ from eventspec.nn.layer import Layer, layer_weights
 
 
 class CudaLayers:
-    """As `backend.Backend`."""
+    """As `weights.Backend`."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         # cuDNN's attention is planned for every number of rows, which no two steps of an answer have alike: 40 ms each on an

@@ -1,33 +1,38 @@
-"""Folders of trained adapters: config.json, which names the two models they were trained between, and model.safetensors in
-fp16. A pair lists them by name in the table `[adapters]` of pair.toml, the best one of those with the same output first."""
+"""Folders of what is trained beside a pair's models, adapters and packers: config.json, which names the models they were
+trained for, and model.safetensors in fp16. A pair lists adapters by name in the table `[adapters]` of pair.toml, the best one
+of those with the same output first, and packers by scale in `[packers]`."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eventspec.align.acceptance import Calibrated
 from eventspec.align.adapters import Adapter, AdapterConfig, Output, pooled_layers
 from eventspec.align.substitute import FEATURES
+from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput, EventSlice
-from eventspec.drafters.model_reading import Scored
+from eventspec.drafters.language_model import Scored
 from eventspec.events.representations import red_blue_classes
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
-from eventspec.models.embedded import pixels_from_classes, target_ids
+from eventspec.models.embedded import pixels_from_classes, target_encoder, target_ids
 from eventspec.models.eventgpt import EventGpt
-from eventspec.models.prompt import EventEncoder
+from eventspec.models.prompt import EventEncoder, FrameEncoder
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 
 ACCEPTANCE = "acceptance.json"
 """In an adapter's folder: its calibrated acceptance predictor."""
+Part = TypeVar("Part", Adapter, Packer)
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,32 @@ class Adapters:
         return scored
 
 
+@dataclass(frozen=True)
+class Packers:
+    """The packers of a pair by scale, the model whose tower they read, and how its prompt is encoded."""
+
+    model: VideoLlava
+    encode: Callable[[str], list[int]]
+    folders: Mapping[str, Path]
+
+    def encoder(self, scale: int) -> FrameEncoder:
+        """The target's prompts on packed rows; BadInput when there is no packer of that scale, BadCheckpoint when it does not
+        fit."""
+        folder = self.folders.get(str(scale))
+        if folder is None:
+            there = f"there is {', '.join(self.folders)}" if self.folders else "there is none"
+            raise BadInput(f"no trained packer of scale {scale}, {there}: train one with `eventspec train packer`")
+        see = partial(packed_rows, self.model, self.load(folder, str(scale)))
+        return target_encoder(self.model, self.encode, see)
+
+    def load(self, folder: Path, scale: str) -> Packer:
+        """The packer of a folder; BadCheckpoint unless it fits, and has the scale that it is listed by."""
+        packer = load_packer(folder, self.model)
+        if str(packer.config.scale) != scale:
+            raise BadCheckpoint(f"{folder}: pair.toml lists it as a packer of scale {scale}, its config.json has another")
+        return packer
+
+
 def digest_of(folder: Path) -> str:
     """SHA-256 of an adapter's weights, 16 hex digits: what was calibrated with others says nothing of these."""
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
@@ -110,41 +141,95 @@ def digest_of(folder: Path) -> str:
 def inspect_adapter(folder: Path) -> tuple[AdapterConfig, Checkpoint, dict[str, str]]:
     """An adapter's config, its tensors, and the fingerprints of the `drafter` and the `target` it stands between; BadCheckpoint
     in one line for what can be none."""
-    data = fields.read_json(folder / "config.json")
+    data, between = _described(folder, "adapter", "drafter", "target")
     with fields.of_folder(folder):
-        fields.require(data, "model_type", data.get("model_type") == "adapter", "adapter")
-        config, own = AdapterConfig.from_json(data), fields.part(data, "eventspec", {})
-        for role in ("drafter", "target"):
-            fields.require(own, role, isinstance(own.get(role), str), f"a {role}'s fingerprint")
+        config = AdapterConfig.from_json(data)
     checkpoint = Checkpoint(folder)
     with without_memory():
         adapter = Adapter(config)
     checkpoint.check(adapter, weights.own_names(adapter), lambda name: False)
-    return config, checkpoint, {role: own[role] for role in ("drafter", "target")}
+    return config, checkpoint, between
+
+
+def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
+    """A packer's config, its tensors, and the fingerprint of its target, as far as they can be checked without that;
+    BadCheckpoint in one line for what fits no target."""
+    data, between = _described(folder, "packer", "target")
+    with fields.of_folder(folder):
+        config = PackerConfig.from_json(data)
+    checkpoint = Checkpoint(folder)
+    missing = {"asking.weight", "reading.weight", "keys_values.weight", "projector.linear_1.weight"} - checkpoint.at.keys()
+    if missing:
+        raise BadCheckpoint(f"{folder}: tensor {min(missing)} is missing: this is no packer, or an incomplete one")
+    width, read = (*checkpoint.at["reading.weight"].shape, 0, 0)[:2]
+    with fields.of_folder(folder):
+        fits = len(config.layers) * width == read > 0
+        fields.require(data, "layers", fits, f"{read / max(1, width):g} layers: reading.weight reads so many")
+    return config, checkpoint, between["target"]
 
 
 def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter:
     """The adapter of a folder, checked against the models it is to stand between; BadCheckpoint in one line for what does not
     fit."""
     config, checkpoint, between = inspect_adapter(folder)
-    for role, model in (("drafter", drafter), ("target", target)):
-        if between[role] != (found := fingerprint(model)):
-            raise BadCheckpoint(
-                f"{folder}: the adapter was trained for {role} {between[role]}, this one is {found}: "
-                "`eventspec train adapter` makes one"
-            )
+    _check_trained_for(folder, "adapter", between, {"drafter": drafter, "target": target})
     with fields.of_folder(folder):
         config.check(drafter.config, target.config.language.hidden_size)
-    with without_memory():
-        adapter = Adapter(config)
-    checkpoint.fill(adapter, weights.own_names(adapter), target.projector.linear_1.weight.dtype)
-    return adapter.to(target.projector.linear_1.weight.device).requires_grad_(False).eval()
+    return _filled(lambda: Adapter(config), checkpoint, target)
+
+
+def load_packer(folder: Path, target: VideoLlava) -> Packer:
+    """The packer of a folder, checked against the target it is to pack for; BadCheckpoint in one line for what does not fit."""
+    config, checkpoint, trained = inspect_packer(folder)
+    _check_trained_for(folder, "packer", {"target": trained}, {"target": target})
+    with fields.of_folder(folder):
+        config.check(target.config)
+    return _filled(lambda: Packer(config, target.config), checkpoint, target)
 
 
 def save_adapter(adapter: Adapter, folder: Path, drafter: EventGpt, target: VideoLlava) -> None:
     """Write a folder that `load_adapter` reads."""
+    _save(adapter, folder, "adapter", {"drafter": drafter, "target": target})
+
+
+def save_packer(packer: Packer, folder: Path, target: VideoLlava) -> None:
+    """Write a folder that `load_packer` reads."""
+    _save(packer, folder, "packer", {"target": target})
+
+
+def _described(folder: Path, kind: str, *roles: str) -> tuple[fields.Fields, dict[str, str]]:
+    """config.json of that kind, and the fingerprints of the models with those roles."""
+    data = fields.read_json(folder / "config.json")
+    with fields.of_folder(folder):
+        fields.require(data, "model_type", data.get("model_type") == kind, kind)
+        own = fields.part(data, "eventspec", {})
+        for role in roles:
+            fields.require(own, role, isinstance(own.get(role), str), f"a {role}'s fingerprint")
+    return data, {role: own[role] for role in roles}
+
+
+def _check_trained_for(folder: Path, kind: str, trained: Mapping[str, str], models: Mapping[str, nn.Module]) -> None:
+    for role, model in models.items():
+        if trained[role] != (found := fingerprint(model)):
+            raise BadCheckpoint(
+                f"{folder}: the {kind} was trained for {role} {trained[role]}, this one is {found}: "
+                f"`eventspec train {kind}` makes one"
+            )
+
+
+def _filled(make: Callable[[], Part], checkpoint: Checkpoint, target: VideoLlava) -> Part:
+    """A part with its checked weights, ready for use beside the target."""
+    with without_memory():
+        part = make()
+    names, like = weights.own_names(part), target.projector.linear_1.weight
+    checkpoint.check(part, names, lambda name: False)
+    checkpoint.fill(part, names, like.dtype)
+    return part.to(like.device).requires_grad_(False).eval()
+
+
+def _save(part: Adapter | Packer, folder: Path, kind: str, models: Mapping[str, nn.Module]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    weights.save(adapter, folder / "model.safetensors", weights.own_names(adapter))
-    config = {"model_type": "adapter", "dtype": "float16", **adapter.config.as_json()}
-    between = {"drafter": fingerprint(drafter), "target": fingerprint(target)}
-    (folder / "config.json").write_text(fields.pretty({**config, "eventspec": between}))
+    weights.save(part, folder / "model.safetensors", weights.own_names(part))
+    config = {"model_type": kind, "dtype": "float16", **part.config.as_json()}
+    trained = {role: fingerprint(model) for role, model in models.items()}
+    (folder / "config.json").write_text(fields.pretty({**config, "eventspec": trained}))
