@@ -26,7 +26,7 @@ from eventspec.engine.method import Method
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
-from eventspec.experiments.identity import Tally, Trial, compare_answers, heads_of
+from eventspec.experiments.identity import Trial, compare_answers, heads_of
 from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared, one_thread
 from eventspec.experiments.names import BASE, BLIND
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
@@ -137,10 +137,7 @@ def identity(setup: Setup) -> Iterator[Finding]:
         arms = [replace(arm, name=arm.name.removeprefix("eagle, ")) for arm in heads_of(pair) if arm.method == "eagle"]
         arms = setup.size(arms, arms[:2])
         for number, q in enumerate(questions, 1):
-            tallies: dict[str, Tally] = {}
-            asked = Trial(q.id, Recording.open(q.recording), q.question, Sampling())
-            for _ in compare_answers(pair, arms, [asked], tallies=tallies):
-                pass
+            tallies = compare_answers(pair, arms, [Trial(q.id, Recording.open(q.recording), q.question, Sampling())])
             for arm in arms:
                 tally, own = tallies[arm.name], counted.setdefault(arm.name, {"identical": 0, "failed": 0, "drafted": 0})
                 own["identical"] += not tally.different

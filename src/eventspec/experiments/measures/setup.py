@@ -1,4 +1,4 @@
-"""What every measurement is given, and what several of them need: held-out scenes, one thread, paths of draft trees."""
+"""What every measurement is given, and what several of them need: held-out scenes, comparisons, one thread."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
-from eventspec.core import Proposal, TargetSession, Verdict
 from eventspec.experiments.compare import Comparison, compare
 from eventspec.experiments.figures import Row
 from eventspec.experiments.rows import RowFile, beside
@@ -91,11 +89,6 @@ def scene(seed: int, index: int, split: str = "test") -> tuple[Recording, list[Q
     return as_recording(clip, f"scene {index}"), questions(clip.facts, index)
 
 
-def held_out(seed: int, index: int) -> Recording:
-    """A scene of the test split, rendered on the spot."""
-    return scene(seed, index)[0]
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """torch on a single thread, for as long as the block runs."""
@@ -105,17 +98,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def say(session: TargetSession, tokens: Sequence[int]) -> None:
-    """Commit these tokens, of which the target has just scored all but the last as a chain."""
-    session.commit(Verdict(np.arange(len(tokens) - 1), np.array(tokens, np.int64)))
-
-
-def path_to(draft: Proposal, node: int) -> list[int]:
-    """The tokens on the way to a node, -1 for the root: none."""
-    path: list[int] = []
-    while node >= 0:
-        path.insert(0, int(draft.tokens[node]))
-        node = int(draft.parents[node])
-    return path
