@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -59,18 +58,23 @@ def _asked(setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: i
     sizes = {"scenes": setup.size(100 if len(methods) > 1 else 40, 2), "seed": SEED}
     street = Street(sizes["scenes"], setup.size(200 if len(methods) > 1 else 100, 2), SEED, words)
     with one_thread(), street.asked(setup, name) as (questions, rows):
-        pair = _fitted(setup, load_pair(setup.pair, "one", fit=False), {})
+        pair = _fitted(setup, load_pair(setup.pair, "one", fit=False))
         asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
         part, found = compared(asked, rows, setup)
         return {**sizes, **part}, found
 
 
-def _fitted(setup: Setup, pair: Pair, known: Opening, methods: Sequence[str] | None = None) -> Pair:
+def _fitted(setup: Setup, pair: Pair, methods: Sequence[str] = (), known: Opening | None = None) -> Pair:
     """A pair with the budgets that its drafts are worth on this machine, which learns nothing: what each would learn of its own
     rounds differs by chance."""
-    if not setup.quick:
-        pair = warm_up(pair, known=known) if methods is None else warm_up(pair, tuple(methods), known)
+    pair = pair if setup.quick else warm_up(pair, methods, known)
     return replace(pair, methods={name: replace(method, learnt=None) for name, method in pair.methods.items()})
+
+
+def _fitted_arms(setup: Setup, pairs: dict[str, Pair]) -> list[Arm]:
+    """Arms of pairs with a head each, by name; what one shape costs is measured once."""
+    known: Opening = {}
+    return [Arm(name, "eagle", _fitted(setup, pair, ("eagle",), known)) for name, pair in pairs.items()]
 
 
 def table(setup: Setup) -> Iterator[Finding]:
@@ -81,11 +85,9 @@ def table(setup: Setup) -> Iterator[Finding]:
         names += [f"eagle:{tree}" for tree in ("static", "published", "chain")]
         names += [f"{name}{way}" for name in SMALL if name in pair.parts.heads for way in ("", ":pruned")]
         names = setup.size(names, ["eagle"])
-        known: Opening = {}
-        made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in names}
-        read = [name for name in READ if name in made]
-        made |= {f"{name}:whole": _fitted(setup, _read_whole(made[name]), known, ["eagle"]) for name in read}
-        return [Arm(name, "eagle", arm) for name, arm in made.items()]
+        made = {name: pair.with_head(name) for name in names}
+        made |= {f"{name}:whole": _read_whole(made[name]) for name in READ if name in made}
+        return _fitted_arms(setup, made)
 
     part, _ = _asked(setup, "heads", arms, (BASE, *BLIND))
     if "trained" in (before := setup.known_at(["table"])):
@@ -192,9 +194,7 @@ def bound(setup: Setup) -> Iterator[Finding]:
     takes a round, both in the run."""
 
     def arms(pair: Pair) -> list[Arm]:
-        known: Opening = {}
-        made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in setup.size(BOUND, BOUND[:1])}
-        return [Arm(name, "eagle", arm) for name, arm in made.items()]
+        return _fitted_arms(setup, {name: pair.with_head(name) for name in setup.size(BOUND, BOUND[:1])})
 
     part, rows = _asked(setup, "bound", arms, (BASE,), words=25)
     with one_thread():
@@ -256,6 +256,6 @@ def scaling(setup: Setup) -> Iterator[Finding]:
     part, rows = _asked(setup, "scaling", arms, (BASE,))
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     part["methods"] = {name: {key: own[key] for key in kept} for name, own in part["methods"].items()}
-    ages = pairwise(path.name for path in map(Path, setup.folders))
+    ages = pairwise(path.name for path in setup.folders)
     part["against_the_one_before"] = [{"from": a, "to": b, **_fewer_rounds(rows[a], rows[b])} for a, b in ages]
     yield ("scaling",), part
