@@ -26,7 +26,7 @@ from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
 from eventspec.experiments.identity import Trial, compare_answers, heads_of
-from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared, one_thread
+from eventspec.experiments.measures.setup import Finding, Found, Setup, compared, one_thread, street
 from eventspec.experiments.names import BASE, BLIND
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
@@ -56,8 +56,8 @@ def _asked(setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: i
     """Questions whose right answers have at least so many words, in all arms, interleaved: the summary, and rows by arm. What
     each drafter would say where the blind prior is wrong is looked up where controls are among the methods."""
     sizes = {"scenes": setup.size(100 if len(methods) > 1 else 40, 2), "seed": SEED}
-    street = Street(sizes["scenes"], setup.size(200 if len(methods) > 1 else 100, 2), SEED, words)
-    with one_thread(), street.asked(setup, name) as (questions, rows):
+    limit = setup.size(200 if len(methods) > 1 else 100, 2)
+    with one_thread(), street(setup, name, **sizes, limit=limit, words=words) as (questions, rows):
         pair = _fitted(setup, load_pair(setup.pair, "one", fit=False))
         asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
         part, found = compared(asked, rows, setup)
@@ -135,7 +135,7 @@ def _read_whole(pair: Pair) -> Pair:
 def identity(setup: Setup) -> Iterator[Finding]:
     """Answers of every head with every tree it can draft, against the baseline's, token by token; no time is taken."""
     pair, counted = load_pair(setup.pair, "one", fit=False), dict[str, dict[str, int]]()
-    with one_thread(), Street(setup.size(100, 1), setup.size(200, 1), SEED).asked(setup, "identity") as (questions, _):
+    with one_thread(), street(setup, "identity", SEED, setup.size(100, 1), setup.size(200, 1)) as (questions, _):
         arms = [replace(arm, name=arm.name.removeprefix("eagle, ")) for arm in heads_of(pair) if arm.method == "eagle"]
         arms = setup.size(arms, arms[:2])
         for number, q in enumerate(questions, 1):

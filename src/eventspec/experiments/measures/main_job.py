@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from eventspec.experiments.compare import Comparison, others_of
-from eventspec.experiments.measures.setup import Finding, Setup, Street, compared
+from eventspec.experiments.measures.setup import Finding, Setup, compared, street
 from eventspec.experiments.names import BASE, BLIND
 from eventspec.pairs import load_pair, warm_up
 
@@ -32,7 +32,7 @@ def shared(setup: Setup) -> Iterator[Finding]:
 def _compared(
     setup: Setup, device_plan: str, methods: Sequence[str], events: Sequence[str], choices: Mapping[str, Sequence[str]]
 ) -> Finding:
-    with Street(setup.size(100, 2), setup.size(200, 2), 8800).asked(setup, f"main-job-{device_plan}") as (questions, rows):
+    with street(setup, f"main-job-{device_plan}", 8800, setup.size(100, 2), setup.size(200, 2)) as (questions, rows):
         pair = load_pair(setup.pair, device_plan, fit=False)
         pair, methods = (pair, QUICK) if setup.quick else (warm_up(pair), methods)
         others = [] if setup.quick else others_of(pair, choices)

@@ -52,24 +52,18 @@ class Setup:
         return found if isinstance(found, dict) else {}
 
 
-@dataclass(frozen=True)
-class Street:
-    """Rendered scenes that were held out, and questions about them whose right answers have at least so many words."""
-
-    scenes: int
-    limit: int
-    seed: int
-    words: int = 0
-
-    @contextmanager
-    def asked(self, setup: Setup, name: str) -> Iterator[tuple[list[Question], Path]]:
-        """The questions, and the file for an experiment's rows beside their recordings."""
-        with nullcontext(str(setup.work)) if setup.work else tempfile.TemporaryDirectory() as folder:
-            street = Path(folder, f"street-{self.seed}-{self.scenes}")
-            if not (street / "qa.jsonl").exists():
-                write_scenes(street, self.scenes, "test", self.seed)
-            questions = [q for q in read_questions(street / "qa.jsonl", None) if len(q.answer.split()) >= self.words]
-            yield questions[: self.limit], Path(folder, f"{name}.jsonl")
+@contextmanager
+def street(
+    setup: Setup, name: str, seed: int, scenes: int, limit: int, words: int = 0
+) -> Iterator[tuple[list[Question], Path]]:
+    """At most `limit` questions about rendered scenes that were held out, whose right answers have at least so many words; and
+    the file for an experiment's rows beside their recordings."""
+    with nullcontext(str(setup.work)) if setup.work else tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, f"street-{seed}-{scenes}")
+        if not (place / "qa.jsonl").exists():
+            write_scenes(place, scenes, "test", seed)
+        questions = [q for q in read_questions(place / "qa.jsonl", None) if len(q.answer.split()) >= words]
+        yield questions[:limit], Path(folder, f"{name}.jsonl")
 
 
 def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[str, list[Row]]]:
