@@ -70,7 +70,7 @@ def test_answers_that_differ_and_drafters_that_fail_are_counted(
             raise OSError("gone")
 
     arms = [*methods_of(pair)[:1], Arm("failing", "prior", pair.with_drafter("prior", Failing()))]
-    *_, told = compare_answers(pair, arms, [asked(scene)])
+    told = compare_answers(pair, arms, [asked(scene)])
     assert verdict(told) == (0, 1)
     assert told["failing"].failed == 1
     assert told[arms[0].name].drafted > 0
@@ -81,14 +81,14 @@ def test_answers_that_differ_and_drafters_that_fail_are_counted(
         return found if not len(proposal) else Verdict(found.path[:0], found.tokens[:1] + 1)
 
     monkeypatch.setattr(rule, "verify", wrong)
-    *_, told = compare_answers(pair, arms[:1], [asked(scene)], tallies={arms[0].name: Tally(answers=3, tokens=30)})
+    told = compare_answers(pair, arms[:1], [asked(scene)], tallies={arms[0].name: Tally(answers=3, tokens=30)})
     assert verdict(told)[0] == 1
     assert (told[arms[0].name].answers, told[arms[0].name].examples[0]["question"]) == (4, "once")
 
 
 def test_time_that_is_over_ends_it(pair: Pair, scene: Recording) -> None:
     arms, clock = methods_of(pair), iter([False, True, True, True])
-    *_, told = compare_answers(pair, arms, [asked(scene)] * 3, lambda: next(clock))
+    told = compare_answers(pair, arms, [asked(scene)] * 3, lambda: next(clock))
     assert sum(tally.answers for tally in told.values()) == 2
 
 
@@ -127,6 +127,6 @@ def test_long_answers_are_plain_decodings(pair: Pair, scene: Recording) -> None:
     settings = [Sampling(temperature=2.0, seed=1046, **banned), Sampling(**banned)]
     settings += [found for at in range(5) if (found := tie_of(pair, scene, QUESTION, 3 * at, 32)) is not None]
     questions = [Trial(f"{at}", scene, QUESTION, sampling) for at, sampling in enumerate(settings)]
-    *_, told = compare_answers(pair, [*methods_of(pair), *heads_of(pair)], questions)
+    told = compare_answers(pair, [*methods_of(pair), *heads_of(pair)], questions)
     assert verdict(told) == (0, 0), {name: tally.examples for name, tally in told.items() if tally.different}
     assert all(tally.near_ties for tally in told.values()), "nobody met the tie"

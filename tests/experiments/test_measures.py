@@ -15,8 +15,9 @@ from eventspec.core import BadInput, Proposal
 from eventspec.experiments import reports
 from eventspec.experiments.measures import EXPERIMENTS, Experiment, known, run, trained, with_part
 from eventspec.experiments.measures.gpu import GpuSetup, measure
+from eventspec.experiments.measures.numerics import path_to
 from eventspec.experiments.measures.reuse import encoded_by_events, sharing
-from eventspec.experiments.measures.setup import Finding, Setup, Street, held_out, path_to
+from eventspec.experiments.measures.setup import Finding, Setup, scene, street
 from eventspec.experiments.reports import alignment, heads, main_job, numerics
 from eventspec.experiments.tables import filled
 from eventspec.pairs.pair_file import DATA
@@ -82,11 +83,11 @@ def test_without_a_name_the_experiments_are_listed(capsys: pytest.CaptureFixture
 def test_paths_of_a_tree_and_frames_that_are_shared() -> None:
     tree = Proposal(np.array([5, 6, 7]), np.array([-1, 0, -1]))
     assert [path_to(tree, node) for node in (-1, 0, 1, 2)] == [[], [5], [5, 6], [7]]
-    scene = Recording.open(DATA / "clips/street_scene")
-    assert scene.video is not None
-    assert encoded_by_events(scene, 0.0) == list(range(len(scene.video)))
-    assert encoded_by_events(scene, 1e9) == [0]
-    shared = sharing(scene, [0]).video
+    opened = Recording.open(DATA / "clips/street_scene")
+    assert opened.video is not None
+    assert encoded_by_events(opened, 0.0) == list(range(len(opened.video)))
+    assert encoded_by_events(opened, 1e9) == [0]
+    shared = sharing(opened, [0]).video
     assert shared is not None and all(np.array_equal(frame, shared.frames[0]) for frame in shared.frames)
 
 
@@ -173,7 +174,7 @@ def test_stages_of_a_pair_are_timed_part_by_part() -> None:
 
 
 def test_a_street_has_questions_with_answers_of_so_many_words(tmp_path: Path) -> None:
-    with Street(1, 3, 1, words=4).asked(Setup(work=tmp_path), "rows") as (questions, rows):
+    with street(Setup(work=tmp_path), "rows", 1, 1, 3, words=4) as (questions, rows):
         assert 0 < len(questions) <= 3 and all(len(q.answer.split()) >= 4 for q in questions)
     assert rows == tmp_path / "rows.jsonl"
-    assert held_out(1, 0).name == "scene 0"
+    assert scene(1, 0)[0].name == "scene 0"

@@ -10,8 +10,18 @@ import pytest
 from eventspec.core import BadInput
 from eventspec.experiments.figures import Row
 from eventspec.experiments.names import BASE
-from eventspec.experiments.plan import StageTimes, chain_ahead, outlook, plain, rule_of_thumb
-from eventspec.experiments.profiles import BEST_CASE, PROFILES, RECORDED, methods_of, profile
+from eventspec.experiments.plan import (
+    BEST_CASE,
+    PROFILES,
+    RECORDED,
+    StageTimes,
+    chain_ahead,
+    methods_of,
+    outlook,
+    plain,
+    profile,
+    rule_of_thumb,
+)
 from eventspec.experiments.stages import held_out_error, measure, profile_of, stages_of, street_questions
 from eventspec.pairs import load_pair
 

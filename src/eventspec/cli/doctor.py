@@ -52,8 +52,7 @@ def _self_test(seconds: float) -> Facts:
         def over() -> bool:  # on a slow machine two answers are waited for all the same: none would say nothing
             return time.monotonic() > until and sum(t.answers for name, t in tallies.items() if name != BASE) >= 2
 
-        for _ in compare_answers(pair, arms, rehearsal(pair), over, tallies):
-            pass
+        compare_answers(pair, arms, rehearsal(pair), over, tallies)
         rounding = pair.target.limits.rounding
     counted = {name: asdict(tally) for name, tally in tallies.items() if name != BASE and tally.answers}
     summed = totals(tallies)

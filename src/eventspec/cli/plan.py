@@ -42,12 +42,11 @@ def plan(
 
 
 def _of_profile(name: str, tokens: int) -> dict[str, Any]:
-    from eventspec.experiments import profiles
-    from eventspec.experiments.plan import outlook
+    from eventspec.experiments.plan import methods_of, outlook, profile
 
-    machine = profiles.profile(name)
+    machine = profile(name)
     about = {"profile": name, "about": machine.about, "stages_source": machine.source}
-    return {**about, **outlook(machine.stages, profiles.methods_of(machine, tokens), tokens)}
+    return {**about, **outlook(machine.stages, methods_of(machine, tokens), tokens)}
 
 
 def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dict[str, Any]:

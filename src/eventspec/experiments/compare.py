@@ -40,12 +40,10 @@ Progress = Callable[[int, int], None]
 
 def check_arms(methods: Sequence[str], events: Sequence[str], contexts: Sequence[str]) -> None:
     """BadInput for contexts and kinds of events that do not exist, or that no method sees."""
-    for context in contexts:
-        if context not in CONTEXTS:
-            raise BadInput(f"context '{context}' is unknown: choose {', '.join(CONTEXTS)}")
-    for kind in events:
-        if kind not in EVENTS:
-            raise BadInput(f"events '{kind}' is unknown: choose {', '.join(EVENTS)}")
+    for what, given, known in (("context", contexts, CONTEXTS), ("events", events, EVENTS)):
+        for name in given:
+            if name not in known:
+                raise BadInput(f"{what} '{name}' is unknown: choose {', '.join(known)}")
     controls = [kind for kind in events if kind != EVENTS[0]]
     if controls and not set(methods) & set(SEES_EVENTS):
         unchanged = f"{' and '.join(controls)} events would change nothing"

@@ -66,12 +66,12 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         "overhead_share": None if inside is None else 1 - inside,
     }
     if base:
-        whole = column(base, "total")
+        whole, answers, decoding = column(base, "total"), _times_as_fast(base, own), _times_as_fast(base, own, "decode")
         figures |= {
-            "speedup": ratio_of_sums(whole, column(own, "total")),
-            "speedup_ci95": _times_as_fast(base, own)[1:],
-            "decode_speedup": _times_as_fast(base, own, "decode")[0],
-            "decode_speedup_ci95": _times_as_fast(base, own, "decode")[1:],
+            "speedup": answers[0],
+            "speedup_ci95": answers[1:],
+            "decode_speedup": decoding[0],
+            "decode_speedup_ci95": decoding[1:],
             "ceiling": ratio_of_sums(whole, column(base, "first_committed")),
             "identical": sum(a["token_ids"] == b["token_ids"] for a, b in zip(own, base, strict=True)),
             "ties": sum((r["first_difference"] or {}).get("gap", 1.0) < TIE_GAP for r in own),

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from eventspec.ask import generate, generation
+from eventspec.ask import Result, generate, generation
 from eventspec.core import BadInput, Sampling, Trace, never
 from eventspec.drafters.heads import FAMILIES
 from eventspec.drafters.retokenized import MAPPINGS
@@ -78,27 +78,28 @@ def compare_answers(
     questions: Iterable[Trial],
     over: Callable[[], bool] = never,
     tallies: dict[str, Tally] | None = None,
-) -> Iterator[dict[str, Tally]]:
-    """Answer every question plainly and with every arm; the tallies so far after every question. Ends after the answer during
-    which time is `over`. `tallies` of an earlier run are added to."""
+) -> dict[str, Tally]:
+    """Answer every question plainly and with every arm, and count. Ends after the answer during which time is `over`. `tallies`
+    of an earlier run are added to."""
     tallies = {} if tallies is None else tallies
     for name in (BASE, *(arm.name for arm in arms)):
         tallies.setdefault(name, Tally())
     for asked in questions:
         plain = generate(base, asked.recording, asked.question, BASE, sampling=asked.sampling)
-        _add(tallies[BASE], plain.token_ids, plain.trace, plain.token_ids, asked.name)
+        _add(tallies[BASE], plain, plain.token_ids, asked.name)
         for arm in arms:
             if over():
-                break
+                return tallies
             settings = (asked.question, arm.method, None, asked.sampling)
             found = generation(arm.pair, asked.recording, *settings, may_be_empty=("events",)).result()
-            _add(tallies[arm.name], found.token_ids, found.trace, plain.token_ids, asked.name)
-        yield tallies
+            _add(tallies[arm.name], found, plain.token_ids, asked.name)
         if over():
-            return
+            break
+    return tallies
 
 
-def _add(tally: Tally, tokens: list[int], trace: Trace, wanted: list[int], name: str) -> None:
+def _add(tally: Tally, found: Result, wanted: list[int], name: str) -> None:
+    tokens, trace = found.token_ids, found.trace
     tally.answers += 1
     tally.tokens += len(tokens)
     tally.near_ties += trace.near_ties

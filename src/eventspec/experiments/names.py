@@ -16,8 +16,3 @@ CONTEXTS = ("cold", "warm", "live")
 def with_events(arm: str, kind: str) -> str:
     """What an arm is called whose drafters see a kind of events."""
     return arm if kind == EVENTS[0] else f"{arm}, {kind} events"
-
-
-def is_control(arm: str) -> bool:
-    """Whether an arm drafts from text alone or sees other events than the recording's own."""
-    return arm in BLIND or arm.endswith(" events")

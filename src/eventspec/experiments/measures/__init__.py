@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
-from eventspec.experiments.measures import alignment, heads, identity, main_job, reuse, rounding, trained
+from eventspec.experiments.measures import alignment, heads, main_job, numerics, reuse, trained
 from eventspec.experiments.measures.setup import Finding, Found, Setup
 from eventspec.files import write_text
 
@@ -25,12 +24,10 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    "main-job": Experiment("every method and control, a core a model", "main-job", partial(main_job.measure, main_job.APART)),
-    "shared-cores": Experiment(
-        "methods and controls, cores shared out", "shared-cores", partial(main_job.measure, main_job.SHARED)
-    ),
-    "identity": Experiment("answers of every arm beside plain decoding, token by token", "identity", identity.measure),
-    "rounding": Experiment("how far rows in company move from rows alone", "rounding", rounding.measure),
+    "main-job": Experiment("every method and control, a core a model", "main-job", main_job.apart),
+    "shared-cores": Experiment("methods and controls, cores shared out", "shared-cores", main_job.shared),
+    "identity": Experiment("answers of every arm beside plain decoding, token by token", "identity", numerics.identity),
+    "rounding": Experiment("how far rows in company move from rows alone", "rounding", numerics.rounding),
     "reuse": Experiment("answers that change when frames share features", "reuse", reuse.measure),
     "heads": Experiment("every head with its controls", "heads", heads.table),
     "heads-identity": Experiment("answers of every head and kind of tree", "heads", heads.identity),

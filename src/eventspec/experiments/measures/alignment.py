@@ -20,7 +20,7 @@ from eventspec.drafters import TextPrior
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
-from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared, scene
+from eventspec.experiments.measures.setup import Finding, Found, Setup, compared, scene, street
 from eventspec.experiments.names import BASE, BLIND, with_events
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.pairs import Pair, load_pair, warm_up
@@ -44,7 +44,7 @@ Array = np.ndarray[Any, Any]
 
 def table(setup: Setup) -> Iterator[Finding]:
     """Every adapter with its own events and with another clip's, the methods and all controls, interleaved."""
-    with Street(setup.size(100, 2), setup.size(200, 2), SEED).asked(setup, "alignment") as (asked, path):
+    with street(setup, "alignment", SEED, setup.size(100, 2), setup.size(200, 2)) as (asked, path):
         pair = load_pair(setup.pair, "two", fit=False)
         pair = pair if setup.quick else warm_up(pair)
         adapters, prior = pair.parts.adapters, pair.parts.prior

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,8 +25,8 @@ from eventspec.engine.method import Method
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment
 from eventspec.experiments.figures import Row
-from eventspec.experiments.identity import Tally, Trial, compare_answers, heads_of
-from eventspec.experiments.measures.setup import Finding, Found, Setup, Street, compared, one_thread
+from eventspec.experiments.identity import Trial, compare_answers, heads_of
+from eventspec.experiments.measures.setup import Finding, Found, Setup, compared, one_thread, street
 from eventspec.experiments.names import BASE, BLIND
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.nn import KVCache
@@ -57,20 +56,25 @@ def _asked(setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: i
     """Questions whose right answers have at least so many words, in all arms, interleaved: the summary, and rows by arm. What
     each drafter would say where the blind prior is wrong is looked up where controls are among the methods."""
     sizes = {"scenes": setup.size(100 if len(methods) > 1 else 40, 2), "seed": SEED}
-    street = Street(sizes["scenes"], setup.size(200 if len(methods) > 1 else 100, 2), SEED, words)
-    with one_thread(), street.asked(setup, name) as (questions, rows):
-        pair = _fitted(setup, load_pair(setup.pair, "one", fit=False), {})
+    limit = setup.size(200 if len(methods) > 1 else 100, 2)
+    with one_thread(), street(setup, name, **sizes, limit=limit, words=words) as (questions, rows):
+        pair = _fitted(setup, load_pair(setup.pair, "one", fit=False))
         asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
         part, found = compared(asked, rows, setup)
         return {**sizes, **part}, found
 
 
-def _fitted(setup: Setup, pair: Pair, known: Opening, methods: Sequence[str] | None = None) -> Pair:
+def _fitted(setup: Setup, pair: Pair, methods: Sequence[str] = (), known: Opening | None = None) -> Pair:
     """A pair with the budgets that its drafts are worth on this machine, which learns nothing: what each would learn of its own
     rounds differs by chance."""
-    if not setup.quick:
-        pair = warm_up(pair, known=known) if methods is None else warm_up(pair, tuple(methods), known)
+    pair = pair if setup.quick else warm_up(pair, methods, known)
     return replace(pair, methods={name: replace(method, learnt=None) for name, method in pair.methods.items()})
+
+
+def _fitted_arms(setup: Setup, pairs: dict[str, Pair]) -> list[Arm]:
+    """Arms of pairs with a head each, by name; what one shape costs is measured once."""
+    known: Opening = {}
+    return [Arm(name, "eagle", _fitted(setup, pair, ("eagle",), known)) for name, pair in pairs.items()]
 
 
 def table(setup: Setup) -> Iterator[Finding]:
@@ -81,11 +85,9 @@ def table(setup: Setup) -> Iterator[Finding]:
         names += [f"eagle:{tree}" for tree in ("static", "published", "chain")]
         names += [f"{name}{way}" for name in SMALL if name in pair.parts.heads for way in ("", ":pruned")]
         names = setup.size(names, ["eagle"])
-        known: Opening = {}
-        made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in names}
-        read = [name for name in READ if name in made]
-        made |= {f"{name}:whole": _fitted(setup, _read_whole(made[name]), known, ["eagle"]) for name in read}
-        return [Arm(name, "eagle", arm) for name, arm in made.items()]
+        made = {name: pair.with_head(name) for name in names}
+        made |= {f"{name}:whole": _read_whole(made[name]) for name in READ if name in made}
+        return _fitted_arms(setup, made)
 
     part, _ = _asked(setup, "heads", arms, (BASE, *BLIND))
     if "trained" in (before := setup.known_at(["table"])):
@@ -133,14 +135,11 @@ def _read_whole(pair: Pair) -> Pair:
 def identity(setup: Setup) -> Iterator[Finding]:
     """Answers of every head with every tree it can draft, against the baseline's, token by token; no time is taken."""
     pair, counted = load_pair(setup.pair, "one", fit=False), dict[str, dict[str, int]]()
-    with one_thread(), Street(setup.size(100, 1), setup.size(200, 1), SEED).asked(setup, "identity") as (questions, _):
+    with one_thread(), street(setup, "identity", SEED, setup.size(100, 1), setup.size(200, 1)) as (questions, _):
         arms = [replace(arm, name=arm.name.removeprefix("eagle, ")) for arm in heads_of(pair) if arm.method == "eagle"]
         arms = setup.size(arms, arms[:2])
         for number, q in enumerate(questions, 1):
-            tallies: dict[str, Tally] = {}
-            asked = Trial(q.id, Recording.open(q.recording), q.question, Sampling())
-            for _ in compare_answers(pair, arms, [asked], tallies=tallies):
-                pass
+            tallies = compare_answers(pair, arms, [Trial(q.id, Recording.open(q.recording), q.question, Sampling())])
             for arm in arms:
                 tally, own = tallies[arm.name], counted.setdefault(arm.name, {"identical": 0, "failed": 0, "drafted": 0})
                 own["identical"] += not tally.different
@@ -195,9 +194,7 @@ def bound(setup: Setup) -> Iterator[Finding]:
     takes a round, both in the run."""
 
     def arms(pair: Pair) -> list[Arm]:
-        known: Opening = {}
-        made = {name: _fitted(setup, pair.with_head(name), known, ["eagle"]) for name in setup.size(BOUND, BOUND[:1])}
-        return [Arm(name, "eagle", arm) for name, arm in made.items()]
+        return _fitted_arms(setup, {name: pair.with_head(name) for name in setup.size(BOUND, BOUND[:1])})
 
     part, rows = _asked(setup, "bound", arms, (BASE,), words=25)
     with one_thread():
@@ -259,6 +256,6 @@ def scaling(setup: Setup) -> Iterator[Finding]:
     part, rows = _asked(setup, "scaling", arms, (BASE,))
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     part["methods"] = {name: {key: own[key] for key in kept} for name, own in part["methods"].items()}
-    ages = pairwise(path.name for path in map(Path, setup.folders))
+    ages = pairwise(path.name for path in setup.folders)
     part["against_the_one_before"] = [{"from": a, "to": b, **_fewer_rounds(rows[a], rows[b])} for a, b in ages]
     yield ("scaling",), part

@@ -1,4 +1,4 @@
-"""What every measurement is given, and what several of them need: held-out scenes, one thread, paths of draft trees."""
+"""What every measurement is given, and what several of them need: held-out scenes, comparisons, one thread."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
-from eventspec.core import Proposal, TargetSession, Verdict
 from eventspec.experiments.compare import Comparison, compare
 from eventspec.experiments.figures import Row
 from eventspec.experiments.rows import RowFile, beside
@@ -54,24 +52,18 @@ class Setup:
         return found if isinstance(found, dict) else {}
 
 
-@dataclass(frozen=True)
-class Street:
-    """Rendered scenes that were held out, and questions about them whose right answers have at least so many words."""
-
-    scenes: int
-    limit: int
-    seed: int
-    words: int = 0
-
-    @contextmanager
-    def asked(self, setup: Setup, name: str) -> Iterator[tuple[list[Question], Path]]:
-        """The questions, and the file for an experiment's rows beside their recordings."""
-        with nullcontext(str(setup.work)) if setup.work else tempfile.TemporaryDirectory() as folder:
-            street = Path(folder, f"street-{self.seed}-{self.scenes}")
-            if not (street / "qa.jsonl").exists():
-                write_scenes(street, self.scenes, "test", self.seed)
-            questions = [q for q in read_questions(street / "qa.jsonl", None) if len(q.answer.split()) >= self.words]
-            yield questions[: self.limit], Path(folder, f"{name}.jsonl")
+@contextmanager
+def street(
+    setup: Setup, name: str, seed: int, scenes: int, limit: int, words: int = 0
+) -> Iterator[tuple[list[Question], Path]]:
+    """At most `limit` questions about rendered scenes that were held out, whose right answers have at least so many words; and
+    the file for an experiment's rows beside their recordings."""
+    with nullcontext(str(setup.work)) if setup.work else tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, f"street-{seed}-{scenes}")
+        if not (place / "qa.jsonl").exists():
+            write_scenes(place, scenes, "test", seed)
+        questions = [q for q in read_questions(place / "qa.jsonl", None) if len(q.answer.split()) >= words]
+        yield questions[:limit], Path(folder, f"{name}.jsonl")
 
 
 def compared(asked: Comparison, rows: Path, setup: Setup) -> tuple[Found, dict[str, list[Row]]]:
@@ -91,11 +83,6 @@ def scene(seed: int, index: int, split: str = "test") -> tuple[Recording, list[Q
     return as_recording(clip, f"scene {index}"), questions(clip.facts, index)
 
 
-def held_out(seed: int, index: int) -> Recording:
-    """A scene of the test split, rendered on the spot."""
-    return scene(seed, index)[0]
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """torch on a single thread, for as long as the block runs."""
@@ -105,17 +92,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def say(session: TargetSession, tokens: Sequence[int]) -> None:
-    """Commit these tokens, of which the target has just scored all but the last as a chain."""
-    session.commit(Verdict(np.arange(len(tokens) - 1), np.array(tokens, np.int64)))
-
-
-def path_to(draft: Proposal, node: int) -> list[int]:
-    """The tokens on the way to a node, -1 for the root: none."""
-    path: list[int] = []
-    while node >= 0:
-        path.insert(0, int(draft.tokens[node]))
-        node = int(draft.parents[node])
-    return path

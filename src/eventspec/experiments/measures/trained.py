@@ -6,13 +6,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from eventspec.core import BadInput
 from eventspec.experiments.measures.setup import Finding, Found, Setup
 from eventspec.models.configuration import read_json
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
-from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import load_adapter
 from eventspec.train import lora
@@ -52,14 +50,15 @@ def losses(setup: Setup) -> Iterator[Finding]:
 
 def nulls(setup: Setup) -> Iterator[Finding]:
     """Gaps of trained adapters to what is wanted of another recording at the same places."""
-    pair, preset = _Models(setup.pair), PRESETS[setup.size("cpu", "smoke")]
-    clips, wanted = answered(pair.folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
-    folders = PairFile.read(pair.folder).places("adapters")
-    adapters = {name: load_adapter(folder, pair.drafter, pair.target) for name, folder in folders.items()}
+    folder, preset = folder_of(setup.pair), PRESETS[setup.size("cpu", "smoke")]
+    clips, wanted = answered(folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
+    drafter, frozen = _models(folder)
+    places = PairFile.read(folder).places("adapters")
+    adapters = {name: load_adapter(place, drafter, frozen.model) for name, place in places.items()}
     found = Found()
     for output, made in (("rows", RowTraining), ("features", FeatureTraining)):
         own = {name: adapter for name, adapter in adapters.items() if adapter.config.output == output}
-        judged = made(pair.frozen, pair.drafter, own, clips, wanted, preset.packed)
+        judged = made(frozen, drafter, own, clips, wanted, preset.packed)
         gaps, another = judged.gaps(clips, even(wanted)), judged.gaps(clips, even(wanted), apart=1)
         found |= {name: {"own": gaps[name], "another": another[name]} for name in gaps}
     yield ("nulls",), found
@@ -68,22 +67,19 @@ def nulls(setup: Setup) -> Iterator[Finding]:
 def low_rank(setup: Setup) -> Iterator[Finding]:
     """What low-rank updates of an event drafter learned, and what a pair's own drafter says of the same clips."""
     runs = [read_json(run / "pair" / lora.FOLDER / lora.FIGURES) for run in setup.folders]
-    pair, preset = _Models(setup.pair), lora.PRESETS[setup.size("cpu", "smoke")]
-    clips, wanted = answered(pair.folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
-    size = sum(parameter.numel() for parameter in pair.drafter.parameters())
-    judged = lora.LowRankTraining(pair.frozen, pair.drafter, 1, clips, wanted, preset.packed)
+    folder, preset = folder_of(setup.pair), lora.PRESETS[setup.size("cpu", "smoke")]
+    clips, wanted = answered(folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
+    drafter, frozen = _models(folder)
+    size = sum(parameter.numel() for parameter in drafter.parameters())
+    judged = lora.LowRankTraining(frozen, drafter, 1, clips, wanted, preset.packed)
     whole = {"calibration": judged.agreement(clips, wanted), "parameters": size}
     yield ("low-rank",), {"runs": runs, "whole": whole}
 
 
-class _Models:
+def _models(folder: Path) -> tuple[EventGpt, FrozenTarget]:
     """The models of a pair as trainings take them."""
-
-    def __init__(self, pair: str) -> None:
-        self.folder = folder_of(pair)
-        self.target: VideoLlava = load_video_llava(self.folder / "target")
-        self.drafter: EventGpt = load_eventgpt(self.folder / "drafter")
-        self.frozen = FrozenTarget(self.target, Questions(Tokenizer.from_file(str(self.folder / "tokenizer.json"))))
+    target = FrozenTarget(load_video_llava(folder / "target"), Questions.of_pair(folder))
+    return load_eventgpt(folder / "drafter"), target
 
 
 def _join(first: Found, other: Found) -> None:

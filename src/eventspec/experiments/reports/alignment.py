@@ -1,14 +1,16 @@
-"""The figures of docs/alignment.md: drafts of adapters beside their controls, what events are worth, what skipping risks."""
+"""The figures of docs/alignment.md: drafts of adapters beside their controls, what events are worth, what trainings of adapters
+did to gaps and acceptance, what skipping risks."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from eventspec.experiments.charts import curves
-from eventspec.experiments.names import BLIND, is_control, with_events
-from eventspec.experiments.reports import Block, Charts, Found, Results, adapting
-from eventspec.experiments.reports.adapting import Series
-from eventspec.experiments.statistics import wilson
+from eventspec.experiments.names import BLIND, with_events
+from eventspec.experiments.reports import Block, Charts, Found, Results
+from eventspec.experiments.statistics import rank_correlation, wilson
 from eventspec.experiments.tables import filled, named, spread, table, table_of
 
 CONTROLS = {"shuffled": "another clip's events", "blank": "blank events", "scattered": "the same moments, random pixels"}
@@ -26,6 +28,37 @@ SPEEDS = {
     "speedup": "{speedup+speedup_ci95:.2f}",
     "answered from events": "{skipped:.0%}",
     "not the target's": "{wrong:.1%}",
+}
+
+GAPS = {
+    "cosine": "cosine",
+    "l2": "L2",
+    "mmd": "MMD",
+    "sliced_wasserstein": "sliced Wasserstein",
+    "linear_cka": "linear CKA",
+}
+NEAR = ("cosine", "linear_cka")
+"""Gaps that are large where two sets of features are alike."""
+OWN_TEXTS, JUDGED = "texts of their own", "own texts, target's test"
+SAME_LOSS, ALL_PHASES = "the target's text", "the target's text, all phases"
+CONTROL = "constant"
+"""The adapter that sees no event."""
+Points = dict[str, list[tuple[dict[str, float], float]]]
+"""Of every adapter and phase its gaps, and how many tokens of an answer it gets right from the first on."""
+Series = dict[str, list[tuple[float, float]]]
+LOSSES = {
+    "loss": "{name}",
+    "cosine": "{cosine:.2f}",
+    "L2": "{l2:.2f}",
+    "after alignment: tokens right, leading": "{first[tokens]:.1%}, {first[leading]:.1f}",
+    "after acceptance as well": "{last[tokens]:.1%}, {last[leading]:.1f}",
+}
+LOW_RANK = {
+    "event drafter": "{how}",
+    "thousand parameters that learn": "{size:.0f}",
+    "tokens right": "{tokens:.1%}",
+    "leading tokens right": "{leading:.1f}",
+    "answers right": "{answers:.0%}",
 }
 
 
@@ -60,12 +93,102 @@ def events(results: Results) -> str:
     part, rows = results["alignment"]["table"], []
     for name, found in part["ahead"]["arms"].items():
         more = found["more"]
-        if any(map(is_control, more.keys() - BLIND)):
+        if more.keys() - BLIND:
             controls = [*(with_events(name, kind) for kind in CONTROLS), "prior"]
             cells = [spread(more.get(other, [None] * 3), "+.1%") for other in controls]
             rows.append([called(part, name), spread(found["share"], ".1%"), *cells])
     heads = ["arm", "own events", *(f"more than {control}" for control in CONTROLS.values()), "more than the prior"]
     return table(heads, rows)
+
+
+def taught(results: Results) -> dict[str, Found]:
+    """Runs on the target's own text, by output."""
+    return {run["output"]: run for run in results["alignment"]["training"]["runs"] if not run["free_running"]}
+
+
+def rank(found: Points, gap: str) -> str:
+    """Rank correlation of a gap with acceptance, towards more alike, and its interval over adapters."""
+    sign = 1 if gap in NEAR else -1
+    return spread(rank_correlation([[(sign * gaps[gap], leading) for gaps, leading in known] for known in found.values()]))
+
+
+def gaps_to(output: str, results: Results) -> str:
+    """Feature gaps before and after, and which of them go with acceptance, of adapters to an output."""
+    run, nulls = taught(results)[output], results["alignment"]["nulls"]
+    first, last, rows, found = run["phases"][0], run["phases"][-1], list[list[str]](), Points()
+    for name, gaps in last["gaps"].items():
+        found[name] = [(line["gaps"][name], line["adapters"][name]["leading"]) for line in run["phases"]]
+        another = nulls[name]["another"] if name in nulls else dict.fromkeys(GAPS)
+        three = [{"before": first["gaps"][name][gap], "after": gaps[gap], "other": another[gap]} for gap in GAPS]
+        cells = [filled("{before:.2f}, {after:.2f}, {other:.2f}", one) for one in three]
+        leading = f"{found[name][0][1]:.1f}, {found[name][-1][1]:.1f}"
+        rows.append([name.removeprefix("features-"), f"{run['parameters'].get(name, 0) / 1000:.0f}", *cells, leading])
+    trained = {name: known[-1:] for name, known in found.items() if name != CONTROL}
+    for adapters, over in (("trained", trained), ("all phases", found)):
+        rows.append([f"rank correlation, {adapters}", "", *(rank(over, gap) for gap in GAPS), ""])
+    heads = [f"{title}: before, after, another clip" for title in GAPS.values()]
+    return table(["adapter", "thousand parameters", *heads, "leading tokens right"], rows)
+
+
+def ages(results: Results) -> str:
+    runs, rows = taught(results).values(), []
+    for run in runs:
+        for name in run["phases"][-1]["adapters"]:
+            known = (line["adapters"][name] for line in run["phases"])
+            rows.append([name, *(filled("{tokens:.0%}, {leading:.1f}, {answers:.0%}", one) for one in known)])
+    return table(["adapter", *(line["phase"] or "before" for line in next(iter(runs))["phases"])], rows)
+
+
+def losses(results: Results) -> str:
+    rows = []
+    for name, known in results["alignment"]["losses"].items():
+        first = next(line for line in known if line["phase"] == "alignment")
+        rows.append({"name": name, **first["gaps"], "first": first["adapters"], "last": known[-1]["adapters"]})
+    return table_of(rows, LOSSES)
+
+
+def low_rank(results: Results) -> str:
+    part = results["alignment"]["low-rank"]
+    runs, whole = sorted(part["runs"], key=lambda run: int(run["rank"])), part["whole"]
+    text = f"{runs[0]['seconds'] / 60:.0f} minutes each on one core; {runs[0]['calibration']['n_answers']:.0f} answers."
+    known = [("trained on right answers", None, runs[0]["before"])]
+    known += [(f"low-rank updates, rank {run['rank']}", run["parameters"] / 1000, run["calibration"]) for run in runs]
+    known.append(("distilled whole", whole["parameters"] / 1000, whole["calibration"]))
+    return f"{text}\n\n{table_of([{'how': how, 'size': size, **right} for how, size, right in known], LOW_RANK)}"
+
+
+def by_size(results: Results) -> Series:
+    """Tokens right by the size of the adapter, to features: taught on two texts of their own and judged on them or on the
+    target's text, and taught on the target's text by the same loss for as long, and there after all phases."""
+    series: Series = {}
+    for run in (run for run in results["alignment"]["training"]["runs"] if run["output"] == "features"):
+        phases = {line["phase"]: line["adapters"] for line in run["phases"]}
+        if run["free_running"]:
+            kinds = {OWN_TEXTS: phases["alignment"], JUDGED: run["free"]["on_the_target's_text"]}
+        else:
+            kinds = {SAME_LOSS: phases["alignment"], ALL_PHASES: run["phases"][-1]["adapters"]}
+        sizes = run["parameters"]
+        for name, found in kinds.items():
+            series[name] = sorted((round(sizes[kind] / 1000), found[kind]["tokens"]) for kind in found if kind in sizes)
+    return series
+
+
+def plateau(results: Results) -> str:
+    runs = results["alignment"]["training"]["runs"]
+    rights = {name: [right for _, right in known] for name, known in by_size(results).items()}
+    ends = {name: f"{min(shares):.1%} to {max(shares):.1%}" for name, shares in rights.items()}
+    same = next(run["free"]["same_token"] for run in runs if run["free_running"])
+    return (
+        f"Taught and judged so, the adapters here stay at {ends[OWN_TEXTS]}, whatever their size, below the {same:.0%} of a "
+        "drafter that repeats the event model's own token. But most of that plateau is the test: after the target's own text "
+        f"the same adapters get {ends[JUDGED]} right, and those taught there by the same loss for as long {ends[SAME_LOSS]}."
+    )
+
+
+def plateau_sizes(results: Results) -> str:
+    rows = [[how, *(f"{size:.0f}: {right:.1%}" for size, right in known)] for how, known in by_size(results).items()]
+    most = max(map(len, rows))
+    return table(["trained on", *(f"size {n}" for n in range(1, most))], [row + [""] * (most - len(row)) for row in rows])
 
 
 def risk(results: Results) -> str:
@@ -128,18 +251,41 @@ def by_speed(part: Found) -> Series:
 
 
 def charts(results: Results) -> Charts:
+    """Quality by share and by speed, the plateau of training, and of each output how near the features came."""
     part = results["alignment"]
     shares, quality = by_share(part["risk"]), by_speed(part["table"])
-    return {
+    drawn: Charts = {
         "alignment-risk": curves("Answers that stay the target's", shares, "share answered from events", "share"),
         "alignment-quality": curves("Quality and speed", quality, "times as fast as the target alone", "share the same"),
-        **adapting.charts(results),
+        "alignment-plateau": curves(
+            "Tokens right by size of the adapter", by_size(results), "thousand parameters", "share right"
+        ),
     }
+    for output, run in taught(results).items():
+        phases = ", ".join(f"{place} {line['phase'] or 'before'}" for place, line in enumerate(run["phases"]))
+        near = {
+            name: [(float(at), max(0.0, line["gaps"][name]["cosine"])) for at, line in enumerate(run["phases"])]
+            for name in run["phases"][-1]["gaps"]
+        }
+        drawn[f"alignment-gaps-{output}"] = curves("Cosine with the target's own", near, phases, "cosine")
+    return drawn
 
 
 PAGES: dict[str, dict[str, Block]] = {
     "docs/alignment.md": {
-        **{"drafts": drafts, "events": events, **adapting.BLOCKS, "risk": risk, "limits": limits},
-        **{"speeds": speeds, "areas": areas, "reliability": reliability},
+        "drafts": drafts,
+        "events": events,
+        "gaps to rows": partial(gaps_to, "rows"),
+        "gaps to features": partial(gaps_to, "features"),
+        "ages": ages,
+        "losses": losses,
+        "low-rank": low_rank,
+        "plateau": plateau,
+        "sizes": plateau_sizes,
+        "risk": risk,
+        "limits": limits,
+        "speeds": speeds,
+        "areas": areas,
+        "reliability": reliability,
     }
 }

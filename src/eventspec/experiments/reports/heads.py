@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventspec.experiments.charts import Value, curves, values
-from eventspec.experiments.names import BASE, is_control
+from eventspec.experiments.names import BASE
 from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
 from eventspec.experiments.tables import filled, named, table, table_of
 
@@ -181,7 +181,7 @@ def scaling(results: Results) -> str:
 def charts(results: Results) -> Charts:
     part = results["heads"]
     decoding = [
-        Value(k, v["decode_speedup"], v["decode_speedup_ci95"], kind="control" if is_control(k) else "lossless")
+        Value(k, v["decode_speedup"], v["decode_speedup_ci95"], kind="control" if v["control"] else "lossless")
         for k, v in part["table"]["methods"].items()
         if k != BASE
     ]

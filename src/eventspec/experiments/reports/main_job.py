@@ -7,8 +7,7 @@ from typing import Any
 
 from eventspec.experiments.charts import value_of, values
 from eventspec.experiments.names import ALL_CORES, BASE, BLIND
-from eventspec.experiments.plan import outlook
-from eventspec.experiments.profiles import PROFILES, methods_of
+from eventspec.experiments.plan import PROFILES, methods_of, outlook
 from eventspec.experiments.reports import FASTER, Block, Charts, Found, Results
 from eventspec.experiments.tables import filled, named, spread, table, table_of
 
