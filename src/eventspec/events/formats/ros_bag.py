@@ -214,8 +214,8 @@ class BagSource(Source):
     def span(self) -> Window | None:
         return hull(mark.span for mark in self._bag.marks)
 
-    def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
-        """Checked events, message by message; those outside the window are not parsed."""
+    def _read(self, window: Window | None) -> Iterator[EventStream]:
+        """Message by message; those outside the window are not parsed."""
         marks = self._bag.marks
         wanted = [place for place, mark in enumerate(marks) if self._meets(mark, window)]
         if not wanted:
@@ -228,10 +228,7 @@ class BagSource(Source):
                 if place in chosen:
                     _, _, columns = ros_messages.events(raw, self._bag.cdr)
                     mark = marks[place]
-                    block = self._checked(columns, mark.first, mark.latest, count_late=window is None)
-                    part = block if window is None else block.slice(window)
-                    if len(part):
-                        yield part
+                    yield self._checked(columns, mark.first, mark.latest, count_late=window is None)
                 place += 1
 
     def _meets(self, mark: _Mark, window: Window | None) -> bool:
