@@ -11,7 +11,6 @@ from eventspec.core import BadInput
 from eventspec.files import write_text
 from eventspec.recordings import activitynet_qa, dsec, eventgpt_json, mvsec
 from eventspec.recordings.layout import Layout, QuestionSet, Report, opened
-from eventspec.recordings.parts import Contents
 from eventspec.recordings.recording import Recording
 
 LAYOUTS: dict[str, Layout] = {
@@ -55,20 +54,10 @@ def inspect_recordings(layout: Layout, path: Path, recordings: Path) -> Report:
     model frames.
     """
     found = _asked(layout, path, recordings, None)
-    report = opened(
-        dict.fromkeys(row.recording for row in found.rows),
-        recordings,
-        _contents,
-        lambda _: [],
-        f"any recording in {recordings}",
-    )
+    paths = dict.fromkeys(row.recording for row in found.rows)
+    report = opened(paths, recordings, Recording.open, lambda _: [], f"any recording in {recordings}")
     lacks = [f"{part.name}: has no {what}" for part in report.parts for what in PARTS if part.facts and not part.facts[what]]
     return replace(report, missing=(*found.missing, *lacks) if report.parts or found.missing else report.missing)
-
-
-def _contents(path: Path) -> Contents:
-    recording = Recording.open(path)
-    return Contents(recording.name, recording.events, recording.video, recording.notes, recording.source)
 
 
 def _asked(layout: Layout, path: Path, recordings: Path | None, split: str | None) -> QuestionSet:

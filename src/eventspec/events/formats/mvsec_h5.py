@@ -53,7 +53,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         with opened_h5(path) as file:
             return np.repeat(dataset(file, name, path, 3)[order[place]][..., None], 3, axis=2)
 
-    return replace(events, picture=picture, frame_shape=shape, frame_times_us=times[order])
+    return replace(events, frames=(picture, shape, times[order]))
 
 
 def _matrix(matrix: Any, path: Path) -> Table:
