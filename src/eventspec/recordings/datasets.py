@@ -17,8 +17,6 @@ LAYOUTS: dict[str, Layout] = {
     layout.name: layout for layout in (dsec.LAYOUT, mvsec.LAYOUT, activitynet_qa.LAYOUT, eventgpt_json.LAYOUT)
 }
 
-PARTS = ("events", "frames")
-
 
 def layout_of(path: Path, kind: str | None = None) -> Layout:
     """The layout named, or the one that the path is; BadInput for a missing path, an unknown name, and where none fits."""
@@ -56,7 +54,8 @@ def inspect_recordings(layout: Layout, path: Path, recordings: Path) -> Report:
     found = _asked(layout, path, recordings, None)
     paths = dict.fromkeys(row.recording for row in found.rows)
     report = opened(paths, recordings, Recording.open, lambda _: [], f"any recording in {recordings}")
-    lacks = [f"{part.name}: has no {what}" for part in report.parts for what in PARTS if part.facts and not part.facts[what]]
+    readable = [part for part in report.parts if part.facts]
+    lacks = [f"{part.name}: has no {what}" for part in readable for what in ("events", "frames") if not part.facts[what]]
     return replace(report, missing=(*found.missing, *lacks) if report.parts or found.missing else report.missing)
 
 

@@ -240,8 +240,8 @@ def h5_file(
 
 
 # ------------------------------------------------------------------------------------------------------------------- writing
-def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], offset_us: int, **packing: Any) -> int:
-    """Append the stream's columns to new datasets of an h5py file or group, block by block; the number of events.
+def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], offset_us: int, **packing: Any) -> None:
+    """Append the stream's columns to new datasets of an h5py file or group, block by block.
 
     `dtypes`: "x", "y", "t", "p" -> dtype; `offset_us` is subtracted from t; `packing`: arguments of create_dataset.
     """
@@ -256,4 +256,3 @@ def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], of
             column.resize((count + len(block),))
             column[count:] = block.t - offset_us if name == "t" else getattr(block, name)
         count += len(block)
-    return count

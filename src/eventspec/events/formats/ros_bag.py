@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -182,9 +182,7 @@ class _Pictures:
         start = self._bag.stamps[number][0]
         skipped = number - next(place for place, (stamp, _) in enumerate(self._bag.stamps) if stamp == start)
         with self._bag.reader() as reader:
-            for index, message in enumerate(self._bag.messages(reader, self._bag.images, start)):
-                if index >= skipped:
-                    yield message
+            yield from islice(self._bag.messages(reader, self._bag.images, start), skipped, None)
 
 
 class BagSource(Source):
@@ -200,20 +198,16 @@ class BagSource(Source):
 
     def _read(self, window: Window | None) -> Iterator[EventStream]:
         """Message by message; those outside the window are not parsed."""
-        marks = self._bag.marks
-        wanted = [place for place, mark in enumerate(marks) if self._meets(mark, window)]
+        wanted = [mark.stamp_ns for mark in self._bag.marks if self._meets(mark, window)]
         if not wanted:
             return
-        start = marks[wanted[0]].stamp_ns
-        place = next(place for place, mark in enumerate(marks) if mark.stamp_ns == start)
-        chosen = set(wanted)
+        marks = (mark for mark in self._bag.marks if mark.stamp_ns >= wanted[0])
         with self._bag.reader() as reader:
-            for _, raw in self._bag.messages(reader, self._bag.events, start, marks[wanted[-1]].stamp_ns + 1):
-                if place in chosen:
+            messages = self._bag.messages(reader, self._bag.events, wanted[0], wanted[-1] + 1)
+            for mark, (_, raw) in zip(marks, messages, strict=False):
+                if self._meets(mark, window):
                     _, _, columns = ros_messages.events(raw, self._bag.cdr)
-                    mark = marks[place]
                     yield self._checked(columns, mark.first, mark.latest, count_late=window is None)
-                place += 1
 
     def _meets(self, mark: _Mark, window: Window | None) -> bool:
         if mark.span is None:
