@@ -31,16 +31,16 @@ def data() -> bytes:
 
 def test_frames_come_as_grey_rgb_with_the_middle_of_their_exposure() -> None:
     found = open_events(CLIP)
-    assert encoders.frames_of(found) is not None and found.frame_times_us is not None
+    assert encoders.frames_of(found) is not None and found.frames is not None
     assert encoders.frames_of(found).shape == (4, 260, 346, 3) and encoders.frames_of(found).dtype == np.uint8
     assert (encoders.frames_of(found)[..., 0] == encoders.frames_of(found)[..., 2]).all()
-    assert found.frame_times_us.tolist() == [1589163147365215 + 40_000 * k for k in range(4)]
+    assert found.frames[2].tolist() == [1589163147365215 + 40_000 * k for k in range(4)]
     assert found.notes == ("frame times are the middle of the exposure",)
 
 
 def test_events_alone_are_those_of_the_file() -> None:
     found, alone = open_events(CLIP), read_events(CLIP)
-    assert found.events is not None and found.picture is not None
+    assert found.events is not None and found.frames is not None
     assert all(np.array_equal(getattr(alone, name), getattr(found.events, name)) for name in "xytp")
 
 
@@ -189,11 +189,11 @@ def test_a_frame_is_decoded_when_it_is_asked_for(data: bytes, tmp_path: Path) ->
     path = tmp_path / "clip.aedat4"
     path.write_bytes(data)
     found = open_events(path)
-    assert found.picture is not None and encoders.frames_of(found) is not None
-    assert np.array_equal(found.picture(2), encoders.frames_of(found)[2])
+    assert found.frames is not None and encoders.frames_of(found) is not None
+    assert np.array_equal(found.frames[0](2), encoders.frames_of(found)[2])
     path.write_bytes(data[:FIRST_PACKET])
     with pytest.raises(BadInput, match=r"clip.aedat4: cannot be decoded at byte \d+"):
-        found.picture(2)
+        found.frames[0](2)
 
 
 def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

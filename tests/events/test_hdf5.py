@@ -204,8 +204,8 @@ def test_unix_seconds_become_microseconds_to_the_last_one(tmp_path: Path) -> Non
     assert found.events is not None and found.format == "mvsec-hdf5" and (found.events.width, found.events.height) == (346, 260)
     same(found.events, DAVIS)
     assert encoders.frames_of(found) is not None and encoders.frames_of(found).shape == (3, 26, 34, 3)
-    assert found.frame_times_us is not None
-    assert (found.frame_times_us - DAVIS["t"][0]).tolist() == [0, 20_000, 40_000]
+    assert found.frames is not None
+    assert (found.frames[2] - DAVIS["t"][0]).tolist() == [0, 20_000, 40_000]
 
 
 def test_the_other_camera_is_told_of(tmp_path: Path) -> None:

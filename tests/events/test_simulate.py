@@ -162,8 +162,8 @@ def test_simulated_traffic_resembles_what_the_event_camera_beside_it_saw() -> No
     """DAVIS346, 59 frames 40 ms apart: 95,000 simulated events for 78,830 real ones, signed correlation 0.915 in cells of
     5x5 pixels between two frames. The control, the events of the frame before, has 0.27."""
     found = open_events(REAL)
-    assert found.events is not None and encoders.frames_of(found) is not None and found.frame_times_us is not None
-    times = found.frame_times_us
+    assert found.events is not None and encoders.frames_of(found) is not None and found.frames is not None
+    times = found.frames[2]
     events = simulated(encoders.frames_of(found), times, QUIET, 0)[0]
     assert 0.7 < len(events) / len(found.events) < 1.6
     ours, real = cells(events, times), cells(found.events, times)

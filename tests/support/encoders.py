@@ -214,7 +214,8 @@ def write(path: Path, name: str, events: int, seed: int = 3) -> Path:
 
 def frames_of(found: EventFile) -> Any:
     """All frames of an event file, uint8 [K, H, W, 3]; None without."""
-    if found.picture is None or found.frame_times_us is None:
+    if found.frames is None:
         return None
-    rows = [found.picture(place) for place in range(len(found.frame_times_us))]
-    return np.stack(rows) if rows else np.empty((0, *found.frame_shape, 3), np.uint8)
+    picture, shape, times_us = found.frames
+    rows = [picture(place) for place in range(len(times_us))]
+    return np.stack(rows) if rows else np.empty((0, *shape, 3), np.uint8)

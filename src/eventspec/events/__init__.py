@@ -1,4 +1,4 @@
-"""Event streams: the record, its file formats, its pictures and its controls. It knows nothing about video."""
+"""Event streams: the record, its file formats and its pictures. It knows nothing about video."""
 
 from eventspec.events.representations import count_image, histogram, red_blue, time_surface, voxel_grid
 from eventspec.events.stream import EventStream, Monotonic

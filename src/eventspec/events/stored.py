@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eventspec.core import Window
-from eventspec.events.stream import Array, Block, EventStream, Monotonic, Named, OffValue, lags
+from eventspec.events.stream import Array, Block, EventStream, Monotonic, Named, lags
 
 HELD_EVENTS = 1 << 23
 """Streams of at most this many events (109 MB) are held in memory; longer ones stay in their file."""
@@ -38,14 +38,22 @@ class Source(ABC):
         self.width, self.height = size
         self.ordered = monotonic != "keep"
         self.late, self.largest_lag_us = 0, 0
-        self._path, self._monotonic, self._named, self._off = path, monotonic, named, OffValue()
+        self._path, self._monotonic, self._named = path, monotonic, named
+        self._off: int | None = None  # as for `stream.Block`
 
     def __str__(self) -> str:
         return str(self._path)
 
-    @abstractmethod
     def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
         """The events in order, or those of one window, in pieces of bounded size, none of them empty."""
+        for block in self._read(window):
+            part = block if window is None else block.slice(window)
+            if len(part):
+                yield part
+
+    @abstractmethod
+    def _read(self, window: Window | None) -> Iterator[EventStream]:
+        """Checked blocks, in order, that hold all events, or all of one window; what else they hold is left out by `blocks`."""
 
     @abstractmethod
     def span(self) -> Window | None:
@@ -60,6 +68,7 @@ class Source(ABC):
         counted where the block is read for the first time."""
         place = Block(str(self._path), first, latest, self._named, self._off)
         block = EventStream.checked_block(columns, self.width, self.height, place, self._monotonic)
+        self._off = place.off
         if count_late and self._monotonic != "raise":
             late, lag = lags(columns.t.astype(np.int64), latest)
             self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
@@ -20,28 +20,20 @@ Places = slice | np.ndarray[Any, np.dtype[np.int64]]
 LARGEST_SIDE = 65536  # coordinates are uint16
 Named = Callable[[str, int], str]
 """How a message calls the value of a column ("t") at an event of the file (0 is the first)."""
-EVENT_BYTES = 13  # of one event in memory
 BLOCK = 1 << 17  # events in one block where a long stream is walked: they fit in a core's cache
 
 
 @dataclass
-class OffValue:
-    """How a file that is read in blocks writes OFF, 0 or -1, once its first such event was read: all blocks must agree."""
-
-    value: int | None = None
-
-
-@dataclass(frozen=True)
 class Block:
     """Where columns come from, for messages and checks across blocks: the file; of a block of a longer one also the index of
     its first event in the file, the latest time (us) before it, how the file's values are called (``t[5]`` unless `named`
-    says otherwise), and what OFF was so far."""
+    says otherwise), and how OFF is written, 0 or -1, once it was read: all blocks must agree."""
 
     source: str
     first: int = 0
     latest: int = 0
     named: Named | None = None
-    off: OffValue = field(default_factory=OffValue)
+    off: int | None = None
 
     def value_name(self, name: str, index: int) -> str:
         """How messages call the value of a column at one of these events."""
@@ -221,7 +213,9 @@ def _times(column: Array, place: Block, monotonic: Monotonic) -> tuple[np.ndarra
     latest, longest = place.latest, np.iinfo(np.int64).max
     if column.dtype == np.uint64 and len(column) and column.max() > longest:
         _refuse(place, "t", column > longest, column, "larger than int64 microseconds can be; the file is damaged")
-    times, rising = _int64(column)
+    # uint64 is seen as int64 without a copy: it holds nothing larger.
+    times = column.view(np.int64) if column.dtype == np.uint64 else column.astype(np.int64, copy=False)
+    rising = not (times[1:] < times[:-1]).any()
     late = len(times) > 0 and bool(times[0] < latest)
     # Times that never go back and begin after 0 need no look at each of them: a pass over a long column costs.
     if not len(times) or (rising and times[0] >= max(latest, 0)):
@@ -238,22 +232,6 @@ def _times(column: Array, place: Block, monotonic: Monotonic) -> tuple[np.ndarra
         f"{place}: {place.value_name('t', index)} is {times[index]}, before {place.value_name('t', index - 1)} = {before}: "
         f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep" (command line: --monotonic clamp)'
     )
-
-
-def _int64(column: Array) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
-    """The column as int64, itself where it is, and whether it never falls: both in one walk that stays in the cache.
-
-    uint64 is seen as int64 without a copy: the caller has checked that it holds nothing larger.
-    """
-    column = column.view(np.int64) if column.dtype == np.uint64 else column
-    times = column if column.dtype == np.int64 else np.empty(len(column), np.int64)
-    rising = True
-    for start in range(0, len(times), BLOCK):
-        if times is not column:
-            times[start : start + BLOCK] = column[start : start + BLOCK]
-        near = times[max(start - 1, 0) : start + BLOCK]
-        rising = rising and not (near[1:] < near[:-1]).any()
-    return times, rising
 
 
 def lags(times: np.ndarray[Any, np.dtype[np.int64]], latest: int = 0) -> tuple[int, int]:
@@ -277,9 +255,8 @@ def _polarity(column: Array, place: Block) -> np.ndarray[Any, np.dtype[np.uint8]
         wanted = "-1 or 1 beside the negative ones" if signed else "0 or 1, or -1 or 1"
         _refuse(place, "p", bad, column, f"polarity must be {wanted}")
     if lowest < 1:
-        off = place.off
-        if off.value not in (None, lowest):
-            remedy = f"OFF is {off.value} in events that were read before; write all of them one way"
+        if place.off not in (None, lowest):
+            remedy = f"OFF is {place.off} in events that were read before; write all of them one way"
             _refuse(place, "p", column == lowest, column, remedy)
-        off.value = lowest
+        place.off = lowest
     return (column > 0).view(np.uint8) if signed else column.astype(np.uint8, copy=False)

@@ -12,7 +12,7 @@ from eventspec.ask import Generation, generation
 from eventspec.ask.context import ANY_QUESTION
 from eventspec.core import BadInput, Sampling
 from eventspec.engine.method import AnswerTimes, QuestionInfo
-from eventspec.events.disturb import blank, scattered
+from eventspec.events import EventStream
 from eventspec.experiments.figures import Row
 from eventspec.experiments.names import CONTEXTS
 from eventspec.pairs import Pair
@@ -56,7 +56,7 @@ class Recordings:
         if events == "real" or own.events is None:
             return own
         if events == "blank":
-            return replace(own, events=blank(own.events))
+            return replace(own, events=own.events.empty_copy())
         place = self.paths.index(path)
         if events == "scattered":
             return replace(own, events=scattered(own.events, np.random.default_rng(place)))
@@ -66,6 +66,13 @@ class Recordings:
         # Another recording's events on this one's clock: both windows begin at their own start.
         shift = own.span.start_us - other.span.start_us
         return replace(own, events=None if other.events is None else other.events.shifted(shift))
+
+
+def scattered(stream: EventStream, rng: np.random.Generator) -> EventStream:
+    """The same times and polarities at random pixels: the event rate stays, the scene is gone."""
+    x = rng.integers(0, stream.width, len(stream)).astype(np.uint16)
+    y = rng.integers(0, stream.height, len(stream)).astype(np.uint16)
+    return EventStream(x, y, stream.t, stream.p, stream.width, stream.height, stream.ordered)
 
 
 def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:

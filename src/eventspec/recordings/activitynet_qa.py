@@ -37,6 +37,10 @@ class Tables(NamedTuple):
     answers: Path
 
 
+Asked = tuple[str, Path | None, str, str, str, str]
+"""Of one question the video's name, the video where it is there, kind, question, answer and id."""
+
+
 def tables(path: Path) -> list[Tables]:
     """The splits of which a folder, or its folder dataset/, has the questions or the answers."""
     found = []
@@ -59,15 +63,9 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
     rows: list[layout.Row] = []
     missing: list[str] = []
     for pair in found:
-        videos = _videos(path, pair.split, recordings)
-        asked = _joined(pair)
-        absent = dict.fromkeys(name for name, *_ in asked if _video(videos, name) is None)
-        missing += [f"v_{name}: no video of this name ({pair.split})" for name in absent]
-        rows += [
-            layout.Row(video, kind, question, answer, id)
-            for name, kind, question, answer, id in asked
-            if (video := _video(videos, name)) is not None
-        ]
+        asked = _joined(pair, _videos(path, pair.split, recordings))
+        missing += _missing(asked, pair.split)
+        rows += [layout.Row(video, *texts) for _, video, *texts in asked if video is not None]
     videos_only = any(row.recording.is_file() for row in rows)
     return layout.QuestionSet(tuple(rows), tuple(missing), (NO_EVENTS,) if videos_only else ())
 
@@ -75,25 +73,32 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
 def inspect(path: Path) -> layout.Report:
     """Every split: questions, by kind, and videos; videos are not opened."""
 
-    def split(pair: Tables) -> layout.Finding:
-        absent = [file.name for file in pair[1:] if not file.is_file()]
+    def split(pair: Tables) -> layout.Report:
+        absent = tuple(file.name for file in pair[1:] if not file.is_file())
         if absent:
-            return None, absent, None
+            return layout.Report((), absent)
         try:
-            asked = _joined(pair)
-            missing = questions(path, None, pair.split).missing
+            asked = _joined(pair, _videos(path, pair.split, None))
         except BadInput as error:
-            return None, (), error
+            return layout.Report((), (), (str(error),))
+        missing = _missing(asked, pair.split)
         names = {name for name, *_ in asked}
-        kinds = Counter(kind for _, kind, *_ in asked)
+        kinds = Counter(kind for _, _, kind, *_ in asked)
         facts: dict[str, int | None] = {"questions": len(asked), "videos": len(names) - len(missing), "of": len(names)}
-        return layout.Part(pair.split, {**facts, **{kind: kinds[kind] for kind in KINDS if kinds[kind]}}), missing, None
+        part = layout.Part(pair.split, {**facts, **{kind: kinds[kind] for kind in KINDS if kinds[kind]}})
+        return layout.Report((part,), missing)
 
-    return layout.reported(tables(path), split, ("test_q.json", "test_a.json"))
+    return layout.merged(map(split, tables(path)), "test_q.json", "test_a.json")
 
 
-def _joined(pair: Tables) -> list[tuple[str, str, str, str, str]]:
-    """(video, kind, question, answer, id) of every question, in order; the files are joined by id, never by place."""
+def _missing(asked: list[Asked], split: str) -> tuple[str, ...]:
+    """A line for each video that is not there."""
+    absent = dict.fromkeys(name for name, video, *_ in asked if video is None)
+    return tuple(f"v_{name}: no video of this name ({split})" for name in absent)
+
+
+def _joined(pair: Tables, videos: dict[str, Path]) -> list[Asked]:
+    """Every question, in order; the files are joined by id, never by place."""
     for file in pair[1:]:
         if not file.is_file():
             raise BadInput(f"{file}: is not there: questions and answers are two files, {pair.split}_q.json and _a.json")
@@ -104,13 +109,14 @@ def _joined(pair: Tables) -> list[tuple[str, str, str, str, str]]:
         if id in answers:
             raise BadInput(f"{place}: question_id {shown(id)} is there twice: download the file again")
         answers[id] = (_kind(record, place), text_of(record, "answer", place))
-    joined = []
+    joined: list[Asked] = []
     for index, record in enumerate(records(pair.questions)):
         place = f"{pair.questions}: record {index}"
-        id, video, question = (text_of(record, field, place) for field in ("question_id", "video_name", "question"))
+        id, name, question = (text_of(record, field, place) for field in ("question_id", "video_name", "question"))
         if id not in answers:
             raise BadInput(f"{place}: question_id {shown(id)} has no answer in {pair.answers.name}: take both of one release")
-        joined.append((video, answers[id][0], question, answers[id][1], id))
+        kind, answer = answers[id]
+        joined.append((name, videos.get(f"v_{name}") or videos.get(name), kind, question, answer, id))
     return joined
 
 
@@ -134,10 +140,6 @@ def _videos(path: Path, split: str, recordings: Path | None) -> dict[str, Path]:
             elif (child / TOML_NAME).is_file():
                 found.setdefault(child.name, child)
     return found
-
-
-def _video(videos: dict[str, Path], name: str) -> Path | None:
-    return videos.get(f"v_{name}") or videos.get(name)
 
 
 LAYOUT = layout.Layout(NAME, "ActivityNet-QA", TREE, tables, inspect, questions)

@@ -11,14 +11,11 @@ from eventspec.core import BadInput
 from eventspec.files import write_text
 from eventspec.recordings import activitynet_qa, dsec, eventgpt_json, mvsec
 from eventspec.recordings.layout import Layout, QuestionSet, Report, opened
-from eventspec.recordings.parts import Contents
 from eventspec.recordings.recording import Recording
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout for layout in (dsec.LAYOUT, mvsec.LAYOUT, activitynet_qa.LAYOUT, eventgpt_json.LAYOUT)
 }
-
-PARTS = ("events", "frames")
 
 
 def layout_of(path: Path, kind: str | None = None) -> Layout:
@@ -55,20 +52,11 @@ def inspect_recordings(layout: Layout, path: Path, recordings: Path) -> Report:
     model frames.
     """
     found = _asked(layout, path, recordings, None)
-    report = opened(
-        dict.fromkeys(row.recording for row in found.rows),
-        recordings,
-        _contents,
-        lambda _: [],
-        f"any recording in {recordings}",
-    )
-    lacks = [f"{part.name}: has no {what}" for part in report.parts for what in PARTS if part.facts and not part.facts[what]]
+    paths = dict.fromkeys(row.recording for row in found.rows)
+    report = opened(paths, recordings, Recording.open, lambda _: [], f"any recording in {recordings}")
+    readable = [part for part in report.parts if part.facts]
+    lacks = [f"{part.name}: has no {what}" for part in readable for what in ("events", "frames") if not part.facts[what]]
     return replace(report, missing=(*found.missing, *lacks) if report.parts or found.missing else report.missing)
-
-
-def _contents(path: Path) -> Contents:
-    recording = Recording.open(path)
-    return Contents(recording.name, recording.events, recording.video, recording.notes, recording.source)
 
 
 def _asked(layout: Layout, path: Path, recordings: Path | None, split: str | None) -> QuestionSet:

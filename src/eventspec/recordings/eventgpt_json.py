@@ -61,16 +61,16 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
 def inspect(path: Path) -> layout.Report:
     """Every instruction file: its questions and how many event files are there; those are not opened."""
 
-    def one(file: Path) -> layout.Finding:
+    def one(file: Path) -> layout.Report:
         try:
             found = questions(file)
         except BadInput as error:
-            return None, (), error
+            return layout.Report((), (), (str(error),))
         there = len({row.recording for row in found.rows})
         facts: dict[str, int | None] = {"questions": len(found.rows), "event_files": there, "of": there + len(found.missing)}
-        return layout.Part(file.name, facts), found.missing, None
+        return layout.Report((layout.Part(file.name, facts),), found.missing)
 
-    return layout.reported(files(path), one, ("<name>.json",))
+    return layout.merged(map(one, files(path)), "<name>.json")
 
 
 def _turns(record: dict[str, Any], place: str) -> list[tuple[str, str]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from eventspec.core import BadInput
 from eventspec.recordings.parts import Contents
+
+if TYPE_CHECKING:
+    from eventspec.recordings.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -69,33 +72,29 @@ class Layout:
         return next(iter(self.contents(path)), None) is not None
 
 
-Thing = TypeVar("Thing")
-Finding = tuple[Part | None, Iterable[str], BadInput | None]
-"""What one recording, file or split holds, lacks, and what is wrong with it."""
-
-
-def reported(things: Iterable[Thing], inspect: Callable[[Thing], Finding], nothing: Sequence[str]) -> Report:
-    """The report on every thing; `nothing` is missing where there are none."""
-    parts: list[Part] = []
-    missing: list[str] = []
-    wrong: list[str] = []
-    for thing in things:
-        part, absent, error = inspect(thing)
-        parts += [] if part is None else [part]
-        missing += absent
-        wrong += [] if error is None else [str(error)]
-    return Report(tuple(parts), tuple(missing if parts or missing or wrong else nothing), tuple(wrong))
+def merged(reports: Iterable[Report], *nothing: str) -> Report:
+    """The reports on every recording, file or split as one; `nothing` is missing where there are none."""
+    found = list(reports)
+    return Report(
+        tuple(part for report in found for part in report.parts),
+        tuple(line for report in found for line in report.missing) if found else nothing,
+        tuple(line for report in found for line in report.wrong),
+    )
 
 
 def opened(
-    paths: Iterable[Path], root: Path, read: Callable[[Path], Contents], lacks: Callable[[Path], list[str]], nothing: str
+    paths: Iterable[Path],
+    root: Path,
+    read: Callable[[Path], Contents | Recording],
+    lacks: Callable[[Path], list[str]],
+    nothing: str,
 ) -> Report:
     """The report on recordings below a root: each is opened; long files are not read to the end.
 
     ``lacks(path)`` names what a recording should have beside what it has; `nothing` is said when there are no recordings.
     """
 
-    def inspect(path: Path) -> Finding:
+    def inspect(path: Path) -> Report:
         name = root.resolve().name if path == root else path.relative_to(root).as_posix()
         missing: list[str] = []
         try:
@@ -103,7 +102,7 @@ def opened(
             found = read(path)
             events, video = found.events, found.video
         except BadInput as error:
-            return Part(name, {}), missing, error
+            return Report((Part(name, {}),), tuple(missing), (str(error),))
         span = events.span if events is not None else None
         facts = {
             "events": len(events) if events is not None else None,
@@ -111,9 +110,9 @@ def opened(
             "first_us": span.start_us if span is not None else None,
             "last_us": span.end_us - 1 if span is not None else None,
         }
-        return Part(name, facts), missing, None
+        return Report((Part(name, facts),), tuple(missing))
 
-    return reported(paths, inspect, (nothing,))
+    return merged(map(inspect, paths), nothing)
 
 
 def folders(path: Path, depth: int) -> Iterator[Path]:

@@ -35,8 +35,8 @@ def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Mono
     """Events and frames of a data file. Both stay in it where they are long."""
     found = mvsec_h5.read(path, sensor_size, monotonic)
     video, notes = None, found.notes
-    if found.picture is not None and found.frame_times_us is not None:
-        video, notes = read_clip(found.picture, found.frame_shape, found.frame_times_us, str(path), notes)
+    if found.frames is not None:
+        video, notes = read_clip(*found.frames, str(path), notes)
     return together(path, found.events, video, notes)
 
 

@@ -247,8 +247,8 @@ def _not_one(folder: Path) -> str:
 
 def _of_events(path: Path, found: EventFile) -> Recording:
     clip, notes = None, found.notes
-    if found.picture is not None and found.frame_times_us is not None:
-        clip, notes = read_clip(found.picture, found.frame_shape, found.frame_times_us, str(path), notes)
+    if found.frames is not None:
+        clip, notes = read_clip(*found.frames, str(path), notes)
     return Recording(path.stem, found.events, clip, notes, found.format)
 
 

@@ -19,20 +19,15 @@ Marks = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class Packets:
-    """marks int64 [K]: the pts of the frames, ascending, in units of `base` seconds; keys int64 [N]: those of the key frames.
+    """marks int64 [K]: the pts of the frames, ascending, and times_us, rounded exactly; keys int64 [N]: pts of the key frames.
 
     reliable: whether the packets look as if every one gives one frame at its own time; only decoding shows that they do.
     """
 
     marks: Marks
+    times_us: Marks
     keys: Marks
-    base: Fraction
     reliable: bool
-
-    @property
-    def times_us(self) -> Marks:
-        """int64 [K] microseconds, rounded exactly."""
-        return np.array([round(mark * self.base * MICROSECONDS) for mark in self.marks.tolist()], np.int64)
 
 
 @contextmanager
@@ -74,7 +69,8 @@ def survey(container: Any) -> Packets:
     marks = np.array(sorted(shown), np.int64)
     reliable &= bool(len(marks)) and bool((np.diff(marks) > 0).all())
     base = Fraction(stream.time_base or Fraction(1, MICROSECONDS))
-    return Packets(marks, np.array(sorted(set(keys)), np.int64), base, reliable)
+    times_us = np.array([round(mark * base * MICROSECONDS) for mark in marks.tolist()], np.int64)
+    return Packets(marks, times_us, np.array(sorted(set(keys)), np.int64), reliable)
 
 
 def in_order(times_us: list[int]) -> tuple[list[int], bool]:

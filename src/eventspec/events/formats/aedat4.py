@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput, FrameRows
-from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, file_of, settled_size, whole_file
+from eventspec.events.formats.family import EventFile, Format, Picture, SensorSize, file_of, settled_size, whole_file
 from eventspec.events.formats.sequential import Decode, Sequential, Step, opened
 from eventspec.events.stored import Columns, held, is_short
 from eventspec.events.stream import Array, EventStream, Monotonic
@@ -49,18 +49,18 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     if packets.tear and not packets.events and not packets.shots:
         raise BadInput(f"{path}: is torn at byte {packets.tear}, before its first event or frame: copy or record it again")
     found = _events(path, layout, packets, sensor_size, monotonic, notes)
-    shots, times, more = _frames(packets)
-    if found.events is None and not shots:
+    if found.events is None and not packets.shots:
         raise BadInput(f"{path}: has neither events nor frames: record the camera's events or frames output")
-    if not shots:
+    if not packets.shots:
         return found
+    shots, times, more = _frames(packets)
 
-    def picture(place: int) -> Frames:
+    def picture(place: int) -> Picture:
         with opened(path) as file:
             (packet,) = _decoded(file, layout, [shots[place].packet])
         return _rgb(packet["frame"]["pixels"])
 
-    return replace(found, notes=(*found.notes, *more), picture=picture, frame_shape=shots[0].shape, frame_times_us=times)
+    return replace(found, notes=(*found.notes, *more), frames=(picture, shots[0].shape, times))
 
 
 # ---------------------------------------------------------------------------------------------------------- file on the disk
@@ -278,10 +278,8 @@ def _columns(parts: list[Array]) -> Columns:
     return Columns(*(np.concatenate([part[name] for part in parts]) for name in ("x", "y", "t", "on")))
 
 
-def _frames(packets: _Packets) -> tuple[list[_Shot], Array | None, list[str]]:
-    """The frames of the first stream in order of time, their times int64 [K] (None without frames), and notes."""
-    if not packets.shots:
-        return [], None, []
+def _frames(packets: _Packets) -> tuple[list[_Shot], Array, list[str]]:
+    """The frames of the first stream, which has some, in order of time, their times int64 [K], and notes."""
     notes = []
     shots = packets.shots[min(packets.shots)]
     if len(packets.shots) > 1:
@@ -301,7 +299,7 @@ def _frames(packets: _Packets) -> tuple[list[_Shot], Array | None, list[str]]:
     return [fitting[index] for index in order], times[order], notes
 
 
-def _rgb(pixels: Array) -> Frames:
+def _rgb(pixels: Array) -> Picture:
     """A grey [H, W] or colour [H, W, 3] picture of 8 or 16 bits as uint8 [H, W, 3]."""
     if pixels.dtype == np.uint16:
         pixels = (pixels >> 8).astype(np.uint8)

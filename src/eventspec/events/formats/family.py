@@ -13,25 +13,25 @@ from eventspec.core import BadInput
 from eventspec.events.stored import Source, StoredStream
 from eventspec.events.stream import EventStream, Monotonic, lags
 
-Frames = np.ndarray[Any, np.dtype[np.uint8]]
+Picture = np.ndarray[Any, np.dtype[np.uint8]]
+Frames = tuple[Callable[[int], Picture], tuple[int, int], np.ndarray[Any, np.dtype[np.int64]]]
+"""A function from a place to its picture, uint8 [H, W, 3] RGB; their (H, W); their times int64 [K] us, in order."""
 SensorSize = tuple[int, int]
 """(width, height) in pixels."""
 
 
 @dataclass(frozen=True, eq=False)
 class EventFile:
-    """What one file held. A family that knows no frames leaves `picture` and their times None.
+    """What one file held.
 
     events: None when the file has no event stream at all; notes: what the reader assumed or lost, one sentence each;
-    picture: the frame at a place, uint8 [H, W, 3] RGB, of `frame_shape` (H, W); frame_times_us int64 [K] are their times.
+    frames: None when the family knows none.
     """
 
     format: str
     events: EventStream | None
     notes: tuple[str, ...] = ()
-    picture: Callable[[int], Frames] | None = None
-    frame_shape: tuple[int, int] = (0, 0)
-    frame_times_us: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    frames: Frames | None = None
 
 
 @dataclass(frozen=True)

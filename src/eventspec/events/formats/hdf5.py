@@ -209,8 +209,8 @@ class H5Source(Source):
             return Window(first, last + 1)
         return hull(block.span for block in self.blocks())
 
-    def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
-        """Checked events. Where times must not go back, a window is found by search, and nothing else is read."""
+    def _read(self, window: Window | None) -> Iterator[EventStream]:
+        """Where times must not go back, a window is found by search, and nothing else is read."""
         with opened_h5(self._path) as file:
             table = self._table(file)
             first, last = 0, self._count
@@ -220,9 +220,7 @@ class H5Source(Source):
             for start in range(first, last, BLOCK):
                 block = self._checked(table.rows(start, min(start + BLOCK, last)), start, latest, count_late=window is None)
                 latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
-                part = block if window is None else block.slice(window)
-                if len(part):
-                    yield part
+                yield block
 
 
 def h5_file(
@@ -242,8 +240,8 @@ def h5_file(
 
 
 # ------------------------------------------------------------------------------------------------------------------- writing
-def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], offset_us: int, **packing: Any) -> int:
-    """Append the stream's columns to new datasets of an h5py file or group, block by block; the number of events.
+def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], offset_us: int, **packing: Any) -> None:
+    """Append the stream's columns to new datasets of an h5py file or group, block by block.
 
     `dtypes`: "x", "y", "t", "p" -> dtype; `offset_us` is subtracted from t; `packing`: arguments of create_dataset.
     """
@@ -258,4 +256,3 @@ def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], of
             column.resize((count + len(block),))
             column[count:] = block.t - offset_us if name == "t" else getattr(block, name)
         count += len(block)
-    return count

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
+from eventspec.events.formats.family import EventFile, Format, SensorSize
 from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.stored import Columns
@@ -34,8 +34,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         found = [camera for camera in CAMERAS if f"{camera}/events" in file]
         if len(found) > 1:
             notes.append(f"two event cameras: only {found[0]} is read")
-        size = settled_size(None, sensor_size or SENSORS["davis346"], str(path))
-        events = h5_file(NAME, path, file, table, size, monotonic, notes)
+        events = h5_file(NAME, path, file, table, sensor_size or SENSORS["davis346"], monotonic, notes)
         name = f"{found[0]}/image_raw"
         if name not in file or f"{name}_ts" not in file:
             lacks = f"{found[0]} has no image_raw with image_raw_ts: the recording has events only"
@@ -53,7 +52,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         with opened_h5(path) as file:
             return np.repeat(dataset(file, name, path, 3)[order[place]][..., None], 3, axis=2)
 
-    return replace(events, picture=picture, frame_shape=shape, frame_times_us=times[order])
+    return replace(events, frames=(picture, shape, times[order]))
 
 
 def _matrix(matrix: Any, path: Path) -> Table:

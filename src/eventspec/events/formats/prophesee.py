@@ -26,14 +26,11 @@ GENERATIONS: tuple[tuple[str, str], ...] = (
     ("genx320", "genx320"),
     ("imx636", "imx636"),
     ("imx646", "imx636"),
-    ("gen41", "gen4"),
     ("gen4", "gen4"),
-    ("gen31", "gen3"),
     ("gen3", "gen3"),
 )
 SENSOR_GENERATIONS = {"3.0": "gen3", "3.1": "gen3", "4.0": "gen4", "4.1": "gen4", "4.2": "imx636", "320.0": "genx320"}
 ENCODINGS = {"2.0": "evt2", "2.1": "evt21", "3.0": "evt3", "EVT2": "evt2", "EVT21": "evt21", "EVT3": "evt3"}
-WORD_BYTES = {"evt2": 4, "evt21": 8, "evt3": 2}
 
 
 @dataclass(frozen=True)
@@ -116,13 +113,13 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     notes: list[str] = []
     encoding = _encoding(path, found, notes)
     size = found.size(path, sensor_size, notes)
-    end = whole_words(path, found.end, WORD_BYTES[encoding], notes)
-    decoders: dict[str, tuple[Decode[Any], Any]] = {
-        "evt2": (evt2.decode, evt2.State()),
-        "evt21": (evt2.decoder21(_legacy(found)), evt2.State()),
-        "evt3": (evt3.decode, evt3.State()),
+    decoders: dict[str, tuple[int, Decode[Any], Any]] = {
+        "evt2": (4, evt2.decode, evt2.State()),
+        "evt21": (8, evt2.decoder21(_legacy(found)), evt2.State()),
+        "evt3": (2, evt3.decode, evt3.State()),
     }
-    decode, state = decoders[encoding]
+    word_bytes, decode, state = decoders[encoding]
+    end = whole_words(path, found.end, word_bytes, notes)
     return event_file(encoding, Sequential(path, size, monotonic, decode, found.end, end, state), notes, evt2.notes_of)
 
 

@@ -6,10 +6,10 @@ A bag is walked once to learn which message holds which times; after that a slic
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import ros_messages
-from eventspec.events.formats.family import EventFile, Format, Frames, SensorSize, file_of, settled_size
+from eventspec.events.formats.family import EventFile, Format, Frames, Picture, SensorSize, file_of, settled_size
 from eventspec.events.formats.ros_messages import ARRAYS, ENCODINGS, IMAGE
 from eventspec.events.stored import Source, held, hull, overlap
 from eventspec.events.stream import EventStream, Monotonic
@@ -48,17 +48,15 @@ def matches(path: Path, head: bytes) -> bool:
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     """Events and frames of a bag: of several topics the first by name, and images that go with it; notes name the others."""
-    bag = Bag.open(path)
+    bag = Bag(path)
     notes = list(bag.notes)
     frames = bag.frames(notes) if bag.images else None
-    found = EventFile(NAME, None, tuple(notes))
-    if bag.events:
-        source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), monotonic)
-        found = file_of(NAME, source, held(source, bag.bytes), notes)
-    if frames is None:
-        return found
-    picture, shape, times_us = frames
-    return replace(found, picture=picture, frame_shape=shape, frame_times_us=times_us)
+    if not bag.events:
+        return EventFile(NAME, None, tuple(notes), frames)
+    source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), monotonic)
+    files = path.iterdir() if path.is_dir() else (path,)
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    return replace(file_of(NAME, source, held(source, size), notes), frames=frames)
 
 
 @dataclass(frozen=True)
@@ -72,27 +70,19 @@ class _Mark:
     span: Window | None
 
 
-@dataclass
 class Bag:
     """A bag that was walked once. events, images: the topics that are read, "" for none; size (width, height): of the
     sensor, as the last message has it; marks: of its messages of events; stamps: for each image when it was recorded and its
     own time, in ns."""
 
-    path: Path
-    cdr: bool
-    events: str = ""
-    images: str = ""
-    size: SensorSize = (0, 0)
-    marks: list[_Mark] = field(default_factory=list)
-    stamps: list[tuple[int, int]] = field(default_factory=list)
-    first_image: ros_messages.Image | None = None
-    notes: list[str] = field(default_factory=list)
-
-    @classmethod
-    def open(cls, path: Path) -> Bag:
-        """Choose the topics and walk through their messages."""
-        bag = cls(path, path.is_dir() or path.suffix.lower() in MAGICS2)
-        with bag.reader() as reader:
+    def __init__(self, path: Path) -> None:
+        self.path, self.cdr = path, path.is_dir() or path.suffix.lower() in MAGICS2
+        self.size: SensorSize = (0, 0)
+        self.marks: list[_Mark] = []
+        self.stamps: list[tuple[int, int]] = []
+        self.first_image: ros_messages.Image | None = None
+        self.notes: list[str] = []
+        with self.reader() as reader:
             kinds = {connection.topic: connection.msgtype for connection in reader.connections}
             arrays = sorted(topic for topic, kind in kinds.items() if kind in ARRAYS)
             pictures = sorted(topic for topic, kind in kinds.items() if kind == IMAGE)
@@ -100,19 +90,13 @@ class Bag:
                 held_types = ", ".join(sorted(set(kinds.values()))[:6]) or "nothing"
                 wanted = "dvs_msgs or prophesee_event_msgs EventArray, or sensor_msgs/Image"
                 raise BadInput(f"{path}: the bag holds {held_types}: readable are {wanted}")
-            bag.events = arrays[0] if arrays else ""
+            self.events = arrays[0] if arrays else ""
             # A camera's topics have one beginning: /davis/left/events, /davis/left/image_raw.
-            bag.images = max(pictures, key=lambda topic: _shared(topic, bag.events), default="")
-            for topics, chosen in ((arrays, bag.events), (pictures, bag.images)):
+            self.images = max(pictures, key=lambda topic: _shared(topic, self.events), default="")
+            for topics, chosen in ((arrays, self.events), (pictures, self.images)):
                 if len(topics) > 1:
-                    bag.notes.append(f"of the topics {', '.join(topics)} only {chosen} is read")
-            bag._walk(reader)
-        return bag
-
-    @property
-    def bytes(self) -> int:
-        files = self.path.iterdir() if self.path.is_dir() else (self.path,)
-        return sum(file.stat().st_size for file in files if file.is_file())
+                    self.notes.append(f"of the topics {', '.join(topics)} only {chosen} is read")
+            self._walk(reader)
 
     @contextmanager
     def reader(self) -> Iterator[Any]:
@@ -150,8 +134,8 @@ class Bag:
             self.first_image = self.first_image or image
             self.stamps.append((stamp, image.stamp_ns))
 
-    def frames(self, notes: list[str]) -> tuple[Callable[[int], Frames], tuple[int, int], Any] | None:
-        """A function from a place to its frame, their (H, W) and times int64 [K] us in order; None when there are none."""
+    def frames(self, notes: list[str]) -> Frames | None:
+        """None, with a note, when there are none that can be read."""
         if self.first_image is None:
             return None
         if self.first_image.encoding not in ENCODINGS:
@@ -180,7 +164,7 @@ class _Pictures:
         self._lock = Lock()
         self._next: tuple[int, Iterator[Message]] | None = None
 
-    def __call__(self, place: int) -> Frames:
+    def __call__(self, place: int) -> Picture:
         number = int(self._order[place])
         with self._lock:
             if self._next is None or self._next[0] != number:
@@ -198,9 +182,7 @@ class _Pictures:
         start = self._bag.stamps[number][0]
         skipped = number - next(place for place, (stamp, _) in enumerate(self._bag.stamps) if stamp == start)
         with self._bag.reader() as reader:
-            for index, message in enumerate(self._bag.messages(reader, self._bag.images, start)):
-                if index >= skipped:
-                    yield message
+            yield from islice(self._bag.messages(reader, self._bag.images, start), skipped, None)
 
 
 class BagSource(Source):
@@ -214,25 +196,18 @@ class BagSource(Source):
     def span(self) -> Window | None:
         return hull(mark.span for mark in self._bag.marks)
 
-    def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
-        """Checked events, message by message; those outside the window are not parsed."""
-        marks = self._bag.marks
-        wanted = [place for place, mark in enumerate(marks) if self._meets(mark, window)]
+    def _read(self, window: Window | None) -> Iterator[EventStream]:
+        """Message by message; those outside the window are not parsed."""
+        wanted = [mark.stamp_ns for mark in self._bag.marks if self._meets(mark, window)]
         if not wanted:
             return
-        start = marks[wanted[0]].stamp_ns
-        place = next(place for place, mark in enumerate(marks) if mark.stamp_ns == start)
-        chosen = set(wanted)
+        marks = (mark for mark in self._bag.marks if mark.stamp_ns >= wanted[0])
         with self._bag.reader() as reader:
-            for _, raw in self._bag.messages(reader, self._bag.events, start, marks[wanted[-1]].stamp_ns + 1):
-                if place in chosen:
+            messages = self._bag.messages(reader, self._bag.events, wanted[0], wanted[-1] + 1)
+            for mark, (_, raw) in zip(marks, messages, strict=False):
+                if self._meets(mark, window):
                     _, _, columns = ros_messages.events(raw, self._bag.cdr)
-                    mark = marks[place]
-                    block = self._checked(columns, mark.first, mark.latest, count_late=window is None)
-                    part = block if window is None else block.slice(window)
-                    if len(part):
-                        yield part
-                place += 1
+                    yield self._checked(columns, mark.first, mark.latest, count_late=window is None)
 
     def _meets(self, mark: _Mark, window: Window | None) -> bool:
         if mark.span is None:

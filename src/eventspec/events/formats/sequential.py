@@ -67,8 +67,8 @@ class Sequential(Source, Generic[State]):
         """The decoder's state after everything read so far."""
         return self._marks[-1].state
 
-    def blocks(self, window: Window | None = None) -> Iterator[EventStream]:
-        """Checked events; blocks that are known to lie outside the window are not decoded again."""
+    def _read(self, window: Window | None) -> Iterator[EventStream]:
+        """Blocks that are known to lie outside the window are not decoded again."""
         with opened(self._path) as file:
             index = 0
             while index < len(self._spans) or self._marks[-1].position < self._end:
@@ -78,9 +78,7 @@ class Sequential(Source, Generic[State]):
                     continue
                 if window is not None and self.ordered and block.t[0] >= window.end_us:
                     return  # everything after it is later still
-                part = block if window is None else block.slice(window)
-                if len(part):
-                    yield part
+                yield block
 
     def span(self) -> Window | None:
         self._finish()
