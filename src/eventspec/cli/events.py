@@ -92,8 +92,11 @@ def render(
 ) -> None:
     """Draw the events: red got brighter, blue got darker. A .png shows the slices side by side, with the frame of each moment
     below, a legend and the rate over time; a folder gets one bare image a slice, pixel for pixel."""
+    from PIL import Image
+
     from eventspec.cli import strip
     from eventspec.events.pictures import pictures
+    from eventspec.recordings.native import written_whole
 
     single = outputs.picture_of(out)
     outputs.must_be_new(out)
@@ -103,9 +106,11 @@ def render(
         raise BadInput(f"{file}: holds no event stream: give a recording with events")
     if single:
         origin_us = whole.span.start_us
-        outputs.whole(out, lambda partial: strip.draw(recording, origin_us, representation, windows, partial))
+        outputs.write_file(out, lambda partial: strip.draw(recording, origin_us, representation, windows, partial))
     else:
-        outputs.write_images(out, list(pictures(recording.events, representation, windows).images))
+        with written_whole(out) as partial:
+            for index, image in enumerate(pictures(recording.events, representation, windows).images):
+                Image.fromarray(image).save(partial / f"{index:03d}.png")
     about = {"out": str(out), "representation": representation, "windows": windows, "events": len(recording.events)}
     drawn = f"{windows} {'window' if single else 'image'}{'' if windows == 1 else 's'}"
     drawn = f"a strip of {drawn}" if single else drawn

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from eventspec.errors import BadInput
+from eventspec.files import write_whole
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -61,40 +59,20 @@ def write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str,
         write_native(out, replace(recording, name=out.name), source)
     elif kind == "aedat4" and (events is not None or video is not None):
         shown = (video.frames, video.times_us) if video is not None else (None, None)
-        whole(out, lambda partial: aedat4.write(partial, events, *shown))
+        write_file(out, lambda partial: aedat4.write(partial, events, *shown))
     elif events is None:
         raise BadInput(f"{recording.name}: holds no event stream, and {out.name} keeps only events: convert to a native folder")
     else:
         writer, frames = {"npz": npz.write, "csv": text.write}.get(kind, dsec_h5.write), 0
-        whole(out, lambda partial: writer(partial, events))
+        write_file(out, lambda partial: writer(partial, events))
     return {"out": str(out), "kind": kind, "events": len(events) if events is not None else 0, "frames": frames}
 
 
-def write_images(out: Path, images: list[Any]) -> None:
-    """Images uint8 [H, W, 3], every one into the new folder `out`."""
-    from PIL import Image
+def write_file(out: Path, write: Callable[[Path], object]) -> None:
+    """As `files.write_whole`, in a folder that is made where it is missing."""
 
     def into_folder(partial: Path) -> None:
-        partial.mkdir()
-        for index, image in enumerate(images):
-            Image.fromarray(image).save(partial / f"{index:03d}.png")
-
-    whole(out, into_folder)
-
-
-def whole(out: Path, write: Callable[[Path], object]) -> None:
-    """Call ``write(temporary name)`` beside `out` and rename: nothing half-written is left."""
-    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        partial.parent.mkdir(parents=True, exist_ok=True)
         write(partial)
-        partial.rename(out)
-    except (OSError, BadInput) as error:
-        reason = str(getattr(error, "strerror", None) or error).replace(str(partial), str(out))  # the only name that was given
-        if isinstance(error, OSError):
-            reason = f"{out}: cannot be written ({reason}): choose a place with room and rights"
-        raise BadInput(reason) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)  # one of the two does nothing, both when it was renamed
-        with contextlib.suppress(OSError):
-            partial.unlink()
+
+    write_whole(out, into_folder)
