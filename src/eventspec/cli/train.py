@@ -10,8 +10,8 @@ import typer
 from eventspec.cli import options, training
 from eventspec.cli.bars import shown
 from eventspec.cli.help import App
-from eventspec.cli.train_adapter import adapter, lora
 from eventspec.errors import BadInput
+from eventspec.files import read_json
 
 train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
 
@@ -42,6 +42,38 @@ Longest = Annotated[
 HeadsPreset = Annotated[
     str, typer.Option(help="cpu (1 h), gpu (8 min), with --begin-with cpu-tune (30 min) or gpu-tune (5 min), or smoke.")
 ]
+Between = Annotated[
+    str, typer.Option(help="Between whose event model and target: a bundled pair, or the folder of a pair.toml.")
+]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="linear, bottleneck (the default), blocks, wide, attention, causal, cross, fused, or the control constant. "
+        "Repeatable."
+    ),
+]
+Written = Annotated[
+    str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
+]
+Phases = Annotated[
+    list[str] | None, typer.Option(help="alignment, acceptance or end-to-end; by default all three. Repeatable.")
+]
+FreeRunning = Annotated[
+    bool,
+    typer.Option(
+        "--free-running",
+        help="To features, from texts that the models make on their own, as earlier work did; nothing is kept but figures.",
+    ),
+]
+Losses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--loss", help="squared, cosine or contrast (InfoNCE, rows only): what counts in phase alignment; by default all."
+    ),
+]
+AdapterPreset = Annotated[
+    str, typer.Option(help="cpu (4 min for every kind, after a quarter of an hour of clips and answers), gpu or smoke.")
+]
 
 
 @train.command()
@@ -61,7 +93,7 @@ def embedded(
     with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
         folder = recipe.train(preset, out, report, begin_with=begin_with)
     use = f"the trained pair is in {folder}: use it with --pair {folder}"
-    training.print_figures(folder, training.read_figures(folder / "provenance.json"), as_json, use)
+    training.print_figures(folder, read_json(folder / "provenance.json"), as_json, use)
 
 
 @train.command()
@@ -118,7 +150,7 @@ def _heads_of_pair(
     with started() as processes, shown(stages, processes.first) as report, training.failing_once(processes):
         folder = recipe.train(pair, preset, names, out, report, processes=processes, begin_with=begin_with)
     if processes.first:
-        figures = training.read_figures(folder / "heads.json")
+        figures = read_json(folder / "heads.json")
         taus = figures["calibration"]["tau"].items()
         lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}" for name, tau in taus]
         use = f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"
@@ -138,7 +170,7 @@ def _heads_for(
         raise BadInput(f"dtype '{dtype}' is unknown: choose float32, bfloat16 or float16")
     with shown(("answer", "heads")) as report:
         folder = learn(target, questions, preset, names, out, report, LoadOptions(getattr(torch, dtype), device), longest)
-    figures = training.read_figures(folder / "heads.json")
+    figures = read_json(folder / "heads.json")
     again = ", which it learned from: there is one recording only" if figures["learned_from_judged"] else ""
     judged = f"tau of a chain of 8 on {figures['judged']} answers{again}"
     lines = [f"{name:<8} {judged}: {tau:.2f}" for name, tau in figures["calibration"]["tau"].items()]
@@ -146,6 +178,21 @@ def _heads_for(
     if figures["too_short"] and not as_json:
         options.print_notes([f"{figures['too_short']} answers were too short to learn from"])
     training.print_figures(folder, figures, as_json, *lines, use)
+
+
+def _first_weights(pair: str, names: list[str]) -> list[str]:
+    """A note for every head that begins with another head's weights, or finds none in the pair."""
+    from eventspec.pairs.pair_file import folder_of
+    from eventspec.train.heads import earlier_head
+
+    notes = []
+    for name in names:
+        earlier = folder_of(pair) / "heads" / earlier_head(name)
+        if not earlier.is_dir():
+            notes.append(f"pair {pair} has no head {earlier.name}: {name} has nothing to begin with but random weights")
+        elif earlier.name != name:
+            notes.append(f"{name} begins with the weights of the pair's head {earlier.name}")
+    return notes
 
 
 @train.command()
@@ -167,7 +214,7 @@ def packer(
     training.begin(out, resume, pair)
     with shown(("render train", f"packer-{scale}")) as report:
         folder = recipe.train(pair, preset, scale, out, report)
-    figures = training.read_figures(folder / f"packers/{scale}/provenance.json")
+    figures = read_json(folder / f"packers/{scale}/provenance.json")
     use = f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}"
     training.print_figures(folder, figures, as_json, *training.agreement(figures), use)
 
@@ -193,7 +240,7 @@ def mixture(
     training.check_empty(out)
     with shown(("questions", "rounds")) as report:
         folder = recipe.train(pair, preset, out, report, asked)
-    figures = training.read_figures(out / "mixture-report.json")
+    figures = read_json(out / "mixture-report.json")
     lines = [
         f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"
         for name, own in {**figures["before"], "mixture": figures["after"]}.items()
@@ -202,20 +249,77 @@ def mixture(
     training.print_figures(folder, figures, as_json, *lines, use)
 
 
-def _first_weights(pair: str, names: list[str]) -> list[str]:
-    """A note for every head that begins with another head's weights, or finds none in the pair."""
-    from eventspec.pairs.pair_file import folder_of
-    from eventspec.train.heads import earlier_head
+@train.command()
+def adapter(
+    out: training.Out,
+    pair: Between = "nano",
+    kind: Kinds = None,
+    output: Written = "rows",
+    phase: Phases = None,
+    loss: Losses = None,
+    free_running: FreeRunning = False,
+    preset: AdapterPreset = "cpu",
+    resume: training.Resume = False,
+    as_json: training.AsJson = False,
+) -> None:
+    """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
+    language model reads. Kinds attention, causal and constant write rows only.
 
-    notes = []
-    for name in names:
-        earlier = folder_of(pair) / "heads" / earlier_head(name)
-        if not earlier.is_dir():
-            notes.append(f"pair {pair} has no head {earlier.name}: {name} has nothing to begin with but random weights")
-        elif earlier.name != name:
-            notes.append(f"{name} begins with the weights of the pair's head {earlier.name}")
-    return notes
+    On several GPUs, or processes, as `train heads`.
+    """
+    from eventspec.train import adapters as recipe
+    from eventspec.train.processes import started
+
+    (kinds, written), phases = recipe.checked(kind or ["bottleneck"], output), recipe.check_phases(phase or [], free_running)
+    if free_running and written != "features":
+        raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
+    losses = recipe.check_losses(loss or [], written, phases)
+    training.check_preset(preset, recipe.PRESETS)
+    training.begin(out, resume, pair)
+    stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
+    with started() as processes, shown(stages, processes.first) as report, training.failing_once(processes):
+        wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
+        folder = recipe.train(pair, preset, wanted, out, report, processes=processes)
+    if not processes.first:
+        return
+    figures = read_json(folder / recipe.FIGURES)
+    made = {name: figures["calibration"][name] for name in (recipe.name_of(one, written) for one in kinds)}
+    if not as_json:
+        failed = {name: own["not_calibrated"] for name, own in made.items() if own.get("not_calibrated") is not None}
+        options.print_notes(f"{name} is not calibrated for --method skip-encode: {why}" for name, why in failed.items())
+    lines = [
+        f"{name:<19} {own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer, "
+        f"{own['answers']:.1%} of {own['n_answers']} answers whole"
+        for name, own in made.items()
+    ]
+    method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
+    use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
+    if free_running:
+        use = f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair"
+    training.print_figures(folder, figures, as_json, *lines, use)
 
 
-train.command()(adapter)
-train.command()(lora)
+@train.command()
+def lora(
+    out: training.Out,
+    pair: Annotated[
+        str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")
+    ] = "nano",
+    rank: Annotated[int, typer.Option(help="Of the update of every product of its language model.")] = 8,
+    preset: Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")] = "cpu",
+    resume: training.Resume = False,
+    as_json: training.AsJson = False,
+) -> None:
+    """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
+    from eventspec.train import lora as recipe
+
+    training.check_one_process("low-rank updates are")
+    training.check_preset(preset, recipe.PRESETS)
+    recipe.check_rank(rank)
+    recipe.check_peft()
+    training.begin(out, resume, pair)
+    with shown(("render train", "render calibration", recipe.NAME)) as report:
+        folder = recipe.train(pair, preset, rank, out, report)
+    figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
+    use = f"the pair with its drafter is in {folder}: --pair {folder} --method cross-modal --drafter {recipe.NAME}"
+    training.print_figures(folder, figures, as_json, *training.agreement(figures), use)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -89,8 +88,3 @@ def agreement(figures: dict[str, Any]) -> list[str]:
         leading = f", the first {own['leading']:.1f} of an answer" if "leading" in own else ""
         lines.append(f"{name:<12} {own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {own['n_answers']} answers")
     return lines
-
-
-def read_figures(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
