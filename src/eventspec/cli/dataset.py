@@ -96,12 +96,13 @@ def make(
 
 def _lines(path: Path, layout: Layout, report: Report, most_missing: int) -> list[str]:
     width = max((len(part.name) for part in report.parts), default=0)
-    there = [
-        [f"{part.name:{width}}", *(f"{k} {'-' if v is None else v}" for k, v in part.facts.items())] for part in report.parts
-    ]
+    there = []
+    for part in report.parts:
+        facts = (f"{name} {'-' if value is None else value}" for name, value in part.facts.items())
+        there.append("   ".join([f"{part.name:{width}}", *facts]).rstrip())
     return [
         f"{path}: {layout.title} ({layout.name})",
-        *_section("there", ["   ".join(words).rstrip() for words in there], SHOWN),
+        *_section("there", there, SHOWN),
         *_section("missing", report.missing, most_missing),
         *_section("wrong", report.wrong, SHOWN),
         *["expected:", *(f"  {line}" for line in layout.tree.splitlines())],

@@ -14,7 +14,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
-from eventspec.files import write_whole
+from eventspec.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -241,12 +241,9 @@ def _write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str
 
 def _write_file(out: Path, write: Callable[[Path], object]) -> None:
     """As `files.write_whole`, in a folder that is made where it is missing."""
-
-    def into_folder(partial: Path) -> None:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        write(partial)
-
-    write_whole(out, into_folder)
+    check_writable(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, write)
 
 
 def _print_written(written: dict[str, Any], as_json: bool) -> None:
