@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from eventspec import __version__
-from eventspec.cli import bench, chat, dataset, demo, doctor, events, generate, live, models, plan, train
+from eventspec.cli import bench, dataset, demo, doctor, events, generate, live, models, plan, train
 from eventspec.cli.help import App
 from eventspec.errors import BadSetting, EventspecError
 
@@ -53,7 +53,7 @@ app.command(
       --dtype bfloat16 --recording drive.aedat4 --prompt "..."
     """,
 )(generate.generate)
-app.command(short_help="Ask several questions about one recording.")(chat.chat)
+app.command(short_help="Ask several questions about one recording.")(generate.chat)
 app.command(short_help="Replay a recording in real time and ask about it meanwhile.")(live.live)
 app.add_typer(models.models, name="models", short_help="Bundled pairs and checkpoint folders.")
 app.add_typer(events.app, name="events", short_help="Look into event recordings, convert, draw, simulate them.")

@@ -129,12 +129,14 @@ def compare(
     from eventspec.core import Sampling
     from eventspec.experiments.compare import Comparison, Interrupted, check_arms, others_of
     from eventspec.experiments.compare import compare as measure
-    from eventspec.pairs import check_method
+    from eventspec.pairs import check_choices, check_method
+    from eventspec.pairs.methods import CHOICES
     from eventspec.recordings.qa import read_questions
 
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
-    _check_risk(risk, methods)
+    if risk is not None:  # refused where no method heeds it
+        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
     contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
     check_arms(methods, kinds, contexts)
     ready, others_drafting, models = _loaded(pair, target, drafter or [], methods, device_plan, (dtype, device))
@@ -154,15 +156,6 @@ def compare(
         typer.echo(stopped, err=True)
         raise
     _print_summary(found, out, plot, as_json)
-
-
-def _check_risk(risk: float | None, methods: list[str]) -> None:
-    """BadInput for a risk that no method heeds."""
-    from eventspec.pairs import check_choices
-    from eventspec.pairs.methods import CHOICES
-
-    if risk is not None:
-        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
 
 
 def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:
