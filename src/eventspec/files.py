@@ -25,8 +25,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write(part)
         part.rename(path)
+    except BadInput as error:
+        raise BadInput(str(error).replace(str(part), str(path))) from None
     except OSError as error:
-        raise BadInput(f"{path} cannot be written ({error.strerror}): choose another place") from None
+        reason = str(error.strerror or error).replace(str(part), str(path))
+        raise BadInput(f"{path} cannot be written ({reason}): choose another place") from None
     finally:
         with suppress(OSError):  # it was renamed, or could not be made
             part.unlink()

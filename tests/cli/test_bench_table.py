@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eventspec.cli.comparison import lines
+from eventspec.cli.bench import lines
 
 FIGURES: dict[str, Any] = {
     "lossless": True,

@@ -203,7 +203,7 @@ def test_a_writer_that_fails_names_the_output_and_not_its_temporary_name(
         monkeypatch.setattr("eventspec.events.formats.npz.write", fails)
         done = run("convert", clip, tmp_path / "out.npz")
         assert isinstance(done.exception, BadInput) and str(done.exception).startswith(str(tmp_path / "out.npz"))
-        assert "partial" not in str(done.exception)
+        assert ".part" not in str(done.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["clip"]
 
 

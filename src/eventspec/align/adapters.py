@@ -103,8 +103,7 @@ class Constant(nn.Module):
 @dataclass(frozen=True)
 class Kind:
     """How an adapter of a kind is made for rows of a width: its blocks, whether it reads several inputs, whether it writes rows
-    only, and whether each row also learns to predict
-    the next."""
+    only, and whether each row also learns to predict the next."""
 
     blocks: Callable[[int], list[nn.Module]]
     several: bool = False

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from eventspec import __version__
-from eventspec.cli import bench, chat, dataset, demo, doctor, events, generate, live, models, plan, scenes, train
+from eventspec.cli import bench, dataset, demo, doctor, events, generate, live, models, plan, train
 from eventspec.cli.help import App
 from eventspec.errors import BadSetting, EventspecError
 
@@ -53,12 +53,12 @@ app.command(
       --dtype bfloat16 --recording drive.aedat4 --prompt "..."
     """,
 )(generate.generate)
-app.command(short_help="Ask several questions about one recording.")(chat.chat)
+app.command(short_help="Ask several questions about one recording.")(generate.chat)
 app.command(short_help="Replay a recording in real time and ask about it meanwhile.")(live.live)
 app.add_typer(models.models, name="models", short_help="Bundled pairs and checkpoint folders.")
 app.add_typer(events.app, name="events", short_help="Look into event recordings, convert, draw, simulate them.")
 app.add_typer(dataset.app, name="dataset", short_help="Data sets on disk: DSEC, MVSEC, ActivityNet-QA, EventGPT.")
-app.add_typer(scenes.scenes, name="scenes", short_help="The seeded synthetic street, with questions and answers.")
+app.add_typer(dataset.scenes, name="scenes", short_help="The seeded synthetic street, with questions and answers.")
 app.add_typer(train.train, name="train", short_help="Train the models that ship with eventspec, or your own.")
 app.add_typer(bench.bench, name="bench", short_help="Compare methods, with their controls and ceilings.")
 app.command(short_help="Predict what every method would take for an answer.")(plan.plan)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,6 +59,43 @@ Folder = Annotated[list[Path] | None, options.path("Of a training or a checkpoin
 Results = Annotated[Path | None, options.path("The results file; what else it holds stays.")]
 Quick = Annotated[bool, typer.Option("--quick", help="The smallest sizes, which show that it runs.")]
 
+Figures = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Figures, int], str]]
+GAP = 2
+"""Letters between two columns."""
+LEGEND = (
+    "ceiling: total over vision and prefill, which every lossless method pays. tau: tokens a round. provisional, committed: "
+    "milliseconds to the first of these tokens, means; kept: of the provisional ones. accept: accepted of drafted levels. "
+    "seen: first choices of the drafter that are right where the blind prior is wrong."
+)
+
+
+def _interval(own: Figures) -> str:
+    low, high = own.get("speedup_ci95") or (None, None)
+    return "-" if low is None or low == high else f"{low:.2f} .. {high:.2f}"
+
+
+def _shown(name: str, form: str) -> Callable[[Figures, int], str]:
+    """A figure in a format, or a dash."""
+    return lambda own, n: "-" if own.get(name) is None else form.format(own[name], n=n)
+
+
+SPEEDS: Columns = {
+    "speedup": _shown("speedup", "{:.2f}x"),
+    "95 %": lambda own, n: _interval(own),
+    "ceiling": lambda own, n: _shown("ceiling", "{:.2f}x")(own if own["lossless"] else {}, n),
+    "tau": _shown("tau", "{:.2f}"),
+    "identical": _shown("identical", "{} of {n}"),
+}
+TIMES: Columns = {
+    "provisional": _shown("first_provisional_ms", "{:.0f}"),
+    "kept": _shown("provisional_kept", "{:.0%}"),
+    "committed": _shown("first_committed_ms", "{:.0f}"),
+    "total": _shown("total_ms", "{:.0f}"),
+    "accept": _shown("acceptance", "{:.0%}"),
+    "seen": _shown("acceptance_vision", "{:.0%}"),
+}
+
 
 @bench.command()
 def compare(
@@ -90,24 +129,22 @@ def compare(
     from eventspec.core import Sampling
     from eventspec.experiments.compare import Comparison, Interrupted, check_arms, others_of
     from eventspec.experiments.compare import compare as measure
-    from eventspec.pairs import check_method
+    from eventspec.pairs import check_choices, check_method
+    from eventspec.pairs.methods import CHOICES
     from eventspec.recordings.qa import read_questions
 
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
-    _check_risk(risk, methods)
+    if risk is not None:  # refused where no method heeds it
+        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
     contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
     check_arms(methods, kinds, contexts)
-    about: dict[str, Any] = {"sensor": sensor, "monotonic": monotonic, "risk": risk}
-    if target is None:
-        ready = _pair(pair, device_plan, dtype, device)
-    else:
-        ready, drafter, models = _folders(target, drafter or [], methods, device_plan, dtype, device)
-        about |= models
+    ready, others_drafting, models = _loaded(pair, target, drafter or [], methods, device_plan, (dtype, device))
     ready = ready if risk is None else ready.with_risk(risk)
-    choices = {"drafter": drafter or (), "head": head or (), "compress": compress or (), "adapter": adapter or ()}
+    choices = {"drafter": others_drafting, "head": head or (), "compress": compress or (), "adapter": adapter or ()}
     others = others_of(ready, choices, kinds[0], fit=target is None)
     opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
+    about = {"sensor": sensor, "monotonic": monotonic, "risk": risk, **models}
     asking = Comparison(ready, asked, methods, sampling, kinds, contexts, others, opening, about=about)
     try:
         with tracked() as show:
@@ -119,15 +156,6 @@ def compare(
         typer.echo(stopped, err=True)
         raise
     _print_summary(found, out, plot, as_json)
-
-
-def _check_risk(risk: float | None, methods: list[str]) -> None:
-    """BadInput for a risk that no method heeds."""
-    from eventspec.pairs import check_choices
-    from eventspec.pairs.methods import CHOICES
-
-    if risk is not None:
-        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
 
 
 def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:
@@ -144,24 +172,21 @@ def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -
     check_writable(plot)
 
 
-def _pair(where: str, device_plan: str, dtype: str, device: str) -> Pair:
-    """A pair, fitted to this machine."""
-    from eventspec.pairs import load_pair, warm_up
-
-    if (dtype, device) != ("float32", "cpu"):
-        raise BadInput("--dtype and --device are for checkpoint folders: give --target FOLDER as well")
-    return warm_up(load_pair(where, device_plan, fit=False))
-
-
-def _folders(
-    target: Path, drafters: list[str], methods: list[str], device_plan: str, dtype: str, device: str
+def _loaded(
+    pair: str, target: Path | None, drafters: list[str], methods: list[str], device_plan: str, placed: tuple[str, str]
 ) -> tuple[Pair, list[str], dict[str, Any]]:
-    """The pair of --target and the first --drafter, the other drafters, and what the rows depend on besides."""
+    """The pair of --pair, or of --target and the first --drafter; the other drafters, and what the rows depend on besides.
+    `placed`: dtype and device."""
     from eventspec.models.loading import LoadOptions
-    from eventspec.pairs import load_folders
+    from eventspec.pairs import load_folders, load_pair, warm_up
     from eventspec.pairs.methods import AUTO, CHOICES
     from eventspec.pairs.parts import EVENT_METHOD, USUAL_MAPPING, name_and_choice
 
+    dtype, device = placed
+    if target is None:
+        if placed != ("float32", "cpu"):
+            raise BadInput("--dtype and --device are for checkpoint folders: give --target FOLDER as well")
+        return warm_up(load_pair(pair, device_plan, fit=False)), drafters, {}
     named, mapping = name_and_choice(drafters[0], USUAL_MAPPING) if drafters else (None, USUAL_MAPPING)
     users = CHOICES["drafter"]
     if named is not None and not set(methods) & set(users):
@@ -178,8 +203,6 @@ def _print_summary(found: dict[str, Any], out: Path, plot: Path | None, as_json:
     """The summary for people or programs, and its picture."""
     from rich.console import Console
 
-    from eventspec.cli.comparison import lines
-
     if plot is not None:
         from eventspec.experiments.charts import draw
 
@@ -191,6 +214,41 @@ def _print_summary(found: dict[str, Any], out: Path, plot: Path | None, as_json:
     files = f"rows: {out}, what drafters see: {out.with_name(f'{out.stem}.vision.jsonl').name}"
     picture_at = "" if plot is None else f"; picture: {plot}"
     typer.echo("\n".join([*lines(found, Console().width), files + picture_at]))
+
+
+def lines(found: Figures, width: int) -> list[str]:
+    """A summary of `experiments.compare` in lines of at most `width` letters: the verdict, then small tables; a name is never
+    broken, one that is longer than a line excepted."""
+    from eventspec.experiments.verdict import remarks, verdict
+
+    def wrapped(*texts: str) -> list[str]:
+        return [line for text in texts for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)]
+
+    methods, n = found["methods"], found["n"]
+    speeds, times = (_table(columns, methods, n, width) for columns in (SPEEDS, TIMES))
+    return [*wrapped(verdict(methods, n)), "", *speeds, "", *times, "", *wrapped(*remarks(found), LEGEND)]
+
+
+def _table(columns: Columns, methods: Mapping[str, Figures], n: int, width: int) -> list[str]:
+    """One line a method, two where its name is too long to stand beside its figures; columns without any figure are left
+    out."""
+    from eventspec.experiments.verdict import grouped
+
+    cells = {head: {name: make(own, n) for name, own in methods.items()} for head, make in columns.items()}
+    cells = {head: own for head, own in cells.items() if any(cell != "-" for cell in own.values())}
+    widths = {head: max(len(head), *map(len, own.values())) for head, own in cells.items()}
+    taken = sum(GAP + wide for wide in widths.values())
+    first = max([len("method"), *(len(name) for name in methods if len(name) + taken <= width)])
+
+    def line(name: str, row: Iterable[str]) -> list[str]:
+        figures = "".join(" " * GAP + cell.rjust(wide) for cell, wide in zip(row, widths.values(), strict=True))
+        return [name.ljust(first) + figures] if len(name) <= first else [name, " " * first + figures]
+
+    page = line("method", widths)
+    for title, names in grouped(methods):
+        page += ["", title] if title else []
+        page += [part for name in names for part in line(name, [own[name] for own in cells.values()])]
+    return [part.rstrip() for part in page]
 
 
 @bench.command()
@@ -224,10 +282,7 @@ def run(
     try:
         with tracked() as show:
             for one, place in places.items():
-
-                def progress(share: float, name: str = one) -> None:
-                    show(name, share, {})
-
+                progress = partial(lambda name, share: show(name, share, {}), one)
                 setup = Setup(pair, quick, folders, scratch, keep=work is not None, progress=progress)
                 found = measure(one, setup, place, fresh)
                 typer.echo(json.dumps(found) if place is None else f"{one}: {place}")

@@ -1,14 +1,15 @@
-"""``eventspec dataset``: what a downloaded data set holds and lacks, and its questions for `bench compare`."""
+"""``eventspec dataset`` and ``scenes``: recordings with questions, downloaded or rendered, for `bench compare`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventspec.cli import options
+from eventspec.cli.bars import counted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 SHOWN = 10  # lines of a long list that are printed for people
 
 app = App(help="Data sets on disk: DSEC, MVSEC, ActivityNet-QA, EventGPT instructions.", no_args_is_help=True)
+scenes = App(help="The seeded synthetic street: frames, events, questions and answers.", no_args_is_help=True)
 
 Place = Annotated[Path, options.path_argument("The data set's folder, or one file of it.")]
 Kind = Annotated[str | None, typer.Option(help="dsec, mvsec, activitynet-qa or eventgpt (default: seen from the content).")]
@@ -37,7 +39,16 @@ def verify(path: Place, kind: Kind = None, recordings: Recordings = None, as_jso
     layout = layout_of(path, kind)
     report = layout.inspect(path) if recordings is None else inspect_recordings(layout, path, recordings)
     most_missing = SHOWN if recordings is None else len(report.missing)
-    options.print_found(_as_json(path, layout, report), as_json, *_lines(path, layout, report, most_missing))
+    found = {
+        "kind": layout.name,
+        "path": str(path),
+        "complete": bool(report.parts) and not report.missing and not report.wrong,
+        "parts": [{"name": part.name, **part.facts} for part in report.parts],
+        "missing": list(report.missing),
+        "wrong": list(report.wrong),
+        "expected": layout.tree,
+    }
+    options.print_found(found, as_json, *_lines(path, layout, report, most_missing))
     if not report.parts and not report.wrong:
         raise BadInput(f"{path}: nothing of {layout.title} is there, which starts with {report.missing[0]}")
 
@@ -65,26 +76,33 @@ def questions(
     options.print_found(about, as_json, f"{out}: {len(found.rows)} questions about {recorded} recordings")
 
 
-def _as_json(path: Path, layout: Layout, report: Report) -> dict[str, Any]:
-    return {
-        "kind": layout.name,
-        "path": str(path),
-        "complete": bool(report.parts) and not report.missing and not report.wrong,
-        "parts": [{"name": part.name, **part.facts} for part in report.parts],
-        "missing": list(report.missing),
-        "wrong": list(report.wrong),
-        "expected": layout.tree,
-    }
+@scenes.command()
+def make(
+    out: Annotated[Path, options.path("A folder that does not exist yet.")],
+    clips: Annotated[int, typer.Option(max=1_000_000, help="How many one-second clips.")] = 20,
+    split: Annotated[str, typer.Option(help="train, calibration or test: disjoint seeds.")] = "test",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Render clips with events, facts and questions: clip_000000/..., qa.jsonl."""
+    from eventspec.scenes.writer import write_scenes
+
+    with counted("rendering") as show:
+        write_scenes(out, clips, split, seed, lambda done: show(done, clips))
+    questions = out / "qa.jsonl"
+    made = {"clips": clips, "split": split, "seed": seed, "folder": str(out), "questions": str(questions)}
+    options.print_found(made, as_json, f"{clips} clips in {out}, questions in {questions}")
 
 
 def _lines(path: Path, layout: Layout, report: Report, most_missing: int) -> list[str]:
     width = max((len(part.name) for part in report.parts), default=0)
-    there = [
-        [f"{part.name:{width}}", *(f"{k} {'-' if v is None else v}" for k, v in part.facts.items())] for part in report.parts
-    ]
+    there = []
+    for part in report.parts:
+        facts = (f"{name} {'-' if value is None else value}" for name, value in part.facts.items())
+        there.append("   ".join([f"{part.name:{width}}", *facts]).rstrip())
     return [
         f"{path}: {layout.title} ({layout.name})",
-        *_section("there", ["   ".join(words).rstrip() for words in there], SHOWN),
+        *_section("there", there, SHOWN),
         *_section("missing", report.missing, most_missing),
         *_section("wrong", report.wrong, SHOWN),
         *["expected:", *(f"  {line}" for line in layout.tree.splitlines())],

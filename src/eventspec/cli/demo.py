@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from eventspec.experiments.arms import Arm, Recordings
     from eventspec.experiments.figures import Row
     from eventspec.pairs import Pair
-    from eventspec.recordings import Recording
     from eventspec.recordings.qa import Question
 
 SCENE, REAL = "street_scene", "davis346_traffic_1s"
@@ -78,7 +79,8 @@ def demo(
     """Answer a question about a bundled scene and a real recording with every method, and compare them."""
     from rich.console import Console
 
-    from eventspec.cli.live import show
+    from eventspec.ask.replay import Replay
+    from eventspec.cli.live import ask_repeatedly, report, show
     from eventspec.cli.picture import Chapter, answered, drawn, write_page
     from eventspec.lanes.workers import choose_placement, described_placement
     from eventspec.trace.timeline import draw
@@ -117,7 +119,9 @@ def demo(
         draw(traces, out / "timeline.svg", title)
         write_page(html, chapters, (out / "timeline.svg").read_text(), where)
     console.rule(f"live: {REAL}, replayed in real time")
-    streamed = replayed(bench.pair, bench.recordings.real(last.recording), last.question)
+    with bench.pair.live("auto") as stream:
+        replay = Replay(stream, bench.recordings.real(last.recording), LIVE_SECONDS)
+        streamed = report(stream, replay, ask_repeatedly(stream, replay, last.question, 0.5, 64, quiet=True), last.question)
     if as_json:
         options.print_found({"runs": runs, "live": streamed}, True)
         return
@@ -253,16 +257,6 @@ def verdict(rows: list[dict[str, Row]]) -> list[str]:
     return found
 
 
-def replayed(pair: Pair, recording: Recording, question: str) -> dict[str, Any]:
-    """A recording as if it came just now, and what `live` reports of it."""
-    from eventspec.ask.replay import Replay
-    from eventspec.cli.live import ask_repeatedly, report
-
-    with pair.live("auto") as stream:
-        replay = Replay(stream, recording, LIVE_SECONDS)
-        return report(stream, replay, ask_repeatedly(stream, replay, question, 0.5, 64, quiet=True), question)
-
-
 def show_growing(console: Console, asking: Generation) -> None:
     """Show the answer as it grew, slowed down so that an eye can follow."""
     from eventspec.cli.show import joined, record, replay
@@ -286,12 +280,10 @@ FORM = "{:27}{:>7}{:>7}{:>8}{:>9}{:>9}{:>7}{:>5}"
 
 def table(rows: list[dict[str, Row]]) -> str:
     """The comparison of rows by arm, the baseline first, under the headings of `ARMS`: lines of at most `COLUMNS`."""
-    lines, heading = ["", *(FORM.format(*head) for head in HEADS)], ""
-    for group, *cells in table_rows(rows):
-        if group != heading:
-            heading = group
-            lines += ["", f"{heading}:"]
-        lines.append(FORM.format(*cells))
+    lines = ["", *(FORM.format(*head) for head in HEADS)]
+    for heading, group in groupby(table_rows(rows), itemgetter(0)):
+        lines += ["", f"{heading}:"] if heading else []
+        lines += [FORM.format(*cells) for _, *cells in group]
     return "\n".join([*lines, ""])
 
 

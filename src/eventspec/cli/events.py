@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eventspec.cli import options, outputs
+from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
+from eventspec.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -33,6 +36,11 @@ Images = Annotated[
 ]
 Colours = Annotated[Literal["red-blue", "count", "time-surface"], typer.Option(help="How events become colours.")]
 Facts = dict[str, str | int | None]
+Kind = Literal["native", "npz", "dsec", "aedat4", "csv"]
+KINDS: dict[str, Kind] = {".npz": "npz", ".h5": "dsec", ".hdf5": "dsec", ".aedat4": "aedat4", ".csv": "csv", ".txt": "csv"}
+WRITABLE = "a folder's name without suffix, .npz, .h5 (DSEC layout), .aedat4 or .csv"
+# As files are named: no folder of such a name is made by mistake. ``drive.2`` is none.
+FILE_SUFFIX = re.compile(r"\.[a-z][a-z0-9]*")
 
 
 @app.command()
@@ -57,7 +65,7 @@ def info(
 def convert(
     file: Source,
     out: Annotated[Path, options.path_argument("Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4, .csv.")],
-    to: Annotated[outputs.Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
+    to: Annotated[Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
     start: Start = None,
     end: End = None,
     start_us: StartUs = None,
@@ -68,12 +76,12 @@ def convert(
     as_json: options.AsJson = False,
 ) -> None:
     """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, others with events only."""
-    kind = outputs.kind_of(out, to)
-    outputs.must_be_new(out)
+    kind = _kind_of(out, to)
+    _must_be_new(out)
     if source and kind != "native":
         raise BadInput(f"--source is kept in recording.toml, which only a folder has: leave it out for .{kind}")
     recording = _cut(_opened(file, sensor, monotonic), (start, end), (start_us, end_us))
-    _print_written(outputs.write(out, kind, recording, source or recording.source or file.name), as_json)
+    _print_written(_write(out, kind, recording, source or recording.source or file.name), as_json)
 
 
 @app.command()
@@ -92,20 +100,25 @@ def render(
 ) -> None:
     """Draw the events: red got brighter, blue got darker. A .png shows the slices side by side, with the frame of each moment
     below, a legend and the rate over time; a folder gets one bare image a slice, pixel for pixel."""
+    from PIL import Image
+
     from eventspec.cli import strip
     from eventspec.events.pictures import pictures
+    from eventspec.recordings.native import written_whole
 
-    single = outputs.picture_of(out)
-    outputs.must_be_new(out)
+    single = _picture_of(out)
+    _must_be_new(out)
     whole = _opened(file, sensor, monotonic)
     recording = _cut(whole, (start, end), (start_us, end_us))
     if recording.events is None:
         raise BadInput(f"{file}: holds no event stream: give a recording with events")
     if single:
         origin_us = whole.span.start_us
-        outputs.whole(out, lambda partial: strip.draw(recording, origin_us, representation, windows, partial))
+        _write_file(out, lambda partial: strip.draw(recording, origin_us, representation, windows, partial))
     else:
-        outputs.write_images(out, list(pictures(recording.events, representation, windows).images))
+        with written_whole(out) as partial:
+            for index, image in enumerate(pictures(recording.events, representation, windows).images):
+                Image.fromarray(image).save(partial / f"{index:03d}.png")
     about = {"out": str(out), "representation": representation, "windows": windows, "events": len(recording.events)}
     drawn = f"{windows} {'window' if single else 'image'}{'' if windows == 1 else 's'}"
     drawn = f"a strip of {drawn}" if single else drawn
@@ -133,8 +146,8 @@ def simulate(
     from eventspec.events import simulate as model
     from eventspec.events.formats import SizeUnknown
 
-    kind = outputs.kind_of(out)
-    outputs.must_be_new(out)
+    kind = _kind_of(out)
+    _must_be_new(out)
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
     frameless = f"{video}: holds no frames: give a video, a folder of images or a recording with frames"
     try:
@@ -151,7 +164,7 @@ def simulate(
     options.print_notes(notes)
     source_format = f"{recording.source_format}+simulated"
     made = replace(recording, events=events, notes=(*recording.notes, *notes), source_format=source_format)
-    _print_written(outputs.write(out, kind, made, video.name), as_json)
+    _print_written(_write(out, kind, made, video.name), as_json)
 
 
 def _opened(file: Path, sensor: str | None, monotonic: options.Monotonic, fps: float | None = None) -> Recording:
@@ -177,6 +190,60 @@ def _cut(recording: Recording, seconds: tuple[float | None, float | None], us: t
             raise BadInput(f"{name} {after:g} does not lie in {recording.name}: {lasts}, give seconds from its beginning")
         ends.append(span.start_us + round(after * 1e6))
     return recording.slice(recording.window(*ends))
+
+
+def _kind_of(out: Path, chosen: Kind | None = None) -> Kind:
+    """The kind of output that was chosen, or that the name has; BadInput for the suffix of a file that is not written, and
+    where the two contradict each other."""
+    suffix = out.suffix.lower()
+    named = KINDS.get(suffix)
+    if chosen is not None:
+        if named not in (None, chosen):
+            raise BadInput(f"{out}: {suffix} is {named}, and --to says {chosen}: leave --to out, or choose another name")
+        return chosen
+    if named is None and FILE_SUFFIX.fullmatch(suffix):
+        raise BadInput(f"{out}: {suffix} files are not written: choose {WRITABLE}")
+    return named or "native"
+
+
+def _picture_of(out: Path) -> bool:
+    """Whether a name is that of one picture, not of a folder; BadInput for the suffix of another kind of file."""
+    suffix = out.suffix.lower()
+    if suffix != ".png" and FILE_SUFFIX.fullmatch(suffix):
+        raise BadInput(f"{out}: {suffix} files are not drawn: choose a folder's name without suffix, or one .png")
+    return suffix == ".png"
+
+
+def _must_be_new(out: Path) -> None:
+    """BadInput where something is already."""
+    if out.exists():
+        raise BadInput(f"{out}: exists already: choose another name, or remove it first")
+
+
+def _write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str, Any]:
+    """Write the recording; what is in it now: keys out, kind, events, frames."""
+    from eventspec.events.formats import aedat4, dsec_h5, npz, text
+    from eventspec.recordings import write_native
+
+    events, video, frames = recording.events, recording.video, len(recording.video or ())
+    if kind == "native":
+        write_native(out, replace(recording, name=out.name), source)
+    elif kind == "aedat4" and (events is not None or video is not None):
+        shown = (video.frames, video.times_us) if video is not None else (None, None)
+        _write_file(out, lambda partial: aedat4.write(partial, events, *shown))
+    elif events is None:
+        raise BadInput(f"{recording.name}: holds no event stream, and {out.name} keeps only events: convert to a native folder")
+    else:
+        writer, frames = {"npz": npz.write, "csv": text.write}.get(kind, dsec_h5.write), 0
+        _write_file(out, lambda partial: writer(partial, events))
+    return {"out": str(out), "kind": kind, "events": len(events) if events is not None else 0, "frames": frames}
+
+
+def _write_file(out: Path, write: Callable[[Path], object]) -> None:
+    """As `files.write_whole`, in a folder that is made where it is missing."""
+    check_writable(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, write)
 
 
 def _print_written(written: dict[str, Any], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``eventspec generate``: one question about one recording, answered by the target, with or without a drafter."""
+"""``eventspec generate`` and ``chat``: one question about a recording, or several, of which each serves the next."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
+from eventspec.cli.show import in_short, show_live
 from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
@@ -115,6 +116,65 @@ def generate(
     _answer(asking, opened, provisional, trace, as_json)
 
 
+def chat(
+    recording: Annotated[
+        Path, options.path_argument("Event file, video, image folder, DSEC or native folder; or example:street.")
+    ],
+    pair: options.Pair = "embedded",
+    method: options.Method = "auto",
+    max_new_tokens: options.MaxNewTokens = 256,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = 0,
+    store: Annotated[Path | None, options.path("A folder that keeps the target's features of every frame.")] = None,
+    sensor: options.Sensor = None,
+    monotonic: options.Order = "raise",
+    device_plan: options.DevicePlan = "auto",
+) -> None:
+    """Ask several questions about one recording, a line each, until an empty line or the end of the input.
+
+    A question that cannot be answered is named, and the next one is read; where questions came by a pipe, exit code 2 follows.
+    """
+    with waiting("loading the models"):
+        from eventspec.core import Sampling
+        from eventspec.pairs import check_method, load_pair
+
+        check_method(method)
+        opened = options.open_recording(recording, sensor, monotonic)
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+        context = load_pair(pair, device_plan).open(opened, store=store)
+    interactive = sys.stdin.isatty()
+    if interactive:
+        context.prepare(method)
+    noted, refused = set[str](), False
+    while question := _next_question(interactive):
+        try:
+            asking = context.generation(question, method, sampling)
+            if interactive:
+                show_live(asking)
+            result = asking.result()
+        except BadInput as error:  # the next question may be a better one
+            typer.echo(f"eventspec: {error}", err=True)
+            refused = True
+            continue
+        if not interactive:
+            typer.echo(result.text)
+        typer.echo(in_short(result), err=True)
+        options.print_notes(note for note in result.trace.notes if note not in noted)
+        noted.update(result.trace.notes)
+    if refused and not interactive:
+        raise typer.Exit(2)
+
+
+def _next_question(interactive: bool) -> str:
+    """The next line of the input without the space around it, "" at its end."""
+    if interactive:
+        typer.echo("? ", nl=False)
+    try:
+        return sys.stdin.readline().strip()
+    except UnicodeDecodeError:
+        raise BadInput("the questions are not valid UTF-8: give text, a question a line") from None
+
+
 def _opened(
     whole: Path | None, video: Path | None, events: Path | None, sensor: str | None, monotonic: options.Monotonic
 ) -> Recording:
@@ -163,8 +223,6 @@ def _check_choices(
 
 
 def _answer(asking: Generation, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
-    from eventspec.cli.show import in_short, show_live
-
     if provisional:
         show_live(asking)
     result = asking.result()

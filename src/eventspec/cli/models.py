@@ -20,7 +20,10 @@ def list_pairs(as_json: options.AsJson = False) -> None:
     from eventspec.pairs import METHODS, bundled
 
     methods = {name: shipped.about for name, shipped in METHODS.items()}
-    found = {name: _shipped(path) for name, path in bundled().items()}
+    found: dict[str, dict[str, Any]] = {}
+    for name, path in bundled().items():
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        found[name] = {"path": str(path), "bytes": size, **parts_of(path)}
     chosen = next((name for name in ("base", "nano") if name in found), None)
     if as_json:
         options.print_found({"pairs": found, "embedded": chosen, "methods": methods}, True)
@@ -32,10 +35,6 @@ def list_pairs(as_json: options.AsJson = False) -> None:
         _print([(f"  {option}", ", ".join(names)) for option, names in flags.items() if names])
     typer.echo("methods")
     _print([(f"  --method {name}", what) for name, what in methods.items()])
-
-
-def _shipped(path: Path) -> dict[str, Any]:
-    return {"path": str(path), "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()), **parts_of(path)}
 
 
 @models.command()

@@ -32,21 +32,17 @@ def plan(
     if profile is not None and (given := next((name for name, value in measuring.items() if value is not None), None)):
         raise BadInput(f"{given} is for measuring here, --profile is another machine: leave one of them out")
     if profile is not None:
-        found = _of_profile(profile, tokens)
+        from eventspec.experiments import plan as plans
+
+        machine = plans.profile(profile)
+        about = {"profile": profile, "about": machine.about, "stages_source": machine.source}
+        found = {**about, **plans.outlook(machine.stages, plans.methods_of(machine, tokens), tokens)}
     else:
         found = _of_pair("embedded" if pair is None else pair, questions, limit or USUAL_LIMIT, tokens)
     if as_json:
         options.print_found(found, True)
     else:
         _print(found)
-
-
-def _of_profile(name: str, tokens: int) -> dict[str, Any]:
-    from eventspec.experiments.plan import methods_of, outlook, profile
-
-    machine = profile(name)
-    about = {"profile": name, "about": machine.about, "stages_source": machine.source}
-    return {**about, **outlook(machine.stages, methods_of(machine, tokens), tokens)}
 
 
 def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dict[str, Any]:

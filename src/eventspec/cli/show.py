@@ -26,18 +26,22 @@ class Shown:
     provisional: list[int] = field(default_factory=list)
     retracted: list[int] = field(default_factory=list)
 
-    def take(self, update: Update) -> None:
-        from eventspec.core import Committed, Provisional, Retracted
+    def take(self, update: Update) -> tuple[list[int], list[int]]:
+        """The ids that an update is about, behind those that stand before them."""
+        from eventspec.core import Committed, Retracted
 
-        if isinstance(update, Provisional):
-            self.provisional += update.tokens
-        elif isinstance(update, Retracted):
+        if isinstance(update, Committed):
+            before, ids = self.committed, list(update.tokens)
+            self.committed = [*before, *ids]
+            self.provisional = self.provisional[len(ids) :]
+            return before, ids
+        if isinstance(update, Retracted):
             at = len(self.provisional) - update.count
-            self.retracted = self.provisional[at:]
-            self.provisional = self.provisional[:at]
-        elif isinstance(update, Committed):
-            self.committed += update.tokens
-            self.provisional = self.provisional[len(update.tokens) :]
+            self.provisional, self.retracted = self.provisional[:at], self.provisional[at:]
+            return [*self.committed, *self.provisional], self.retracted
+        before, ids = [*self.committed, *self.provisional], list(update.tokens)
+        self.provisional += ids
+        return before, ids
 
     def text(self, decode: Decode) -> Text:
         """Committed plain, provisional dim and underlined, retracted red and struck."""
@@ -106,24 +110,13 @@ def replay(console: Console, updates: Iterable[tuple[float, Update]], decode: De
         return
     page = Shown()
     for at, update in updates:
-        before = len(page.committed), len(page.provisional)
-        page.take(update)
-        name = type(update).__name__.lower()
-        if name == "retracted":
-            words = _tail(decode, [*page.committed, *page.provisional], page.retracted)
-        elif name == "committed":
-            words = _tail(decode, page.committed[: before[0]], page.committed[before[0] :])
-        else:
-            words = _tail(decode, [*page.committed, *page.provisional[: before[1]]], page.provisional[before[1] :])
-        line = textwrap.fill(f"{1e3 * at:8.1f} ms  {name:<12}{words}", max(40, console.width), subsequent_indent=" " * 25)
+        before, ids = page.take(update)
+        known = decode(before)
+        more = decode([*before, *ids])[len(known) :]
+        within = "…" if known[-1:].isalnum() and more[:1].isalnum() else ""  # it goes on in the middle of a word
+        said = f"{1e3 * at:8.1f} ms  {type(update).__name__.lower():<12}{within}{more.strip()}"
+        line = textwrap.fill(said, max(40, console.width), subsequent_indent=" " * 25)
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _tail(decode: Decode, before: list[int], ids: list[int]) -> str:
-    """The text of `ids` after `before`, with an ellipsis where it goes on in the middle of a word."""
-    known = decode(before)
-    more = decode([*before, *ids])[len(known) :]
-    return f"{'…' if known[-1:].isalnum() and more[:1].isalnum() else ''}{more.strip()}"
 
 
 def _animate(console: Console, updates: Iterable[tuple[float, Update]], decode: Decode, slower: float) -> None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eventspec.cli import options, training
+from eventspec.cli import options
 from eventspec.cli.bars import shown
 from eventspec.cli.help import App
-from eventspec.cli.train_adapter import adapter, lora
 from eventspec.errors import BadInput
+from eventspec.files import read_json
+
+if TYPE_CHECKING:
+    from eventspec.models.loading import LoadOptions
+    from eventspec.train.processes import Processes
 
 train = App(help="Train the models that ship with eventspec, or your own of their kind.", no_args_is_help=True)
 
+Out = Annotated[Path, options.path("Clips, answers, checkpoints, and the finished pair.")]
+Resume = Annotated[bool, typer.Option(help="Go on in a folder that holds an earlier run, or its clips and answers.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object: the folder and the figures.")]
 HeadNames = Annotated[
     list[str] | None,
     typer.Option(
@@ -42,31 +52,62 @@ Longest = Annotated[
 HeadsPreset = Annotated[
     str, typer.Option(help="cpu (1 h), gpu (8 min), with --begin-with cpu-tune (30 min) or gpu-tune (5 min), or smoke.")
 ]
+Between = Annotated[
+    str, typer.Option(help="Between whose event model and target: a bundled pair, or the folder of a pair.toml.")
+]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="linear, bottleneck (the default), blocks, wide, attention, causal, cross, fused, or the control constant. "
+        "Repeatable."
+    ),
+]
+Written = Annotated[
+    str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
+]
+Phases = Annotated[
+    list[str] | None, typer.Option(help="alignment, acceptance or end-to-end; by default all three. Repeatable.")
+]
+FreeRunning = Annotated[
+    bool,
+    typer.Option(
+        "--free-running",
+        help="To features, from texts that the models make on their own, as earlier work did; nothing is kept but figures.",
+    ),
+]
+Losses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--loss", help="squared, cosine or contrast (InfoNCE, rows only): what counts in phase alignment; by default all."
+    ),
+]
+AdapterPreset = Annotated[
+    str, typer.Option(help="cpu (4 min for every kind, after a quarter of an hour of clips and answers), gpu or smoke.")
+]
 
 
 @train.command()
 def embedded(
-    out: training.Out,
+    out: Out,
     preset: EmbeddedPreset = "cpu",
     begin_with: BeginEmbedded = None,
-    resume: training.Resume = False,
-    as_json: training.AsJson = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train the embedded pair: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
     from eventspec.train import embedded as recipe
 
-    training.check_one_process("the embedded pair is")
-    training.check_preset(preset, recipe.PRESETS)
-    training.begin(out, resume)
+    _check_preset(preset, recipe.PRESETS)
+    _begin(out, resume, alone="the embedded pair is")
     with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
         folder = recipe.train(preset, out, report, begin_with=begin_with)
     use = f"the trained pair is in {folder}: use it with --pair {folder}"
-    training.print_figures(folder, training.read_figures(folder / "provenance.json"), as_json, use)
+    options.print_found({"folder": str(folder), **read_json(folder / "provenance.json")}, as_json, use)
 
 
 @train.command()
 def heads(
-    out: training.Out,
+    out: Out,
     pair: PairOrNone = None,
     target: Annotated[Path | None, options.path("The checkpoint folder of another target instead, with --questions.")] = None,
     questions: Questions = None,
@@ -76,18 +117,19 @@ def heads(
     head: HeadNames = None,
     begin_with: Begin = None,
     preset: HeadsPreset = "cpu",
-    resume: training.Resume = False,
-    as_json: training.AsJson = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train heads for `--method eagle` and `specvlm` on the target's own features and answers.
 
     On several GPUs, or processes: torchrun --nproc-per-node N -m eventspec train heads ... Gradients are averaged, so a step
     learns from N batches; the output folder must be the same for all. A run may go on with another N.
     """
+    from eventspec.models.loading import LoadOptions
     from eventspec.train import heads as recipe
 
     names = list(recipe.checked(head or recipe.NAMES))
-    training.check_preset(preset, recipe.PRESETS)
+    _check_preset(preset, recipe.PRESETS)
     if target is None and questions is None:
         for name, value in {"--device": device, "--dtype": dtype, "--max-new-tokens": max_new_tokens}.items():
             if value is not None:
@@ -99,10 +141,12 @@ def heads(
     if pair is not None or begin_with is not None:
         other = "--pair" if pair is not None else "--begin-with"
         raise BadInput(f"{other} is for a pair of ours, --target for a checkpoint folder: give one of them")
-    training.check_one_process("heads for --target are")
-    training.check_out(out, resume)
-    where = (device or "cpu", dtype or "float32")
-    _heads_for(target, questions, preset, names, out, where, max_new_tokens or 96, as_json)
+    _check_one_process("heads for --target are")
+    _check_out(out, resume)
+    if dtype not in (None, "float32", "bfloat16", "float16"):
+        raise BadInput(f"dtype '{dtype}' is unknown: choose float32, bfloat16 or float16")
+    how = LoadOptions.named(dtype or "float32", device=device or "cpu")
+    _heads_for(target, questions, preset, names, out, how, max_new_tokens or 96, as_json)
 
 
 def _heads_of_pair(
@@ -111,95 +155,35 @@ def _heads_of_pair(
     from eventspec.train import heads as recipe
     from eventspec.train.processes import launched_first, started
 
-    training.begin(out, resume, pair)
+    _begin(out, resume, pair)
     if begin_with is not None and launched_first():
         options.print_notes(_first_weights(begin_with, names))
     stages = ("render train", "render calibration", "heads")
-    with started() as processes, shown(stages, processes.first) as report, training.failing_once(processes):
+    with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
         folder = recipe.train(pair, preset, names, out, report, processes=processes, begin_with=begin_with)
     if processes.first:
-        figures = training.read_figures(folder / "heads.json")
+        figures = read_json(folder / "heads.json")
         taus = figures["calibration"]["tau"].items()
         lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}" for name, tau in taus]
         use = f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"
-        training.print_figures(folder, figures, as_json, *lines, use)
+        options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
 
 
 def _heads_for(
-    target: Path, questions: Path, preset: str, names: list[str], out: Path, where: tuple[str, str], longest: int, as_json: bool
+    target: Path, questions: Path, preset: str, names: list[str], out: Path, how: LoadOptions, longest: int, as_json: bool
 ) -> None:
-    import torch
-
-    from eventspec.models.loading import LoadOptions
     from eventspec.train.own import train as learn
 
-    device, dtype = where
-    if dtype not in ("float32", "bfloat16", "float16"):
-        raise BadInput(f"dtype '{dtype}' is unknown: choose float32, bfloat16 or float16")
     with shown(("answer", "heads")) as report:
-        folder = learn(target, questions, preset, names, out, report, LoadOptions(getattr(torch, dtype), device), longest)
-    figures = training.read_figures(folder / "heads.json")
+        folder = learn(target, questions, preset, names, out, report, how, longest)
+    figures = read_json(folder / "heads.json")
     again = ", which it learned from: there is one recording only" if figures["learned_from_judged"] else ""
     judged = f"tau of a chain of 8 on {figures['judged']} answers{again}"
     lines = [f"{name:<8} {judged}: {tau:.2f}" for name, tau in figures["calibration"]["tau"].items()]
     use = f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}"
     if figures["too_short"] and not as_json:
         options.print_notes([f"{figures['too_short']} answers were too short to learn from"])
-    training.print_figures(folder, figures, as_json, *lines, use)
-
-
-@train.command()
-def packer(
-    out: training.Out,
-    pair: Annotated[
-        str, typer.Option(help="Whose target the packer is for: a bundled pair, or a pair.toml's folder.")
-    ] = "nano",
-    scale: Annotated[int, typer.Option(help="Patches a side that become one row: 2 leaves a quarter of the rows.")] = 2,
-    preset: Annotated[str, typer.Option(help="cpu (12 min, after half an hour of clips and answers) or smoke.")] = "cpu",
-    resume: training.Resume = False,
-    as_json: training.AsJson = False,
-) -> None:
-    """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
-    from eventspec.train import packer as recipe
-
-    training.check_one_process("a packer is")
-    training.check_preset(preset, recipe.PRESETS)
-    training.begin(out, resume, pair)
-    with shown(("render train", f"packer-{scale}")) as report:
-        folder = recipe.train(pair, preset, scale, out, report)
-    figures = training.read_figures(folder / f"packers/{scale}/provenance.json")
-    use = f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}"
-    training.print_figures(folder, figures, as_json, *training.agreement(figures), use)
-
-
-@train.command()
-def mixture(
-    out: Annotated[Path, options.path("The finished pair and the report go here.")],
-    pair: Annotated[str, typer.Option(help="Whose drafters are mixed: a bundled pair, or the folder of a pair.toml.")] = "nano",
-    questions: Annotated[
-        Path | None, options.path("A qa.jsonl to fit on; by default rendered clips of the calibration split.")
-    ] = None,
-    preset: Annotated[str, typer.Option(help="cpu (400 questions, some minutes) or smoke.")] = "cpu",
-    as_json: training.AsJson = False,
-) -> None:
-    """Fit how the drafters of `--method hybrid` are weighed against each other, on answers of the pair's target."""
-    from eventspec.pairs.pair_file import folder_of
-    from eventspec.recordings.qa import read_questions
-    from eventspec.train import mixture as recipe
-
-    training.check_preset(preset, recipe.PRESETS)
-    folder_of(pair)
-    asked = None if questions is None else read_questions(questions)
-    training.check_empty(out)
-    with shown(("questions", "rounds")) as report:
-        folder = recipe.train(pair, preset, out, report, asked)
-    figures = training.read_figures(out / "mixture-report.json")
-    lines = [
-        f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"
-        for name, own in {**figures["before"], "mixture": figures["after"]}.items()
-    ]
-    use = f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid"
-    training.print_figures(folder, figures, as_json, *lines, use)
+    options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
 
 
 def _first_weights(pair: str, names: list[str]) -> list[str]:
@@ -217,5 +201,196 @@ def _first_weights(pair: str, names: list[str]) -> list[str]:
     return notes
 
 
-train.command()(adapter)
-train.command()(lora)
+@train.command()
+def packer(
+    out: Out,
+    pair: Annotated[
+        str, typer.Option(help="Whose target the packer is for: a bundled pair, or a pair.toml's folder.")
+    ] = "nano",
+    scale: Annotated[int, typer.Option(help="Patches a side that become one row: 2 leaves a quarter of the rows.")] = 2,
+    preset: Annotated[str, typer.Option(help="cpu (12 min, after half an hour of clips and answers) or smoke.")] = "cpu",
+    resume: Resume = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
+    from eventspec.train import packer as recipe
+
+    _check_preset(preset, recipe.PRESETS)
+    _begin(out, resume, pair, alone="a packer is")
+    with shown(("render train", f"packer-{scale}")) as report:
+        folder = recipe.train(pair, preset, scale, out, report)
+    figures = read_json(folder / f"packers/{scale}/provenance.json")
+    use = f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}"
+    options.print_found({"folder": str(folder), **figures}, as_json, *_agreement(figures), use)
+
+
+@train.command()
+def mixture(
+    out: Annotated[Path, options.path("The finished pair and the report go here.")],
+    pair: Annotated[str, typer.Option(help="Whose drafters are mixed: a bundled pair, or the folder of a pair.toml.")] = "nano",
+    questions: Annotated[
+        Path | None, options.path("A qa.jsonl to fit on; by default rendered clips of the calibration split.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="cpu (400 questions, some minutes) or smoke.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Fit how the drafters of `--method hybrid` are weighed against each other, on answers of the pair's target."""
+    from eventspec.pairs.pair_file import folder_of
+    from eventspec.recordings.qa import read_questions
+    from eventspec.train import mixture as recipe
+
+    _check_preset(preset, recipe.PRESETS)
+    folder_of(pair)
+    asked = None if questions is None else read_questions(questions)
+    _check_empty(out)
+    with shown(("questions", "rounds")) as report:
+        folder = recipe.train(pair, preset, out, report, asked)
+    figures = read_json(out / "mixture-report.json")
+    lines = [
+        f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"
+        for name, own in {**figures["before"], "mixture": figures["after"]}.items()
+    ]
+    use = f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid"
+    options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
+
+
+@train.command()
+def adapter(
+    out: Out,
+    pair: Between = "nano",
+    kind: Kinds = None,
+    output: Written = "rows",
+    phase: Phases = None,
+    loss: Losses = None,
+    free_running: FreeRunning = False,
+    preset: AdapterPreset = "cpu",
+    resume: Resume = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
+    language model reads. Kinds attention, causal and constant write rows only.
+
+    On several GPUs, or processes, as `train heads`.
+    """
+    from eventspec.train import adapters as recipe
+    from eventspec.train.processes import started
+
+    (kinds, written), phases = recipe.checked(kind or ["bottleneck"], output), recipe.check_phases(phase or [], free_running)
+    if free_running and written != "features":
+        raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
+    losses = recipe.check_losses(loss or [], written, phases)
+    _check_preset(preset, recipe.PRESETS)
+    _begin(out, resume, pair)
+    stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
+    with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
+        wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
+        folder = recipe.train(pair, preset, wanted, out, report, processes=processes)
+    if not processes.first:
+        return
+    figures = read_json(folder / recipe.FIGURES)
+    made = {name: figures["calibration"][name] for name in (recipe.name_of(one, written) for one in kinds)}
+    if not as_json:
+        failed = {name: own["not_calibrated"] for name, own in made.items() if own.get("not_calibrated") is not None}
+        options.print_notes(f"{name} is not calibrated for --method skip-encode: {why}" for name, why in failed.items())
+    lines = [
+        f"{name:<19} {own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer, "
+        f"{own['answers']:.1%} of {own['n_answers']} answers whole"
+        for name, own in made.items()
+    ]
+    method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
+    use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
+    if free_running:
+        use = f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair"
+    options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
+
+
+@train.command()
+def lora(
+    out: Out,
+    pair: Annotated[
+        str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")
+    ] = "nano",
+    rank: Annotated[int, typer.Option(help="Of the update of every product of its language model.")] = 8,
+    preset: Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")] = "cpu",
+    resume: Resume = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
+    from eventspec.train import lora as recipe
+
+    _check_preset(preset, recipe.PRESETS)
+    recipe.check_rank(rank)
+    recipe.check_peft()
+    _begin(out, resume, pair, alone="low-rank updates are")
+    with shown(("render train", "render calibration", recipe.NAME)) as report:
+        folder = recipe.train(pair, preset, rank, out, report)
+    figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
+    use = f"the pair with its drafter is in {folder}: --pair {folder} --method cross-modal --drafter {recipe.NAME}"
+    options.print_found({"folder": str(folder), **figures}, as_json, *_agreement(figures), use)
+
+
+@contextmanager
+def _failing_once(processes: Processes) -> Iterator[None]:
+    """A training that fails comes to all of its processes; were it a failure in each, the launcher might end the first before
+    it has said why."""
+    from eventspec.train.loop import TrainingFailed
+
+    try:
+        yield
+    except TrainingFailed:
+        if processes.first:
+            raise
+        raise typer.Exit from None
+
+
+def _check_preset(preset: str, known: Collection[str]) -> None:
+    if preset not in known:
+        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(known)}")
+
+
+def _check_one_process(what: str) -> None:
+    """BadInput where torchrun started several; `what`: the subject of the sentence."""
+    from eventspec.train.processes import launched
+
+    if launched() > 1:
+        raise BadInput(f"{what} trained in one process, not in {launched()}: start it without torchrun")
+
+
+def _check_empty(out: Path, otherwise: str = "") -> None:
+    """BadInput unless a folder is new or empty; `otherwise`: what else can be done."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} is not an empty folder: choose another one{otherwise}")
+
+
+def _check_out(out: Path, resume: bool) -> None:
+    """BadInput where no run may begin in `out`, or, to `resume`, none is there to go on with."""
+    if not resume or out.is_file():
+        _check_empty(out, ", or continue it with --resume")
+    elif not out.exists() or not any(out.iterdir()):
+        raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
+
+
+def _begin(out: Path, resume: bool, pair: str | None = None, alone: str = "") -> None:
+    """Check the folder, the pair, and for `alone` that it is one process; start that again with an allocator that suits
+    training."""
+    from eventspec.pairs.pair_file import folder_of
+    from eventspec.train.embedded import reexecute_with_allocator
+    from eventspec.train.processes import launched_first
+
+    if alone:
+        _check_one_process(alone)
+    if pair is not None:
+        folder_of(pair)
+    if launched_first():
+        _check_out(out, resume)
+    reexecute_with_allocator(sys.argv[1:])
+
+
+def _agreement(figures: dict[str, Any]) -> list[str]:
+    """How much of the target's answers was right before a training and after it."""
+    lines = []
+    for name in ("before", "calibration"):
+        own = figures[name]
+        leading = f", the first {own['leading']:.1f} of an answer" if "leading" in own else ""
+        lines.append(f"{name:<12} {own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {own['n_answers']} answers")
+    return lines
