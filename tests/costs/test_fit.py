@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from eventspec.core import Budget, Media, Proposal, Request, Sampling, Scores, Trace, Verdict
-from eventspec.costs.forwards import measure_rounds, measure_tail, measure_verify
+from eventspec.costs.fit import measure_rounds, measure_tail, measure_verify
 from eventspec.tree import check, is_chain
 
 
@@ -38,7 +38,7 @@ class _Both:
 
 def test_drafts_and_verifications_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     both = _Both()
-    monkeypatch.setattr("eventspec.costs.forwards.time.perf_counter", lambda: both.now)
+    monkeypatch.setattr("eventspec.costs.fit.time.perf_counter", lambda: both.now)
     curve, level = measure_rounds(both, both, 1e-3, counts=(4, 24), repeats=3)  # type: ignore[arg-type]
     assert [isinstance(asked, Budget) for asked in both.asked] == [True, False] * (len(both.asked) // 2)
     trees = [asked for asked in both.asked if isinstance(asked, Proposal)]
@@ -75,14 +75,14 @@ class _Reading:
 def test_the_tail_is_the_one_that_is_read_soonest(masked: float, best: int, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, asked = _Reading(masked), Request(Media(), "What?")
     encode: Any = reading.encode  # its sessions have what is timed, and nothing else of a `TargetSession`
-    monkeypatch.setattr("eventspec.costs.forwards.time.perf_counter", lambda: reading.now)
+    monkeypatch.setattr("eventspec.costs.fit.time.perf_counter", lambda: reading.now)
     assert measure_tail(encode, asked, (20, 200)) == best
     assert set(reading.opened) == {1}, "a second question would find the prompt read"
 
 
 def test_a_step_is_measured_alone_too_and_is_no_dearer_than_several_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     both: Any = _Both()
-    monkeypatch.setattr("eventspec.costs.forwards.time.perf_counter", lambda: both.now)
+    monkeypatch.setattr("eventspec.costs.fit.time.perf_counter", lambda: both.now)
     assert measure_verify(both, (), repeats=2).one == pytest.approx(1e-3)
     curve = measure_verify(both, (4, 8), repeats=2)
     assert (curve.one, *curve.seconds) == pytest.approx((1e-3, 1.6e-3, 2.4e-3))
