@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.core import Budget, Media, Proposal, Request, Sampling, Scores, Trace, Verdict
+from eventspec.core import Budget, Media, Proposal, Sampling, Scores, Trace, Verdict
 from eventspec.costs.fit import measure_rounds, measure_tail, measure_verify
 from eventspec.tree import check, is_chain
 
@@ -54,7 +54,7 @@ class _Reading:
     def __init__(self, masked: float) -> None:
         self.masked, self.now, self.fresh, self.opened = masked, 0.0, True, list[int]()
 
-    def encode(self) -> _Reading:
+    def encode(self, media: Media, trace: Trace) -> _Reading:
         self.now += 5.0
         self.opened.append(0)
         return self
@@ -73,10 +73,9 @@ class _Reading:
 
 @pytest.mark.parametrize(("masked", "best"), [(1e-6, 200), (1e-4, 20)])
 def test_the_tail_is_the_one_that_is_read_soonest(masked: float, best: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, asked = _Reading(masked), Request(Media(), "What?")
-    encode: Any = reading.encode  # its sessions have what is timed, and nothing else of a `TargetSession`
+    reading: Any = _Reading(masked)  # which has what is timed, and nothing else of a target
     monkeypatch.setattr("eventspec.costs.fit.time.perf_counter", lambda: reading.now)
-    assert measure_tail(encode, asked, (20, 200)) == best
+    assert measure_tail(reading, (20, 200)) == best
     assert set(reading.opened) == {1}, "a second question would find the prompt read"
 
 

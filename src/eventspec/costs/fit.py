@@ -17,7 +17,6 @@ import torch
 
 from eventspec.core import (
     Budget,
-    Context,
     Drafter,
     DraftSession,
     Media,
@@ -101,6 +100,7 @@ class Measured(Protocol):
 
 Pair = TypeVar("Pair", bound=Measured)
 Kind = TypeVar("Kind", bound=Hashable)
+T = TypeVar("T")
 
 
 def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None, repeats: int = 20) -> Pair:
@@ -114,12 +114,12 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None
     """
     pays, curves = overlap_pays(pair, max(2, repeats // 3)), dict[bool, VerifyCurve]()
     overlap = pays and pair.workers.concurrent
-    tail = pair.workers.start("target", partial(_tail, pair, repeats)).result() if overlap else None
+    tail = _sharing(pair, True, partial(measure_tail, pair.target, TAILS, max(3, repeats // 2))) if overlap else None
     methods, known = dict(pair.methods), {} if known is None else known
     for name, method in pair.methods.items():
         overlaps = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
         if overlaps not in curves:
-            curves[overlaps] = pair.workers.start("target", partial(_verifying, pair, overlaps, repeats)).result()
+            curves[overlaps] = _sharing(pair, overlaps, lambda: measure_verify(session_of(pair.target, 1), repeats=repeats))
         verified, policy = curves[overlaps], replace(method.policy, concurrent=pays, tail=tail or method.policy.tail)
         # Of several drafters the one that reads the target stands first, and works on the target's own thread.
         for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
@@ -163,16 +163,14 @@ def _answering(pair: Measured, method: Method) -> float:
     return trace.now()
 
 
-def _verifying(pair: Measured, overlaps: bool, repeats: int) -> VerifyCurve:
-    pair.workers.share(overlaps)
-    return measure_verify(session_of(pair.target, 1), repeats=repeats)
+def _sharing(pair: Measured, beside: bool, measure: Callable[[], T]) -> T:
+    """What is measured on the target's lane, `beside` a drafter or not."""
 
+    def measured() -> T:
+        pair.workers.share(beside)
+        return measure()
 
-def _tail(pair: Measured, repeats: int) -> int:
-    """The tail for drafts that come beside the target."""
-    pair.workers.share(True)
-    asked = request()
-    return measure_tail(lambda: pair.target.encode(asked.media, Trace()), asked, TAILS, repeats=max(3, repeats // 2))
+    return pair.workers.start("target", measured).result()
 
 
 def request() -> Request:
@@ -238,17 +236,16 @@ def measure_verify(session: TargetSession, counts: Sequence[int] = COUNTS, repea
     return VerifyCurve(min((one, *others)), tuple(counts), tuple(others))
 
 
-def measure_tail(encode: Callable[[], Context], asked: Request, tails: Sequence[int], repeats: int = 3) -> int:
-    """Of several `tails` the one with which a prompt and a draft after it are read soonest, in a context that `encode` makes
-    each time.
+def measure_tail(target: Target, tails: Sequence[int], repeats: int = 3) -> int:
+    """Of several `tails` the one with which a target reads a prompt and a draft after it soonest, in a new context each time.
 
     A short tail is a second pass over all weights for the sake of a few rows, a long one may have its attention masked; which
     of them costs less depends on the processor.
     """
-    draft = forked(24)
+    asked, draft = request(), forked(24)
 
     def reading(tail: int) -> Callable[[], object]:
-        context = encode()
+        context = target.encode(asked.media, Trace())
         return lambda: context.open(asked.question, asked.sampling, tail, Trace()).score(draft)
 
     taken = in_turns(tails, reading, repeats)

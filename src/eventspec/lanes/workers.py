@@ -163,9 +163,10 @@ class Workers:
         """Whether a lane has nothing to do."""
         return not self._workers[name].left
 
-    def trouble(self, name: Lane) -> str:
-        """What a worker that was started could not set up, "" if nothing."""
-        return self._workers[name].trouble
+    @property
+    def troubles(self) -> list[str]:
+        """What workers that were started could not set up."""
+        return [worker.trouble for worker in self._workers.values() if worker.trouble]
 
     def leave_hanging(self, name: Lane, seconds: float) -> bool:
         """Abandon a worker whose work has been running for longer than `seconds`, and note for whom; whether there is one."""
