@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def test_what_is_too_old_is_forgotten_and_memory_stays_bounded() -> None:
     for time in range(0, 100_000, 100):
         incoming.push_events(packet(time))
         incoming.push_frame(frame(), time)
-    assert (incoming.frames, incoming.packets, incoming.events) == (1000, 1000, 1000)
+    assert (incoming.counts.frames, incoming.counts.packets) == (1000, 1000)
     whole = incoming.recording(Window(0, 100_000))
     assert whole.video is not None
     assert whole.events is not None
@@ -62,7 +63,7 @@ def test_events_beyond_the_bound_are_dropped_by_the_packet_and_counted() -> None
     incoming = Incoming(1 << 40, 10 * 13 * 20)
     for number in range(100):
         incoming.push_events(packet(*([number] * 20)))
-    assert incoming.dropped_packets == 90
+    assert incoming.counts.dropped_packets == 90
     assert incoming.count(Window(0, 100)) == 200
 
 
@@ -73,7 +74,7 @@ def test_frames_beyond_the_bound_leave_the_later_ones() -> None:
     found = incoming.recording(Window(0, 20)).video
     assert found is not None
     assert found.times_us.tolist() == [15, 16, 17, 18, 19]
-    assert incoming.dropped_frames == 15
+    assert incoming.counts.lost == 15
     assert found.slice(Window(17, 19)).times_us.tolist() == [17, 18]
     assert np.asarray(found.frames[np.array([0, 4])])[:, 0, 0, 0].tolist() == [15, 19]
     assert int(found.frames[1][0, 0, 0]) == 16
@@ -118,7 +119,7 @@ def test_what_cannot_be_pushed_is_refused_and_leaves_no_trace(pushes: tuple[Any,
     *before, (kind, *last) = pushes
     for name, *values in before:
         getattr(incoming, {"frame": "push_frame", "events": "push_events"}[name])(*values)
-    counts = incoming.frames, incoming.packets
+    counts = replace(incoming.counts)
     with pytest.raises(BadInput, match=message):
         getattr(incoming, {"frame": "push_frame", "events": "push_events"}[kind])(*last)
-    assert (incoming.frames, incoming.packets) == counts
+    assert incoming.counts == counts

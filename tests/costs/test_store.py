@@ -187,9 +187,9 @@ def asked_often(pair: Pair, method: str = "eagle", times: int = 4) -> Pair:
 
 
 @pytest.fixture
-def wrong(pair: Pair) -> Pair:
+def wrong(pair: Pair, tmp_path: Path) -> Pair:
     """The pair, with costs that no round bears out."""
-    return learning(with_costs(pair, {"eagle": WRONG}))
+    return learning(with_costs(pair, {"eagle": WRONG}), tmp_path / "costs.json", warm=True)
 
 
 def test_costs_follow_what_rounds_take(wrong: Pair) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eventspec.lanes.worker import Worker, omp_pause
+from eventspec.lanes.worker import RUNNING, Worker, omp_pause
 from eventspec.lanes.workers import Workers, choose_placement
 
 MANY = pytest.mark.skipif(
@@ -86,6 +86,22 @@ def test_closed_lanes_start_afresh_on_the_next_use() -> None:
     workers.close()
     assert workers.worker("target") is not before
     assert workers.start("target", lambda: 7).result(10) == 7
+    workers.close()
+
+
+def test_a_lane_without_a_thread_is_tried_again_and_not_waited_for_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers = Workers("one")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start"):
+            workers.start("target", lambda: 7)
+    assert workers.worker("target") not in RUNNING
+    assert workers.idle("target")
+    assert workers.start("target", lambda: 7).result(10) == 7
+    assert workers.worker("target") in RUNNING
     workers.close()
 
 
@@ -203,6 +219,8 @@ def multiply():
     return float((torch.ones(600, 600) @ torch.ones(600, 600))[0, 0])
 
 workers = [Worker(str(number), threads=3) for number in range(2)]
+for each in workers:
+    each.finished().result(10)
 before = len(os.listdir("/proc/self/task"))
 for worker in (*workers, *workers):
     assert worker.start(multiply).result(10) == 600

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Media, Request, Sampling, Trace, Update, Window
@@ -17,7 +17,6 @@ from eventspec.engine.method import AnswerTimes, Method, QuestionInfo
 from eventspec.lanes.workers import Workers
 from eventspec.recordings import Recording
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of
-from eventspec.trace import Lane
 
 DEFAULT_METHOD = "auto"
 
@@ -215,9 +214,8 @@ class Generation:
 
     def _note(self, rounding: float) -> None:
         """Note what the run met: lanes that are not as they should be, decisions as close as rounding."""
-        for name in get_args(Lane):
-            if trouble := self.pair.workers.trouble(name):
-                self.trace.note(trouble)
+        for trouble in self.pair.workers.troubles:
+            self.trace.note(trouble)
         if ties := self.trace.near_ties:
             settled = self.method.policy.settle
             how = "settled by plain decoding" if settled else "not settled: another numerical path may decide them otherwise"

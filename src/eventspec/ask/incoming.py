@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from eventspec.ask.live_policy import LiveCounts
 from eventspec.core import BadInput, Window
 from eventspec.events.stream import EventStream
 from eventspec.media import read_only
@@ -51,7 +52,7 @@ class Incoming:
 
     def __init__(self, keep_us: int, event_bytes: int, frame_bytes: int = 1 << 30) -> None:
         self.keep_us, self.event_bytes, self.frame_bytes = keep_us, event_bytes, frame_bytes
-        self.frames, self.packets, self.dropped_packets, self.events, self.dropped_frames = 0, 0, 0, 0, 0
+        self.counts = LiveCounts()
         self._frames: deque[tuple[int, Frame]] = deque()
         self._events: deque[EventStream] = deque()
         self._held = 0
@@ -83,10 +84,10 @@ class Incoming:
                 raise BadInput(f"a frame at {time_us} us after one at {self._frames[-1][0]} us: push frames in order of time")
             own = read_only(frame.copy())
             self._frames.append((int(time_us), own))
-            self.frames += 1
+            self.counts.frames += 1
             while len(self._frames) > 1 and len(self._frames) * own.nbytes > self.frame_bytes:
                 self._frames.popleft()
-                self.dropped_frames += 1
+                self.counts.lost += 1
             self._forget(int(time_us) - self.keep_us)
         return own
 
@@ -109,18 +110,17 @@ class Incoming:
                     f"events from {first} us on after those up to {self._latest_event} us: push them in order of time"
                 )
             self.sensor = sensor
-            self.packets += 1
+            self.counts.packets += 1
             if first is not None:
                 self._add(EventStream(events.x.copy(), events.y.copy(), events.t.copy(), events.p.copy(), *sensor))
 
     def _add(self, own: EventStream) -> None:
         self._latest_event = int(own.t[-1])
         self._events.append(own)
-        self.events += len(own)
         self._held += _bytes(own)
         while self._held > self.event_bytes and len(self._events) > 1:
             self._held -= _bytes(self._events.popleft())
-            self.dropped_packets += 1
+            self.counts.dropped_packets += 1
         self._forget(self._latest_event - self.keep_us)
 
     def recording(self, window: Window) -> Recording:

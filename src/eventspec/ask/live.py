@@ -47,10 +47,9 @@ class Live:
         pair.method(method)
         self._incoming = Incoming(2 * self.policy.window_us, self.policy.event_bytes, self.policy.frame_bytes)
         self._waiting: deque[tuple[Frame, int]] = deque()
-        self._encoded: tuple[Frame, int] | None = None  # the frame that was encoded last
-        self._dropped_before = 0  # packets of events, when it was
+        self._encoded: tuple[Frame, int, int] | None = None  # last of all: frame, time, packets that were dropped by then
         self._seen_us: int | None = None  # right after the latest frame that has rows, its own or another one's
-        self._counts = LiveCounts()
+        self._counts = self._incoming.counts
         self._standing: dict[str, Sampling] = {}
         self._ready: _Window | None = None
         self._behind: Generation | None = None  # a standing question that is being answered
@@ -120,10 +119,7 @@ class Live:
     @property
     def counts(self) -> LiveCounts:
         """What came so far, and what became of it."""
-        found, incoming = self._counts, self._incoming
-        frames = {"frames": incoming.frames, "lost": incoming.dropped_frames}
-        packets = {"packets": incoming.packets, "dropped_packets": incoming.dropped_packets}
-        return replace(found, **frames, **packets, notes=list(found.notes))
+        return replace(self._counts, notes=list(self._counts.notes))
 
     @property
     def window(self) -> Window | None:
@@ -201,15 +197,15 @@ class Live:
         alone = Media(frames=VideoClip(frame[None], np.array([time_us], np.int64)))
         self.pair.workers.start("target", partial(self._encoder.encode, alone, Trace(), "target")).result()
         self._counts.encoded += 1
-        self._encoded, self._dropped_before = (frame, time_us), self._incoming.dropped_packets
+        self._encoded = frame, time_us, self._counts.dropped_packets
 
     def _looks_like_the_last(self, frame: Frame, time_us: int) -> bool:
         """Whether a frame has the rows of the one that was encoded last, because hardly an event came since."""
         sensor, below = self._incoming.sensor, self.policy.reuse_below
         if not below or self._encoded is None or sensor is None or self._encoder is None or self._encoder.kept is None:
             return False
-        last, at = self._encoded
-        if time_us - at > self.policy.window_us or self._incoming.dropped_packets > self._dropped_before:
+        last, at, dropped = self._encoded
+        if time_us - at > self.policy.window_us or self._counts.dropped_packets > dropped:
             return False  # its events may be forgotten
         came = self._incoming.count(Window(at, time_us)) / (sensor[0] * sensor[1])
         return came < below and self._encoder.kept.share(frame, last)

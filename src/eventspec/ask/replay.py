@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from itertools import count
 
 import numpy as np
@@ -15,12 +14,6 @@ from eventspec.recordings import Recording
 
 PACKET_US = 10_000
 """Of events that are pushed together, as cameras send them."""
-
-
-def packets(window: Window) -> Iterator[Window]:
-    """The window in steps of `PACKET_US`."""
-    for start in range(window.start_us, window.end_us, PACKET_US):
-        yield Window(start, min(start + PACKET_US, window.end_us))
 
 
 class Replay(threading.Thread):
@@ -70,7 +63,8 @@ class Replay(threading.Thread):
         end = due + self.seconds
         try:
             for turn in count():
-                for step in packets(span):
+                for start in range(span.start_us, span.end_us, PACKET_US):
+                    step = Window(start, min(start + PACKET_US, span.end_us))
                     due += step.duration_us / 1e6
                     if due > end or self._stopped.wait(max(0.0, due - time.perf_counter())):
                         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,8 +11,6 @@ from eventspec.core import Trace
 from eventspec.engine.answer import FinishReason
 
 READY = 0.1
-
-
 _UNVERIFIED: dict[str, Any] = {
     **dict.fromkeys(("rounds", "drafted", "accepted", "drafted_levels", "head_start_drafted", "head_start_accepted"), 0),
     **{"tau": None, "accepted_per_position": [], "accepted_by": {}, "drafted_rounds": 0, "ready_rounds": 0},
@@ -148,11 +147,10 @@ def accepted_per_position(trace: Trace) -> list[int]:
 
 def accepted_by(trace: Trace) -> dict[str, int]:
     """How many accepted tokens each drafter had named; several may have named the same one."""
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for r in trace.rounds:
-        for name, count in r.named.items():
-            found[name] = found.get(name, 0) + count
-    return found
+        found.update(r.named)
+    return dict(found)
 
 
 def ready_rounds(trace: Trace) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from eventspec.costs.fit import warm_up
 from eventspec.costs.rounds import LearntCosts
-from eventspec.costs.store import fitted, learning, remembering, store_of
+from eventspec.costs.store import fitted, learning, store_of
 from eventspec.engine.policy import Costs
 
-__all__ = ["Costs", "LearntCosts", "fitted", "learning", "remembering", "store_of", "warm_up"]
+__all__ = ["Costs", "LearntCosts", "fitted", "learning", "store_of", "warm_up"]

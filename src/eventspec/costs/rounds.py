@@ -61,13 +61,18 @@ class LearntCosts:
             if not warm or not later:
                 return
             if not self._rounds:
-                self._begin(policy)
+                self._add(0, policy.step_seconds, PRIOR_ROUNDS)
+                for nodes in PRIOR_NODES:
+                    self._add(nodes, _seconds(policy, nodes), PRIOR_ROUNDS / len(PRIOR_NODES))
             now = self._applied(policy)
             for made in later:
                 expected = _seconds(now, made.proposed)
                 self._pace *= 1 + FOLLOWING if made.model_seconds > self._pace * expected else 1 / (1 + FOLLOWING)
                 typical = self._pace * expected
+                self._gram *= DECAY
+                self._moment *= DECAY
                 self._add(made.proposed, min(max(made.model_seconds, typical / OUTLIER), typical * OUTLIER))
+            self._rounds += len(later)
             # What is learnt by now is expected from now on.
             self._pace *= _seconds(now, PRIOR_NODES[0]) / _seconds(self._applied(policy), PRIOR_NODES[0])
             ratio = _seconds(self._applied(policy), PRIOR_NODES[-1]) / _seconds(policy, PRIOR_NODES[-1])
@@ -76,15 +81,9 @@ class LearntCosts:
         if tell is not None:
             tell()
 
-    def _begin(self, policy: DraftPolicy) -> None:
-        for nodes, rounds in ((0, PRIOR_ROUNDS), *((nodes, PRIOR_ROUNDS / len(PRIOR_NODES)) for nodes in PRIOR_NODES)):
-            self._gram += rounds * np.outer(_row(nodes), _row(nodes))
-            self._moment += rounds * _seconds(policy, nodes) * _row(nodes)
-
-    def _add(self, nodes: int, seconds: float) -> None:
-        self._gram = DECAY * self._gram + np.outer(_row(nodes), _row(nodes))
-        self._moment = DECAY * self._moment + seconds * _row(nodes)
-        self._rounds += 1
+    def _add(self, nodes: int, seconds: float, rounds: float = 1.0) -> None:
+        self._gram += rounds * np.outer(_row(nodes), _row(nodes))
+        self._moment += rounds * seconds * _row(nodes)
 
     def _applied(self, policy: DraftPolicy) -> DraftPolicy:
         if not self._rounds:

@@ -17,6 +17,7 @@ import torch
 from eventspec.core import BadInput
 from eventspec.costs.fit import Measured, Pair, warm_up
 from eventspec.costs.rounds import LearntCosts
+from eventspec.engine.method import Method
 from eventspec.engine.policy import Costs
 from eventspec.files import write_text
 from eventspec.machine import cache_folder, processor, usable_cores
@@ -38,29 +39,23 @@ def fitted(pair: Pair) -> Pair:
             path.parent.mkdir(parents=True, exist_ok=True)
             rows = {name: method.policy.measured for name, method in pair.methods.items()}
             write_text(path, json.dumps(rows, indent=1) + "\n")
-    return remembering(learning(pair if measured else with_costs(pair, known), path), path, measured)
+    return learning(pair if measured else with_costs(pair, known), path, measured)
 
 
-def learning(pair: Pair, path: Path | None = None) -> Pair:
-    """The pair with methods that learn what their rounds take. The file of their costs, if there is one, is removed when rounds
-    contradict it."""
-    contradicted = None if path is None else partial(_remove, path)
-    return pair.with_methods({n: replace(own, learnt=LearntCosts(contradicted)) for n, own in pair.methods.items()})
+def learning(pair: Pair, place: Path, warm: bool) -> Pair:
+    """The pair with methods that learn what their rounds take; the file of costs at `place`, its `store_of`, is removed when
+    they contradict it. Methods that choose go by what they learnt on this machine before, and keep it in a file of that name;
+    `warm`: methods ran in this process already."""
+    path, made = cache_folder() / "learnt" / place.name, dict[str, Method]()
+    for name, method in pair.methods.items():
+        choice = None if method.choice is None else method.choice.remembering(path, warm)
+        made[name] = replace(method, learnt=LearntCosts(partial(_remove, place)), choice=choice)
+    return pair.with_methods(made)
 
 
 def _remove(path: Path) -> None:
     with suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def remembering(pair: Pair, place: Path, warm: bool) -> Pair:
-    """The pair with methods that choose, which go by what they learnt on this machine before and keep it in a file named as the
-    pair's `store_of`; `warm`: methods ran in this process already."""
-    path = cache_folder() / "learnt" / place.name
-    choosing = {name: method.choice for name, method in pair.methods.items() if method.choice is not None}
-    return pair.with_methods(
-        {name: replace(pair.methods[name], choice=choice.remembering(path, warm)) for name, choice in choosing.items()}
-    )
 
 
 def with_costs(pair: Pair, known: Mapping[str, Costs]) -> Pair:

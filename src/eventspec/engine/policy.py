@@ -1,7 +1,7 @@
 """How much to draft: how long the pending tail is, how many nodes a draft may have, and when drafting stops paying.
 
 A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
-deeper costs `level_cost` target steps of drafting. Costs are measured (`costs.forwards`) and what verification
+deeper costs `level_cost` target steps of drafting. Costs are measured (`costs.fit`) and what verification
 costs is then learnt from rounds (`costs.rounds`), so the same rule makes long drafts where verification is nearly free and
 short ones where it is not. The values below are guesses for a pair of checkpoints that was not measured.
 """

@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from eventspec.core import Budget, Sampling, Trace
-from eventspec.costs.fit import request, session_of
-from eventspec.costs.forwards import measure_level, measure_verify
+from eventspec.costs.fit import measure_level, measure_verify, request, session_of
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
 from eventspec.experiments.figures import Row, column

@@ -39,16 +39,11 @@ class Load:
     def _look(self) -> tuple[float, float, float, int] | None:
         """Now, seconds that the cores were busy, seconds that this process was, and threads that want to run there: where there
         are other cores too, those of the whole machine that would be too many for these."""
-        busy, running, elsewhere = 0.0, 1, 0
-        with suppress(OSError, ValueError, IndexError):
-            for line in STAT.read_text().splitlines():
-                name, *counts = line.split()
-                if name in self._names:
-                    user, nice, system, _idle, _wait, *rest = map(int, counts[:8])  # the rest: interrupts, and what a host took
-                    busy += (user + nice + system + sum(rest)) / 100
-                elif name == "procs_running":
-                    running = int(counts[0])
-                elif name.startswith("cpu") and name != "cpu":
-                    elsewhere += 1
-            return time.monotonic(), busy, time.process_time(), max(1, running - elsewhere)
+        with suppress(OSError, ValueError, LookupError):
+            rows = {name: counts for name, *counts in map(str.split, STAT.read_text().splitlines())}
+            # User, nice, system, idle, waiting; then interrupts, and what a host took.
+            own = [list(map(int, rows[name][:8])) for name in self._names & rows.keys()]
+            busy = sum(sum(counts[:3]) + sum(counts[5:]) for counts in own) / 100
+            elsewhere = sum(name.startswith("cpu") for name in rows) - 1 - len(own)  # one line is of all cores together
+            return time.monotonic(), busy, time.process_time(), max(1, int(rows["procs_running"][0]) - elsewhere)
         return None

@@ -41,7 +41,8 @@ def done_here(work: Callable[[], T], pending: Future[T] | None = None) -> Future
 
 
 class Worker:
-    """One worker thread. `core` pins it to a CPU core with a single intra-op thread; `device` gives it a CUDA stream.
+    """One worker thread, which starts with the first work. `core` pins it to a CPU core with a single intra-op thread; `device`
+    gives it a CUDA stream.
 
     left: how many pieces of work are queued or run. trouble: what could not be set up, "" if nothing.
     """
@@ -53,16 +54,17 @@ class Worker:
         self._closing, self._closed = threading.Lock(), False
         self._running: tuple[float, object] | None = None  # since when it works, and for whom
         self._has_team = False
-        RUNNING.add(self)
         self._thread = threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True)
-        self._thread.start()
 
     def start(self, work: Callable[[], T], serving: object = None) -> Future[T]:
-        """Queue `work` after what the worker is doing; RuntimeError once it was closed."""
+        """Queue `work` after what the worker is doing; RuntimeError once it was closed, and where there is no thread for it."""
         pending = Future[T]()
         with self._closing:
             if self._closed:
                 raise RuntimeError(f"worker {self.name} was closed")
+            if self._thread.ident is None:
+                self._thread.start()
+                RUNNING.add(self)
             self.left += 1
             self._work.put((pending, work, serving))
         return pending
@@ -96,10 +98,6 @@ class Worker:
                     job[0].set_exception(LaneTimeout("the work before it hung"))
             self._work.put(None)
 
-    def join(self, seconds: float) -> None:
-        """Wait for the thread's end, not longer than `seconds`."""
-        self._thread.join(seconds)
-
     def _run(self) -> None:
         ready = done_here(self._set_up)  # where that fails, every piece of work ends with what it raised
         with torch.inference_mode(), torch.cuda.stream(None if ready.exception() else ready.result()):
@@ -110,12 +108,8 @@ class Worker:
 
     def _set_up(self) -> torch.cuda.Stream | None:
         """To the lane's own core, where that is allowed: containers may refuse it, and then the system chooses."""
-        if self._core is not None:
-            try:
-                use_cores([self._core], 1)
-            except OSError as error:
-                why = error.strerror or error
-                self.trouble = f"lane {self.name} is not pinned to core {self._core} ({why}): times may vary more"
+        if self._core is not None and (why := use_cores([self._core], 1)):
+            self.trouble = f"lane {self.name} is not pinned to core {self._core} ({why}): times may vary more"
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         return torch.cuda.Stream(self._device) if self._device.startswith("cuda") else None
@@ -145,13 +139,22 @@ class Worker:
                     other.start(release_team)
 
 
-def use_cores(cores: Sequence[int | None], threads: int) -> None:
-    """Let the calling thread run on these cores only (None: one that has no number here), with so many intra-op threads;
-    OSError where that is not allowed."""
+def own_cores() -> Sequence[int | None]:
+    """Those on which the calling thread may run; None for one that has no number here."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
+
+
+def use_cores(cores: Sequence[int | None], threads: int) -> str:
+    """Let the calling thread run on these cores only, see `own_cores`, with so many intra-op threads; why the system does not
+    allow the cores, "" if it does."""
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, [core for core in cores if core is not None])  # 0 is the calling thread
+    try:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, [core for core in cores if core is not None])  # 0 is the calling thread
+    except OSError as error:
+        return str(error.strerror or error)
+    return ""
 
 
 def release_team() -> None:
@@ -185,7 +188,7 @@ def _nothing() -> None:
 
 
 RUNNING: set[Worker] = set()
-"""Every worker whose thread may still run: dropped ones too, because it is the thread that must be waited for at exit."""
+"""Every worker whose thread began and may still run: dropped ones too, because the thread must be waited for at exit."""
 
 
 @atexit.register
@@ -195,4 +198,4 @@ def _end_all(seconds: float = 1.0) -> None:
     for worker in workers:
         worker.close()
     for worker in workers:
-        worker.join(max(0.0, until - time.monotonic()))
+        worker._thread.join(max(0.0, until - time.monotonic()))

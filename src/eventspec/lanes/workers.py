@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -20,7 +20,7 @@ import torch
 from eventspec.breaker import Breaker
 from eventspec.core import BadInput, Update
 from eventspec.lanes.load import Load
-from eventspec.lanes.worker import RUNNING, Worker, done_here, release_team, use_cores
+from eventspec.lanes.worker import RUNNING, Worker, done_here, own_cores, release_team, use_cores
 from eventspec.machine import usable_cores
 from eventspec.trace import Lane
 
@@ -40,7 +40,7 @@ class Workers:
         self.placement = choose_placement(asked, target_device, drafter_device)
         self._devices: dict[Lane, str] = {"target": target_device, "drafter": drafter_device}
         # Asked here, not where a worker starts: the drafter's is started from the target's thread, which is pinned already.
-        self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None, None]
+        self._cores = own_cores()
         self._load = Load(self._cores)
         self._begin()
         _ALL.add(self)
@@ -49,7 +49,7 @@ class Workers:
         """Without any thread yet: at first, and in a forked child."""
         self.breaker = Breaker()
         self._lock, self._news = threading.RLock(), threading.Event()
-        self._workers: dict[Lane, Worker] = {}
+        self._workers: dict[Lane, Worker] = {name: self._new(name) for name in self._devices}
         weakref.finalize(self, _close_each, self._workers).atexit = False  # at exit `_end_all` also waits
 
     def on(self, asked: str) -> Workers:
@@ -79,8 +79,7 @@ class Workers:
         if not _FORKED:
             free = self.free
             cores = self._cores[1:] if beside and free == len(self._cores) else self._cores  # else the system knows which
-            with suppress(OSError):  # the lane's own place says so, see `trouble`
-                use_cores(cores, max(1, free - beside))
+            use_cores(cores, max(1, free - beside))  # where that is not allowed, the lane's own place says so, see `trouble`
         return "two" if beside else "one"
 
     @property
@@ -100,21 +99,16 @@ class Workers:
         if self.as_plain:
             yield
             return
-        threads, cores = torch.get_num_threads(), os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
-        with suppress(OSError):
-            use_cores(self._cores, len(self._cores))
+        cores, threads = own_cores(), torch.get_num_threads()
+        use_cores(self._cores, len(self._cores))
         try:
             yield
         finally:
-            with suppress(OSError):
-                use_cores(sorted(cores), threads)
+            use_cores(cores, threads)
 
     def worker(self, name: Lane) -> Worker:
-        """The worker of the lane `target` or `drafter`, started on first use."""
-        with self._lock:
-            if name not in self._workers:
-                self._workers[name] = self._new(name)
-            return self._workers[name]
+        """The worker of the lane `target` or `drafter`."""
+        return self._workers[name]
 
     def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Future[T]:
         """Queue work on a lane."""
@@ -122,7 +116,7 @@ class Workers:
             release_team()  # of the thread that asks: the lane's own is to be the only one. A forked child would wait for ever
         news = self._news
         with self._lock:  # nobody is to close the worker meanwhile
-            pending = self.worker(name).start(work, serving)
+            pending = self._workers[name].start(work, serving)
         pending.add_done_callback(lambda done: news.set())
         return pending
 
@@ -162,26 +156,26 @@ class Workers:
     def abandon(self, name: Lane) -> None:
         """Give up on a worker whose work hangs: who asks next gets a fresh one, and this one ends when its work does."""
         with self._lock:
-            worker = self._workers.pop(name, None)
-        if worker is not None:
-            worker.abandon()
+            worker, self._workers[name] = self._workers[name], self._new(name)
+        worker.abandon()
 
     def serving(self, name: Lane) -> object:
         """Whom a lane is working for just now, None without work."""
-        return None if (worker := self._workers.get(name)) is None else worker.serving
+        return self._workers[name].serving
 
     def idle(self, name: Lane) -> bool:
         """Whether a lane has nothing to do."""
-        return (worker := self._workers.get(name)) is None or not worker.left
+        return not self._workers[name].left
 
-    def trouble(self, name: Lane) -> str:
-        """What a worker that was started could not set up, "" if nothing."""
-        return "" if (worker := self._workers.get(name)) is None else worker.trouble
+    @property
+    def troubles(self) -> list[str]:
+        """What workers that were started could not set up."""
+        return [worker.trouble for worker in self._workers.values() if worker.trouble]
 
     def leave_hanging(self, name: Lane, seconds: float) -> bool:
         """Abandon a worker whose work has been running for longer than `seconds`, and note for whom; whether there is one."""
-        worker = self._workers.get(name)
-        if worker is None or worker.busy_seconds <= seconds:
+        worker = self._workers[name]
+        if worker.busy_seconds <= seconds:
             return False
         self.breaker.hung(worker.serving)
         self.abandon(name)
@@ -192,7 +186,8 @@ class Workers:
         worker that needs longer is abandoned."""
         for name, worker in list(self._workers.items()):
             try:
-                worker.finished().result(seconds)
+                if worker.left:
+                    worker.finished().result(seconds)
             except TimeoutError:
                 self.abandon(name)
 
@@ -200,7 +195,7 @@ class Workers:
         """End the threads after what is queued; the next use starts fresh ones."""
         with self._lock:
             _close_each(self._workers)
-            self._workers.clear()
+            self._workers.update({name: self._new(name) for name in self._devices})
 
     def _new(self, name: Lane) -> Worker:
         if (device := self._devices[name]).startswith("cuda"):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.costs import fitted, learning, remembering, store_of
+from eventspec.costs import fitted, learning, store_of
 from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.lanes.workers import Workers
@@ -133,7 +133,7 @@ def load_folders(
         parts = replace(parts, event_drafter=made, event_note=note)
     pair = Pair(target.resolve().name, parts, build_methods(parts), workers, checkpoint=target)
     # The policies' costs are guesses.
-    return remembering(learning(pair), store_of(pair, drafter, how), warm=False)
+    return learning(pair, store_of(pair, drafter, how), warm=False)
 
 
 def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from eventspec.core import BadInput, EventSlice, Media, Proposal, Trace
-from eventspec.costs.forwards import forked
+from eventspec.costs.fit import forked
 from eventspec.events.representations import red_blue
 from eventspec.events.stream import EventStream
 from eventspec.experiments.measures.setup import Found

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from eventspec.core import Sampling
-from eventspec.costs.fit import Opening, behind_prompt, session_of
-from eventspec.costs.forwards import VerifyCurve, measure_rounds, measure_verify
+from eventspec.costs.fit import Opening, VerifyCurve, behind_prompt, measure_rounds, measure_verify, session_of
 from eventspec.drafters import FeatureDrafter, load_head
 from eventspec.drafters.heads.checkpoint import TrainedHead
 from eventspec.drafters.heads.trees import LEVELS, STATIC, TREES, best_paths

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.core import Budget, Media, Proposal, Request, Sampling, Scores, Trace, Verdict
-from eventspec.costs.forwards import measure_rounds, measure_tail, measure_verify
+from eventspec.core import Budget, Media, Proposal, Sampling, Scores, Trace, Verdict
+from eventspec.costs.fit import measure_rounds, measure_tail, measure_verify
 from eventspec.tree import check, is_chain
 
 
@@ -38,7 +38,7 @@ class _Both:
 
 def test_drafts_and_verifications_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     both = _Both()
-    monkeypatch.setattr("eventspec.costs.forwards.time.perf_counter", lambda: both.now)
+    monkeypatch.setattr("eventspec.costs.fit.time.perf_counter", lambda: both.now)
     curve, level = measure_rounds(both, both, 1e-3, counts=(4, 24), repeats=3)  # type: ignore[arg-type]
     assert [isinstance(asked, Budget) for asked in both.asked] == [True, False] * (len(both.asked) // 2)
     trees = [asked for asked in both.asked if isinstance(asked, Proposal)]
@@ -54,7 +54,7 @@ class _Reading:
     def __init__(self, masked: float) -> None:
         self.masked, self.now, self.fresh, self.opened = masked, 0.0, True, list[int]()
 
-    def encode(self) -> _Reading:
+    def encode(self, media: Media, trace: Trace) -> _Reading:
         self.now += 5.0
         self.opened.append(0)
         return self
@@ -73,16 +73,15 @@ class _Reading:
 
 @pytest.mark.parametrize(("masked", "best"), [(1e-6, 200), (1e-4, 20)])
 def test_the_tail_is_the_one_that_is_read_soonest(masked: float, best: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, asked = _Reading(masked), Request(Media(), "What?")
-    encode: Any = reading.encode  # its sessions have what is timed, and nothing else of a `TargetSession`
-    monkeypatch.setattr("eventspec.costs.forwards.time.perf_counter", lambda: reading.now)
-    assert measure_tail(encode, asked, (20, 200)) == best
+    reading: Any = _Reading(masked)  # which has what is timed, and nothing else of a target
+    monkeypatch.setattr("eventspec.costs.fit.time.perf_counter", lambda: reading.now)
+    assert measure_tail(reading, (20, 200)) == best
     assert set(reading.opened) == {1}, "a second question would find the prompt read"
 
 
 def test_a_step_is_measured_alone_too_and_is_no_dearer_than_several_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     both: Any = _Both()
-    monkeypatch.setattr("eventspec.costs.forwards.time.perf_counter", lambda: both.now)
+    monkeypatch.setattr("eventspec.costs.fit.time.perf_counter", lambda: both.now)
     assert measure_verify(both, (), repeats=2).one == pytest.approx(1e-3)
     curve = measure_verify(both, (4, 8), repeats=2)
     assert (curve.one, *curve.seconds) == pytest.approx((1e-3, 1.6e-3, 2.4e-3))
