@@ -17,7 +17,6 @@ from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
 
 from eventspec.align.acceptance import Calibrated, check_risk
 from eventspec.core import (
@@ -267,13 +266,9 @@ class SaidSession:
 
     def score(self, proposal: Proposal) -> Scores:
         """As `core.TargetSession.score`, logits float32 [N+1, V]: a node's row says what follows the answer and its level."""
-        levels = [depth + 1 for depth in depths(proposal.parents.tolist())]
-        return Scores(torch.stack([self._row(self.at + level) for level in (0, *levels)]))
+        levels = [0, *(depth + 1 for depth in depths(proposal.parents.tolist()))]
+        said = torch.tensor([self.tokens[min(self.at + level, len(self.tokens) - 1)] for level in levels])
+        return Scores(SURE * torch.nn.functional.one_hot(said, self.vocabulary).float())
 
     def commit(self, verdict: Verdict) -> None:
         self.at += len(verdict.tokens)
-
-    def _row(self, place: int) -> Tensor:
-        row = torch.zeros(self.vocabulary)
-        row[self.tokens[min(place, len(self.tokens) - 1)]] = SURE
-        return row
