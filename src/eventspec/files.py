@@ -26,6 +26,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         write(part)
         part.rename(path)
     except BadInput as error:
+        if str(part) not in str(error):
+            raise
         raise BadInput(str(error).replace(str(part), str(path))) from None
     except OSError as error:
         reason = str(error.strerror or error).replace(str(part), str(path))

@@ -80,10 +80,12 @@ def test_what_cannot_be_asked_is_refused_before_any_answer(pair: Pair) -> None:
     good = es.Ask("example:street", "What is ahead?", "prior", max_new_tokens=4)
     with pytest.raises(es.BadInput, match="most is 0: give a whole number from 1 on"):
         es.generate_many(pair, [good], most=0)
-    with pytest.raises(es.BadInput, match=r"question 1 is a str: give an eventspec.Ask"):
+    with pytest.raises(es.BadInput, match=r"asks\[1\] is a str: give an eventspec.Ask"):
         es.generate_many(pair, [good, "What is ahead?"])  # type: ignore[list-item]
-    with pytest.raises(es.BadInput, match="unknown method 'eagel'"):
+    with pytest.raises(es.BadInput, match=r"asks\[\d\]: unknown method 'eagel'"):
         es.generate_many(pair, [good, es.Ask("example:street", "What?", "eagel")])
     with pytest.raises(es.BadInput, match="exceed the context"):
         es.generate_many(pair, [good, es.Ask("example:street", "What?", "prior", max_new_tokens=100_000)])
+    with pytest.raises(es.BadInput, match="asks is a Ask: give a list"):
+        es.generate_many(pair, good)  # type: ignore[arg-type]
     assert es.generate_many(pair, []).results == []

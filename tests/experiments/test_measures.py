@@ -47,7 +47,7 @@ def test_parts_are_kept_as_they_come_beside_what_is_there(tmp_path: Path, monkey
             run("stopped", QUICK, out, fresh)
         assert json.loads(out.read_text()) == {"other": {"kept": 1}, "machine": {"first": {"n": 1}}}
     assert seen == ["{}", '{"n": 1}', "{}"]
-    assert with_part({"a": 1}, (), {"b": 2}) == {"b": 2}
+    assert with_part({"a": 1, "b": 1}, (), {"b": 2}) == {"a": 1, "b": 2}
     out.write_text("[]")
     with pytest.raises(BadInput, match="holds no results"):
         known(out)

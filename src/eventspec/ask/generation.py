@@ -127,11 +127,11 @@ class Generation:
         if read_before:  # what a drafter reads of the prompt is there, or serves the questions to come
             self.policy = replace(self.policy, open_cost=0.0)
         self._outcome: Outcome | None = None
-        self._begun = self._cancelled = False
+        self._begun = self.cancelled = False
 
     def cancel(self) -> None:
         """Stop after the round that is running."""
-        self._cancelled = True
+        self.cancelled = True
 
     def updates(self) -> Generator[Update, None, None]:
         """Provisional, Committed and Retracted tokens as they come; nothing once it has run. Leaving early cancels."""
@@ -181,7 +181,7 @@ class Generation:
         self.trace.restart()
         for note in (*method.notes, *self.notes):
             self.trace.note(note)
-        how = (method.drafts, self.policy, emit, lambda: self._cancelled, *self.encode)
+        how = (method.drafts, self.policy, emit, lambda: self.cancelled, *self.encode)
         return Decoding(Asking(method.target, request, stop, *how), pair.workers, self.trace)
 
     def end(self, decoding: Decoding) -> Outcome:

@@ -46,9 +46,11 @@ class Batch:
 
 def generate_many(pair: Methods, asks: Iterable[Ask], most: int = 8) -> Batch:
     """Answer many questions, at most `most` of them at a time; each answer is what `generate` gives. BadInput for a question
-    that cannot be asked, before any is answered; an answer that fails later ends the others too."""
+    that cannot be asked, before any is answered; an answer that fails later ends the others too, and says which it was."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise BadInput(f"most is {most!r}: give a whole number from 1 on")
+    if isinstance(asks, Ask) or not isinstance(asks, Iterable):
+        raise BadInput(f"asks is a {type(asks).__name__}: give a list of eventspec.Ask")
     asked = list(asks)
     opened = functools.cache(Recording.open)  # once, where several ask about it
     made = [_generation(pair, number, ask, opened) for number, ask in enumerate(asked)]
@@ -64,22 +66,32 @@ def generate_many(pair: Methods, asks: Iterable[Ask], most: int = 8) -> Batch:
 def _generation(pair: Methods, number: int, ask: Ask, opened: Callable[[str], Recording]) -> Generation:
     """A question ready to run."""
     if not isinstance(ask, Ask):
-        raise BadInput(f"question {number} is a {type(ask).__name__}: give an eventspec.Ask(recording, question)")
-    recording = opened(str(ask.recording)) if isinstance(ask.recording, str | Path) else ask.recording
-    return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling)
+        raise BadInput(f"asks[{number}] is a {type(ask).__name__}: give an eventspec.Ask(recording, question)")
+    try:
+        recording = opened(str(ask.recording)) if isinstance(ask.recording, str | Path) else ask.recording
+        return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling)
+    except BadInput as error:
+        raise BadInput(f"asks[{number}]: {error}") from None
 
 
 def _answer(pair: Methods, asked: Sequence[Generation], most: int) -> int:
     """On the target's lane: all answers to their ends; the forwards that took."""
     scheduler, waiting = Scheduler(pair.workers), deque(asked)
+    places = {one: number for number, one in enumerate(asked)}
     running: dict[Decoding, Generation] = {}
     try:
         while waiting or running:
             while waiting and len(running) < most:
                 one = waiting.popleft()
-                running[scheduler.add(one.begin())] = one
+                if not one.cancelled:
+                    running[scheduler.add(one.begin())] = one
             for decoding in scheduler.step():
-                running.pop(decoding).end(decoding)
+                one = running.pop(decoding)
+                try:
+                    one.end(decoding)
+                except Exception as error:
+                    error.add_note(f"asks[{places[one]}] failed: {one.request.question!r}")
+                    raise
     finally:
         scheduler.end()
     return scheduler.forwards

@@ -331,10 +331,15 @@ def gpu(
 ) -> None:
     """What the stages of a 7B pair with random weights take on a GPU, as JSON; --out keeps what there is after every part."""
     with waiting("loading"):
+        from eventspec.experiments.measures import known
         from eventspec.experiments.measures.gpu import GpuSetup, measure
+        from eventspec.models.loading import LoadOptions
 
+    LoadOptions.named(dtype, device=device)  # refused here if it cannot be used
     if out is not None:
         check_writable(out)
+        known(out)  # what holds no results is not replaced
+        out.parent.mkdir(parents=True, exist_ok=True)
     found = {}
     for found in measure(GpuSetup(device, dtype, *((1, 1) if quick else (32, 20)))):
         if out is not None:

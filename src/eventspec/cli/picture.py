@@ -20,6 +20,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.show import grown, joined, record
+from eventspec.errors import BadInput
 from eventspec.files import check_writable, write_text
 from eventspec.trace.timeline import STAGES
 
@@ -85,12 +86,16 @@ def picture(
         from eventspec.pairs import load_pair, warm_up
         from eventspec.recordings import Recording
 
+        if out.suffix != ".svg":
+            raise BadInput(f"--out {out}: the picture is an SVG file, name it so")
         check_writable(out)
         models, opened = warm_up(load_pair(pair, "two", fit=False)), Recording.open(recording)
         titles = {"autoregressive": "the video model alone", "cross-modal": "with a draft from the event camera"}
         for method in titles:
             generation(models, opened, QUESTION, method).result()  # warms it up
         strips = [answered(generation(models, opened, QUESTION, method), title) for method, title in titles.items()]
+        if strips[0].growth[-1][1] != strips[1].growth[-1][1]:
+            raise BadInput("the two answers differ, which must not be: there is no picture of that")
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, drawn(strips, opened, QUESTION))
 

@@ -59,7 +59,7 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     of the square above the diagonal. 544 rows, 4 heads of 48, 8 layers on a Zen 4 core: 18.6 ms, torch's own 24.2, products
     of oneDNN instead 23.2. The rows after them share the last block."""
     rows, many, block = queries.size(1), keys.size(1), 128
-    if mask is None and causal == 0 and rows > 1 and queries.is_cuda:  # by its name: see `runner.knows_chains`
+    if mask is None and causal == 0 and rows > 1 and queries.is_cuda:  # by its name: see `cuda.decoder.knows_chains`
         own = (queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0))
         chain: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(own[0], own[1], own[2], 0.0, True)[0]
         return chain[0]

@@ -59,7 +59,8 @@ def check(names: list[str], folders: tuple[Path, ...]) -> None:
 def run(name: str, setup: Setup, out: Path | None, fresh: bool = False) -> Found:
     """Measure, and keep every part in the results file `out` as soon as it is there; all parts as in the file. `fresh`: what is
     known is measured again. BadInput for a file of something else."""
-    setup, found = replace(setup, known={} if fresh or out is None else known(out)), Found()
+    before, found = {} if out is None else known(out), Found()
+    setup = replace(setup, known={} if fresh else before)
     for place, part in EXPERIMENTS[name].measure(setup):
         found = with_part(found, place, part)
         if out is not None:  # another run may have written its own part in the meantime
@@ -79,8 +80,8 @@ def known(path: Path) -> Found:
 
 
 def with_part(found: Found, place: tuple[str, ...], part: Found) -> Found:
-    """Results with a part at its place."""
+    """Results with a part at its place; what else they hold stays."""
     if not place:
-        return part
+        return {**found, **part}
     below = found.get(place[0], {})
     return {**found, place[0]: with_part(below if isinstance(below, dict) else {}, place[1:], part)}
