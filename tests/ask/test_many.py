@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import eventspec as es
+from eventspec.ask import generation, many
 from eventspec.pairs import Pair, load_pair
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
@@ -89,3 +90,22 @@ def test_what_cannot_be_asked_is_refused_before_any_answer(pair: Pair) -> None:
     with pytest.raises(es.BadInput, match="asks is a Ask: give a list"):
         es.generate_many(pair, good)  # type: ignore[arg-type]
     assert es.generate_many(pair, []).results == []
+
+
+def test_an_answer_that_fails_says_which_question_it_was(pair: Pair) -> None:
+    class Failing(es.Target):
+        limits, lossless = pair.target.limits, True
+
+        def encode(self, media: es.Media, trace: es.Trace) -> es.Context:
+            raise ValueError("no pixels")
+
+    with pytest.raises(ValueError, match="no pixels") as failed:
+        es.generate_many(pair.with_target(Failing()), [es.Ask("example:street", "What is ahead?", "prior", max_new_tokens=4)])
+    assert failed.value.__notes__ == ["asks[0] failed: 'What is ahead?'"]
+
+
+def test_cancelled_questions_are_not_begun(pair: Pair) -> None:
+    made = [generation(pair, es.Recording.open("example:street"), "What is ahead?", "prior") for _ in range(2)]
+    for one in made:
+        one.cancel()
+    assert pair.workers.start("target", lambda: many._answer(pair, made, 1)).result(60) == 0

@@ -76,21 +76,20 @@ def _generation(pair: Methods, number: int, ask: Ask, opened: Callable[[str], Re
 
 def _answer(pair: Methods, asked: Sequence[Generation], most: int) -> int:
     """On the target's lane: all answers to their ends; the forwards that took."""
-    scheduler, waiting = Scheduler(pair.workers), deque(asked)
-    places = {one: number for number, one in enumerate(asked)}
-    running: dict[Decoding, Generation] = {}
+    scheduler, waiting = Scheduler(pair.workers), deque(enumerate(asked))
+    running: dict[Decoding, tuple[int, Generation]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < most:
-                one = waiting.popleft()
+                number, one = waiting.popleft()
                 if not one.cancelled:
-                    running[scheduler.add(one.begin())] = one
+                    running[scheduler.add(one.begin())] = number, one
             for decoding in scheduler.step():
-                one = running.pop(decoding)
+                number, one = running.pop(decoding)
                 try:
                     one.end(decoding)
                 except Exception as error:
-                    error.add_note(f"asks[{places[one]}] failed: {one.request.question!r}")
+                    error.add_note(f"asks[{number}] failed: {one.request.question!r}")
                     raise
     finally:
         scheduler.end()

@@ -58,7 +58,8 @@ class SizeUnknown(BadInput):
 
 def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: str) -> SensorSize:
     """The sensor size from the file or from the caller; BadInput when they disagree, and SizeUnknown when neither knows."""
-    if stated is None and asked is None:
+    size = stated or asked
+    if size is None:
         raise SizeUnknown(
             f"{source}: the sensor size is not in the file: give sensor_size=(width, height), "
             "on the command line --sensor 640x480 or a name such as davis346"
@@ -68,7 +69,7 @@ def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: st
             f"{source}: the file says {stated[0]}x{stated[1]} pixels but sensor_size is {asked[0]}x{asked[1]}: "
             "leave sensor_size out"
         )
-    return stated or asked  # type: ignore[return-value]  # one of them is there
+    return size
 
 
 def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]:
