@@ -119,6 +119,7 @@ PLAIN = Sampling(temperature=1.0)
 PROCESSED = Sampling(temperature=0.8, top_k=4, top_p=0.93, min_p=0.03, repetition_penalty=1.3)
 
 
+@pytest.mark.parametrize("draws", [DRAWS // 4, pytest.param(DRAWS, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("draft", "sampling"),
     [
@@ -129,8 +130,8 @@ PROCESSED = Sampling(temperature=0.8, top_k=4, top_p=0.93, min_p=0.03, repetitio
         pytest.param(chosen_tree, PROCESSED, id="tree chosen, processed"),
     ],
 )
-def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sampling, behind: Behind) -> None:
-    assert p_value(draft, sampling, behind) > ALPHA
+def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sampling, behind: Behind, draws: int) -> None:
+    assert p_value(draft, sampling, behind, draws) > ALPHA
 
 
 @pytest.mark.parametrize(
