@@ -134,6 +134,7 @@ def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sa
     assert p_value(draft, sampling, behind, draws) > ALPHA
 
 
+@pytest.mark.parametrize("draws", [DRAWS // 10, pytest.param(DRAWS // 4, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("draft", "feature"),
     [
@@ -148,11 +149,11 @@ def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sa
     ],
 )
 def test_sequences_are_the_targets_own_under_every_feature(
-    draft: Draft, feature: dict[str, Any], behind: Behind, maze: Any
+    draft: Draft, feature: dict[str, Any], behind: Behind, maze: Any, draws: int
 ) -> None:
     if share := feature.get("constraint"):
         feature = {"constraint": maze(5, share, V)}
-    assert p_value(draft, Sampling(temperature=1.0, **feature), behind, DRAWS // 4) > ALPHA
+    assert p_value(draft, Sampling(temperature=1.0, **feature), behind, draws) > ALPHA
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_the_test_catches_penalties_of_another_path(
     rule, real = importlib.import_module("eventspec.engine.verify"), processed
     monkeypatch.setattr(rule, "processed", lambda row, path, sampling, state: real(row, path[:1], sampling, state))
     monkeypatch.setattr(rule, "choose", lambda row, path, *more: choose(row, path[:1], *more))
-    assert p_value(draft, Sampling(temperature=1.0, **feature), behind, DRAWS // 4) < ALPHA
+    assert p_value(draft, Sampling(temperature=1.0, **feature), behind, DRAWS // 10) < ALPHA
 
 
 @pytest.mark.parametrize("draft", [drawn_tree(replace=False), chosen_tree])
