@@ -27,7 +27,7 @@ PYTEST_ARGS ?= -n $(JOBS)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-all docs lint format clean
+.PHONY: help demo test test-fast test-long test-all docs lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -41,6 +41,14 @@ demo: $(READY_DEMO)  ## the embedded pair answers on the bundled clips
 
 test: $(READY_TEST)  ## every check but the long ones: behaviour, layers, lint, types
 	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+
+# Rooms with a change since BASE, and the checks of the layers: files of src/eventspec/ROOM are tested in tests/ROOM.
+BASE ?= HEAD
+test-fast: $(READY_TEST)  ## the tests of the rooms that were changed since BASE (default: the last commit), in a minute or two
+	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS) tests/house/test_layers.py tests/house/test_circles.py $$( \
+		{ git diff --name-only $(BASE); git ls-files --others --exclude-standard; } | \
+		sed -nE 's,^(src/eventspec|tests)/([a-z_]+)/.*,tests/\2,p' | sort -u | grep -v -e /support -e /house | \
+		while read -r room; do test ! -d $$room || echo $$room; done)
 
 test-long: $(READY_TEST)  ## the long tests alone
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)

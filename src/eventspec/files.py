@@ -1,10 +1,11 @@
-"""Files that are written whole or not at all, and the JSON files of checkpoints."""
+"""Files that are written whole or not at all; what JSON and TOML say."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+import tomllib
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from eventspec.errors import BadCheckpoint, BadInput
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole file or nothing: beside it first, then renamed. BadInput when the place cannot be written."""
-    write_whole(path, lambda part: part.write_text(text))
+    write_whole(path, lambda part: part.write_text(text, "utf-8"))
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -54,13 +55,35 @@ def check_writable(path: Path) -> None:
         raise BadInput(f"{path} cannot be written: choose another place, or check its rights")
 
 
+def parsed(text: str | bytes) -> Any:
+    """What a JSON text says. ValueError for one that is none, is no UTF-8, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parsed_toml(data: bytes) -> dict[str, Any]:
+    """The same of TOML."""
+    try:
+        return tomllib.loads(data.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def toml_string(text: str) -> str:
+    """A TOML basic string: JSON's escapes are TOML's, but for DEL; lone surrogates (odd file names) have no UTF-8."""
+    sound = text.encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of a checkpoint folder; BadCheckpoint names the file when it is missing or broken."""
     if not path.is_file():
         raise BadCheckpoint(f"{path} is missing: the folder is not a complete checkpoint")
     try:
-        data = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:  # neither JSON, nor UTF-8, nor a number that can be
+        data = parsed(path.read_bytes())
+    except ValueError as error:  # neither JSON, nor UTF-8, nor a number that can be
         raise BadCheckpoint(f"{path} is not valid JSON ({error}): fetch it again") from None
     if not isinstance(data, dict):
         raise BadCheckpoint(f"{path} must hold one JSON object: fetch it again")

@@ -55,7 +55,7 @@ def test_a_drafter_folder_changes_no_token_of_a_target_folder(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("which", ["fine", "folder"])
-@pytest.mark.parametrize("way", ["auto", "retokenize", "intersect"])
+@pytest.mark.parametrize("way", ["auto", *(pytest.param(way, marks=pytest.mark.long) for way in ("retokenize", "intersect"))])
 def test_another_event_drafter_changes_no_token_of_a_pair(
     capsys: pytest.CaptureFixture[str], folders: Folders, which: str, way: str
 ) -> None:

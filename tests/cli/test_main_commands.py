@@ -109,12 +109,26 @@ def test_bench_compare_writes_rows_and_a_summary(capsys: pytest.CaptureFixture[s
     methods = ("autoregressive", "cross-modal", "ngram", "prior")
     chosen = [word for method in methods for word in ("--method", method)]
     rows = tmp_path / "rows.jsonl"
-    words = ("bench", "compare", "--questions", tmp_path / "made/qa.jsonl", "--limit", 4, "--out", rows, "--json")
+    words = ("bench", "compare", "--questions", tmp_path / "made/qa.jsonl", "--limit", 2, "--out", rows, "--json")
     found = told(capsys, *words, "--device-plan", "two", *chosen)
-    assert found["n"] == 4
+    assert found["n"] == 2
     assert set(found["methods"]) == {*methods, "autoregressive, all cores"}
-    assert all(found["methods"][method]["identical"] == 4 for method in methods)
-    assert len(rows.read_text().splitlines()) == 20
+    assert all(found["methods"][method]["identical"] == 2 for method in methods)
+    assert len(rows.read_text().splitlines()) == 10
+
+
+def for_people(lines: list[str], page: Path) -> None:
+    """What the demo prints, and the page that it writes."""
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert any("Identical to the target's own answer: 12 of 12 lossless rows." in line for line in lines)
+    head = next(line for line in lines if line.startswith("method"))
+    assert head.split() == ["method", "guess", "token", "answer", "speedup", "ceiling", "tau", "same"]
+    lossy = next(line for line in lines if line.startswith("compressed-target"))
+    assert lossy.split()[5] == "-", "no ceiling holds for a lossy row"
+    written = page.read_text()
+    drawings = [base64.b64decode(data).decode() for data in re.findall(r'data:image/svg\+xml;base64,([^"]+)', written)]
+    assert [drawing.count("data:image/png") for drawing in drawings] == [2, 2, 0], "two moving pictures, and the timeline"
+    assert "http" not in re.sub(r'base64,[^"]+', "", written), "the page loads nothing"
 
 
 def test_demo_compares_every_method_on_both_recordings(
@@ -122,7 +136,11 @@ def test_demo_compares_every_method_on_both_recordings(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("eventspec.cli.demo.MOST_REPEATS", 2)
-    found = told(capsys, "demo", "--json")  # as `make demo` calls it: everything by default
+    assert run(["demo", "--json", "--html", "demo.html"]) == 0  # for people on standard error
+    shown = capsys.readouterr()
+    assert "loading" in shown.err.splitlines()[0], "something is said before the first measurement ends"
+    for_people([line for line in shown.err.splitlines() if " ways to answer, " not in line], tmp_path / "demo.html")
+    found = json.loads(shown.out)
     runs = found["runs"]
     assert len(runs) == 26
     assert found["live"]["frames"]["arrived"] > 50
@@ -134,8 +152,10 @@ def test_demo_compares_every_method_on_both_recordings(
         assert len(answers) == 1
     assert (tmp_path / "out/timeline.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
+    assert run(["demo", "--out", str(tmp_path), "--html", str(tmp_path / "no/demo.html")]) == 2
 
 
+@pytest.mark.long
 def test_demo_is_for_people_too(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventspec.cli.demo.REPEATS", 1)
     monkeypatch.setattr("eventspec.cli.demo.MOST_REPEATS", 2)
@@ -143,19 +163,8 @@ def test_demo_is_for_people_too(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     page = tmp_path / "demo.html"
     assert run(["demo", "--out", str(tmp_path), "--html", str(page)]) == 0
     shown = capsys.readouterr()
-    lines = shown.out.splitlines()
-    assert max(map(len, lines)) <= 80, max(lines, key=len)
-    assert "Identical to the target's own answer: 12 of 12 lossless rows." in shown.out
-    head = next(line for line in lines if line.startswith("method"))
-    assert head.split() == ["method", "guess", "token", "answer", "speedup", "ceiling", "tau", "same"]
-    lossy = next(line for line in lines if line.startswith("compressed-target"))
-    assert lossy.split()[5] == "-", "no ceiling holds for a lossy row"
+    for_people(shown.out.splitlines(), page)
     assert "loading" in shown.err, "something is said before the first measurement ends"
-    written = page.read_text()
-    drawings = [base64.b64decode(data).decode() for data in re.findall(r'data:image/svg\+xml;base64,([^"]+)', written)]
-    assert [drawing.count("data:image/png") for drawing in drawings] == [2, 2, 0], "two moving pictures, and the timeline"
-    assert "http" not in re.sub(r'base64,[^"]+', "", written), "the page loads nothing"
-    assert run(["demo", "--out", str(tmp_path), "--html", str(tmp_path / "no/demo.html")]) == 2
 
 
 def test_models_and_doctor_speak_json(capsys: pytest.CaptureFixture[str]) -> None:

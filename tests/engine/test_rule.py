@@ -119,6 +119,7 @@ PLAIN = Sampling(temperature=1.0)
 PROCESSED = Sampling(temperature=0.8, top_k=4, top_p=0.93, min_p=0.03, repetition_penalty=1.3)
 
 
+@pytest.mark.parametrize("draws", [DRAWS // 4, pytest.param(DRAWS, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("draft", "sampling"),
     [
@@ -129,10 +130,11 @@ PROCESSED = Sampling(temperature=0.8, top_k=4, top_p=0.93, min_p=0.03, repetitio
         pytest.param(chosen_tree, PROCESSED, id="tree chosen, processed"),
     ],
 )
-def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sampling, behind: Behind) -> None:
-    assert p_value(draft, sampling, behind) > ALPHA
+def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sampling, behind: Behind, draws: int) -> None:
+    assert p_value(draft, sampling, behind, draws) > ALPHA
 
 
+@pytest.mark.parametrize("draws", [DRAWS // 10, pytest.param(DRAWS // 4, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("draft", "feature"),
     [
@@ -147,11 +149,11 @@ def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sa
     ],
 )
 def test_sequences_are_the_targets_own_under_every_feature(
-    draft: Draft, feature: dict[str, Any], behind: Behind, maze: Any
+    draft: Draft, feature: dict[str, Any], behind: Behind, maze: Any, draws: int
 ) -> None:
     if share := feature.get("constraint"):
         feature = {"constraint": maze(5, share, V)}
-    assert p_value(draft, Sampling(temperature=1.0, **feature), behind, DRAWS // 4) > ALPHA
+    assert p_value(draft, Sampling(temperature=1.0, **feature), behind, draws) > ALPHA
 
 
 @pytest.mark.parametrize(

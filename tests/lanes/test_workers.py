@@ -116,20 +116,22 @@ def test_settling_waits_for_what_runs_and_leaves_what_hangs(two: Workers, gate: 
     assert two.worker("drafter") is not hanging
 
 
-def test_a_process_ends_cleanly_while_a_lane_is_in_native_code() -> None:
-    """Without the wait at exit some of the runs abort."""
-    program = """
-import torch
+@pytest.mark.parametrize("work", ["while True:\n        x @ x", "threading.Event().wait()"], ids=["computes", "hangs"])
+def test_a_process_ends_cleanly_whatever_a_lane_is_doing(work: str) -> None:
+    """A product takes some tenths of a second: the lane would come back from one while the interpreter goes, and abort it."""
+    program = f"""
+import threading, torch
 from eventspec.lanes.worker import Worker
-def work():
-    x = torch.randn(300, 300)
-    for _ in range(200):
-        (x @ x).sum().item()
-Worker("busy", threads=1).start(work)
+def work(begun):
+    x = torch.randn(900, 900)
+    begun.set()
+    {work}
+begun = threading.Event()
+Worker("busy", threads=1).start(lambda: work(begun))
+begun.wait()
 """
-    for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_process_ends_cleanly_when_its_workers_were_dropped_with_what_they_served() -> None:
@@ -146,7 +148,7 @@ def answer():
         workers.start(name, lambda: torch.randn(200, 200) @ torch.randn(200, 200), Drafter()).result()
 answer()
 """
-    for _ in range(8):
+    for _ in range(2):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -209,6 +211,25 @@ else:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_does_not_wait_for_its_parents_team() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], timeout=60, check=True)
+
+
+LOCKED = """
+import os
+from eventspec.lanes.workers import Workers
+
+workers = Workers("one")
+with workers.worker("target")._closing:  # as a thread may that is closing it just then
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0
+    else:
+        del workers
+        os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_drops_its_parents_workers_without_a_lock_of_theirs() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", LOCKED], timeout=60, check=True)
 
 
 TWO_TEAMS = """

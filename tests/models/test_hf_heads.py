@@ -43,7 +43,9 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "qa.jsonl"
 
 
-@pytest.mark.parametrize(("kind", "names", "seconds"), [("llava", LEARNED, 10.0), ("qwen", OTHERS, 2.0)])
+@pytest.mark.parametrize(
+    ("kind", "names", "seconds"), [pytest.param("llava", LEARNED, 10.0, marks=pytest.mark.long), ("qwen", OTHERS, 2.0)]
+)
 def test_heads_learn_from_images_and_questions_and_then_draft(
     kind: str,
     names: tuple[str, ...],

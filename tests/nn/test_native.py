@@ -47,8 +47,9 @@ def _inference() -> Iterator[None]:
 
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A process that has compiled nothing, and a cache without anything in it."""
+    """A process that has compiled nothing, and a cache without anything in it; compiling is quick, as nothing is optimised."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "FLAGS", (*module.FLAGS, "-O0"))
     library.cache_clear()
     yield tmp_path / "eventspec/native"
     library.cache_clear()

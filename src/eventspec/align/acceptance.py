@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 LEAST = 40
@@ -129,7 +129,7 @@ class Calibrated:
     def load(cls, path: Path) -> Calibrated:
         """BadCheckpoint for a file that holds none."""
         try:
-            data = json.loads(path.read_text())
+            data = parsed(path.read_bytes())
             predictor = Predictor.from_json(data["predictor"])
             probabilities, wrong = np.array(data["probabilities"], float), np.array(data["wrong"], bool)
             if not np.isin(data["wrong"], (0, 1)).all():
@@ -142,7 +142,7 @@ class Calibrated:
                 raise ValueError("a probability for every answer")
             if not ((probabilities >= 0) & (probabilities <= 1)).all():
                 raise ValueError("probabilities from 0 to 1")
-        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise BadCheckpoint(f"{path} holds no calibrated predictor ({why}): calibrate it again") from None
         return cls(predictor, probabilities, wrong, recordings, evidence, of)

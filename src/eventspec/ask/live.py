@@ -27,6 +27,7 @@ from eventspec.ask.live_policy import LiveAnswer, LiveCounts, LivePolicy
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, EventspecError, Media, Sampling, Trace, Window
 from eventspec.events.stream import EventStream
+from eventspec.lanes import LaneThread
 from eventspec.models.prompt import FrameEncoder
 from eventspec.video.clip import VideoClip
 
@@ -61,9 +62,7 @@ class Live:
         self._reading: Iterator[None] | None = None  # a window, part by part
         self._rest_until = 0.0
         # The thread must not keep alive what only it holds.
-        self._thread = threading.Thread(
-            target=_read_on, args=(weakref.ref(self), self._changed), name="eventspec-live", daemon=True
-        )
+        self._thread = LaneThread("live", _read_on, weakref.ref(self), self._changed)
         self._thread.start()
 
     # --------------------------------------------------------------------------------------------------------------- pushing

@@ -1,131 +1,87 @@
-"""The command ``eventspec``: what it offers, and how every failure becomes one line and an exit code.
+"""The command ``eventspec``: how it begins, how it is interrupted, how it ends. What it offers is in `commands`.
 
-0: done; 1: it failed; 2: the input or the call cannot be used; 130: interrupted. Torch, numpy and their like are imported
-inside the commands, so that ``--help`` is instant.
+Nothing but the standard library is imported here, so that an interrupt is in good hands from the first moment on.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
-import traceback
-from typing import Annotated
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+if TYPE_CHECKING:
+    from eventspec.cli.commands import app as app
+    from eventspec.cli.commands import run as run
 
-from eventspec import __version__
-from eventspec.cli import bench, dataset, demo, doctor, events, generate, live, models, plan, train
-from eventspec.cli.help import App
-from eventspec.errors import BadSetting, EventspecError
-
-app = App(
-    name="eventspec",
-    help="Ask a question about a recording and get the video model's exact answer sooner.",
-    add_completion=False,
-    pretty_exceptions_enable=False,  # main() prints failures, in one line
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+AGAIN = 0.05
+"""Seconds after which an interrupt that came at a bad moment comes again."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"eventspec {__version__}")
-        raise typer.Exit
+def __getattr__(name: str) -> Any:
+    if name not in ("app", "run"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from eventspec.cli import commands
+
+    return getattr(commands, name)
 
 
-_VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-
-
-@app.callback()
-def _options(version: Annotated[bool, _VERSION] = False) -> None:
-    pass
-
-
-# A group of commands is a typer app, a command on its own a function. In the order of the help page.
-app.command(short_help="Compare every method on a bundled scene and a real recording.")(demo.demo)
-app.command(
-    short_help="Ask one question about one recording.",
-    examples="""
-    eventspec generate --recording example:street --prompt "Describe the scene."
-    eventspec generate --recording drive.aedat4 --prompt "What is ahead?" --json
-    eventspec generate --video drive.mp4 --events drive.raw --prompt "..."
-    eventspec generate --target Video-LLaVA-7B-hf --drafter EventGPT-7b \\
-      --dtype bfloat16 --recording drive.aedat4 --prompt "..."
-    """,
-)(generate.generate)
-app.command(short_help="Ask several questions about one recording.")(generate.chat)
-app.command(short_help="Replay a recording in real time and ask about it meanwhile.")(live.live)
-app.add_typer(models.models, name="models", short_help="Bundled pairs and checkpoint folders.")
-app.add_typer(events.app, name="events", short_help="Look into event recordings, convert, draw, simulate them.")
-app.add_typer(dataset.app, name="dataset", short_help="Data sets on disk: DSEC, MVSEC, ActivityNet-QA, EventGPT.")
-app.add_typer(dataset.scenes, name="scenes", short_help="The seeded synthetic street, with questions and answers.")
-app.add_typer(train.train, name="train", short_help="Train the models that ship with eventspec, or your own.")
-app.add_typer(bench.bench, name="bench", short_help="Compare methods, with their controls and ceilings.")
-app.command(short_help="Predict what every method would take for an answer.")(plan.plan)
-app.command(short_help="What this machine can run, and what to install for the rest.")(doctor.doctor)
-
-
-def main() -> None:
+def main() -> NoReturn:
     """The entry point: run the command of ``sys.argv`` and leave with its exit code."""
-    sys.exit(run(sys.argv[1:]))
-
-
-def run(words: list[str]) -> int:
-    """Run one command line; the exit code. Nothing escapes but a failure of the interpreter itself."""
+    code = 130
     try:
-        code = app(words, prog_name="eventspec", standalone_mode=False)
-        sys.stdout.flush()  # a closed pipe shows here at the latest
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", 130)
-    except BrokenPipeError:
-        # `eventspec ... | head`: the reader has left. Python flushes stdout once more at exit; give it a place to write to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception as error:
-        return _explain(error)
-    if code == 130:  # newer typers turn the interrupt into this code, older ones raise Abort
-        return _fail("interrupted", code)
-    return code if isinstance(code, int) else 0
+        _take_interrupts()
+        from eventspec.cli.commands import run
+
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # between two commands' worth of code: `run` has none of its own
+        sys.stderr.write("eventspec: interrupted\n")
+    finally:
+        _leave(code)
 
 
-def _explain(error: Exception) -> int:
-    """Print an error in one line: the user's to mend (2), or ours (1)."""
-    # Known by its method, not its class: typer has moved click's errors into private modules, and older typers use click's own.
-    if hasattr(error, "format_message"):
-        return _fail(_usage(error), getattr(error, "exit_code", 2))
-    debugging = bool(os.environ.get("EVENTSPEC_DEBUG"))
-    if debugging:
-        traceback.print_exception(error, file=sys.stderr)
-    if isinstance(error, BadSetting):
-        option = "stop" if error.name == "stop_strings" else error.name.replace("_", "-")
-        return _fail(f"--{option} {error.wrong}", 2)
-    if isinstance(error, EventspecError):
-        return _fail(str(error), 2)
-    if isinstance(error, OSError) and error.filename is not None:
-        place = os.fsdecode(error.filename2 or error.filename)
-        return _fail(f"{place}: {str(error.strerror).lower()}: choose another place, or check what is there and its rights", 2)
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return _fail(message if debugging else f"{message}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)
+def _take_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, but not where that would be lost or be misread: while modules are imported, and in
+    what Python calls by itself (`__del__`, callbacks out of C)."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not hasattr(signal, "setitimer"):
+        return  # a shell that starts it in the background says that it is not to be interrupted
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                signal.setitimer(signal.ITIMER_REAL, AGAIN)
+                return
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    usual = sys.unraisablehook
+
+    def unraisable(lost: sys.UnraisableHookArgs) -> None:
+        if isinstance(lost.exc_value, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            usual(lost)
+
+    signal.signal(signal.SIGALRM, interrupted)
+    signal.signal(signal.SIGINT, interrupted)
+    sys.unraisablehook = unraisable
 
 
-def _usage(error: Exception) -> str:
-    """What is wrong with the call, which values are valid, and where to read on."""
-    context = getattr(error, "ctx", None)
-    message = str(error.format_message()).strip().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
-    if context is None:
-        return message
-    commands = getattr(context.command, "commands", None)
-    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help page, already shown where rich prints it
-        message = "Missing command"
-    if commands and not hasattr(error, "option_name"):
-        message += f"; choose from {', '.join(commands)}"
-    return f"{message}; see `{context.command_path} --help`"
-
-
-def _fail(text: str, code: int) -> int:
-    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
-    line = line.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair, say in a name out of a JSON file
-    typer.echo(f"eventspec: {line}", err=True)
-    return code
+def _leave(code: int) -> NoReturn:
+    """End the process with this code. For a thread that does not end within a second the interpreter's own end is left out: it
+    would come back from native code into an interpreter that is gone, which aborts the process."""
+    for name in ("SIGINT", "SIGALRM"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    lanes = sys.modules.get("eventspec.lanes.worker")
+    if lanes is not None and not lanes.end_threads(1.0):
+        atexit.unregister(lanes.end_threads)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -19,7 +19,7 @@ from eventspec.costs.fit import Measured, Pair, warm_up
 from eventspec.costs.rounds import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import Costs
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 from eventspec.machine import cache_folder, processor, usable_cores
 from eventspec.nn.cpu.native import library
 
@@ -72,9 +72,9 @@ def read(path: Path) -> dict[str, Costs]:
     try:
         if not path.is_file():  # reading a pipe would wait for ever
             return {}
-        rows = json.loads(path.read_text()).items()
+        rows = parsed(path.read_bytes()).items()
         return {method: Costs(**{name: row[name] for name in names}).checked() for method, row in rows}
-    except (BadInput, OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from eventspec.core import BadCheckpoint, Budget, Drafter, Proposal
 from eventspec.drafters.texts import ReusedDrafter
 from eventspec.engine.policy import DraftPolicy
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 
 SUREST = 6.0
 """Log-odds beyond which a drafter is not believed to be any surer."""
@@ -163,12 +163,12 @@ class Mixture:
     def load(cls, path: Path) -> Mixture:
         """The weights of a file; BadCheckpoint for what is none."""
         try:
-            data = json.loads(path.read_text())
+            data = parsed(path.read_bytes())
             weights = {str(name): SourceWeights(**row) for name, row in data["sources"].items()}
             rounds = {str(names): Rounds(**row) for names, row in data.get("rounds", {}).items()}
             rows = (*weights.values(), *rounds.values())
             numbers = [float(data["bias"]), *(float(value) for row in rows for value in vars(row).values())]
-        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
             raise BadCheckpoint(f"{path} holds no weights of a mixture ({error}): train it again") from None
         if not all(map(math.isfinite, numbers)):
             raise BadCheckpoint(f"{path} holds a weight that is no number: train it again")

@@ -12,13 +12,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import index
 from pathlib import Path
 
 import numpy as np
 
-from eventspec.core import Budget, Drafter, DraftSession, Proposal, Request, TargetPrompt, Trace
+from eventspec.core import BadCheckpoint, Budget, Drafter, DraftSession, Proposal, Request, TargetPrompt, Trace
 from eventspec.drafters.texts import AnswerDraft
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 
 NgramContext = tuple[int, ...]
 WIDTH = 4
@@ -109,13 +110,19 @@ class TextPrior:
 
     @classmethod
     def load(cls, path: Path) -> TextPrior:
-        """The prior of a JSON file."""
-        data = json.loads(path.read_text())
-        prior = cls(data["longest"])
-        for key, context, found, total in data["contexts"]:
-            counts = prior.counts[key, tuple(context)] = Counter(dict(found))
-            if rest := total - counts.total():
-                counts[-1] = rest  # what was cut away keeps its weight; -1 is no token and is never proposed
+        """The prior of a JSON file; BadCheckpoint for one that holds none."""
+        try:
+            data = parsed(path.read_bytes())
+            prior = cls(index(data["longest"]))
+            for key, context, found, total in data["contexts"]:
+                counts = prior.counts[key, tuple(map(index, context))] = Counter(dict(found))
+                whole = all(type(token) is type(count) is int and count >= 0 for token, count in (*counts.items(), (0, total)))
+                if not isinstance(key, str) or not whole:
+                    raise ValueError("a context is a text, the tokens before, and how often each token came")
+                if rest := total - counts.total():
+                    counts[-1] = rest  # what was cut away keeps its weight; -1 is no token and is never proposed
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadCheckpoint(f"{path} holds no prior ({error}): train it again, or fetch it again") from None
         return prior
 
     @classmethod

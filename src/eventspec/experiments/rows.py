@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from eventspec.core import BadInput
 from eventspec.experiments.figures import Row
-from eventspec.files import check_writable, write_text
+from eventspec.files import check_writable, parsed, write_text
 from eventspec.recordings.qa import Question
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class RowFile:
         lines = data.split(b"\n")[:-1]  # after the last line's end: nothing, or a line that was cut off
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = parsed(line)
                 key = row["method"], row["question_id"]
-            except (ValueError, RecursionError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError):
                 if number == len(lines):
                     break  # cut off by something that ended the line
                 raise BadInput(f"{self.path}, line {number} is no row of a comparison: name another file") from None

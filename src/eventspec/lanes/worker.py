@@ -1,7 +1,6 @@
 """A worker: a thread with its own core or CUDA stream that runs one thing after the other, so that drafter and target overlap.
 
-Its thread is a daemon: work that hangs is abandoned. At exit what still runs is given a second, because a thread that comes
-back from native code into an interpreter that is gone aborts the process.
+Its thread is a daemon: work that hangs is abandoned. At exit what still runs is ended, see `end_threads`.
 """
 
 from __future__ import annotations
@@ -40,6 +39,17 @@ def done_here(work: Callable[[], T], pending: Future[T] | None = None) -> Future
     return pending
 
 
+class LaneThread(threading.Thread):
+    """A daemon thread that is ended before the interpreter is, see `end_threads`."""
+
+    def __init__(self, name: str, target: Callable[..., object], *args: object) -> None:
+        super().__init__(target=target, args=args, name=f"eventspec-{name}", daemon=True)
+
+    def interrupt(self) -> None:
+        """Raise SystemExit in it when it is in Python code next: no wait and no native code ends before its time."""
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(SystemExit))
+
+
 class Worker:
     """One worker thread, which starts with the first work. `core` pins it to a CPU core with a single intra-op thread; `device`
     gives it a CUDA stream.
@@ -54,7 +64,7 @@ class Worker:
         self._closing, self._closed = threading.Lock(), False
         self._running: tuple[float, object] | None = None  # since when it works, and for whom
         self._has_team = False
-        self._thread = threading.Thread(target=self._run, name=f"eventspec-{name}", daemon=True)
+        self._thread = LaneThread(name, self._run)
 
     def start(self, work: Callable[[], T], serving: object = None) -> Future[T]:
         """Queue `work` after what the worker is doing; RuntimeError once it was closed, and where there is no thread for it."""
@@ -188,14 +198,27 @@ def _nothing() -> None:
 
 
 RUNNING: set[Worker] = set()
-"""Every worker whose thread began and may still run: dropped ones too, because the thread must be waited for at exit."""
+"""Every worker whose thread began and may still run: dropped ones too, because the thread must be ended at exit."""
 
 
 @atexit.register
-def _end_all(seconds: float = 1.0) -> None:
-    """Let every worker end with what it is doing; one that hangs is not waited for longer than `seconds`."""
-    until, workers = time.monotonic() + seconds, list(RUNNING)
-    for worker in workers:
-        worker.close()
-    for worker in workers:
-        worker._thread.join(max(0.0, until - time.monotonic()))
+def end_threads(seconds: float = 30.0) -> bool:
+    """End every lane's thread, whatever it is doing; whether all ended.
+
+    While the interpreter goes, a thread that comes back from native code is ended by unwinding its stack, and C++ aborts the
+    process for that ("terminate called without an active exception"). So native code is waited for, `seconds` at most. When for
+    one second nothing computes, what is left hangs in a wait: it will not come back.
+    """
+    for worker in list(RUNNING):
+        worker.abandon()
+    began = looked = time.monotonic()
+    used = time.process_time()
+    while left := [thread for thread in threading.enumerate() if isinstance(thread, LaneThread)]:
+        for thread in left:
+            thread.interrupt()
+        left[0].join(0.05)
+        if (now := time.monotonic()) - looked > 1.0:
+            if now - began > seconds or time.process_time() - used < 0.02:
+                break
+            looked, used = now, time.process_time()
+    return not left

@@ -42,6 +42,7 @@ class Workers:
         # Asked here, not where a worker starts: the drafter's is started from the target's thread, which is pinned already.
         self._cores = own_cores()
         self._load = Load(self._cores)
+        self._ending: weakref.finalize[..., Workers] | None = None
         self._begin()
         _ALL.add(self)
 
@@ -50,7 +51,10 @@ class Workers:
         self.breaker = Breaker()
         self._lock, self._news = threading.RLock(), threading.Event()
         self._workers: dict[Lane, Worker] = {name: self._new(name) for name in self._devices}
-        weakref.finalize(self, _close_each, self._workers).atexit = False  # at exit `_end_all` also waits
+        if self._ending is not None:
+            self._ending.detach()  # it would close workers that stayed behind, and a thread there may hold their locks
+        self._ending = weakref.finalize(self, _close_each, self._workers)
+        self._ending.atexit = False  # `end_threads` does more
 
     def on(self, asked: str) -> Workers:
         """Others, on the same devices."""

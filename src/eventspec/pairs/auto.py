@@ -17,7 +17,7 @@ from typing import Any
 from eventspec.core import BadInput
 from eventspec.drafters import TextPrior
 from eventspec.engine.method import AnswerTimes, QuestionInfo
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 from eventspec.process_lock import ProcessLock
 
 NOISE = 0.1
@@ -243,8 +243,8 @@ class Chooser:
         method ran yet."""
         found = self.reset()
         found.path, found.cold = path, set() if warm else set(self.methods)
-        with suppress(OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):
-            for state, own in json.loads(path.read_text()).items():
+        with suppress(OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
+            for state, own in parsed(path.read_bytes()).items():
                 found.seen[str(state)] = {name: Record.read(rows) for name, rows in own.items() if name in self.methods}
         return found
 

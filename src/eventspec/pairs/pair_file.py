@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.files import write_text
+from eventspec.files import parsed_toml, toml_string, write_text
 
 NAME = "pair.toml"
 DATA = Path(__file__).parent.parent / "data"
@@ -27,7 +26,8 @@ _TABLES: tuple[Table, ...] = get_args(Table)
 
 @dataclass(frozen=True)
 class PairFile:
-    """A pair's name, its own files, and all tables of names and places; every place is relative to `folder`."""
+    """A pair's name, its own files, and all tables of names and places; a place is relative to `folder`, or absolute
+    where a user's pair names checkpoints that lie elsewhere."""
 
     folder: Path
     name: str
@@ -41,8 +41,8 @@ class PairFile:
         """The file of a folder; BadCheckpoint for one that is broken."""
         path = folder / NAME
         try:
-            data = tomllib.loads(path.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            data = parsed_toml(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise BadCheckpoint(f"{path} is not valid TOML: {error}") from None
         if data.get("format") != "eventspec-pair" or data.get("version") != 1:
             found = f"format is {data.get('format')!r} version {data.get('version')!r}, wanted 'eventspec-pair' version 1"
@@ -70,12 +70,12 @@ class PairFile:
     @property
     def text(self) -> str:
         """What the file holds."""
-        lines = ['format = "eventspec-pair"', "version = 1", f'name = "{self.name}"']
-        lines += [f'trained_on = "{self.trained_on}"'] if self.trained_on else []
+        lines = ['format = "eventspec-pair"', "version = 1", f"name = {toml_string(self.name)}"]
+        lines += [f"trained_on = {toml_string(self.trained_on)}"] if self.trained_on else []
         moved = {name: place for name, place in self.files.items() if place != _FILES.get(name)}
         for table, entries in (("files", moved), *self.tables.items()):
             if entries:
-                lines += ["", f"[{table}]", *(f'{_key(name)} = "{place}"' for name, place in entries.items())]
+                lines += ["", f"[{table}]", *(f"{_key(name)} = {toml_string(place)}" for name, place in entries.items())]
         return "\n".join(lines) + "\n"
 
     def fingerprint(self, adapters: bool) -> str:
@@ -95,13 +95,13 @@ class PairFile:
 
 def _key(name: str) -> str:
     """A TOML key: quoted unless it is bare."""
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else f'"{name}"'
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else toml_string(name)
 
 
 def _places(path: Path, data: dict[str, Any], name: str) -> dict[str, str]:
     """A table of names and places in the folder; BadCheckpoint for what is none."""
     found = data.get(name, {})
-    if not isinstance(found, dict) or not all(isinstance(place, str) for place in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(place, str) and "\0" not in place for place in found.values()):
         raise BadCheckpoint(f"{path}: {name} must be a table [{name}] of names and paths")
     return found
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventspec.core import BadInput
+from eventspec.files import parsed
 from eventspec.recordings.parts import Contents
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def listed(folder: Path) -> list[Path]:
 def records(path: Path) -> list[dict[str, Any]]:
     """A JSON file that is a list of objects; BadInput, with the first bad record, for anything else."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = parsed(path.read_bytes())
+    except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:100]
         raise BadInput(f"{path}: is not readable JSON ({reason}): download or write it again") from None
     if not isinstance(content, list) or not content:

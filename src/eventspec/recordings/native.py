@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import native_h5, read_events
 from eventspec.events.stream import EventStream, Monotonic
+from eventspec.files import parsed_toml, toml_string
 from eventspec.recordings.parts import Contents, inside
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import open_video
@@ -77,22 +76,16 @@ def _write_frames(folder: Path, frames: FrameRows) -> None:
 
 
 def _toml(recording: Recording, source: str) -> str:
-    lines = [f"format = {_string(FORMAT)}", f"version = {VERSION}", f"name = {_string(recording.name)}"]
+    lines = [f"format = {toml_string(FORMAT)}", f"version = {VERSION}", f"name = {toml_string(recording.name)}"]
     if recording.events is not None:
         size = [f"width = {recording.events.width}", f"height = {recording.events.height}"]
-        lines += ["", "[events]", f"file = {_string(EVENTS_NAME)}", *size]
+        lines += ["", "[events]", f"file = {toml_string(EVENTS_NAME)}", *size]
     if recording.video is not None:
         times = ", ".join(str(time) for time in recording.video.times_us.tolist())
-        lines += ["", "[video]", f"frames = {_string(FRAMES_NAME)}", f"times_us = [{times}]"]
-    lines += ["", "[source]", f"text = {_string(source)}", f"format = {_string(recording.source_format)}"]
-    lines.append(f"notes = [{', '.join(_string(note) for note in recording.notes)}]")
+        lines += ["", "[video]", f"frames = {toml_string(FRAMES_NAME)}", f"times_us = [{times}]"]
+    lines += ["", "[source]", f"text = {toml_string(source)}", f"format = {toml_string(recording.source_format)}"]
+    lines.append(f"notes = [{', '.join(toml_string(note) for note in recording.notes)}]")
     return "\n".join(lines) + "\n"
-
-
-def _string(text: str) -> str:
-    """A TOML basic string: JSON's escapes are TOML's, but for DEL; lone surrogates (odd file names) have no UTF-8."""
-    sound = text.encode("utf-8", "replace").decode("utf-8")
-    return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # ---------------------------------------------------------------------------------------------------------------- reading
@@ -114,8 +107,8 @@ def read_native(folder: Path, monotonic: Monotonic = "raise") -> Contents:
 
 def _content(description: Path) -> dict[str, Any]:
     try:
-        content = tomllib.loads(description.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        content = parsed_toml(description.read_bytes())
+    except (ValueError, OSError) as error:
         raise BadInput(f"{description}: cannot be read ({error}): mend the line it names") from None
     if content.get("format") != FORMAT:
         raise BadInput(f"{description}: format is {content.get('format')!r}, not {FORMAT!r}: this is another kind of folder")

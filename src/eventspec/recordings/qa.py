@@ -3,11 +3,11 @@ read."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from eventspec.core import BadInput
+from eventspec.files import parsed
 from eventspec.recordings.examples import PREFIX, place
 
 
@@ -38,9 +38,9 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parsed(line)
             texts = [row[name] for name in ("recording", "question", "answer")]
-        except (ValueError, RecursionError, KeyError, TypeError, IndexError):
+        except (ValueError, KeyError, TypeError, IndexError):
             texts = []
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts recording, question and answer")

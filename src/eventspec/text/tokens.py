@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Sampling
+from eventspec.files import parsed
 from eventspec.text.vocabulary import Vocabulary
 
 
@@ -33,7 +34,12 @@ class TokenSpace:
         """With the ids that are never generated banned and the end tokens as stops; BadInput for an id that does not exist."""
         biased, words = list(sampling.logit_bias), [i for word in sampling.bad_words for i in word]
         size = self.vocabulary.size
-        for name, ids in (("banned id", sampling.banned_ids), ("logit_bias id", biased), ("bad_words id", words)):
+        for name, ids in (
+            ("stop id", sampling.stop_ids),
+            ("banned id", sampling.banned_ids),
+            ("logit_bias id", biased),
+            ("bad_words id", words),
+        ):
             if unknown := [i for i in ids if not 0 <= i < size]:
                 raise BadInput(f"{name} {unknown[0]} is not in the vocabulary: ids are 0 to {size - 1}")
         banned = {*sampling.banned_ids, *self.banned_ids}
@@ -46,7 +52,7 @@ class TokenSpace:
         """A constraint for `Sampling`: answers are JSON that fits the schema, with at most one space between its parts.
         BadInput for what is no schema, cannot be satisfied, or uses keywords that could not be kept to."""
         try:
-            content = json.loads(schema) if isinstance(schema, str) else schema
+            content = parsed(schema) if isinstance(schema, str) else schema
             # A model may generate spaces for ever where any number is allowed.
             rules = {"x-guidance": {"whitespace_pattern": " ?"}, **content} if isinstance(content, Mapping) else content
             body = json.dumps(rules)

@@ -23,7 +23,7 @@ from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output, ch
 from eventspec.align.substitute import FEATURES
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput
-from eventspec.files import write_text
+from eventspec.files import parsed, read_json, write_text
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.models.weights import fingerprint
@@ -169,7 +169,7 @@ def learn(
         return {part: {adapter: rounded(own) for adapter, own in figures.items()} for part, figures in found.items()}
 
     calibration = Calibration(measured, log)
-    noted = [json.loads(line)["phase"] for line in log.read_text().splitlines()] if log.exists() else []
+    noted = [parsed(line)["phase"] for line in log.read_text().splitlines()] if log.exists() else []
     for phase in ("", *phases):
         if phase:
             stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * SHARES[phase] * len(adapters))
@@ -207,7 +207,7 @@ def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt
 
 def write_figures(path: Path, last: Mapping[str, Any], adapters: Mapping[str, Adapter]) -> dict[str, dict[str, float]]:
     """Figures of adapters by name after a phase and how many parameters each has, beside those of other adapters."""
-    before = json.loads(path.read_text())["calibration"] if path.exists() else {}
+    before = read_json(path)["calibration"] if path.exists() else {}
     sizes = {name: sum(parameter.numel() for parameter in adapter.parameters()) for name, adapter in adapters.items()}
     own = {name: {**found, "parameters": sizes[name]} for name, found in last["adapters"].items()}
     figures: dict[str, dict[str, float]] = {**before, **own}
@@ -231,7 +231,7 @@ def calibrate(pair: Path, name: str, clips: Clips, answers: Mapping[int, list[Br
                 rows.append((number, drafted.features, drafted.token_ids == branch.answer))
         report("calibrate", place / len(answers), {})
     if (why := save_calibrated(rows, pair / "adapters" / name)) is not None:
-        figures = json.loads((pair / FIGURES).read_text())
+        figures = read_json(pair / FIGURES)
         figures["calibration"][name]["not_calibrated"] = why
         write_text(pair / FIGURES, json.dumps(figures) + "\n")
 

@@ -23,7 +23,7 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.nn import Llama
 from eventspec.scenes.language import questions as ask
-from eventspec.train.data import SHARD, Branch, Clips, Questions, rendered
+from eventspec.train.data import SHARD, Branch, Clips, Questions, rendered, started_deaf
 from eventspec.train.loop import Report, Stage
 
 TOP = 8
@@ -132,7 +132,7 @@ def answers_of(
     parts = [numbers[at : at + 100] for at in range(0, len(numbers), 100)]
     jobs = [(load, tokenizer, clips, part, folder / f"{part[0]:06d}-{part[-1]:06d}.npz") for part in parts]
     if missing := [job for job in jobs if not job[-1].exists()]:
-        with multiprocessing.get_context("spawn").Pool(min(workers, len(missing))) as pool:
+        with started_deaf(lambda: multiprocessing.get_context("spawn").Pool(min(workers, len(missing)))) as pool:
             pool.map(_answer_part, missing, chunksize=1)
     return read_answers([path for *_, path in jobs])
 

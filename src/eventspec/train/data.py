@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from eventspec.scenes.language import every_wording
 from eventspec.train.loop import Report
 from eventspec.train.processes import ALONE, Processes
 
+T = TypeVar("T")
 Index = np.ndarray[Any, Any]
 """Numbers of clips, int64 [B]."""
 SHARD = 500
@@ -75,13 +77,22 @@ class Clips:
         return found
 
 
+def started_deaf(start: Callable[[], T]) -> T:
+    """What `start` gives; processes that it starts do not hear Ctrl-C, which a terminal sends to all: this one ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def rendered(name: str, folder: Path, split: str, shards: int, report: Report, workers: int) -> Clips:
     """The clips of `folder`, after what is missing of `shards` shards of 500 clips of a split was rendered: stage `name`."""
     missing = [(folder, split, number) for number in range(shards) if not (folder / f"shard_{number:04d}").exists()]
     if not missing:
         report(name, 1.0, {})
         return Clips(folder)
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+    with started_deaf(lambda: multiprocessing.get_context("spawn").Pool(workers)) as pool:
         for done, _ in enumerate(pool.imap(_render, missing), shards - len(missing) + 1):
             report(name, done / shards, {})
     return Clips(folder)

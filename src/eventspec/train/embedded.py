@@ -29,7 +29,18 @@ from eventspec.scenes import SOURCE
 from eventspec.scenes.language import every_wording
 from eventspec.text import Vocabulary
 from eventspec.train.answers import answers_of
-from eventspec.train.data import SHARD, WORKERS, Branch, Clips, Index, Questions, rendered, shuffled, train_tokenizer
+from eventspec.train.data import (
+    SHARD,
+    WORKERS,
+    Branch,
+    Clips,
+    Index,
+    Questions,
+    rendered,
+    shuffled,
+    started_deaf,
+    train_tokenizer,
+)
 from eventspec.train.loop import Losses, Report, Stage, StageState, TrainingFailed, last_row, note_run, run_stage
 from eventspec.train.models import DrafterTraining, TargetTraining
 from eventspec.train.processes import ALONE
@@ -261,14 +272,14 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
         beside = multiprocessing.get_context("spawn").Process(target=_truth, args=(preset, out, begin))
-        beside.start()
+        started_deaf(beside.start)
     try:
         target = train_target(preset, out, clips, report, begin)
         if beside is not None:
             beside.join()
     except KeyboardInterrupt:
-        if beside is not None and beside.pid is not None and beside.is_alive():
-            os.kill(beside.pid, signal.SIGINT)  # Ctrl-C in a terminal reaches both processes, `kill` only this one
+        if beside is not None:
+            beside.terminate()  # it keeps its state and ends, see `_truth`
         raise
     if beside is None:
         train_drafter(preset, out, clips, report, None, begin)
@@ -283,5 +294,10 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
 
 
 def _truth(preset: PairPreset, out: Path, begin: Path | None) -> None:
+    """In a process of its own, which its parent interrupts by SIGTERM."""
     torch.set_num_threads(1)
-    train_drafter(preset, out, Clips(out / "clips"), lambda name, progress, figures: None, None, begin)
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        train_drafter(preset, out, Clips(out / "clips"), lambda name, progress, figures: None, None, begin)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -16,7 +16,7 @@ from eventspec.core import BadInput
 from eventspec.drafters import TrainedHead, load_head, save_head
 from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes, family_of
 from eventspec.drafters.heads.trees import Rates
-from eventspec.files import write_text
+from eventspec.files import read_json, write_text
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
@@ -157,7 +157,7 @@ def export(folder: Path, heads: Mapping[str, Head], rates: Mapping[str, Rates], 
         listed = {path.name: f"heads/{path.name}" for path in sorted((part / "heads").iterdir())}
         PairFile.read(part).with_table("heads", listed).write()
         calibration, known = last_row(out / "calibration.jsonl"), part / "heads.json"
-        earlier = json.loads(known.read_text())["calibration"]["tau"] if known.exists() else {}
+        earlier = read_json(known)["calibration"]["tau"] if known.exists() else {}
         calibration["tau"] = {**earlier, **calibration["tau"]}
         write_text(known, json.dumps({"calibration": calibration, "torch": torch.__version__}) + "\n")
     return out / "pair"

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.core import BadInput, EventspecError
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 from eventspec.train.processes import ALONE, Processes
 
 Batch = TypeVar("Batch")
@@ -106,8 +106,8 @@ def same_run(out: Path, what: Mapping[str, object]) -> None:
     if not path.exists():
         return
     try:
-        before = json.loads(path.read_text())
-    except (ValueError, RecursionError):
+        before = parsed(path.read_bytes())
+    except ValueError:
         before = None
     if not isinstance(before, dict):
         raise BadInput(f"{path} is damaged: choose another folder, or remove the file if the rest is of the same run")
@@ -154,7 +154,7 @@ def append_row(path: Path, row: Mapping[str, object]) -> None:
 
 def last_row(path: Path) -> dict[str, Any]:
     """The last of such a file's objects."""
-    row: dict[str, Any] = json.loads(path.read_text().splitlines()[-1])
+    row: dict[str, Any] = parsed(path.read_bytes().splitlines()[-1])
     return row
 
 
@@ -179,7 +179,7 @@ class Calibration:
         """What was measured before the first step."""
         if not self.log.exists():
             self.note({"step": 0})
-        row: dict[str, Any] = json.loads(self.log.read_text().splitlines()[0])
+        row: dict[str, Any] = parsed(self.log.read_bytes().splitlines()[0])
         return row
 
     def noting(self, report: Report) -> Report:

@@ -19,7 +19,7 @@ from eventspec.core import BadInput, Context, Proposal, Sampling, Target, Trace
 from eventspec.drafters.heads import TargetSizes
 from eventspec.drafters.heads.views import TargetBatch, loss_mask_of
 from eventspec.engine.policy import NO_TAIL
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
@@ -142,11 +142,11 @@ class Answers:
     def _read(self, line: str) -> bool:
         """Whether a line is whole: the last one of a run that was cut off is not."""
         try:
-            row = json.loads(line)
+            row = parsed(line)
             key, ids = (row["recording"], row["question"]), row["answer"]
             if not (all(isinstance(part, str) for part in key) and all(type(token) is int for token in ids)):
                 return False
-        except (ValueError, RecursionError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return False
         if all(row.get(name) == value for name, value in self.of.items()):
             self.known[key] = ids

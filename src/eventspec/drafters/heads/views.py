@@ -61,7 +61,8 @@ class PromptView(nn.Module):
 
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
         """What is seen of all pairs of a prompt whose visual rows are [begin, end). The same in training, where a batch of
-        prompts ends with the visual rows and questions are packed after them."""
+        prompts ends with the visual rows and questions are packed after them. A view that drops pairs names those that are
+        left in `kept`, in order; it drops none after the visual rows."""
         return inputs
 
     def fuse_global(self, tapped: Tensor, global_feature: Tensor) -> Tensor:
@@ -109,6 +110,14 @@ class TargetBatch:
         if prompt_view is not None:
             inputs = prompt_view.pairs(inputs, (self.visual, self.prefix))
         mask, prefix, kept = hidden_where(~self.mask), self.prefix, inputs.kept
+        all_rows, seen = mask.shape[-1], inputs.embeds.shape[-2]
+        if seen != (all_rows if kept is None else len(kept)) or (
+            kept is not None and kept[-mask.shape[-2] :].tolist() != list(range(prefix, all_rows))
+        ):
+            raise ValueError(
+                f"{type(prompt_view).__name__}.pairs gave {seen} of {all_rows} pairs: name those that are left in `kept`, and "
+                f"leave the {all_rows - prefix} after the visual rows"
+            )
         if kept is not None:
             mask, prefix = mask[..., kept], int((kept < prefix).sum())
         return View(**vars(inputs), mask=mask, prefix=prefix, loss_mask=self.loss_mask)

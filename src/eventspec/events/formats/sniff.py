@@ -22,9 +22,8 @@ from eventspec.events.formats import (
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.stream import EventStream, Monotonic
 
-FORMATS: tuple[Format, ...] = (
+SURE: tuple[Format, ...] = (
     aedat4.FORMAT,
-    eventgpt_npy.FORMAT,
     npz.FORMAT,
     dsec_h5.FORMAT,
     metavision_h5.FORMAT,
@@ -33,9 +32,12 @@ FORMATS: tuple[Format, ...] = (
     prophesee.FORMAT,
     dat.FORMAT,
     ros_bag.FORMAT,
-    text.FORMAT,
-    nmnist.FORMAT,
 )
+"""Those that know their own files from all others; a new one goes here."""
+CATCH_ALL: tuple[Format, ...] = (eventgpt_npy.FORMAT, text.FORMAT, nmnist.FORMAT)
+"""Those that take whatever begins somewhat like theirs: any numpy array, any numbers, any bytes that could be events."""
+FORMATS = (*SURE, *CATCH_ALL)
+"""The first one that matches reads a file."""
 
 # Files given by mistake, so that the refusal can name them.
 KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from eventspec.errors import BadInput, check_known
 from eventspec.experiments.measures import alignment, heads, main_job, numerics, reuse, trained
 from eventspec.experiments.measures.setup import Finding, Found, Setup
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def run(name: str, setup: Setup, out: Path | None, fresh: bool = False) -> Found
 def known(path: Path) -> Found:
     """What a results file holds by now. BadInput for one of something else."""
     try:
-        found = json.loads(path.read_text()) if path.exists() else {}
-    except (OSError, ValueError, RecursionError) as error:
+        found = parsed(path.read_bytes()) if path.exists() else {}
+    except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read ({error}): name another file") from None
     if not isinstance(found, dict):
         raise BadInput(f"{path} holds no results: name another file")

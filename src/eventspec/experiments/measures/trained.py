@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from eventspec.core import BadInput
 from eventspec.experiments.measures.setup import Finding, Found, Setup
+from eventspec.files import parsed
 from eventspec.models.configuration import read_json
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.video_llava import load_video_llava
@@ -95,4 +95,7 @@ def _lines(path: Path) -> list[Found]:
     """BadInput where there are none."""
     if not path.exists():
         raise BadInput(f"{path} is missing: --folder names what `eventspec train` wrote")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    try:
+        return [parsed(line) for line in path.read_bytes().splitlines()]
+    except ValueError as error:
+        raise BadInput(f"{path} is damaged ({error}): --folder names what `eventspec train` wrote") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from eventspec.core import BadInput
 from eventspec.experiments.charts import svg
 from eventspec.experiments.tables import with_blocks
-from eventspec.files import write_text
+from eventspec.files import parsed, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +32,7 @@ class Results:
         if name not in self._read:
             path = self.folder / f"{name}.json"
             try:
-                found = json.loads(path.read_text())
+                found = parsed(path.read_bytes())
             except FileNotFoundError:
                 raise BadInput(f"{path} is missing: `eventspec bench run` makes it") from None
             except ValueError as error:
