@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,29 @@ def check_writable(path: Path) -> None:
         raise BadInput(f"{path} cannot be written ({folder}: {error.strerror}): choose another place") from None
     if not writable:
         raise BadInput(f"{path} cannot be written: choose another place, or check its rights")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None] = ()) -> None:
+    """BadInput where an output, by the option that names it, would replace an input, lie in the folder of one, or be another
+    output too; links of either kind are followed."""
+    written = [(option, path) for option, path in outputs.items() if path is not None]
+    read = [Path(given) for given in inputs if given is not None and Path(given).exists()]
+    for number, (option, path) in enumerate(written):
+        for source in read:
+            if _is_part(path, source):
+                what = "is read" if source.is_file() or path.exists() else "is a folder that is read"
+                raise BadInput(f"{option} {path} would change {source}, which {what}: choose another place")
+        for other, earlier in written[:number]:
+            if path.resolve() == earlier.resolve() or (path.exists() and earlier.exists() and path.samefile(earlier)):
+                raise BadInput(f"{other} {earlier} and {option} {path} are one file: choose another place for one of them")
+
+
+def _is_part(path: Path, source: Path) -> bool:
+    """Whether a path leads to a file, or into a folder or to a file of it, by whatever name."""
+    ways = [path, *path.absolute().parents, path.resolve(), *path.resolve().parents]
+    if any(way.exists() and way.samefile(source) for way in ways):
+        return True
+    return path.is_file() and source.is_dir() and any(file.exists() and file.samefile(path) for file in source.rglob("*"))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from eventspec.engine.generate import run
 from eventspec.engine.method import AnswerTimes, Method, QuestionInfo
 from eventspec.lanes.workers import Workers
 from eventspec.recordings import Recording
+from eventspec.recordings.qa import check_question
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of
 
 DEFAULT_METHOD = "auto"
@@ -85,18 +86,6 @@ def check_media(
         if sense is None or sense in coming or len(media.get(sense, ())) or (sense in media and sense in may_be_empty):
             continue
         raise BadInput(MISSING[who, sense].format(name, method))
-
-
-def check_question(question: str) -> None:
-    """BadInput for what cannot be asked."""
-    if not isinstance(question, str):
-        raise BadInput(f"the question is a {type(question).__name__}: it must be a text")
-    if not question.strip():
-        raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
-    try:
-        question.encode()
-    except UnicodeEncodeError:
-        raise BadInput("the prompt is not valid UTF-8: type it again") from None
 
 
 class Generation:

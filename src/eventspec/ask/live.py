@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from eventspec.ask.context import RecordingContext
-from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_question
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods
 from eventspec.ask.incoming import Frame, Incoming
 from eventspec.ask.live_policy import LiveAnswer, LiveCounts, LivePolicy
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, EventspecError, Media, Sampling, Trace, Window
 from eventspec.events.stream import EventStream
 from eventspec.models.prompt import FrameEncoder
+from eventspec.recordings.qa import check_question
 from eventspec.video.clip import VideoClip
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,38 +19,47 @@ if TYPE_CHECKING:
 
 
 def live(
-    recording: Annotated[Path, options.path("Event file with frames, DSEC or native folder; or example:street.")],
     prompt: Annotated[str, typer.Option(help="The question.")],
-    pair: options.Pair = "embedded",
+    recorded: options.Recorded,
+    models: options.Models,
+    chosen: options.Chosen,
     method: options.Method = "auto",
     seconds: Annotated[float, typer.Option(help="How long to replay; a recording that is shorter is repeated.")] = 10.0,
     every: Annotated[float, typer.Option(help="Seconds from one question to the next.")] = 1.0,
-    windows: Annotated[str, typer.Option(help="sliding, growing or triggered (by a burst of events).")] = "sliding",
-    window_us: Annotated[int, typer.Option(help="How long a window is, in microseconds.")] = 1_000_000,
-    hop_us: Annotated[int, typer.Option(help="A window is read ahead so often, in microseconds.")] = 250_000,
+    windows: Annotated[
+        Literal["sliding", "growing", "triggered"], typer.Option(help="Which are cut; triggered: by a burst of events.")
+    ] = "sliding",
+    window_us: Annotated[int, typer.Option(min=1, help="How long a window is, in microseconds.")] = 1_000_000,
+    hop_us: Annotated[int, typer.Option(min=1, help="A window is read ahead so often, in microseconds.")] = 250_000,
     share: Annotated[float, typer.Option(help="Of the target's time that reading ahead may take.")] = 0.5,
     reuse_below: Annotated[
         float, typer.Option(help="LOSSY: a frame with fewer events a pixel since the last encoded one takes its features.")
     ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
     max_new_tokens: options.MaxNewTokens = 256,
-    sensor: options.Sensor = None,
-    monotonic: options.Order = "raise",
-    device_plan: options.DevicePlan = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
-    with waiting("loading the models"):
-        from eventspec.ask.generation import check_question
-        from eventspec.ask.replay import Replay
-        from eventspec.pairs import check_method, load_pair
+    from eventspec.core import Sampling
+    from eventspec.recordings.qa import check_question
 
-        check_method(method)
-        if not (0 < seconds < math.inf and 0 < every < math.inf):
-            raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
-        check_question(prompt)
-        opened = options.open_recording(recording, sensor, monotonic)
-        loaded = load_pair(pair, device_plan)
+    recorded.check()
+    models.check([method], chosen)
+    if not (0 < seconds < math.inf and 0 < every < math.inf):
+        raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
+    if not (0 < share <= 1 and 0 <= reuse_below < math.inf):
+        raise BadInput(f"--share {share:g} --reuse-below {reuse_below:g}: give a share above 0, up to 1, and 0 or more events")
+    check_question(prompt)
+    Sampling(max_new_tokens=max_new_tokens)
+    with waiting("loading the models"):
+        whole, window = recorded.open()
+        opened = whole.slice(window)
+        if not len(opened.video or ()):
+            raise BadInput(f"{opened.name} has no RGB frames: a stream without frames cannot be asked about")
+
+        from eventspec.ask.replay import Replay
+
+        loaded = models.load([method], chosen)
     policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
     with loaded.live(method, windows=windows, **policy) as stream:
         if standing:

@@ -19,7 +19,7 @@ def list_pairs(as_json: options.AsJson = False) -> None:
     """Pairs that ship with the package, and which one `embedded` is."""
     from eventspec.pairs import METHODS, bundled
 
-    methods = {name: shipped.about for name, shipped in METHODS.items()}
+    methods = dict(METHODS)
     found: dict[str, dict[str, Any]] = {}
     for name, path in bundled().items():
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -102,12 +102,12 @@ def export_head(
     from eventspec.drafters.heads.checkpoint import exact_dtype
     from eventspec.models import configuration as fields
     from eventspec.pairs import load_folders, load_pair
-    from eventspec.pairs.methods import head_folder
+    from eventspec.pairs.names import folder_named
 
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
     loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
-    folder, language = head_folder(loaded.parts, head), loaded.parts.ends
+    folder, language = folder_named("head", head, loaded.parts.heads), loaded.parts.ends
     trained = load_head(folder, language)
     family = family_of(trained.head)
     if not family.published:  # in either layout it would be taken for EAGLE's, and draft nonsense

@@ -25,14 +25,6 @@ from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping
 from eventspec.pairs.event_drafters import with_event_drafter
 from eventspec.pairs.methods import (
-    BASELINE,
-    EVENT_EAGLE,
-    HEAD_METHODS,
-    HYBRID,
-    LOSSY,
-    METHODS,
-    SKIP,
-    USUAL_RISK,
     aligned,
     compressed,
     cross_modal,
@@ -44,8 +36,23 @@ from eventspec.pairs.methods import (
     skipping,
 )
 from eventspec.pairs.methods import head as head_method
+from eventspec.pairs.names import (
+    BASELINE,
+    EVENT_EAGLE,
+    EVENT_METHOD,
+    HEAD_METHODS,
+    HYBRID,
+    LOSSY,
+    METHODS,
+    SKIP,
+    USUAL_MAPPING,
+    USUAL_RISK,
+    USUAL_TREE,
+    CompressionSpec,
+    name_and_choice,
+)
 from eventspec.pairs.pair_file import PairFile
-from eventspec.pairs.parts import EVENT_METHOD, USUAL_MAPPING, USUAL_TREE, CompressionSpec, Parts, name_and_choice
+from eventspec.pairs.parts import Parts
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
 

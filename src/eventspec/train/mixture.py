@@ -29,7 +29,7 @@ from eventspec.drafters.mixture import (
 from eventspec.engine.drafts import Merge, all_of
 from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.methods import BLIND, HYBRID
+from eventspec.pairs.names import BLIND, HYBRID
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
