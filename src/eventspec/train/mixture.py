@@ -92,6 +92,7 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
         pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, select=select)))
         for select in (all_of, lambda drafters, policy: without_models(drafters))
     ]
+    report("questions", 0.0, {})
     for number, (recording, question) in enumerate(asked):
         watched.unions = []
         result = generate(watching[number % 2], recording, question, HYBRID, max_new_tokens=LONGEST)
