@@ -118,6 +118,11 @@ class Generation:
         self._outcome: Outcome | None = None
         self._begun = self.cancelled = False
 
+    @property
+    def finished(self) -> bool:
+        """Whether it has run to its end."""
+        return self._outcome is not None
+
     def cancel(self) -> None:
         """Stop after the round that is running."""
         self.cancelled = True
@@ -222,6 +227,8 @@ def generation(
 ) -> Generation:
     """One question about a window of a recording, or of the one at a path, ready to run; BadInput when it lacks what the method
     needs."""
+    if not hasattr(pair, "method"):
+        raise BadInput(f"the pair is a {type(pair).__name__}: give what load_pair returns")
     found = pair.method(method)
     check_question(question)
     recording = opened(recording)

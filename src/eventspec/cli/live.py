@@ -11,6 +11,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
+from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
@@ -104,9 +105,11 @@ def _answered(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool)
 def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str) -> dict[str, Any]:
     """What came, what was dropped, how long answers took."""
     counts, seen = asdict(stream.counts), [replay.on_recording(answer.window) for answer in answers]
+    became = {name: counts[name] for name in ("encoded", "reused", "dropped")}
+    frames = {"arrived": counts["frames"], **became, "waiting": counts["frames"] - sum(became.values())}
     return {
         "lossless": all(answer.result.lossless for answer in answers),
-        "frames": {"arrived": counts["frames"], **{name: counts[name] for name in ("encoded", "reused", "dropped", "lost")}},
+        "frames": {**frames, "lost": counts["lost"]},
         "events": {"arrived": counts["packets"], "dropped": counts["dropped_packets"]},
         "windows_read": counts["windows"],
         "latency_ms": {
@@ -153,6 +156,8 @@ def show(found: dict[str, Any]) -> None:
     typer.echo(f"{frames['dropped']} were not, because others came too soon after them")
     if frames["reused"]:
         typer.echo(f"{frames['reused']} were not, because hardly an event came since another (LOSSY)")
+    if frames["waiting"]:
+        typer.echo(f"{frames['waiting']} were not yet when the replay ended, or are encoded with their window")
     if frames["lost"]:
         typer.echo(f"{frames['lost']} were lost: more bytes were held than may be")
     typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
@@ -162,4 +167,7 @@ def show(found: dict[str, Any]) -> None:
             label = name if name == "answer" else f"first {name} token"
             worst = "p99" if values["n"] >= 100 else "max"
             typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   {worst} {values['p99']:7.1f} ms   (n = {values['n']})")
+    guess, token = (found["latency_ms"][name]["p50"] for name in ("provisional", "committed"))
+    if guess is not None and guess > token:
+        typer.echo(LATE_GUESS)
     options.print_notes(found["notes"])
