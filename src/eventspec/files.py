@@ -62,8 +62,7 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | st
     for number, (option, path) in enumerate(written):
         for source in read:
             if _is_part(path, source):
-                what = "is read" if source.is_file() or path.exists() else "is a folder that is read"
-                raise BadInput(f"{option} {path} would change {source}, which {what}: choose another place")
+                raise BadInput(f"{option} {path} would change {source}, which is read: choose another place".strip())
         for other, earlier in written[:number]:
             if path.resolve() == earlier.resolve() or (path.exists() and earlier.exists() and path.samefile(earlier)):
                 raise BadInput(f"{other} {earlier} and {option} {path} are one file: choose another place for one of them")
@@ -71,8 +70,8 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | st
 
 def _is_part(path: Path, source: Path) -> bool:
     """Whether a path leads to a file, or into a folder or to a file of it, by whatever name."""
-    ways = [path, *path.absolute().parents, path.resolve(), *path.resolve().parents]
-    if any(way.exists() and way.samefile(source) for way in ways):
+    named, meant = path.parent.resolve() / path.name, path.resolve()  # of a link, and of what it leads to
+    if any(way.exists() and way.samefile(source) for way in (named, meant, *named.parents, *meant.parents)):
         return True
     return path.is_file() and source.is_dir() and any(file.exists() and file.samefile(path) for file in source.rglob("*"))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import tracked, waiting
 from eventspec.cli.help import App
 from eventspec.cli.picture import picture
+from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
 from eventspec.files import check_outputs, check_writable, write_text
 
@@ -75,7 +76,7 @@ GAP = 2
 LEGEND = (
     "ceiling: total over vision and prefill, which every lossless method pays. tau: tokens a round. provisional, committed: "
     "milliseconds to the first of these tokens, means; kept: of the provisional ones. accept: accepted of drafted levels. "
-    "seen: first choices of the drafter that are right where the blind prior is wrong."
+    f"seen: first choices of the drafter that are right where the blind prior is wrong. {LATE_GUESS}"
 )
 
 
@@ -236,6 +237,10 @@ def run(
 ) -> None:
     """Measure what README and docs publish. Results go into benchmarks/results of the checkout, or into --out; with --quick
     alone they are printed. `bench report` writes the pages."""
+    from eventspec.pairs.pair_file import folder_of
+
+    read = [folder_of(pair), *(folder or ())]
+    check_outputs({"--out": out, "--work": work}, read)
     with waiting("loading"):
         from eventspec.experiments.measures import EXPERIMENTS, check
         from eventspec.experiments.measures import run as measure
@@ -300,9 +305,11 @@ def gpu(
     out: Results = None,
     quick: Quick = False,
     device: Annotated[str, typer.Option(help="cuda, cuda:1, or cpu.")] = "cuda",
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="Of the weights.")] = "bfloat16",
 ) -> None:
     """What the stages of a 7B pair with random weights take on a GPU, as JSON; --out keeps what there is after every part."""
+    if out is not None:
+        check_writable(out)
     with waiting("loading"):
         from eventspec.experiments.measures import known
         from eventspec.experiments.measures.gpu import GpuSetup, measure
@@ -310,7 +317,6 @@ def gpu(
 
     LoadOptions.named(dtype, device=device)  # refused here if it cannot be used
     if out is not None:
-        check_writable(out)
         known(out)  # what holds no results is not replaced
         out.parent.mkdir(parents=True, exist_ok=True)
     found = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, check_risk
 from eventspec.files import check_writable
 
 if TYPE_CHECKING:
@@ -199,6 +199,8 @@ class Models:
         check_choices(methods, [name for name in chosen.given if self.target is None or name != "drafter"])
         if not re.fullmatch(r"[a-z]+(:\d+)?", self.device):
             raise BadInput(f"device '{self.device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
+        if chosen.risk is not None:
+            check_risk(chosen.risk)
         if self.target is None:
             self._check_of_pair(chosen)
             file = PairFile.read(folder_of(self.pair or "embedded"))
@@ -233,6 +235,11 @@ class Models:
             if wanted is not None and not set(wanted) & given.keys():
                 ways = " or ".join("--compress pool:3" if name == "compress" else f"--{name} FOLDER" for name in wanted)
                 raise BadInput(f"method {method} needs more than the checkpoint {self.target}: add {ways}, or give a --pair")
+
+    @property
+    def name(self) -> str:
+        """What was named as the one that answers."""
+        return str(self.target or self.pair or "embedded")
 
     @property
     def _how(self) -> tuple[Any, ...]:
@@ -274,7 +281,8 @@ class Models:
             loaded = loaded if which is None else loaded.with_event_drafter(which, mapping)
         loaded = loaded if chosen.head is None else loaded.with_head(chosen.head)
         loaded = loaded if chosen.compress is None else loaded.with_compression(chosen.compress)
-        loaded = loaded if chosen.adapter is None else loaded.with_adapter(chosen.adapter, methods[0])
+        if chosen.adapter is not None:
+            loaded = loaded.with_adapter(chosen.adapter, next((one for one in methods if one in CHOICES["adapter"]), None))
         return loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
 
 

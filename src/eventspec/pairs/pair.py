@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eventspec.align.acceptance import check_risk
 from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
@@ -18,7 +17,7 @@ from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target,
 from eventspec.costs import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import COSTS, DraftPolicy
-from eventspec.errors import check_known
+from eventspec.errors import check_known, check_risk
 from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
