@@ -158,7 +158,7 @@ def test_names_are_those_of_what_is_built() -> None:
     from eventspec.compress import lossy
     from eventspec.drafters.heads import RECIPES
     from eventspec.drafters.heads.families import family_of
-    from eventspec.drafters.heads.massv import MassvHead
+    from eventspec.drafters.heads.massv import SmallVlm
     from eventspec.drafters.heads.trees import TREE_POLICIES
     from eventspec.drafters.retokenized import MAPPINGS
     from eventspec.experiments.names import SEES_EVENTS
@@ -172,7 +172,7 @@ def test_names_are_those_of_what_is_built() -> None:
     assert tuple(methods.BUILDERS) == tuple(pairs.METHODS) and set(SEES_EVENTS) < set(pairs.METHODS)
     assert ("auto", "same", *MAPPINGS) == pairs.VOCABULARY_MAPPINGS
     assert (*lossy.KINDS, "packer") == pairs.COMPRESSIONS
-    assert {*TREE_POLICIES, *MassvHead.tree_policies} == set(pairs.TREES)
+    assert {*TREE_POLICIES, *SmallVlm.tree_policies} == set(pairs.TREES)
     recipes = {"embedded": embedded, "heads": heads, "adapters": adapting, "lora": lora, "mixture": mixture, "packer": packer}
     for name, module in recipes.items():
         assert set(train.PRESETS[name]) == set(module.PRESETS), name

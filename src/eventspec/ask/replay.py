@@ -70,13 +70,14 @@ class Replay(threading.Thread):
         end = due + self.seconds
         try:
             for turn in count():
-                self.turns, begun = turn + 1, due
+                begun = due
                 for start in range(span.start_us, span.end_us, PACKET_US):
                     step = Window(start, min(start + PACKET_US, span.end_us))
                     due += step.duration_us / 1e6
                     if due > end or self._stopped.wait(max(0.0, due - time.perf_counter())):
                         return
                     self.late_us = max(self.late_us, round(1e6 * (time.perf_counter() - due)))
+                    self.turns = turn + 1
                     self._push(step, turn * self.turn_us)
                 due = max(due, begun + LEAST_TURN_US / 1e6)
         except Exception as error:
