@@ -15,6 +15,19 @@ from eventspec.cli.bars import shown
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
 from eventspec.files import check_outputs, read_json
+from eventspec.train.names import (
+    HEADS,
+    PRESETS,
+    check_empty,
+    check_kinds,
+    check_losses,
+    check_named,
+    check_out,
+    check_phases,
+    launched,
+    launched_first,
+    reexecute_with_allocator,
+)
 
 if TYPE_CHECKING:
     from eventspec.models.loading import LoadOptions
@@ -95,7 +108,7 @@ def embedded(
     as_json: AsJson = False,
 ) -> None:
     """Train the embedded pair: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
-    _check_preset(preset, "embedded")
+    check_named("preset", [preset], PRESETS["embedded"])
     _begin(out, resume, begin_with=begin_with, alone="the embedded pair is")
     from eventspec.train import embedded as recipe
 
@@ -129,11 +142,10 @@ def heads(
     """
     from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
-    from eventspec.train.names import HEADS, check_named
 
     names = list(dict.fromkeys(head or HEADS[:4]))
     check_named("head", names, HEADS)
-    _check_preset(preset, "heads")
+    check_named("preset", [preset], PRESETS["heads"])
     if target is None and questions is None:
         for name, value in {"--device": device, "--dtype": dtype, "--max-new-tokens": max_new_tokens}.items():
             if value is not None:
@@ -146,7 +158,7 @@ def heads(
         other = "--pair" if pair is not None else "--begin-with"
         raise BadInput(f"{other} is for a pair of ours, --target for a checkpoint folder: give one of them")
     _check_one_process("heads for --target are")
-    _check_out(out, resume)
+    check_out(out, resume)
     models, read = options.Models(target=target, device=device or "cpu"), read_questions(questions)
     folders = models.check(["autoregressive"], options.Chosen())
     check_outputs({"--out": out}, [*folders, questions, *(whole_of(one) for one in {asked.recording for asked in read})])
@@ -161,7 +173,6 @@ def _heads_of_pair(
 ) -> None:
     _begin(out, resume, pair, begin_with)
     from eventspec.train import heads as recipe
-    from eventspec.train.names import launched_first
     from eventspec.train.processes import started
 
     if begin_with is not None and launched_first():
@@ -221,7 +232,7 @@ def packer(
     as_json: AsJson = False,
 ) -> None:
     """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
-    _check_preset(preset, "packer")
+    check_named("preset", [preset], PRESETS["packer"])
     _begin(out, resume, pair, alone="a packer is")
     from eventspec.train import packer as recipe
 
@@ -247,10 +258,10 @@ def mixture(
     from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
 
-    _check_preset(preset, "mixture")
+    check_named("preset", [preset], PRESETS["mixture"])
     folder = folder_of(pair)
     asked = None if questions is None else read_questions(questions)
-    _check_empty(out)
+    check_empty(out)
     check_outputs({"--out": out}, [folder, questions, *(whole_of(one.recording) for one in asked or ())])
     from eventspec.train import mixture as recipe
 
@@ -283,10 +294,9 @@ def adapter(
 
     On several GPUs, or processes, as `train heads`.
     """
-    from eventspec.train.names import check_kinds, check_losses, check_phases
 
     phases, kinds = check_phases(phase or [], free_running), check_kinds(kind or ["bottleneck"], output)
-    _check_preset(preset, "adapters")
+    check_named("preset", [preset], PRESETS["adapters"])
     if free_running and output != "features":
         raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
     losses = check_losses(loss or [], output, phases)
@@ -330,7 +340,7 @@ def lora(
     as_json: AsJson = False,
 ) -> None:
     """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
-    _check_preset(preset, "lora")
+    check_named("preset", [preset], PRESETS["lora"])
     _begin(out, resume, pair, alone="low-rank updates are")
     from eventspec.train import lora as recipe
 
@@ -357,45 +367,23 @@ def _failing_once(processes: Processes) -> Iterator[None]:
         raise typer.Exit from None
 
 
-def _check_preset(preset: str, recipe: str) -> None:
-    from eventspec.train.names import PRESETS, check_named
-
-    check_named("preset", [preset], PRESETS[recipe])
-
-
 def _check_one_process(what: str) -> None:
     """BadInput where torchrun started several; `what`: the subject of the sentence."""
-    from eventspec.train.names import launched
 
     if launched() > 1:
         raise BadInput(f"{what} trained in one process, not in {launched()}: start it without torchrun")
-
-
-def _check_empty(out: Path, otherwise: str = "") -> None:
-    """BadInput unless a folder is new or empty; `otherwise`: what else can be done."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out} is not an empty folder: choose another one{otherwise}")
-
-
-def _check_out(out: Path, resume: bool) -> None:
-    """BadInput where no run may begin in `out`, or, to `resume`, none is there to go on with."""
-    if not resume or out.is_file():
-        _check_empty(out, ", or continue it with --resume")
-    elif not out.exists() or not any(out.iterdir()):
-        raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
 
 
 def _begin(out: Path, resume: bool, pair: str | None = None, begin_with: str | None = None, alone: str = "") -> None:
     """Check the folder, the pairs, and for `alone` that it is one process; start that again with an allocator that suits
     training."""
     from eventspec.pairs.pair_file import folder_of
-    from eventspec.train.names import launched_first, reexecute_with_allocator
 
     if alone:
         _check_one_process(alone)
     read = [folder_of(one) for one in (pair, begin_with) if one is not None]
     if launched_first():
-        _check_out(out, resume)
+        check_out(out, resume)
         check_outputs({"--out": out}, read)
     reexecute_with_allocator(sys.argv[1:])
 
