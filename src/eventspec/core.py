@@ -7,6 +7,7 @@ Times are int64 microseconds on the recording's clock unless a name says otherwi
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -179,6 +180,7 @@ class Limits:
 class TargetPrompt(Protocol):
     """What a drafter gets to see of the target."""
 
+    @abstractmethod
     def prompt(self, visual: bool = True) -> TappedPrompt:
         """The prompt, whole after the first `score`, with tapped features; without `visual` maybe not those of visual rows."""
 
@@ -187,19 +189,24 @@ class TargetSession(TargetPrompt, Protocol):
     """One answer in the making on the target: owns the KV cache and the pending tokens that are not yet in it."""
 
     @property
+    @abstractmethod
     def room(self) -> int:
         """Most nodes that the next `score` can take."""
 
     @property
+    @abstractmethod
     def chunked(self) -> bool:
         """Whether the prompt is read in more than one forward: its logits may differ by rounding from `fresh_copy`'s."""
 
+    @abstractmethod
     def fresh_copy(self) -> TargetSession:
         """The same prompt in a session that has read nothing of it yet, and will read it in one forward."""
 
+    @abstractmethod
     def score(self, proposal: Proposal) -> Scores:
         """ONE forward over (all pending tokens | the proposal's N nodes), for this answer alone; see `Target.score`."""
 
+    @abstractmethod
     def commit(self, verdict: Verdict) -> None:
         """Keep the keys of the accepted path, drop the rest; the bonus token becomes pending."""
 
@@ -216,6 +223,7 @@ class Context(Protocol):
     def extend(self, frames: np.ndarray[Any, np.dtype[np.uint8]], trace: Trace) -> None:
         """More frames uint8 [K, H, W, 3] of the same window, as they arrive. BadInput where the target takes no more."""
 
+    @abstractmethod
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
         """A session about one question: language-model prefill of all but the last `tail` (>= 1) rows of its prompt, or a few
         less than `tail` where that suits the target.
@@ -238,6 +246,7 @@ class Target(Protocol):
     else:  # a property would keep classes that inherit from this one from setting the attribute
         limits: Limits
 
+    @abstractmethod
     def encode(self, media: Media, trace: Trace) -> Context:
         """Vision encoding: pixels -> visual rows. BadInput for a recording that lacks what the target sees."""
 
@@ -250,6 +259,7 @@ class Target(Protocol):
 class DraftSession(Protocol):
     """One answer in the making on the drafter."""
 
+    @abstractmethod
     def propose(self, budget: Budget) -> Proposal:
         """Draft what may follow the committed tokens.
 
@@ -257,6 +267,7 @@ class DraftSession(Protocol):
         drafter goes on while the target verifies. What one call proposed is judged in terms of that call's proposal only.
         """
 
+    @abstractmethod
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         """Tokens that were committed, judged from `scores`; the drafter re-synchronises here. A drafter that was late gets
         several verdicts in a row, whose paths refer to proposals that were made without it: go by the tokens."""
@@ -284,6 +295,7 @@ class Drafter(Protocol):
     """Asks for a lane of its own: its work overlaps with the target's, and it is left when it hangs. Without, it is called on
     the target's thread, one with `any_thread = True` on other threads too (never on two at once), and must be quick."""
 
+    @abstractmethod
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """Start drafting for a request; vision encoding and prefill of the drafter happen here. `target` is there for a
         drafter that `needs_target`."""

@@ -36,3 +36,10 @@ def check_known(what: str, given: Collection[str], known: Collection[str], meant
             near = (meant or {}).get(name) or next(iter(difflib.get_close_matches(str(name), known, 1, 0.5)), None)
             hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
             raise BadInput(f"unknown {what} '{name}': {hint}")
+
+
+def check_risk(risk: float) -> float:
+    """The risk itself, a share of wrong answers that is allowed; BadInput unless it lies between 0 and 1."""
+    if isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 < risk < 1:
+        raise BadInput(f"a risk of {risk}: give the share of answers that may differ, above 0 and below 1, such as 0.05")
+    return float(risk)

@@ -7,7 +7,7 @@ import os
 import tempfile
 import tomllib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,28 @@ def toml_string(text: str) -> str:
     """A TOML basic string: JSON's escapes are TOML's, but for DEL; lone surrogates (odd file names) have no UTF-8."""
     sound = text.encode("utf-8", "replace").decode("utf-8")
     return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None] = ()) -> None:
+    """BadInput where an output, by the option that names it, would replace an input, lie in the folder of one, or be another
+    output too; links of either kind are followed."""
+    written = [(option, path) for option, path in outputs.items() if path is not None]
+    read = [Path(given) for given in inputs if given is not None and Path(given).exists()]
+    for number, (option, path) in enumerate(written):
+        for source in read:
+            if _is_part(path, source):
+                raise BadInput(f"{option} {path} would change {source}, which is read: choose another place".strip())
+        for other, earlier in written[:number]:
+            if path.resolve() == earlier.resolve() or (path.exists() and earlier.exists() and path.samefile(earlier)):
+                raise BadInput(f"{other} {earlier} and {option} {path} are one file: choose another place for one of them")
+
+
+def _is_part(path: Path, source: Path) -> bool:
+    """Whether a path leads to a file, or into a folder or to a file of it, by whatever name."""
+    named, meant = path.parent.resolve() / path.name, path.resolve()  # of a link, and of what it leads to
+    if any(way.exists() and way.samefile(source) for way in (named, meant, *named.parents, *meant.parents)):
+        return True
+    return path.is_file() and source.is_dir() and any(file.exists() and file.samefile(path) for file in source.rglob("*"))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from eventspec.events.stream import EventStream
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
+from eventspec.video.clip import VideoClip
 
 QUESTION = "How many road users are visible?"
 
@@ -344,12 +345,22 @@ def test_what_cannot_be_is_refused(pair: Pair) -> None:
         live.push_frame(np.zeros((4, 4, 3), np.uint8), 1)
 
 
+def test_a_replay_of_one_picture_ends_in_time(pair: Pair, recording: Recording) -> None:
+    one = Recording("one", None, VideoClip(recording.video.frames[:1], recording.video.times_us[:1]))  # type: ignore[union-attr]
+    with stream(pair, "autoregressive", window_us=200_000) as live:
+        replay = Replay(live, one, 0.25)
+        replay.start()
+        replay.join(10)
+        assert not replay.is_alive() and live.counts.frames == replay.turns == 3
+
+
 def test_a_replay_repeats_a_short_recording_on_a_clock_that_goes_on(pair: Pair, recording: Recording) -> None:
     short = recording.slice(Window(recording.span.start_us, recording.span.start_us + 300_000))
     with stream(pair, "autoregressive", window_us=200_000) as live:
         replay = Replay(live, short, 1.0)
         replay.start()
         replay.join()
+        assert "it was begun 4 times in 1 s" in replay.notes[-1]
         assert short.video is not None
         assert live.counts.frames > 2 * len(short.video)
         wait(lambda: live.window)

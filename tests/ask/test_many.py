@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,30 @@ def test_an_answer_that_fails_says_which_question_it_was(pair: Pair) -> None:
     with pytest.raises(ValueError, match="no pixels") as failed:
         es.generate_many(pair.with_target(Failing()), [es.Ask("example:street", "What is ahead?", "prior", max_new_tokens=4)])
     assert failed.value.__notes__ == ["asks[0] failed: 'What is ahead?'"]
+    # What was finished by then is not lost.
+    both = pair.with_method("failing", replace(pair.method("prior"), target=Failing()))
+    asks = [es.Ask("example:street", "What is ahead?", method, max_new_tokens=4) for method in ("prior", "failing", "prior")]
+    with pytest.raises(ValueError, match="no pixels") as failed:
+        es.generate_many(both, asks, most=1)
+    first, *others = failed.value.results  # type: ignore[attr-defined]
+    assert len(first.token_ids) == 4 and others == [None, None]
+
+
+def test_what_is_no_pair_and_no_drafter_is_named() -> None:
+    with pytest.raises(es.BadInput, match="the pair is a str: give what load_pair returns"):
+        es.generate("embedded", "example:street", "What?")  # type: ignore[arg-type]
+    for given, says in (
+        ({"where": 5}, "the pair is a int"),
+        ({"device_plan": "three"}, "device plan 'three' is unknown"),
+        ({"target": 5}, "the target is a int"),
+        ({"target": "nowhere", "dtype": 5}, "dtype is a int"),
+        ({"target": "nowhere", "device": None}, "device is a NoneType"),
+    ):
+        with pytest.raises(es.BadInput, match=says):
+            es.load_pair(**given)  # type: ignore[arg-type]
+    for protocol, lacks in ((es.Drafter, "open"), (es.Target, "encode")):
+        with pytest.raises(TypeError, match=f"abstract method '?{lacks}"):
+            type("Mine", (protocol,), {})()
 
 
 def test_cancelled_questions_are_not_begun(pair: Pair) -> None:

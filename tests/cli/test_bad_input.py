@@ -307,5 +307,5 @@ def test_a_demo_that_cannot_be_written_is_refused_at_once(capsys: pytest.Capture
     (tmp_path / "file").write_text("")
     refused(capsys, "demo", "--out", tmp_path / "file")
     refused(capsys, "demo", "--out", tmp_path / "file/in")
-    assert "device plan" in refused(capsys, "demo", "--out", tmp_path / "new", "--device-plan", "three")
+    assert "device-plan" in refused(capsys, "demo", "--out", tmp_path / "new", "--device-plan", "three")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -62,7 +62,6 @@ def test_help_costs_little_more_than_the_library_it_is_made_with(run: Run) -> No
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ([], "doctor"),
         (["warp"], "doctor"),
         (["events", "warp"], "convert"),
         (["events", "info", "--monotonic", "x", "file"], "'raise', 'clamp', 'keep'"),
@@ -70,7 +69,6 @@ def test_help_costs_little_more_than_the_library_it_is_made_with(run: Run) -> No
         (["doctor", "extra"], "eventspec doctor --help"),
     ],
     ids=[
-        "no command",
         "an unknown command",
         "an unknown command of a group",
         "a wrong choice",

@@ -101,7 +101,7 @@ def wrong(words: list[str]) -> str | None:
         read = command.make_context(" ".join(path), list(rest))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    from eventspec.pairs.methods import METHODS
+    from eventspec.pairs.names import METHODS
 
     methods = read.params.get("method") or []
     unknown = set([methods] if isinstance(methods, str) else methods) - set(METHODS)

@@ -68,7 +68,7 @@ def test_compare(printed: Any, tmp_path: Path) -> None:
     asked = [{"recording": str(SCENE), "question": question, "answer": "-"} for question in ("What is ahead?", "Describe it.")]
     (tmp_path / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     arms = [word for method in ("autoregressive", "cross-modal", "prior") for word in ("--method", method)]
-    rest = ("--events", "real", "--events", "blank", "--compress", "pool:3", "--context", "cold", "--context", "warm")
+    rest = ("--control", "real", "--control", "blank", "--compress", "pool:3", "--context", "cold", "--context", "warm")
     out = tmp_path / "rows.jsonl"
     words = ("bench", "compare", "--questions", tmp_path / "qa.jsonl", "--out", out, "--max-new-tokens", "8", "--json")
     assert problems("bench-summary", printed(*words, *arms, *rest)) == []

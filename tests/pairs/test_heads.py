@@ -15,8 +15,8 @@ from eventspec.ask import generate
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.drafters import FeatureDrafter
 from eventspec.pairs import Pair, load_pair, warm_up
+from eventspec.pairs.names import name_and_choice
 from eventspec.pairs.pair_file import DATA
-from eventspec.pairs.parts import name_and_choice
 from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions

@@ -13,8 +13,8 @@ from eventspec.ask import generate
 from eventspec.core import BadCheckpoint, BadInput, Drafter, Proposal, Target
 from eventspec.drafters import Mixture
 from eventspec.pairs import METHODS, Pair, PairFile, load_folders, load_pair
+from eventspec.pairs.names import USUAL_MAPPING, USUAL_TREE, CompressionSpec, name_and_choice
 from eventspec.pairs.pair_file import DATA, folder_of
-from eventspec.pairs.parts import USUAL_MAPPING, USUAL_TREE, CompressionSpec, name_and_choice
 from eventspec.recordings import Recording
 
 QUESTION = "What is ahead?"

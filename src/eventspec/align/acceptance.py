@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from eventspec.core import BadCheckpoint, BadInput
+from eventspec.errors import check_risk
 from eventspec.files import parsed, write_text
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -146,13 +147,6 @@ class Calibrated:
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise BadCheckpoint(f"{path} holds no calibrated predictor ({why}): calibrate it again") from None
         return cls(predictor, probabilities, wrong, recordings, evidence, of)
-
-
-def check_risk(risk: float) -> float:
-    """The risk itself; BadInput unless it lies between 0 and 1."""
-    if isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 < risk < 1:
-        raise BadInput(f"a risk of {risk}: give the share of answers that may differ, above 0 and below 1, such as 0.05")
-    return float(risk)
 
 
 def needed(risk: float) -> int:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from eventspec.align.acceptance import Calibrated, check_risk
+from eventspec.align.acceptance import Calibrated
 from eventspec.core import (
     BadInput,
     Context,
@@ -38,6 +38,7 @@ from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
+from eventspec.errors import check_risk
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Frames
 from eventspec.models.session import LanguageTarget

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, check_question, media_of, seen_in
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, media_of, seen_in
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Context, Drafter, Request, Sampling, Target, Trace, Window
 from eventspec.engine.drafts import all_of
 from eventspec.engine.policy import NO_TAIL
 from eventspec.recordings import Recording
+from eventspec.recordings.qa import check_question
 from eventspec.text import Piece
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]

@@ -16,6 +16,7 @@ from eventspec.engine.generate import run
 from eventspec.engine.method import AnswerTimes, Method, QuestionInfo
 from eventspec.lanes.workers import Workers
 from eventspec.recordings import Recording
+from eventspec.recordings.qa import check_question
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of
 
 DEFAULT_METHOD = "auto"
@@ -87,18 +88,6 @@ def check_media(
         raise BadInput(MISSING[who, sense].format(name, method))
 
 
-def check_question(question: str) -> None:
-    """BadInput for what cannot be asked."""
-    if not isinstance(question, str):
-        raise BadInput(f"the question is a {type(question).__name__}: it must be a text")
-    if not question.strip():
-        raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
-    try:
-        question.encode()
-    except UnicodeEncodeError:
-        raise BadInput("the prompt is not valid UTF-8: type it again") from None
-
-
 class Generation:
     """One question being answered: iterate `updates` to see it grow, or take the `result` at once. It runs once.
 
@@ -128,6 +117,11 @@ class Generation:
             self.policy = replace(self.policy, open_cost=0.0)
         self._outcome: Outcome | None = None
         self._begun = self.cancelled = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has run to its end."""
+        return self._outcome is not None
 
     def cancel(self) -> None:
         """Stop after the round that is running."""
@@ -233,6 +227,8 @@ def generation(
 ) -> Generation:
     """One question about a window of a recording, or of the one at a path, ready to run; BadInput when it lacks what the method
     needs."""
+    if not hasattr(pair, "method"):
+        raise BadInput(f"the pair is a {type(pair).__name__}: give what load_pair returns")
     found = pair.method(method)
     check_question(question)
     recording = opened(recording)

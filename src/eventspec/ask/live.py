@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.ask.context import RecordingContext
-from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_question
+from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods
 from eventspec.ask.incoming import Frame, Incoming
 from eventspec.ask.live_policy import LiveAnswer, LiveCounts, LivePolicy
 from eventspec.ask.result import Result
@@ -29,6 +29,7 @@ from eventspec.core import BadInput, EventspecError, Media, Sampling, Trace, Win
 from eventspec.events.stream import EventStream
 from eventspec.lanes import LaneThread
 from eventspec.models.prompt import FrameEncoder
+from eventspec.recordings.qa import check_question
 from eventspec.video.clip import VideoClip
 
 

@@ -46,7 +46,8 @@ class Batch:
 
 def generate_many(pair: Methods, asks: Iterable[Ask], most: int = 8) -> Batch:
     """Answer many questions, at most `most` of them at a time; each answer is what `generate` gives. BadInput for a question
-    that cannot be asked, before any is answered; an answer that fails later ends the others too, and says which it was."""
+    that cannot be asked, before any is answered. An answer that fails later ends those that are running: the error says in a
+    note which it was, and has `results`: the answers that were finished, None for each of the others."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise BadInput(f"most is {most!r}: give a whole number from 1 on")
     if isinstance(asks, Ask) or not isinstance(asks, Iterable):
@@ -59,6 +60,9 @@ def generate_many(pair: Methods, asks: Iterable[Ask], most: int = 8) -> Batch:
     except KeyboardInterrupt:
         for one in made:
             one.cancel()
+        raise
+    except Exception as error:
+        error.results = [one.result() if one.finished else None for one in made]  # type: ignore[attr-defined]
         raise
     return Batch([one.result() for one in made], forwards)
 

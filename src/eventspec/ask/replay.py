@@ -14,6 +14,8 @@ from eventspec.recordings import Recording
 
 PACKET_US = 10_000
 """Of events that are pushed together, as cameras send them."""
+LEAST_TURN_US = 100_000
+"""A recording that is repeated takes at least so long: a single picture has no length."""
 
 
 class Replay(threading.Thread):
@@ -31,6 +33,8 @@ class Replay(threading.Thread):
         """How much later a turn's times are than those of the turn before."""
         self.late_us = 0
         """How far behind the clock a push was, at worst."""
+        self.turns = 0
+        """How often the recording was begun."""
         self._error: Exception | None = None
         self._stopped = threading.Event()
 
@@ -48,9 +52,12 @@ class Replay(threading.Thread):
     def notes(self) -> list[str]:
         """What of the recording does not suit the stream's windows, one sentence each."""
         window, length = self.live.policy.window_us, self.recording.span.duration_us
-        if window <= length + PACKET_US:  # a clip of a second ends with its last event, a little before that
-            return []
-        return [f"windows of {window / 1e6:g} s are longer than the recording ({length / 1e6:g} s): choose a smaller window_us"]
+        lasts, notes = f"{length / 1e6:.3g} s", list[str]()
+        if window > length + PACKET_US:  # a clip of a second ends with its last event, a little before that
+            notes.append(f"windows of {window / 1e6:g} s are longer than the recording ({lasts}): choose a smaller window_us")
+        if self.turns > 1:
+            notes.append(f"the recording lasts {lasts}: it was begun {self.turns} times in {self.seconds:g} s")
+        return notes
 
     def on_recording(self, window: Window) -> Window:
         """A window of the stream on the recording's own clock."""
@@ -63,13 +70,16 @@ class Replay(threading.Thread):
         end = due + self.seconds
         try:
             for turn in count():
+                begun = due
                 for start in range(span.start_us, span.end_us, PACKET_US):
                     step = Window(start, min(start + PACKET_US, span.end_us))
                     due += step.duration_us / 1e6
                     if due > end or self._stopped.wait(max(0.0, due - time.perf_counter())):
                         return
                     self.late_us = max(self.late_us, round(1e6 * (time.perf_counter() - due)))
+                    self.turns = turn + 1
                     self._push(step, turn * self.turn_us)
+                due = max(due, begun + LEAST_TURN_US / 1e6)
         except Exception as error:
             self._error = error
 

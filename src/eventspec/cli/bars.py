@@ -113,6 +113,12 @@ def counted(doing: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def announced(doing: str) -> None:
+    """A line about what takes long, where no terminal shows more of it."""
+    if not sys.stderr.isatty():
+        typer.echo(f"{doing} ...", err=True)
+
+
 @contextmanager
 def waiting(doing: str) -> Iterator[None]:
     """A spinner and what is done, on standard error where that is a terminal, for as long as the block runs. Enter it before

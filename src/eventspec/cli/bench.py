@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,17 +16,18 @@ from eventspec.cli import options
 from eventspec.cli.bars import tracked, waiting
 from eventspec.cli.help import App
 from eventspec.cli.picture import picture
+from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
-from eventspec.files import check_writable, write_text
-
-if TYPE_CHECKING:
-    from eventspec.pairs import Pair
+from eventspec.files import check_outputs, check_writable, write_text
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
-Events = Annotated[
+Controls = Annotated[
     list[str] | None,
-    typer.Option(help="real, or a control: blank, shuffled (of another clip), scattered (random pixels). Repeatable."),
+    typer.Option(
+        *("--control", "--events"),  # as it was called first: questions bring their own recordings, so no file is meant
+        help="Whose events drafters see: real, blank, shuffled (of another clip), scattered (random pixels). Repeatable.",
+    ),
 ]
 Contexts = Annotated[
     list[str] | None,
@@ -34,27 +36,36 @@ Contexts = Annotated[
         "was asked. Repeat it for several."
     ),
 ]
-Drafters = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="One row more: another event drafter, NAME or NAME:MAPPING (see generate --vocabulary). Repeatable. With --target "
-        "the first one is the checkpoint folder that drafts."
-    ),
-]
-Heads = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="One row more: method eagle with another head, NAME or NAME:TREE (dynamic, static, published, chain; "
-        "massv:pruned). Repeatable."
-    ),
-]
-Compressions = Annotated[
-    list[str] | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N. Repeatable.")
-]
-Adapters = Annotated[
-    list[str] | None,
-    typer.Option(help="One row more: aligned or event-eagle with another adapter, NAME or a folder. Repeatable."),
-]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What drafts, several of a kind. With --target the first of each is what the methods draft with, as in
+    `generate`; any other is one row more."""
+
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(help="As for generate. One row more: another event drafter, NAME or NAME:MAPPING. Repeatable."),
+    ] = None
+    head: Annotated[
+        list[str] | None, typer.Option(help="As for generate. One row more: method eagle with NAME or NAME:TREE. Repeatable.")
+    ] = None
+    compress: Annotated[
+        list[str] | None, typer.Option(help="As for generate. One row more: compressed-target with KIND:N. Repeatable.")
+    ] = None
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="As for generate. One row more: aligned or event-eagle with another adapter. Repeatable."),
+    ] = None
+    risk: options.Risk = None
+
+    def split(self, alone: bool) -> tuple[options.Chosen, dict[str, list[str]]]:
+        """What the methods themselves draft with, of a checkpoint that answers `alone`, and what is a row of its own."""
+        kinds = {name: getattr(self, name) or [] for name in ("drafter", "head", "compress", "adapter")}
+        own = {name: given[0] for name, given in kinds.items() if alone and given}
+        return options.Chosen(**own, risk=self.risk), {name: given[len(given) and alone :] for name, given in kinds.items()}
+
+
 Folder = Annotated[list[Path] | None, options.path("Of a training or a checkpoint, for those that read some. Repeatable.")]
 Results = Annotated[Path | None, options.path("The results file; what else it holds stays.")]
 Quick = Annotated[bool, typer.Option("--quick", help="The smallest sizes, which show that it runs.")]
@@ -66,7 +77,7 @@ GAP = 2
 LEGEND = (
     "ceiling: total over vision and prefill, which every lossless method pays. tau: tokens a round. provisional, committed: "
     "milliseconds to the first of these tokens, means; kept: of the provisional ones. accept: accepted of drafted levels. "
-    "seen: first choices of the drafter that are right where the blind prior is wrong."
+    f"seen: first choices of the drafter that are right where the blind prior is wrong. {LATE_GUESS}"
 )
 
 
@@ -102,50 +113,55 @@ def compare(
     questions: Annotated[Path, options.path("A qa.jsonl, as `scenes make` writes it.")],
     out: Annotated[Path, options.path("Rows go here, one JSON line a sample and method.")],
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
-    pair: options.Pair = "embedded",
-    target: options.Target = None,
-    events: Events = None,
+    models: options.Models,
+    compared: Compared,
+    control: Controls = None,
     context: Contexts = None,
-    drafter: Drafters = None,
-    head: Heads = None,
-    compress: Compressions = None,
-    adapter: Adapters = None,
-    risk: options.Risk = None,
-    dtype: options.Dtype = "float32",
-    device: options.Device = "cpu",
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
     sensor: options.Sensor = None,
     monotonic: options.Order = "raise",
-    device_plan: options.DevicePlan = "auto",
     resume: Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")] = False,
     plot: Annotated[Path | None, options.path("Draw the speedups: a .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
-    _check_places(questions, out, plot, resume)  # before the imports, which take seconds
-
     from eventspec.core import Sampling
-    from eventspec.experiments.compare import Comparison, Interrupted, check_arms, others_of
-    from eventspec.experiments.compare import compare as measure
-    from eventspec.pairs import check_choices, check_method
-    from eventspec.pairs.methods import CHOICES
+    from eventspec.experiments.names import check_arms
+    from eventspec.experiments.rows import beside, check_place
+    from eventspec.pairs.names import check_choices
     from eventspec.recordings.qa import read_questions
+    from eventspec.recordings.recording import whole_of
 
+    methods, controls, contexts = (list(dict.fromkeys(given)) for given in (method, control or ["real"], context or ["cold"]))
+    chosen, others = compared.split(models.target is not None)
+    folders = models.check(methods, chosen, others)
+    if chosen.drafter is not None:
+        check_choices(methods, ["drafter"])
+    check_arms(methods, controls, contexts)
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
-    methods, kinds = [check_method(name) for name in dict.fromkeys(method)], list(dict.fromkeys(events or ["real"]))
-    if risk is not None:  # refused where no method heeds it
-        check_choices(next((name for name in methods if name in CHOICES["risk"]), methods[0]), ["risk"])
-    contexts, asked = list(dict.fromkeys(context or ["cold"])), read_questions(questions, limit)
-    check_arms(methods, kinds, contexts)
-    ready, others_drafting, models = _loaded(pair, target, drafter or [], methods, device_plan, (dtype, device))
-    ready = ready if risk is None else ready.with_risk(risk)
-    choices = {"drafter": others_drafting, "head": head or (), "compress": compress or (), "adapter": adapter or ()}
-    others = others_of(ready, choices, kinds[0], fit=target is None)
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
+    check_outputs({"--out": out, "--plot": plot}, [questions, *folders])
+    check_place(out, resume)
+    if plot is not None:
+        check_writable(plot)
+    asked = read_questions(questions, limit)
+    read = [whole_of(one) for one in dict.fromkeys(question.recording for question in asked)]
+    check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, [questions, *folders, *read])
+
+    with waiting("loading the models"):
+        from eventspec.experiments.compare import Comparison, Interrupted, others_of
+        from eventspec.experiments.compare import compare as measure
+        from eventspec.pairs import warm_up
+
+        ready = models.load(methods, chosen, fit=False)
+        ready = ready if models.target is not None else warm_up(ready)
+        arms = others_of(ready, others, controls[0], fit=models.target is None)
     opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
-    about = {"sensor": sensor, "monotonic": monotonic, "risk": risk, **models}
-    asking = Comparison(ready, asked, methods, sampling, kinds, contexts, others, opening, about=about)
+    about = {"sensor": sensor, "monotonic": monotonic, "risk": compared.risk, **models.about(chosen)}
+    asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, opening, about=about)
     try:
         with tracked() as show:
             found = measure(asking, out, lambda done, total: show("comparing", done / total, {}), resume)
@@ -156,47 +172,6 @@ def compare(
         typer.echo(stopped, err=True)
         raise
     _print_summary(found, out, plot, as_json)
-
-
-def _check_places(questions: Path, out: Path, plot: Path | None, resume: bool) -> None:
-    """BadInput for files that cannot be written, before models are loaded."""
-    from eventspec.experiments.rows import check_place
-
-    if out.exists() and questions.exists() and out.samefile(questions):
-        raise BadInput(f"{out} holds the questions: name another file for the rows")
-    check_place(out, resume)
-    if plot is None:
-        return
-    if plot.suffix not in (".png", ".svg"):
-        raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
-    check_writable(plot)
-
-
-def _loaded(
-    pair: str, target: Path | None, drafters: list[str], methods: list[str], device_plan: str, placed: tuple[str, str]
-) -> tuple[Pair, list[str], dict[str, Any]]:
-    """The pair of --pair, or of --target and the first --drafter; the other drafters, and what the rows depend on besides.
-    `placed`: dtype and device."""
-    from eventspec.models.loading import LoadOptions
-    from eventspec.pairs import load_folders, load_pair, warm_up
-    from eventspec.pairs.methods import AUTO, CHOICES
-    from eventspec.pairs.parts import EVENT_METHOD, USUAL_MAPPING, name_and_choice
-
-    dtype, device = placed
-    if target is None:
-        if placed != ("float32", "cpu"):
-            raise BadInput("--dtype and --device are for checkpoint folders: give --target FOLDER as well")
-        return warm_up(load_pair(pair, device_plan, fit=False)), drafters, {}
-    named, mapping = name_and_choice(drafters[0], USUAL_MAPPING) if drafters else (None, USUAL_MAPPING)
-    users = CHOICES["drafter"]
-    if named is not None and not set(methods) & set(users):
-        raise BadInput(f"--drafter {drafters[0]} drafts in none of the methods: add --method {' or '.join(users)}")
-    method = EVENT_METHOD if EVENT_METHOD in methods else AUTO
-    folder = None if named is None else options.given_path(named)
-    how = LoadOptions.named(dtype, device=device)
-    loaded = load_folders(target, folder, method=method, vocabulary=mapping, how=how, device_plan=device_plan)
-    about = {"target": str(target.resolve()), "drafter": None if folder is None else str(folder.resolve()), "dtype": dtype}
-    return loaded, drafters[1:], {**about, "vocabulary": mapping, "device": device}
 
 
 def _print_summary(found: dict[str, Any], out: Path, plot: Path | None, as_json: bool) -> None:
@@ -254,7 +229,7 @@ def _table(columns: Columns, methods: Mapping[str, Figures], n: int, width: int)
 @bench.command()
 def run(
     name: Annotated[list[str] | None, typer.Argument(help="Which experiments; without any, they are listed.")] = None,
-    pair: options.Pair = "embedded",
+    pair: options.PairName = "embedded",
     folder: Folder = None,
     work: Annotated[Path | None, options.path("Scenes and rows stay here; else rows are kept until all are measured.")] = None,
     out: Results = None,
@@ -263,6 +238,10 @@ def run(
 ) -> None:
     """Measure what README and docs publish. Results go into benchmarks/results of the checkout, or into --out; with --quick
     alone they are printed. `bench report` writes the pages."""
+    from eventspec.pairs.pair_file import folder_of
+
+    read = [folder_of(pair), *(folder or ())]
+    check_outputs({"--out": out, "--work": work}, read)
     with waiting("loading"):
         from eventspec.experiments.measures import EXPERIMENTS, check
         from eventspec.experiments.measures import run as measure
@@ -327,9 +306,11 @@ def gpu(
     out: Results = None,
     quick: Quick = False,
     device: Annotated[str, typer.Option(help="cuda, cuda:1, or cpu.")] = "cuda",
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="Of the weights.")] = "bfloat16",
 ) -> None:
     """What the stages of a 7B pair with random weights take on a GPU, as JSON; --out keeps what there is after every part."""
+    if out is not None:
+        check_writable(out)
     with waiting("loading"):
         from eventspec.experiments.measures import known
         from eventspec.experiments.measures.gpu import GpuSetup, measure
@@ -337,7 +318,6 @@ def gpu(
 
     LoadOptions.named(dtype, device=device)  # refused here if it cannot be used
     if out is not None:
-        check_writable(out)
         known(out)  # what holds no results is not replaced
         out.parent.mkdir(parents=True, exist_ok=True)
     found = {}

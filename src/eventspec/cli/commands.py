@@ -36,9 +36,10 @@ def _print_version(wanted: bool) -> None:
 _VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
 
 
-@app.callback()
-def _options(version: Annotated[bool, _VERSION] = False) -> None:
-    pass
+@app.callback(invoke_without_command=True)
+def _options(context: typer.Context, version: Annotated[bool, _VERSION] = False) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 # A group of commands is a typer app, a command on its own a function. In the order of the help page.

@@ -12,6 +12,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
+from eventspec.files import check_outputs
 
 if TYPE_CHECKING:
     from eventspec.recordings.layout import Layout, Report
@@ -66,6 +67,7 @@ def questions(
     from eventspec.recordings.datasets import questions_of, write_questions
 
     layout, found = questions_of(path, kind, recordings, split)
+    check_outputs({"--out": out}, {row.recording for row in found.rows})
     write_questions(out, found)
     recorded = len({row.recording for row in found.rows})
     if found.missing:

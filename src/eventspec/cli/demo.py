@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from eventspec.cli import options
-from eventspec.files import check_writable
+from eventspec.cli.show import LATE_GUESS
+from eventspec.files import check_outputs, check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +64,7 @@ ARMS = (
 LEGEND = (
     "Times are means in ms over {n} interleaved repeats (of a first guess: over those that made one); speedup and ceiling are "
     "ratios of sums. ceiling: what a lossless method can gain at most; tau: tokens a round; same: the target's own answer. "
-    "auto learnt from some answers before what is fast here."
+    f"auto learnt from some answers before what is fast here. {LATE_GUESS}"
 )
 STRIPS = ("autoregressive", "auto", "cross-modal", "eagle")
 """Of the timeline."""
@@ -77,19 +78,18 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Answer a question about a bundled scene and a real recording with every method, and compare them."""
+    check_places(out, html)
     from rich.console import Console
 
     from eventspec.ask.replay import Replay
     from eventspec.cli.live import ask_repeatedly, report, show
     from eventspec.cli.picture import Chapter, answered, drawn, write_page
-    from eventspec.lanes.workers import choose_placement, described_placement
+    from eventspec.lanes.workers import described_placement
     from eventspec.trace.timeline import draw
 
     console = Console(stderr=as_json)
     if not console.is_terminal:
         console = Console(stderr=as_json, width=COLUMNS)
-    choose_placement(device_plan)
-    check_places(out, html)
     with progress(console, "loading the bundled pair, and measuring what its steps cost here"):
         bench = Bench.loaded(device_plan)
     runs, chapters = [], list[Chapter]()
@@ -133,8 +133,12 @@ def demo(
 
 def check_places(out: Path, html: Path | None) -> None:
     """BadInput for files that cannot be written, before anything is measured; an interrupted demo leaves no folder."""
-    for path in (out / "timeline.png", out / "trace.json"):
+    from eventspec.recordings.examples import CLIPS
+
+    made = {name: out / name for name in ("timeline.png", "trace.json", "timeline.svg")}
+    for path in made.values():
         check_writable(path)
+    check_outputs({**made, "--html": html}, [CLIPS])
     if html is not None and html.absolute().parent == out.absolute():
         check_writable(html)
     elif html is not None:

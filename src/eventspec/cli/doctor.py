@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from eventspec.cli import options
+from eventspec.cli.bars import announced
 from eventspec.errors import BadInput
 from eventspec.machine import usable_cores
 
@@ -32,6 +33,8 @@ def doctor(
         raise BadInput("--seconds says how long --self-test goes on: add --self-test, or leave it out")
     if seconds is not None and not 1 <= seconds <= 86_400:
         raise BadInput(f"--seconds is {seconds:g}: give 1 to 86400")
+    if self_test:
+        announced(f"answering with every method for {60 if seconds is None else seconds:g} s")
     facts = examine()
     if self_test:
         facts["self_test"] = _self_test(60.0 if seconds is None else seconds)

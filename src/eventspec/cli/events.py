@@ -14,7 +14,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
-from eventspec.files import check_writable, write_whole
+from eventspec.files import check_outputs, check_writable, write_whole
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -77,7 +77,7 @@ def convert(
 ) -> None:
     """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, others with events only."""
     kind = _kind_of(out, to)
-    _must_be_new(out)
+    _must_be_new(out, file)
     if source and kind != "native":
         raise BadInput(f"--source is kept in recording.toml, which only a folder has: leave it out for .{kind}")
     recording = _cut(_opened(file, sensor, monotonic), (start, end), (start_us, end_us))
@@ -107,7 +107,7 @@ def render(
     from eventspec.recordings.native import written_whole
 
     single = _picture_of(out)
-    _must_be_new(out)
+    _must_be_new(out, file)
     whole = _opened(file, sensor, monotonic)
     recording = _cut(whole, (start, end), (start_us, end_us))
     if recording.events is None:
@@ -147,7 +147,7 @@ def simulate(
     from eventspec.events.formats import SizeUnknown
 
     kind = _kind_of(out)
-    _must_be_new(out)
+    _must_be_new(out, video)
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
     frameless = f"{video}: holds no frames: give a video, a folder of images or a recording with frames"
     try:
@@ -214,10 +214,13 @@ def _picture_of(out: Path) -> bool:
     return suffix == ".png"
 
 
-def _must_be_new(out: Path) -> None:
-    """BadInput where something is already."""
+def _must_be_new(out: Path, file: Path) -> None:
+    """BadInput where something is already, and in the folder of the recording that is read."""
+    from eventspec.recordings.recording import whole_of
+
     if out.exists():
         raise BadInput(f"{out}: exists already: choose another name, or remove it first")
+    check_outputs({"": out}, [whole_of(file)])
 
 
 def _write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str, Any]:

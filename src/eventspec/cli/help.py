@@ -1,10 +1,12 @@
-"""The help pages: plain text of at most 80 columns, many options in groups, whole words, examples at the end."""
+"""The help pages: plain text of at most 80 columns, many options in groups, whole words, examples at the end; and
+commands whose parameters are groups of options, one that several commands share."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -12,8 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 GROUPS = {
     "Recording": ("recording", "video", "events", "sensor", "monotonic", "window", "start", "end"),
     "Models": (
-        *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "frames", "allow_extrapolation", "compat"),
-        *("dtype", "device", "device_plan"),
+        *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "frames"),
+        *("allow_extrapolation", "compat", "dtype", "device", "device_plan"),
     ),
     "Sampling": (
         *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty"),
@@ -60,4 +62,37 @@ class App(typer.Typer):
         """As `typer.Typer.command`; `examples`: command lines, one a line, printed as they are."""
         if examples:
             settings["epilog"] = "\b\nExamples:\n  " + inspect.cleandoc(examples).replace("\n", "\n  ")
-        return super().command(name, cls=Command, **settings)
+        register = super().command(name, cls=Command, **settings)
+
+        def add(function: Any) -> Any:
+            register(spread(function))
+            return function
+
+        return add
+
+
+def spread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as typer is to see it: a parameter that is a dataclass of options stands for its fields."""
+    hints, params = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    if not groups:
+        return function
+    seen: dict[str, inspect.Parameter] = {}
+    for name, param in params.items():
+        if name not in groups:
+            own = [(name, hints[name], param.default)]
+        else:
+            inner = get_type_hints(groups[name], include_extras=True)
+            own = [(one.name, inner[one.name], one.default) for one in fields(groups[name])]
+        for option, hint, default in own:
+            empty = inspect.Parameter.empty if default is MISSING else default
+            seen[option] = inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=hint)
+
+    def command(**given: Any) -> Any:
+        made = {name: group(**{one.name: given.pop(one.name) for one in fields(group)}) for name, group in groups.items()}
+        return function(**given, **made)
+
+    command.__name__, command.__doc__, command.__module__ = function.__name__, function.__doc__, function.__module__
+    command.__annotations__ = {name: param.annotation for name, param in seen.items()}
+    command.__signature__ = inspect.Signature(list(seen.values()))  # type: ignore[attr-defined]
+    return command

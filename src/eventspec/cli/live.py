@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
+from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,38 +20,47 @@ if TYPE_CHECKING:
 
 
 def live(
-    recording: Annotated[Path, options.path("Event file with frames, DSEC or native folder; or example:street.")],
     prompt: Annotated[str, typer.Option(help="The question.")],
-    pair: options.Pair = "embedded",
+    recorded: options.Recorded,
+    models: options.Models,
+    chosen: options.Chosen,
     method: options.Method = "auto",
     seconds: Annotated[float, typer.Option(help="How long to replay; a recording that is shorter is repeated.")] = 10.0,
     every: Annotated[float, typer.Option(help="Seconds from one question to the next.")] = 1.0,
-    windows: Annotated[str, typer.Option(help="sliding, growing or triggered (by a burst of events).")] = "sliding",
-    window_us: Annotated[int, typer.Option(help="How long a window is, in microseconds.")] = 1_000_000,
-    hop_us: Annotated[int, typer.Option(help="A window is read ahead so often, in microseconds.")] = 250_000,
+    windows: Annotated[
+        Literal["sliding", "growing", "triggered"], typer.Option(help="Which are cut; triggered: by a burst of events.")
+    ] = "sliding",
+    window_us: Annotated[int, typer.Option(min=1, help="How long a window is, in microseconds.")] = 1_000_000,
+    hop_us: Annotated[int, typer.Option(min=1, help="A window is read ahead so often, in microseconds.")] = 250_000,
     share: Annotated[float, typer.Option(help="Of the target's time that reading ahead may take.")] = 0.5,
     reuse_below: Annotated[
         float, typer.Option(help="LOSSY: a frame with fewer events a pixel since the last encoded one takes its features.")
     ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
     max_new_tokens: options.MaxNewTokens = 256,
-    sensor: options.Sensor = None,
-    monotonic: options.Order = "raise",
-    device_plan: options.DevicePlan = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
-    with waiting("loading the models"):
-        from eventspec.ask.generation import check_question
-        from eventspec.ask.replay import Replay
-        from eventspec.pairs import check_method, load_pair
+    from eventspec.core import Sampling
+    from eventspec.recordings.qa import check_question
 
-        check_method(method)
-        if not (0 < seconds < math.inf and 0 < every < math.inf):
-            raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
-        check_question(prompt)
-        opened = options.open_recording(recording, sensor, monotonic)
-        loaded = load_pair(pair, device_plan)
+    recorded.check()
+    models.check([method], chosen)
+    if not (0 < seconds < math.inf and 0 < every < math.inf):
+        raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
+    if not (0 < share <= 1 and 0 <= reuse_below < math.inf):
+        raise BadInput(f"--share {share:g} --reuse-below {reuse_below:g}: give a share above 0, up to 1, and 0 or more events")
+    check_question(prompt)
+    Sampling(max_new_tokens=max_new_tokens)
+    with waiting("loading the models"):
+        whole, window = recorded.open()
+        opened = whole.slice(window)
+        if not len(opened.video or ()):
+            raise BadInput(f"{opened.name} has no RGB frames: a stream without frames cannot be asked about")
+
+        from eventspec.ask.replay import Replay
+
+        loaded = models.load([method], chosen)
     policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
     with loaded.live(method, windows=windows, **policy) as stream:
         if standing:
@@ -96,9 +105,11 @@ def _answered(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool)
 def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str) -> dict[str, Any]:
     """What came, what was dropped, how long answers took."""
     counts, seen = asdict(stream.counts), [replay.on_recording(answer.window) for answer in answers]
+    became = {name: counts[name] for name in ("encoded", "reused", "dropped")}
+    frames = {"arrived": counts["frames"], **became, "waiting": counts["frames"] - sum(became.values())}
     return {
         "lossless": all(answer.result.lossless for answer in answers),
-        "frames": {"arrived": counts["frames"], **{name: counts[name] for name in ("encoded", "reused", "dropped", "lost")}},
+        "frames": {**frames, "lost": counts["lost"]},
         "events": {"arrived": counts["packets"], "dropped": counts["dropped_packets"]},
         "windows_read": counts["windows"],
         "latency_ms": {
@@ -145,6 +156,8 @@ def show(found: dict[str, Any]) -> None:
     typer.echo(f"{frames['dropped']} were not, because others came too soon after them")
     if frames["reused"]:
         typer.echo(f"{frames['reused']} were not, because hardly an event came since another (LOSSY)")
+    if frames["waiting"]:
+        typer.echo(f"{frames['waiting']} were not yet when the replay ended, or are encoded with their window")
     if frames["lost"]:
         typer.echo(f"{frames['lost']} were lost: more bytes were held than may be")
     typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
@@ -154,4 +167,7 @@ def show(found: dict[str, Any]) -> None:
             label = name if name == "answer" else f"first {name} token"
             worst = "p99" if values["n"] >= 100 else "max"
             typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   {worst} {values['p99']:7.1f} ms   (n = {values['n']})")
+    guess, token = (found["latency_ms"][name]["p50"] for name in ("provisional", "committed"))
+    if guess is not None and guess > token:
+        typer.echo(LATE_GUESS)
     options.print_notes(found["notes"])

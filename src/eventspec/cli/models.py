@@ -10,6 +10,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.help import App
 from eventspec.errors import BadCheckpoint, BadInput
+from eventspec.files import check_outputs
 
 models = App(help="Bundled pairs and checkpoints.", no_args_is_help=True)
 
@@ -19,7 +20,7 @@ def list_pairs(as_json: options.AsJson = False) -> None:
     """Pairs that ship with the package, and which one `embedded` is."""
     from eventspec.pairs import METHODS, bundled
 
-    methods = {name: shipped.about for name, shipped in METHODS.items()}
+    methods = dict(METHODS)
     found: dict[str, dict[str, Any]] = {}
     for name, path in bundled().items():
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -71,6 +72,9 @@ def parity(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare our model with tensors of the published code; exit 1 when a greedy answer differs."""
+    if not (folder / "meta.json").is_file() or not (folder / "checkpoint").is_dir():
+        raise BadInput(f"{folder} is no folder of goldens: it needs meta.json and checkpoint/")
+
     from eventspec.experiments.parity import parity as measure
 
     found = measure(folder)
@@ -97,17 +101,24 @@ def export_head(
     as_json: options.AsJson = False,
 ) -> None:
     """Write a head as SafeAILab's code or `speculators` and vLLM read it, in the precision it is stored in."""
+    from eventspec.pairs.names import folder_named
+    from eventspec.pairs.pair_file import PairFile, folder_of
+
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
+    models = options.Models(target=target)
+    read = models.check(["eagle"], options.Chosen(head=head)) if target is not None else [folder_of(pair)]
+    known = {} if target is not None else PairFile.read(read[0]).places("heads")
+    check_outputs({"--out": out}, [*read, folder_named("head", head, known)])
+
     from eventspec.drafters import Verifier, export_speculators, load_head, save_head
     from eventspec.drafters.heads import family_of
     from eventspec.drafters.heads.checkpoint import exact_dtype
     from eventspec.models import configuration as fields
     from eventspec.pairs import load_folders, load_pair
-    from eventspec.pairs.methods import head_folder
 
-    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
     loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
-    folder, language = head_folder(loaded.parts, head), loaded.parts.ends
+    folder, language = folder_named("head", head, loaded.parts.heads), loaded.parts.ends
     trained = load_head(folder, language)
     family = family_of(trained.head)
     if not family.published:  # in either layout it would be taken for EAGLE's, and draft nonsense
@@ -143,8 +154,6 @@ def _print(lines: list[tuple[str, str]]) -> None:
 def described(given: str) -> dict[str, Any]:
     """What a folder is, or the bundled pair of a bare name. Key `head`, `packer` or `adapter` says that it is
     one; BadInput or BadCheckpoint, one line, for the first thing that is wrong."""
-    from eventspec.models import configuration as fields
-    from eventspec.models.folder import describe, is_checkpoint
     from eventspec.pairs.pair_file import bundled, by_name
 
     folder = options.given_path(given)
@@ -155,8 +164,12 @@ def described(given: str) -> dict[str, Any]:
         raise BadInput(f"{given}: no such folder: check the path, or name a bundled pair: {names}")
     if folder.is_file():
         raise BadInput(f"{folder} is a file: give the folder of a checkpoint, a head or a pair")
-    if not is_checkpoint(folder):
+    if not (folder / "config.json").is_file():
         raise BadInput(f"{folder} has neither config.json nor pair.toml: give the folder of a checkpoint or of a pair")
+
+    from eventspec.models import configuration as fields
+    from eventspec.models.folder import describe
+
     path = folder / "config.json"
     data = fields.read_json(path)
     try:

@@ -1,18 +1,23 @@
-"""Options and arguments that several commands have, and how a command prints what it found."""
+"""Options and arguments that several commands have, as groups where they go together: what is asked about, who answers, and
+what drafts. What can be checked without a model is checked before one is loaded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, check_risk
 from eventspec.files import check_writable
 
 if TYPE_CHECKING:
+    from eventspec.core import Window
+    from eventspec.pairs import Pair
     from eventspec.recordings import Recording
 
 
@@ -28,22 +33,26 @@ def path(help: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, parser=given_path, help=help, **more)
 
 
-def path_argument(help: str) -> Any:
-    return typer.Argument(parser=given_path, help=help, show_default=False)
+def path_argument(help: str, **more: Any) -> Any:
+    return typer.Argument(parser=given_path, help=help, show_default=False, **more)
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
+PairName = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
+PairOrNone = Annotated[
+    str | None, typer.Option(help="A bundled pair, or the folder of a pair.toml; without --target: embedded.")
+]
 Method = Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")]
-DevicePlan = Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")]
+DevicePlan = Annotated[
+    Literal["auto", "one", "two"], typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")
+]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 Seed = Annotated[int, typer.Option(help="Of the sampling.")]
 Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
 Target = Annotated[Path | None, path("A checkpoint folder that answers, instead of a pair.")]
-Dtype = Annotated[
-    str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, auto (as stored); nf4, int8 (CUDA).")
-]
+Precision = Literal["float32", "bfloat16", "float16", "auto", "nf4", "int8"]
+Dtype = Annotated[Precision, typer.Option(help="Of --target and --drafter; auto: as stored; nf4 and int8: on CUDA.")]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
 Monotonic = Literal["raise", "clamp", "keep"]
@@ -53,6 +62,228 @@ Order = Annotated[
         "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
     ),
 ]
+WHOLE = "Event file, video, folder of images, DSEC, RPG or native folder; or example:street."
+WindowText = Annotated[
+    str | None,
+    typer.Option(
+        help="START:END in us on the recording's clock, or in seconds from its beginning: 0.2s:1.2s. Either may lack."
+    ),
+]
+Drafter = Annotated[
+    str | None, typer.Option(help="The checkpoint folder that drafts for --target, or another event drafter for --pair.")
+]
+Head = Annotated[
+    str | None,
+    typer.Option(
+        help="Another head for methods eagle and specvlm, NAME[:TREE]: a folder or one of --pair's; dynamic, static, "
+        "published, chain; pruned."
+    ),
+]
+Adapter = Annotated[
+    str | None, typer.Option(help="For aligned, event-eagle, skip-encode or hybrid: an adapter of --pair, or a folder.")
+]
+Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N.")]
+Vocabulary = Annotated[
+    Literal["auto", "same", "retokenize", "intersect"], typer.Option(help="How drafter and target share ids.")
+]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is asked about."""
+
+    recording: Annotated[Path | None, path(WHOLE, "--recording")] = None
+    video: Annotated[Path | None, path("With --events, instead of --recording: a video or image folder.")] = None
+    events: Annotated[Path | None, path("With --video: the events that belong to it, in any event file.")] = None
+    sensor: Sensor = None
+    monotonic: Order = "raise"
+    window: WindowText = None
+
+    def check(self) -> None:
+        """BadInput for what does not go together, or cannot be read."""
+        other = "--video" if self.video is not None else "--events"
+        if self.recording is not None and (self.video is not None or self.events is not None):
+            raise BadInput(
+                f"--recording and {other} exclude each other: give --recording, or --video and --events for two files"
+            )
+        if self.recording is None and (self.video is None or self.events is None):
+            alone = self.video or self.events
+            both = "--video PATH and --events PATH for frames and events in two files"
+            if alone is None:
+                raise BadInput(f"give --recording PATH, or {both}")
+            raise BadInput(f"{other} {alone} alone: for one file give --recording {alone}, or {both}")
+        for place in (self.recording, self.video, self.events):
+            if place is not None and not str(place).startswith("example:") and not place.exists():
+                raise BadInput(f"{place}: no such file: check the path")
+        self._ends(0)
+
+    @property
+    def places(self) -> list[Path]:
+        """Files and folders that are read."""
+        from eventspec.recordings.recording import whole_of
+
+        return [whole_of(one) for one in (self.recording, self.video, self.events) if one is not None]
+
+    def open(self) -> tuple[Recording, Window | None]:
+        """The recording, and the window of it that was named."""
+        from eventspec.events.formats import parse_sensor_size
+        from eventspec.recordings import Recording
+
+        size = None if self.sensor is None else parse_sensor_size(self.sensor)
+        if self.recording is not None:
+            found = Recording.open(self.recording, size, self.monotonic)
+        else:
+            assert self.events is not None and self.video is not None  # `check` looked
+            found = Recording.open_pair(events=self.events, video=self.video, sensor_size=size, monotonic=self.monotonic)
+        return found, None if self.window is None else found.window(*self._ends(found.span.start_us))
+
+    def _ends(self, begin_us: int) -> tuple[int | None, int | None]:
+        """Both ends of --window, in us on the clock of a recording that begins at `begin_us`; None for one that is left out."""
+
+        def end(text: str) -> int | None:
+            if text.endswith("s"):
+                return begin_us + round(1e6 * float(text.removesuffix("s")))
+            return int(text) if text else None
+
+        try:
+            start, stop = (":" if self.window is None else self.window).split(":", 1)
+            return end(start), end(stop)
+        except (ValueError, OverflowError):
+            how = "give START:END in microseconds, such as 200000:1200000, or in seconds from the beginning, such as 0.2s:1.2s"
+            raise BadInput(f"--window {self.window} cannot be read: {how}") from None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What drafts, beside a method."""
+
+    drafter: Drafter = None
+    head: Head = None
+    compress: Compress = None
+    adapter: Adapter = None
+    risk: Risk = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was chosen, by the option's name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Models:
+    """Who answers."""
+
+    pair: PairOrNone = None
+    target: Target = None
+    vocabulary: Vocabulary = "auto"
+    frames: Annotated[int | None, typer.Option(min=1, help="Frames that --target sees; default: what its config says.")] = None
+    allow_extrapolation: Annotated[
+        bool, typer.Option(help="Allow more frames than the context holds: times only, no quality.")
+    ] = False
+    compat: Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")] = (
+        False
+    )
+    dtype: Dtype = "float32"
+    device: Device = "cpu"
+    device_plan: DevicePlan = "auto"
+
+    def check(self, methods: Sequence[str], chosen: Chosen, also: Mapping[str, Iterable[str]] | None = None) -> list[Path]:
+        """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
+        the folders that are read. `also`: more parts of a kind, as a comparison has them."""
+        from eventspec.pairs.names import check_choices, check_method, check_parts
+        from eventspec.pairs.pair_file import PairFile, folder_of
+
+        for method in methods:
+            check_method(method)
+        # Beside --target, --drafter is no choice but the other half of the pair: its baseline is run with the same line.
+        check_choices(methods, [name for name in chosen.given if self.target is None or name != "drafter"])
+        if not re.fullmatch(r"[a-z]+(:\d+)?", self.device):
+            raise BadInput(f"device '{self.device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
+        if chosen.risk is not None:
+            check_risk(chosen.risk)
+        if self.target is None:
+            self._check_of_pair(chosen)
+            file = PairFile.read(folder_of(self.pair or "embedded"))
+            folder, tables = file.folder, {name: file.places(name) for name in ("heads", "drafters", "adapters")}
+        else:
+            self._check_of_target(methods, chosen.given)
+            folder, tables = self.target, {}
+        parts = {name: [own] if (own := getattr(chosen, name)) else [] for name in ("drafter", "head", "compress", "adapter")}
+        return [folder, *check_parts({name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}, tables)]
+
+    def _check_of_pair(self, chosen: Chosen) -> None:
+        if self._how != Models()._how or (chosen.drafter is None and self.vocabulary != "auto"):
+            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+            raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
+
+    def _check_of_target(self, methods: Sequence[str], given: Mapping[str, Any]) -> None:
+        from eventspec.files import read_json
+        from eventspec.pairs.names import WANTED
+
+        if self.pair is not None:
+            raise BadInput(f"--pair {self.pair} and --target {self.target} both say who answers: give one of them")
+        assert self.target is not None  # who calls this looked
+        if not (self.target / "config.json").is_file() and (self.target / "pair.toml").is_file():
+            raise BadInput(f"{self.target} is the folder of a pair, and no checkpoint: give it as --pair {self.target}")
+        if not self.target.is_dir():
+            raise BadInput(f"{self.target} is no folder: give the folder of a checkpoint, with its config.json")
+        read_json(self.target / "config.json")
+        for method in methods:
+            wanted = WANTED.get(method)
+            if wanted == ():
+                raise BadInput(f"there is no drafter for method {method} with a checkpoint: it is for a pair (--pair FOLDER)")
+            if wanted is not None and not set(wanted) & given.keys():
+                ways = " or ".join("--compress pool:3" if name == "compress" else f"--{name} FOLDER" for name in wanted)
+                raise BadInput(f"method {method} needs more than the checkpoint {self.target}: add {ways}, or give a --pair")
+
+    @property
+    def name(self) -> str:
+        """What was named as the one that answers."""
+        return str(self.target or self.pair or "embedded")
+
+    @property
+    def _how(self) -> tuple[Any, ...]:
+        return self.frames, self.allow_extrapolation, self.compat, self.dtype, self.device
+
+    def _drafting(self, chosen: Chosen) -> tuple[str | None, str]:
+        """Which drafter was chosen, and how its ids become the target's."""
+        from eventspec.pairs.names import name_and_choice
+
+        return (None, self.vocabulary) if chosen.drafter is None else name_and_choice(chosen.drafter, self.vocabulary)
+
+    def about(self, chosen: Chosen) -> dict[str, Any]:
+        """What figures depend on, of a checkpoint that answers."""
+        if self.target is None:
+            return {}
+        which, mapping = self._drafting(chosen)
+        drafter = None if which is None else str(Path(which).resolve())
+        where = {"target": str(self.target.resolve()), "drafter": drafter, "dtype": self.dtype}
+        more = {"frames": self.frames, "head": chosen.head, "compress": chosen.compress}
+        given = {name: value for name, value in more.items() if value is not None}
+        return {**where, "vocabulary": mapping, "device": self.device, **given}
+
+    def load(self, methods: Sequence[str], chosen: Chosen, fit: bool = True) -> Pair:
+        """The pair of --pair or --target, with what else was chosen."""
+        from eventspec.models.loading import LoadOptions
+        from eventspec.pairs import load_folders, load_pair
+        from eventspec.pairs.names import CHOICES
+
+        which, mapping = self._drafting(chosen)
+        if self.target is not None:
+            frames, beyond, compat, dtype, device = self._how
+            how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=beyond, compat=compat)
+            method = next((one for one in methods if one in CHOICES["drafter"]), methods[0])
+            drafter = None if which is None else Path(which)
+            more: dict[str, Any] = {"vocabulary": mapping, "how": how, "device_plan": self.device_plan}
+            loaded = load_folders(self.target, drafter, method=method, **more)
+        else:
+            loaded = load_pair(self.pair or "embedded", self.device_plan, fit)
+            loaded = loaded if which is None else loaded.with_event_drafter(which, mapping)
+        loaded = loaded if chosen.head is None else loaded.with_head(chosen.head)
+        loaded = loaded if chosen.compress is None else loaded.with_compression(chosen.compress)
+        if chosen.adapter is not None:
+            loaded = loaded.with_adapter(chosen.adapter, next((one for one in methods if one in CHOICES["adapter"]), None))
+        return loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
 
 
 def check_in_folder(path: Path, option: str) -> None:

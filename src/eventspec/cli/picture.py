@@ -21,7 +21,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.show import grown, joined, record
 from eventspec.errors import BadInput
-from eventspec.files import check_writable, write_text
+from eventspec.files import check_outputs, check_writable, write_text
 from eventspec.trace.timeline import STAGES
 
 if TYPE_CHECKING:
@@ -77,19 +77,25 @@ class Chapter(NamedTuple):
 
 def picture(
     out: Annotated[Path, options.path("The SVG file.")] = Path("docs/figures/answer.svg"),
-    pair: options.Pair = "embedded",
+    pair: options.PairName = "embedded",
     recording: Annotated[str, typer.Option(help="A recording with events and frames.")] = "example:street",
 ) -> None:
     """Draw README's moving picture from one run of plain decoding and one of cross-modal on this machine."""
+    from eventspec.pairs.pair_file import folder_of
+    from eventspec.recordings import Recording
+    from eventspec.recordings.recording import whole_of
+
+    if out.suffix != ".svg":
+        raise BadInput(f"--out {out}: the picture is an SVG file, name it so")
+    check_writable(out)
+    check_outputs({"--out": out}, [whole_of(recording), folder_of(pair)])
     with waiting("answering"):
+        opened = Recording.open(recording)
+
         from eventspec.ask import generation
         from eventspec.pairs import load_pair, warm_up
-        from eventspec.recordings import Recording
 
-        if out.suffix != ".svg":
-            raise BadInput(f"--out {out}: the picture is an SVG file, name it so")
-        check_writable(out)
-        models, opened = warm_up(load_pair(pair, "two", fit=False)), Recording.open(recording)
+        models = warm_up(load_pair(pair, "two", fit=False))
         titles = {"autoregressive": "the video model alone", "cross-modal": "with a draft from the event camera"}
         for method in titles:
             generation(models, opened, QUESTION, method).result()  # warms it up

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from eventspec.cli import options
-from eventspec.cli.bars import counted
+from eventspec.cli.bars import announced, counted, waiting
 from eventspec.errors import BadInput
 
 USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
-PairHere = Annotated[str | None, typer.Option(help="Measure this pair here: a bundled one (default: embedded), or a folder.")]
 Profile = Annotated[str | None, typer.Option(help="Or predict another machine by name, e.g. rtx4090-nf4-7b or h200-7b.")]
 Limit = Annotated[int | None, typer.Option(min=1, help=f"At most this many of the questions (default: {USUAL_LIMIT}).")]
 
 
 def plan(
     tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")],
-    pair: PairHere = None,
+    models: options.Models,
+    chosen: options.Chosen,
     profile: Profile = None,
     questions: Annotated[Path | None, options.path("Measure with these, a qa.jsonl; default: rendered street scenes.")] = None,
     limit: Limit = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict every method's time and speedup for an answer of N tokens, beside the ceiling of all lossless methods."""
-    measuring = {"--pair": pair, "--questions": questions, "--limit": limit}
+    measuring = {"--pair": models.pair, "--target": models.target, "--questions": questions, "--limit": limit}
+    measuring |= {f"--{name}": value for name, value in chosen.given.items()}
     if profile is not None and (given := next((name for name, value in measuring.items() if value is not None), None)):
         raise BadInput(f"{given} is for measuring here, --profile is another machine: leave one of them out")
     if profile is not None:
@@ -38,24 +40,30 @@ def plan(
         about = {"profile": profile, "about": machine.about, "stages_source": machine.source}
         found = {**about, **plans.outlook(machine.stages, plans.methods_of(machine, tokens), tokens)}
     else:
-        found = _of_pair("embedded" if pair is None else pair, questions, limit or USUAL_LIMIT, tokens)
+        found = _of_pair(models, chosen, questions, limit or USUAL_LIMIT, tokens)
     if as_json:
         options.print_found(found, True)
     else:
         _print(found)
 
 
-def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dict[str, Any]:
-    from eventspec.experiments.stages import measure, street_questions
-    from eventspec.lanes.workers import choose_placement, described_placement
-    from eventspec.pairs import load_pair
+def _of_pair(models: options.Models, chosen: options.Chosen, questions: Path | None, limit: int, tokens: int) -> dict[str, Any]:
+    from eventspec.pairs.names import BASELINE, CHOICES
     from eventspec.recordings.qa import read_questions
 
+    models.check([BASELINE, *(CHOICES[name][-1] for name in chosen.given)], chosen)
     given = None if questions is None else read_questions(questions, limit)
-    # Predicted for a device each: how cores would be shared out is measured when a pair is loaded, and no part of the model.
-    plan = "two" if choose_placement("auto") == "auto" else "auto"
+    announced(f"measuring {models.name} here, which takes about half a minute")
+    with waiting("loading the models"):
+        from eventspec.experiments.stages import measure, street_questions
+        from eventspec.lanes.workers import choose_placement, described_placement
+
+        # For a device each: how cores would be shared out is measured when a pair is loaded, and no part of the model.
+        if models.device_plan == "auto" and choose_placement("auto", models.device, models.device) == "auto":
+            models = replace(models, device_plan="two")
+        loaded = models.load([BASELINE, *(CHOICES["drafter"][:1] if chosen.drafter is not None else ())], chosen)
     with (
-        load_pair(where, plan) as ready,
+        loaded as ready,
         nullcontext(given) if given is not None else street_questions(limit) as asked,
         counted("measuring") as show,
     ):
@@ -64,7 +72,7 @@ def _of_pair(where: str, questions: Path | None, limit: int, tokens: int) -> dic
     names, kind = measured.recordings, "recordings" if given is not None else "clips of the synthetic street"
     about_what = names[0] if len(names) == 1 else f"{len(names)} {kind}"
     source = f"measured here: means over {measured.answers} answers about {about_what}"
-    return {"pair": where, "about": about, "stages_source": source, **measured.outlook(tokens)}
+    return {"pair": models.name, "about": about, "stages_source": source, **measured.outlook(tokens)}
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from eventspec.ask import Generation, Result
     from eventspec.core import Update
 
+LATE_GUESS = (
+    "A first guess after the first token is one at what follows it: a head drafts from the target's prefill on, and another "
+    "drafter was not ready before."
+)
 Decode = Callable[[Sequence[int]], str]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,20 @@ from eventspec.cli import options
 from eventspec.cli.bars import shown
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
-from eventspec.files import read_json
+from eventspec.files import check_outputs, read_json
+from eventspec.train.names import (
+    HEADS,
+    PRESETS,
+    check_empty,
+    check_kinds,
+    check_losses,
+    check_named,
+    check_out,
+    check_phases,
+    launched,
+    launched_first,
+    reexecute_with_allocator,
+)
 
 if TYPE_CHECKING:
     from eventspec.models.loading import LoadOptions
@@ -95,10 +108,10 @@ def embedded(
     as_json: AsJson = False,
 ) -> None:
     """Train the embedded pair: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
+    check_named("preset", [preset], PRESETS["embedded"])
+    _begin(out, resume, begin_with=begin_with, alone="the embedded pair is")
     from eventspec.train import embedded as recipe
 
-    _check_preset(preset, recipe.PRESETS)
-    _begin(out, resume, alone="the embedded pair is")
     with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
         folder = recipe.train(preset, out, report, begin_with=begin_with)
     use = f"the trained pair is in {folder}: use it with --pair {folder}"
@@ -112,7 +125,9 @@ def heads(
     target: Annotated[Path | None, options.path("The checkpoint folder of another target instead, with --questions.")] = None,
     questions: Questions = None,
     device: Annotated[str | None, typer.Option(help="For --target: cpu (the default), cuda, ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="For --target: float32 (the default), bfloat16 or float16.")] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="For --target; the default is float32.")
+    ] = None,
     max_new_tokens: Longest = None,
     head: HeadNames = None,
     begin_with: Begin = None,
@@ -125,11 +140,12 @@ def heads(
     On several GPUs, or processes: torchrun --nproc-per-node N -m eventspec train heads ... Gradients are averaged, so a step
     learns from N batches; the output folder must be the same for all. A run may go on with another N.
     """
-    from eventspec.models.loading import LoadOptions
-    from eventspec.train import heads as recipe
+    from eventspec.recordings.qa import read_questions
+    from eventspec.recordings.recording import whole_of
 
-    names = list(recipe.checked(head or recipe.NAMES))
-    _check_preset(preset, recipe.PRESETS)
+    names = list(dict.fromkeys(head or HEADS[:4]))
+    check_named("head", names, HEADS)
+    check_named("preset", [preset], PRESETS["heads"])
     if target is None and questions is None:
         for name, value in {"--device": device, "--dtype": dtype, "--max-new-tokens": max_new_tokens}.items():
             if value is not None:
@@ -142,9 +158,12 @@ def heads(
         other = "--pair" if pair is not None else "--begin-with"
         raise BadInput(f"{other} is for a pair of ours, --target for a checkpoint folder: give one of them")
     _check_one_process("heads for --target are")
-    _check_out(out, resume)
-    if dtype not in (None, "float32", "bfloat16", "float16"):
-        raise BadInput(f"dtype '{dtype}' is unknown: choose float32, bfloat16 or float16")
+    check_out(out, resume)
+    models, read = options.Models(target=target, device=device or "cpu"), read_questions(questions)
+    folders = models.check(["autoregressive"], options.Chosen())
+    check_outputs({"--out": out}, [*folders, questions, *(whole_of(one) for one in {asked.recording for asked in read})])
+    from eventspec.models.loading import LoadOptions
+
     how = LoadOptions.named(dtype or "float32", device=device or "cpu")
     _heads_for(target, questions, preset, names, out, how, max_new_tokens or 96, as_json)
 
@@ -152,10 +171,10 @@ def heads(
 def _heads_of_pair(
     pair: str, preset: str, names: list[str], out: Path, resume: bool, begin_with: str | None, as_json: bool
 ) -> None:
+    _begin(out, resume, pair, begin_with)
     from eventspec.train import heads as recipe
-    from eventspec.train.processes import launched_first, started
+    from eventspec.train.processes import started
 
-    _begin(out, resume, pair)
     if begin_with is not None and launched_first():
         options.print_notes(_first_weights(begin_with, names))
     stages = ("render train", "render calibration", "heads")
@@ -207,16 +226,16 @@ def packer(
     pair: Annotated[
         str, typer.Option(help="Whose target the packer is for: a bundled pair, or a pair.toml's folder.")
     ] = "nano",
-    scale: Annotated[int, typer.Option(help="Patches a side that become one row: 2 leaves a quarter of the rows.")] = 2,
+    scale: Annotated[int, typer.Option(min=2, help="Patches a side that become one row: 2 leaves a quarter of the rows.")] = 2,
     preset: Annotated[str, typer.Option(help="cpu (12 min, after half an hour of clips and answers) or smoke.")] = "cpu",
     resume: Resume = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
+    check_named("preset", [preset], PRESETS["packer"])
+    _begin(out, resume, pair, alone="a packer is")
     from eventspec.train import packer as recipe
 
-    _check_preset(preset, recipe.PRESETS)
-    _begin(out, resume, pair, alone="a packer is")
     with shown(("render train", f"packer-{scale}")) as report:
         folder = recipe.train(pair, preset, scale, out, report)
     figures = read_json(folder / f"packers/{scale}/provenance.json")
@@ -237,12 +256,15 @@ def mixture(
     """Fit how the drafters of `--method hybrid` are weighed against each other, on answers of the pair's target."""
     from eventspec.pairs.pair_file import folder_of
     from eventspec.recordings.qa import read_questions
+    from eventspec.recordings.recording import whole_of
+
+    check_named("preset", [preset], PRESETS["mixture"])
+    folder = folder_of(pair)
+    asked = None if questions is None else read_questions(questions)
+    check_empty(out)
+    check_outputs({"--out": out}, [folder, questions, *(whole_of(one.recording) for one in asked or ())])
     from eventspec.train import mixture as recipe
 
-    _check_preset(preset, recipe.PRESETS)
-    folder_of(pair)
-    asked = None if questions is None else read_questions(questions)
-    _check_empty(out)
     with shown(("questions", "rounds")) as report:
         folder = recipe.train(pair, preset, out, report, asked)
     figures = read_json(out / "mixture-report.json")
@@ -272,15 +294,17 @@ def adapter(
 
     On several GPUs, or processes, as `train heads`.
     """
+
+    phases, kinds = check_phases(phase or [], free_running), check_kinds(kind or ["bottleneck"], output)
+    check_named("preset", [preset], PRESETS["adapters"])
+    if free_running and output != "features":
+        raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
+    losses = check_losses(loss or [], output, phases)
+    _begin(out, resume, pair)
     from eventspec.train import adapters as recipe
     from eventspec.train.processes import started
 
-    (kinds, written), phases = recipe.checked(kind or ["bottleneck"], output), recipe.check_phases(phase or [], free_running)
-    if free_running and written != "features":
-        raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
-    losses = recipe.check_losses(loss or [], written, phases)
-    _check_preset(preset, recipe.PRESETS)
-    _begin(out, resume, pair)
+    written: Any = output
     stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
     with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
         wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
@@ -310,18 +334,18 @@ def lora(
     pair: Annotated[
         str, typer.Option(help="Whose event drafter learns: a bundled pair, or the folder of a pair.toml.")
     ] = "nano",
-    rank: Annotated[int, typer.Option(help="Of the update of every product of its language model.")] = 8,
+    rank: Annotated[int, typer.Option(min=1, max=1024, help="Of the update of every product of its language model.")] = 8,
     preset: Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")] = "cpu",
     resume: Resume = False,
     as_json: AsJson = False,
 ) -> None:
     """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
+    check_named("preset", [preset], PRESETS["lora"])
+    _begin(out, resume, pair, alone="low-rank updates are")
     from eventspec.train import lora as recipe
 
-    _check_preset(preset, recipe.PRESETS)
     recipe.check_rank(rank)
     recipe.check_peft()
-    _begin(out, resume, pair, alone="low-rank updates are")
     with shown(("render train", "render calibration", recipe.NAME)) as report:
         folder = recipe.train(pair, preset, rank, out, report)
     figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
@@ -343,46 +367,24 @@ def _failing_once(processes: Processes) -> Iterator[None]:
         raise typer.Exit from None
 
 
-def _check_preset(preset: str, known: Collection[str]) -> None:
-    if preset not in known:
-        raise BadInput(f"preset '{preset}' is unknown: choose one of {', '.join(known)}")
-
-
 def _check_one_process(what: str) -> None:
     """BadInput where torchrun started several; `what`: the subject of the sentence."""
-    from eventspec.train.processes import launched
 
     if launched() > 1:
         raise BadInput(f"{what} trained in one process, not in {launched()}: start it without torchrun")
 
 
-def _check_empty(out: Path, otherwise: str = "") -> None:
-    """BadInput unless a folder is new or empty; `otherwise`: what else can be done."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out} is not an empty folder: choose another one{otherwise}")
-
-
-def _check_out(out: Path, resume: bool) -> None:
-    """BadInput where no run may begin in `out`, or, to `resume`, none is there to go on with."""
-    if not resume or out.is_file():
-        _check_empty(out, ", or continue it with --resume")
-    elif not out.exists() or not any(out.iterdir()):
-        raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
-
-
-def _begin(out: Path, resume: bool, pair: str | None = None, alone: str = "") -> None:
-    """Check the folder, the pair, and for `alone` that it is one process; start that again with an allocator that suits
+def _begin(out: Path, resume: bool, pair: str | None = None, begin_with: str | None = None, alone: str = "") -> None:
+    """Check the folder, the pairs, and for `alone` that it is one process; start that again with an allocator that suits
     training."""
     from eventspec.pairs.pair_file import folder_of
-    from eventspec.train.embedded import reexecute_with_allocator
-    from eventspec.train.processes import launched_first
 
     if alone:
         _check_one_process(alone)
-    if pair is not None:
-        folder_of(pair)
+    read = [folder_of(one) for one in (pair, begin_with) if one is not None]
     if launched_first():
-        _check_out(out, resume)
+        check_out(out, resume)
+        check_outputs({"--out": out}, read)
     reexecute_with_allocator(sys.argv[1:])
 
 

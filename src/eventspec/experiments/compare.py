@@ -23,32 +23,19 @@ from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL
 from eventspec.experiments.arms import Arm, Opening, Recordings, ask, interleaved
 from eventspec.experiments.figures import Row, summary
-from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, with_events
+from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, check_arms, with_events
 from eventspec.experiments.rows import RowFile, beside, check_place
 from eventspec.machine import processor
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import Pair, warm_up
-from eventspec.pairs.methods import LOSSY, drafting_by
-from eventspec.pairs.parts import EVENT_METHOD, USUAL_MAPPING, name_and_choice
+from eventspec.pairs.methods import drafting_by
+from eventspec.pairs.names import EVENT_METHOD, LOSSY, USUAL_MAPPING, name_and_choice
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
 
 Progress = Callable[[int, int], None]
-
-
-def check_arms(methods: Sequence[str], events: Sequence[str], contexts: Sequence[str]) -> None:
-    """BadInput for contexts and kinds of events that do not exist, or that no method sees."""
-    for what, given, known in (("context", contexts, CONTEXTS), ("events", events, EVENTS)):
-        for name in given:
-            if name not in known:
-                raise BadInput(f"{what} '{name}' is unknown: choose {', '.join(known)}")
-    controls = [kind for kind in events if kind != EVENTS[0]]
-    if controls and not set(methods) & set(SEES_EVENTS):
-        unchanged = f"{' and '.join(controls)} events would change nothing"
-        problem = f"none of the methods {', '.join(methods)} sees events, so {unchanged}"
-        raise BadInput(f"{problem}: add the method {' or '.join(SEES_EVENTS)}, or leave --events out")
 
 
 def arms_of(

@@ -20,8 +20,7 @@ from eventspec.engine.numerics import PlainDecoding
 from eventspec.engine.policy import NO_TAIL
 from eventspec.experiments.arms import Arm
 from eventspec.pairs import Pair
-from eventspec.pairs.methods import BASELINE
-from eventspec.pairs.parts import EVENT_METHOD
+from eventspec.pairs.names import BASELINE, EVENT_METHOD
 from eventspec.recordings import Recording
 
 BASE = BASELINE

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from eventspec.errors import BadInput
+
 BASE = "autoregressive"
 ALL_CORES = f"{BASE}, all cores"
 BLIND = ("prior", "ngram")
@@ -11,6 +15,19 @@ EVENTS = ("real", "blank", "shuffled", "scattered")
 """A recording's own events; none; those of another recording; its own at random pixels."""
 SEES_EVENTS = ("cross-modal", "aligned", "event-eagle", "skip-encode", "cascade", "hybrid", "auto")
 CONTEXTS = ("cold", "warm", "live")
+
+
+def check_arms(methods: Sequence[str], events: Sequence[str], contexts: Sequence[str]) -> None:
+    """BadInput for contexts and kinds of events that do not exist, or that no method sees."""
+    for what, given, known in (("context", contexts, CONTEXTS), ("control", events, EVENTS)):
+        for name in given:
+            if name not in known:
+                raise BadInput(f"{what} '{name}' is unknown: choose {', '.join(known)}")
+    controls = [kind for kind in events if kind != EVENTS[0]]
+    if controls and not set(methods) & set(SEES_EVENTS):
+        unchanged = f"{' and '.join(controls)} events would change nothing"
+        problem = f"none of the methods {', '.join(methods)} sees events, so {unchanged}"
+        raise BadInput(f"{problem}: add the method {' or '.join(SEES_EVENTS)}, or leave --control out")
 
 
 def with_events(arm: str, kind: str) -> str:

@@ -19,7 +19,7 @@ from eventspec.experiments.names import BASE
 from eventspec.experiments.plan import MethodProfile, StageTimes, outlook
 from eventspec.experiments.statistics import mean, ratio_of_sums
 from eventspec.pairs import Pair
-from eventspec.pairs.parts import EVENT_METHOD
+from eventspec.pairs.names import EVENT_METHOD
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.writer import QA_NAME, write_scenes
 

@@ -36,6 +36,8 @@ class LoadOptions:
         known = {item.name for item in fields(cls)} - {"quantized"}
         if unknown := sorted(set(others) - known):
             raise BadInput(f"there is no option '{unknown[0]}' for checkpoints: choose from {', '.join(sorted(known))}")
+        if not isinstance(dtype, str):
+            raise BadInput(f"dtype is a {type(dtype).__name__}: give its name, such as 'bfloat16'")
         if dtype in ("nf4", "int8"):
             return cls(torch.bfloat16, quantized="nf4" if dtype == "nf4" else "int8", **others)
         if dtype not in PRECISIONS:
@@ -43,6 +45,10 @@ class LoadOptions:
         return cls(PRECISIONS[dtype], **others)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.device, str):
+            raise BadInput(f"device is a {type(self.device).__name__}: give its name, such as cpu or cuda:1")
+        if self.frames is not None and (type(self.frames) is not int or self.frames < 1):
+            raise BadInput(f"frames is {self.frames!r}: give a whole number from 1 on, or None")
         try:
             usable = torch.empty(0, device=self.device).device.type != "meta"
             why = "it has shapes and no numbers"

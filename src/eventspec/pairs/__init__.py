@@ -1,11 +1,19 @@
 """A target with its drafters on named devices, and the methods that can be run with them."""
 
-from eventspec.costs import warm_up
-from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS
-from eventspec.pairs.loading import load_folders, load_pair
-from eventspec.pairs.methods import METHODS, check_choices, check_method
-from eventspec.pairs.pair import Pair
+from typing import TYPE_CHECKING
+
+from eventspec.pairs.names import METHODS, VOCABULARY_MAPPINGS, check_choices, check_method
 from eventspec.pairs.pair_file import PairFile, bundled
+
+if TYPE_CHECKING:
+    from eventspec.costs import warm_up
+    from eventspec.pairs.loading import load_folders, load_pair
+    from eventspec.pairs.pair import Pair
+else:
+    from eventspec.lazy import lazily
+
+    _LOADING = dict.fromkeys(("load_folders", "load_pair"), "eventspec.pairs.loading")
+    __getattr__ = lazily(__name__, {**_LOADING, "Pair": "eventspec.pairs.pair", "warm_up": "eventspec.costs"})
 
 __all__ = [
     "METHODS",

@@ -8,16 +8,14 @@ from pathlib import Path
 from eventspec.core import BadInput, Drafter
 from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.language_model import Lookahead
-from eventspec.drafters.retokenized import MAPPINGS
 from eventspec.models.embedded import EOS, drafter_encoder
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.nn.linear import in_reduced_precision
-from eventspec.pairs.parts import EVENT_METHOD, Parts
+from eventspec.pairs.names import EVENT_METHOD, VOCABULARY_MAPPINGS, folder_named
+from eventspec.pairs.parts import Parts
 from eventspec.text import TokenSpace, Vocabulary, first_difference
-
-VOCABULARY_MAPPINGS = ("auto", "same", *MAPPINGS)
 
 
 def with_event_drafter(parts: Parts, name: str, which: str, mapping: str, how: LoadOptions | None = None) -> Parts:
@@ -25,16 +23,11 @@ def with_event_drafter(parts: Parts, name: str, which: str, mapping: str, how: L
 
     mapping: see `in_target_ids`. Raises BadInput and BadCheckpoint, one line each.
     """
-    if not which:
-        raise BadInput("the name of the drafter is empty: give a folder or a name")
+    folder = folder_named("drafter", which, parts.drafters)
     if which in parts.drafters:
-        folder = parts.drafters[which]
         drafting = embedded_drafter(folder, Vocabulary.load(folder / "tokenizer.json"))
-    elif Path(which).is_dir():
-        drafting = load_folder(Path(which), how or LoadOptions())
     else:
-        known = f", or one of {', '.join(parts.drafters)}" if parts.drafters else ""
-        raise BadInput(f"no drafter '{which}' for pair {name}: give the folder of a checkpoint{known}")
+        drafting = load_folder(folder, how or LoadOptions())
     if drafting.modality != "events":
         raise BadInput(f"{which} sees {drafting.modality}: the drafter of method {EVENT_METHOD} must see events")
     made, note = in_target_ids(parts.tokens, drafting, mapping, (which, f"pair {name}"))

@@ -21,11 +21,12 @@ from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import load_video_llava
 from eventspec.nn.linear import in_reduced_precision
-from eventspec.pairs.event_drafters import VOCABULARY_MAPPINGS, in_target_ids
-from eventspec.pairs.methods import AUTO, CHOICES, build_methods, check_method
+from eventspec.pairs.event_drafters import in_target_ids
+from eventspec.pairs.methods import build_methods
+from eventspec.pairs.names import AUTO, CHOICES, EVENT_METHOD, VOCABULARY_MAPPINGS, check_method
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.pair_file import PairFile, bundled, folder_of, two_meanings
-from eventspec.pairs.parts import EVENT_METHOD, Parts
+from eventspec.pairs.parts import Parts
 from eventspec.pairs.trained import Adapters, Packers
 from eventspec.scenes import SOURCE
 from eventspec.text import TokenSpace, Vocabulary
@@ -57,16 +58,24 @@ def load_pair(
         if where != "embedded":
             raise BadInput(f"pair {where} and target {target} both say who answers: give one of them")
         how = LoadOptions.named(**options)
-        drafting = None if drafter is None else Path(drafter)
-        return load_folders(Path(target), drafting, vocabulary=vocabulary, how=how, device_plan=device_plan)
+        drafting = None if drafter is None else _place("drafter", drafter)
+        return load_folders(_place("target", target), drafting, vocabulary=vocabulary, how=how, device_plan=device_plan)
     if drafter is not None or vocabulary != "auto" or options:
         given = [*(["drafter"] if drafter is not None else []), *(["vocabulary"] if vocabulary != "auto" else []), *options]
         raise BadInput(f"{', '.join(given)}: only for checkpoint folders, give target=FOLDER as well")
-    pair = _opened(PairFile.read(folder_of(where)), device_plan, two_meanings(where))
+    folder = folder_of(where if isinstance(where, str) else _place("pair", where))
+    pair = _opened(PairFile.read(folder), Workers(device_plan), two_meanings(where))
     return fitted(pair) if fit else pair
 
 
-def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
+def _place(what: str, given: object) -> Path:
+    """BadInput for what is no path."""
+    if not isinstance(given, str | Path):
+        raise BadInput(f"the {what} is a {type(given).__name__}: give the path of its folder")
+    return Path(given)
+
+
+def _opened(file: PairFile, workers: Workers, notes: tuple[str, ...]) -> Pair:
     vocabulary = Vocabulary.load(file.place("tokenizer"))
     target = load_video_llava(file.place("target"))
     drafter = load_eventgpt(file.place("drafter"))
@@ -93,7 +102,7 @@ def _opened(file: PairFile, device_plan: str, notes: tuple[str, ...]) -> Pair:
     methods = build_methods(parts)
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())
     trained_on = file.trained_on or (SOURCE if shipped else "")  # the weights that ship are older than the entry
-    return Pair(file.name, parts, methods, Workers(device_plan), file.folder, file.place("target"), trained_on)
+    return Pair(file.name, parts, methods, workers, file.folder, file.place("target"), trained_on)
 
 
 def _prior(path: Path) -> TextPrior:
@@ -123,10 +132,10 @@ def load_folders(
         raise BadInput(f"vocabulary '{vocabulary}' is unknown: choose one of {', '.join(VOCABULARY_MAPPINGS)}")
     how = how or LoadOptions()
     workers = Workers(device_plan, how.device, how.device)
-    loaded = load_folder(target, how)
-    parts = Parts(loaded.target, loaded.tokens, loaded.modality, _policy(loaded, how), loaded.notes + _precision(loaded, how))
     if method == EVENT_METHOD and drafter is None:
         raise BadInput(f"method {method} needs a drafter: give --drafter FOLDER, or --method autoregressive")
+    loaded = load_folder(target, how)
+    parts = Parts(loaded.target, loaded.tokens, loaded.modality, _policy(loaded, how), loaded.notes + _precision(loaded, how))
     if method in CHOICES["drafter"] and drafter is not None:
         drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False, quantized=None))
         made, note = in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}"))

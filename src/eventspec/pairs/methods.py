@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from eventspec.align.acceptance import needed
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
@@ -29,43 +28,27 @@ from eventspec.models.embedded import drafter_encoder
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs.auto import Chooser
-from eventspec.pairs.parts import EVENT_METHOD, USUAL_TREE, CompressionSpec, Parts
+from eventspec.pairs.names import (
+    ALIGNED,
+    AUTO,
+    BASELINE,
+    BLIND,
+    CASCADE,
+    EVENT_EAGLE,
+    EVENT_METHOD,
+    HEAD_METHODS,
+    HYBRID,
+    LOSSY,
+    MIXED_HEAD,
+    SKIP,
+    USUAL_RISK,
+    USUAL_TREE,
+    CompressionSpec,
+    folder_named,
+)
+from eventspec.pairs.parts import Parts
 
-BASELINE = "autoregressive"
-LOSSY = "compressed-target"
-HEAD_METHODS = ("specvlm", "eagle")
-"""Methods whose drafts come from a head on the target's features. `auto` has the first that there is for recordings that were
-read before, and mixes without `MIXED_HEAD` have it: SpecVLM's reads a prompt sooner."""
-MIXED_HEAD = "hivis"
-"""The head of mixes where a pair has it and no other was asked for. It looks at no visual row, so the target works out its
-features for some fifteen rows of a prompt instead of all; a round gives a little less than with EAGLE's (docs/heads.md)."""
-HYBRID = "hybrid"
-BLIND = "hybrid-blind"
-CASCADE = "cascade"
-ALIGNED = "aligned"
-EVENT_EAGLE = "event-eagle"
-SKIP = "skip-encode"
-USUAL_RISK = 0.05
-AUTO = "auto"
-CHOICES = {
-    "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
-    "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),
-    "compress": (LOSSY,),
-    "adapter": (ALIGNED, EVENT_EAGLE, SKIP, HYBRID),
-    "risk": (SKIP,),
-}
-"""What may be chosen beside a method, and the methods that use it."""
 USUAL_COMPRESSION = CompressionSpec("pool", 3)
-
-
-def check_choices(method: str, given: Iterable[str]) -> None:
-    """BadInput for one of `CHOICES` that was given and that the method would pass over."""
-    chosen = set(given)
-    if method == HYBRID and {"drafter", "adapter"} <= chosen:
-        raise BadInput("--drafter and --adapter exclude each other: method hybrid has one drafter on events")
-    for choice in sorted(chosen):
-        if method not in CHOICES[choice]:
-            raise BadInput(f"--{choice} is not used by method {method}: it is for --method {' or '.join(CHOICES[choice])}")
 
 
 def autoregressive(parts: Parts) -> Method:
@@ -105,7 +88,7 @@ def drafted_by_events(parts: Parts, drafter: Drafter, note: str | None = None) -
 
 def head(parts: Parts, name: str, which: str, tree: str = USUAL_TREE, note: bool = True) -> Method:
     """A head on the target's features; `tree` is one of its tree policies. BadInput and BadCheckpoint, one line each."""
-    folder, ends = head_folder(parts, which), parts.ends
+    folder, ends = folder_named("head", which, parts.heads), parts.ends
     trained = load_head(folder, ends)
     if tree not in (known := trained.head.tree_policies):
         raise BadInput(f"tree policy '{tree}' is unknown for head {folder.name}: choose one of {', '.join(known)}")
@@ -119,15 +102,6 @@ def drafted_by_head(parts: Parts, drafter: Drafter, note: str | None = None) -> 
     # EAGLE-2's 60 nodes with the root, fewer where a node's cost says so. A token that is not drafted costs a quarter of a
     # step later: a round of two or three steps, its draft included, gives some ten.
     return replace(made, policy=replace(parts.policy, max_nodes=59, level_cost=0.15, worth=0.25))
-
-
-def head_folder(parts: Parts, which: str) -> Path:
-    """The folder of a head, by a pair's name for it or as it is; BadInput."""
-    folder = parts.heads.get(which, Path(which))
-    if not which or not folder.is_dir():
-        known = f", or one of {', '.join(parts.heads)}" if parts.heads else ""
-        raise BadInput(f"no head '{which}': give the folder of a head{known}")
-    return folder
 
 
 def compressed(parts: Parts, spec: CompressionSpec) -> Method:
@@ -304,10 +278,9 @@ def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:
 
 @dataclass(frozen=True)
 class Shipped:
-    """What a name means: in words, and what builds it of a target's parts (None where they are not enough). `composed`: and of
-    the methods above it in `METHODS`, so that it is another one when one of them is."""
+    """What builds a method of a target's parts (None where they are not enough). `composed`: and of the methods above it in
+    `BUILDERS`, so that it is another one when one of them is."""
 
-    about: str
     build: Callable[..., Method | None]
     composed: bool = False
 
@@ -316,62 +289,29 @@ class Shipped:
         return self.build(parts, methods) if self.composed else self.build(parts)
 
 
-METHODS = {
-    "autoregressive": Shipped("the baseline: the target alone", autoregressive),
-    "cross-modal": Shipped(
-        "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
-        cross_modal,
-    ),
-    "eagle": Shipped(
-        "an EAGLE head on the target's own features drafts a tree in every round", partial(named_head, name="eagle")
-    ),
-    "specvlm": Shipped(
-        "the same, and the head sees the visual rows through an elastic compressor", partial(named_head, name="specvlm")
-    ),
-    "hybrid": Shipped(
-        "events draft ahead, a head after the prefill, prior, n-grams and what was drafted before: one tree by calibrated "
-        "probabilities",
-        hybrid,
-        composed=True,
-    ),
-    "hybrid-blind": Shipped("control: hybrid without events", partial(hybrid, blind=True), composed=True),
-    "cascade": Shipped(
-        "the event VLM's drafts, looked through by the target on a single frame before the target sees them",
-        cascade,
-        composed=True,
-    ),
-    "aligned": Shipped(
-        "the target's own language model on event features that an adapter maps to its visual rows drafts the head start",
-        aligned,
-    ),
-    "event-eagle": Shipped(
-        "the event drafter, its tokens named by the target's own head: an adapter maps its features to the target's",
-        event_eagle,
-    ),
-    "skip-encode": Shipped(
-        "LOSSY: answers from events alone where a calibrated risk allows it, and asks the target where not", skip_encode
-    ),
-    "compressed-target": Shipped("LOSSY: the target alone, on fewer of its own visual rows", usual_compression),
-    "ngram": Shipped("control: prompt lookup", ngram),
-    "prior": Shipped("control: what answers to this question usually say, blind to the recording", prior),
-    "auto": Shipped(
-        "chooses for each question, by what they took here: hybrid, hybrid-blind, the baseline, or a head", auto, composed=True
-    ),
+BUILDERS = {
+    BASELINE: Shipped(autoregressive),
+    EVENT_METHOD: Shipped(cross_modal),
+    "eagle": Shipped(partial(named_head, name="eagle")),
+    "specvlm": Shipped(partial(named_head, name="specvlm")),
+    HYBRID: Shipped(hybrid, composed=True),
+    BLIND: Shipped(partial(hybrid, blind=True), composed=True),
+    CASCADE: Shipped(cascade, composed=True),
+    ALIGNED: Shipped(aligned),
+    EVENT_EAGLE: Shipped(event_eagle),
+    SKIP: Shipped(skip_encode),
+    LOSSY: Shipped(usual_compression),
+    "ngram": Shipped(ngram),
+    "prior": Shipped(prior),
+    AUTO: Shipped(auto, composed=True),
 }
-"""What ships; a pair may offer others."""
-
-
-def check_method(name: str) -> str:
-    """The name itself, or BadInput that lists the valid ones."""
-    if name not in METHODS:
-        raise BadInput(f"unknown method '{name}': choose one of {', '.join(METHODS)}")
-    return name
+"""What builds each of `METHODS`, in their order."""
 
 
 def build_methods(parts: Parts) -> dict[str, Method]:
     """Every method that the parts are enough for, in the usual order."""
     methods = dict[str, Method]()
-    for name, shipped in METHODS.items():
+    for name, shipped in BUILDERS.items():
         if (method := shipped.of(parts, methods)) is not None:
             methods[name] = method
     return methods
@@ -380,7 +320,7 @@ def build_methods(parts: Parts) -> dict[str, Method]:
 def rebuild_methods(parts: Parts, before: Mapping[str, Method], made: Mapping[str, Method]) -> dict[str, Method]:
     """The methods of `before` with others `made` in their place, and those that are composed of others built again. What a
     method was measured to cost stays until it is measured again."""
-    for name, shipped in METHODS.items():
+    for name, shipped in BUILDERS.items():
         if shipped.composed and (method := shipped.of(parts, {**before, **made})) is not None:
             made = {**made, name: method}
     costing = {

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eventspec.align.acceptance import check_risk
 from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
@@ -18,21 +17,13 @@ from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target,
 from eventspec.costs import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import COSTS, DraftPolicy
-from eventspec.errors import check_known
+from eventspec.errors import check_known, check_risk
 from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget, keeping
 from eventspec.pairs.event_drafters import with_event_drafter
 from eventspec.pairs.methods import (
-    BASELINE,
-    EVENT_EAGLE,
-    HEAD_METHODS,
-    HYBRID,
-    LOSSY,
-    METHODS,
-    SKIP,
-    USUAL_RISK,
     aligned,
     compressed,
     cross_modal,
@@ -44,8 +35,23 @@ from eventspec.pairs.methods import (
     skipping,
 )
 from eventspec.pairs.methods import head as head_method
+from eventspec.pairs.names import (
+    BASELINE,
+    EVENT_EAGLE,
+    EVENT_METHOD,
+    HEAD_METHODS,
+    HYBRID,
+    LOSSY,
+    METHODS,
+    SKIP,
+    USUAL_MAPPING,
+    USUAL_RISK,
+    USUAL_TREE,
+    CompressionSpec,
+    name_and_choice,
+)
 from eventspec.pairs.pair_file import PairFile
-from eventspec.pairs.parts import EVENT_METHOD, USUAL_MAPPING, USUAL_TREE, CompressionSpec, Parts, name_and_choice
+from eventspec.pairs.parts import Parts
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
 

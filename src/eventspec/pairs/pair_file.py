@@ -127,6 +127,8 @@ def folder_of(where: str | Path) -> Path:
     """The folder of a bundled pair by name, or of a pair.toml; BadInput where there is none."""
     folder = by_name(where) or Path(where)
     if not (folder / NAME).is_file():
+        if (folder / "config.json").is_file():
+            raise BadInput(f"{where} is the folder of a checkpoint, and of no pair: give it as the target (--target {where})")
         names = ", ".join(["embedded", *bundled()])
         raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or one of {names}")
     return folder

@@ -1,9 +1,8 @@
-"""What methods are built of, and what may be chosen beside one, as it is typed: NAME[:CHOICE] of heads, event drafters and
-compressions."""
+"""What methods are built of."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,15 +13,9 @@ from eventspec.models.hf_session import HfTarget
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.llama import LanguageEnds
+from eventspec.pairs.names import EVENT_METHOD
 from eventspec.pairs.trained import Adapters, Packers
 from eventspec.text import TokenSpace
-
-EVENT_METHOD = "cross-modal"
-"""The method of the event drafter."""
-USUAL_TREE = "dynamic"
-"""How a head's draft tree grows."""
-USUAL_MAPPING = "auto"
-"""How an event drafter's ids become the target's."""
 
 
 @dataclass(frozen=True)
@@ -76,29 +69,3 @@ class Parts:
         """The text of the target's prompt in ids, for a target of our own that sees frames; else None: it is not known."""
         encoder = self.target.encoder if isinstance(self.target, LanguageTarget) else None
         return encoder.text if isinstance(encoder, FrameEncoder) else None
-
-
-def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[str, str]:
-    """NAME or NAME:CHOICE -> both. A `known` name, and an existing folder, may hold colons of its own."""
-    name, mark, choice = text.rpartition(":")
-    bare = text in known or Path(text).is_dir() or not mark or "/" in choice
-    return (text, usual) if bare else (name, choice)
-
-
-@dataclass(frozen=True)
-class CompressionSpec:
-    """Which visual rows a lossy target leaves out: `packer` (trained), or a `kind` of `compress.lossy`; one of `size` stays."""
-
-    kind: str
-    size: int
-
-    @classmethod
-    def parse(cls, text: str) -> CompressionSpec:
-        """KIND:SIZE; BadInput for anything else."""
-        kind, _, size = text.partition(":")
-        if not size.isdecimal() or len(size) > 6:
-            raise BadInput(f"compression '{text}' cannot be read: give KIND:SIZE, such as pool:3")
-        return cls(kind, int(size))
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.size}"

@@ -29,6 +29,7 @@ from eventspec.models.eventgpt import EventGpt
 from eventspec.models.prompt import EventEncoder, FrameEncoder
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
+from eventspec.pairs.names import folder_named
 
 ACCEPTANCE = "acceptance.json"
 """In an adapter's folder: its calibrated acceptance predictor."""
@@ -55,11 +56,7 @@ class Adapters:
 
     def folder(self, name: str) -> Path:
         """Where an adapter lies, by the pair's name for it or as it is; BadInput for one that is not there."""
-        folder = self.folders.get(name, Path(name))
-        if not name or not folder.is_dir():
-            known = f", or one of {', '.join(self.folders)}" if self.folders else ""
-            raise BadInput(f"no adapter '{name}': give the folder of an adapter{known}; `eventspec train adapter` makes one")
-        return folder
+        return folder_named("adapter", name, self.folders)
 
     def _loaded(self, name: str, output: Output) -> Adapter:
         folder = self.folder(name)

@@ -23,6 +23,18 @@ class Question:
     kind: str | None = None
 
 
+def check_question(question: str) -> None:
+    """BadInput for what cannot be asked."""
+    if not isinstance(question, str):
+        raise BadInput(f"the question is a {type(question).__name__}: it must be a text")
+    if not question.strip():
+        raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
+    try:
+        question.encode()
+    except UnicodeEncodeError:
+        raise BadInput("the prompt is not valid UTF-8: type it again") from None
+
+
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     """Questions of a qa.jsonl, recordings relative to its folder or "example:NAME"; at most `limit`, spread over the
     recordings. BadInput names file and line of what is wrong, a recording that is not there too."""

@@ -56,9 +56,7 @@ class Recording:
         Raises BadInput, one line, for anything that cannot be read, and for a size or a rate where none is wanted; its subclass
         SizeUnknown where only the size is missing.
         """
-        path = examples.place(path)
-        if path.name == native.TOML_NAME or rpg.is_part(path):
-            path = path.parent
+        path = whole_of(path)
         if path.is_dir():
             return _of_folder(path, sensor_size, monotonic, fps)
         if fps is not None:
@@ -178,6 +176,13 @@ class Recording:
         events = self.events.slice(window) if self.events is not None else None
         video = self.video.slice(window) if self.video is not None else None
         return replace(self, events=events, video=video, notes=notes)
+
+
+def whole_of(path: Path | str) -> Path:
+    """The file or folder that is read for a path: of a bundled clip, or where one file of a recording's folder is named;
+    BadInput as `Recording.open`."""
+    found = examples.place(path)
+    return found.parent if found.name == native.TOML_NAME or rpg.is_part(found) else found
 
 
 def sliding_windows(

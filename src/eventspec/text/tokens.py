@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -51,34 +51,16 @@ class TokenSpace:
     def json_schema(self, schema: str | bool | Mapping[str, Any]) -> Grammar:
         """A constraint for `Sampling`: answers are JSON that fits the schema, with at most one space between its parts.
         BadInput for what is no schema, cannot be satisfied, or uses keywords that could not be kept to."""
-        try:
-            content = parsed(schema) if isinstance(schema, str) else schema
-            # A model may generate spaces for ever where any number is allowed.
-            rules = {"x-guidance": {"whitespace_pattern": " ?"}, **content} if isinstance(content, Mapping) else content
-            body = json.dumps(rules)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise BadInput(f"the JSON schema is not valid JSON ({error})") from None
-        return self._compiled("JSON schema", f"start: %json {body}", f'start: " "? %json {body}')
+        return self._compiled("JSON schema", schema_grammars(schema))
 
     def regex(self, pattern: str) -> Grammar:
         """A constraint for `Sampling`: answers match the pattern as a whole. The syntax is Rust's: no look-around, no
         back-references; a digit is 0 to 9. BadInput for what is no pattern."""
-        if not isinstance(pattern, str):
-            raise BadInput(f"the regular expression is a {type(pattern).__name__}: it must be a text")
-        _must_be_utf8("the regular expression", pattern)
-        bare = pattern.removeprefix("^")
-        if bare.endswith("$") and not _escapes(bare[:-1]):  # what matches as a whole needs no anchors
-            bare = bare[:-1]
-        if not bare or _escapes(bare):
-            raise BadInput("the regular expression is empty or ends within an escape: give a pattern, such as 'Yes|No'")
-        bare = _library().regex_to_lark(bare, "d")  # and escaped, to stand between two slashes
-        return self._compiled("regular expression", f"start: /{bare}/", f"start: / ?(?:{bare})/")
+        return self._compiled("regular expression", regex_grammars(pattern))
 
-    def _compiled(self, what: str, bare: str, spaced: str) -> Grammar:
-        """The grammar with room for a space before it; BadInput when it makes no sense without."""
-        for grammar in (bare, spaced):
-            if complaint := _library().LLMatcher.validate_grammar(grammar):
-                raise BadInput(f"the {what} cannot be used: {_first_line(complaint)}")
+    def _compiled(self, what: str, grammars: tuple[str, str]) -> Grammar:
+        """The second grammar, with room for a space before it; BadInput when it makes no sense without."""
+        for grammar in grammars:
             matcher = _library().LLMatcher(_tokenizer(self.vocabulary, self.eos_id), grammar, log_level=0)
             found = Grammar(matcher, self.vocabulary.size)
             if not found.mask().any():
@@ -87,11 +69,51 @@ class TokenSpace:
 
     def bad_words(self, *texts: str) -> tuple[tuple[int, ...], ...]:
         """`bad_words` of `Sampling`: these texts in the tokenizer's own spelling, after a space and without."""
-        for text in texts:
-            if not isinstance(text, str) or not text:
-                raise BadInput(f"bad word {text!r} is no text, or an empty one: name what must not be said")
-            _must_be_utf8("a bad word", text)
+        check_words(texts)
         return tuple(ids for text in texts for ids in self.vocabulary.spellings(text))
+
+
+def check_words(texts: Iterable[object]) -> None:
+    """BadInput for what is no text that could be a bad word."""
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise BadInput(f"bad word {text!r} is no text, or an empty one: name what must not be said")
+        _must_be_utf8("a bad word", text)
+
+
+def schema_grammars(schema: str | bool | Mapping[str, Any]) -> tuple[str, str]:
+    """Answers that fit a JSON schema, as grammars without and with a space before them, whatever the vocabulary; BadInput as
+    `TokenSpace.json_schema`."""
+    try:
+        content = parsed(schema) if isinstance(schema, str) else schema
+        # A model may generate spaces for ever where any number is allowed.
+        rules = {"x-guidance": {"whitespace_pattern": " ?"}, **content} if isinstance(content, Mapping) else content
+        body = json.dumps(rules)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadInput(f"the JSON schema is not valid JSON ({error})") from None
+    return _checked("JSON schema", f"start: %json {body}", f'start: " "? %json {body}')
+
+
+def regex_grammars(pattern: str) -> tuple[str, str]:
+    """The same of a regular expression."""
+    if not isinstance(pattern, str):
+        raise BadInput(f"the regular expression is a {type(pattern).__name__}: it must be a text")
+    _must_be_utf8("the regular expression", pattern)
+    bare = pattern.removeprefix("^")
+    if bare.endswith("$") and not _escapes(bare[:-1]):  # what matches as a whole needs no anchors
+        bare = bare[:-1]
+    if not bare or _escapes(bare):
+        raise BadInput("the regular expression is empty or ends within an escape: give a pattern, such as 'Yes|No'")
+    bare = _library().regex_to_lark(bare, "d")  # and escaped, to stand between two slashes
+    return _checked("regular expression", f"start: /{bare}/", f"start: / ?(?:{bare})/")
+
+
+def _checked(what: str, *grammars: str) -> tuple[str, str]:
+    for grammar in grammars:
+        if complaint := _library().LLMatcher.validate_grammar(grammar):
+            raise BadInput(f"the {what} cannot be used: {_first_line(complaint)}")
+    bare, spaced = grammars
+    return bare, spaced
 
 
 def _must_be_utf8(what: str, text: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,12 +34,15 @@ from eventspec.pairs.trained import ACCEPTANCE, digest_of, save_adapter
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
-from eventspec.train.adapting import LOSSES, AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
+from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
 from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Branch, Clips, Questions, shuffled
 from eventspec.train.frozen import FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, last_row, note_run, rounded, run_stage
 from eventspec.train.models import initialise
+from eventspec.train.names import PHASES as PHASES
+from eventspec.train.names import check_losses as check_losses
+from eventspec.train.names import check_phases as check_phases
 from eventspec.train.processes import ALONE, Processes
 
 JudgedAnswer = tuple[int, tuple[float, ...], bool]
@@ -48,40 +51,11 @@ FIGURES = "adapters/adapters.json"
 """In a pair's folder: what its adapters reached on calibration clips."""
 SHARES = {"alignment": 0.2, "acceptance": 0.5, "end-to-end": 0.3}
 """Of a stage's seconds, by phase."""
-PHASES = tuple(SHARES)
 PRESETS = {  # seconds for each adapter
     "cpu": TrainingPreset(1500, 400, Stage("adapters", 240, 1.5e-3, 8), 6),
     "gpu": TrainingPreset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), 6),
     "smoke": TrainingPreset(4, 2, Stage("adapters", 2, 1e-3, 2), 2),
 }
-
-
-def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str, ...]:
-    """The phases in their order, all of them for none, alignment alone for free-running texts; BadInput for an unknown one, and
-    for another one with these texts."""
-    wanted = tuple(phases)
-    if free_running:
-        if set(wanted) - {"alignment"}:
-            raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
-        return ("alignment",)
-    for phase in wanted:
-        if phase not in PHASES:
-            raise BadInput(f"phase '{phase}' is unknown: choose from {', '.join(PHASES)}")
-    return tuple(phase for phase in PHASES if phase in wanted or not wanted)
-
-
-def check_losses(losses: Iterable[str], output: Output, phases: Collection[str]) -> tuple[str, ...]:
-    """The losses of phase alignment in their order, none for all; BadInput for an unknown one, for one that features do not
-    have, and without that phase."""
-    wanted = tuple(losses)
-    for name in wanted:
-        if name not in LOSSES:
-            raise BadInput(f"loss '{name}' is unknown: choose from {', '.join(LOSSES)}")
-    if "contrast" in wanted and output == "features":
-        raise BadInput("loss 'contrast' tells recordings apart at the same place: features of texts have none, leave it out")
-    if wanted and "alignment" not in phases:
-        raise BadInput("--loss is for phase alignment, which is left out: add --phase alignment")
-    return tuple(name for name in LOSSES if name in wanted)
 
 
 @dataclass(frozen=True)

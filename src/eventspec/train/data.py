@@ -92,6 +92,7 @@ def rendered(name: str, folder: Path, split: str, shards: int, report: Report, w
     if not missing:
         report(name, 1.0, {})
         return Clips(folder)
+    report(name, 1 - len(missing) / shards, {})  # a shard takes a while
     with started_deaf(lambda: multiprocessing.get_context("spawn").Pool(workers)) as pool:
         for done, _ in enumerate(pool.imap(_render, missing), shards - len(missing) + 1):
             report(name, done / shards, {})

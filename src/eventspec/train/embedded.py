@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import shutil
 import signal
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,15 +42,6 @@ from eventspec.train.data import (
 from eventspec.train.loop import Losses, Report, Stage, StageState, TrainingFailed, last_row, note_run, run_stage
 from eventspec.train.models import DrafterTraining, TargetTraining
 from eventspec.train.processes import ALONE
-
-ALLOCATOR = {
-    # glibc gives large blocks back after every step and faults them in again: half of the time on a CPU without these.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": "1000000000000",
-    "MALLOC_TOP_PAD_": "1073741824",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 @dataclass(frozen=True)
@@ -91,12 +80,6 @@ PRESETS = {
 EMBEDDING, HEAD = "model.language.embed.weight", "model.language.head.weight"
 FINE = "drafter_fine"
 """Folder of the drafter with the finer tokenizer, in training and in the pair."""
-
-
-def reexecute_with_allocator(words: list[str]) -> None:
-    """Start this program again with the allocator settings; they are read once, when a process begins."""
-    if os.environ.get("MALLOC_TOP_PAD_") is None and sys.platform == "linux":
-        os.execve(sys.executable, [sys.executable, "-m", "eventspec", *words], {**os.environ, **ALLOCATOR})
 
 
 def tokenizer_of(out: Path, clips: Clips, vocabulary: int = VOCABULARY) -> Tokenizer:

@@ -29,7 +29,7 @@ from eventspec.drafters.mixture import (
 from eventspec.engine.drafts import Merge, all_of
 from eventspec.files import write_text
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.methods import BLIND, HYBRID
+from eventspec.pairs.names import BLIND, HYBRID
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question
@@ -92,6 +92,7 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
         pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, select=select)))
         for select in (all_of, lambda drafters, policy: without_models(drafters))
     ]
+    report("questions", 0.0, {})
     for number, (recording, question) in enumerate(asked):
         watched.unions = []
         result = generate(watching[number % 2], recording, question, HYBRID, max_new_tokens=LONGEST)

@@ -6,7 +6,6 @@ They hold the same parameters, bit for bit, and read what the first one writes: 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.core import BadInput
+from eventspec.train.names import launched
 
 PATIENCE = timedelta(days=2)
 """How long a process waits for the others: the first one may render and answer for hours. A launcher ends all with one."""
@@ -101,19 +101,6 @@ class Together(Processes):
 
 
 ALONE = Processes()
-
-
-def launched_first() -> bool:
-    """Whether a launcher, if any, started this process as the first one. Known before anything is set up."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def launched() -> int:
-    """How many processes a launcher started; 1 without one. BadInput for what is no count."""
-    given = os.environ.get("WORLD_SIZE", "1")
-    if not (given.isascii() and given.isdecimal() and int(given) > 0):
-        raise BadInput(f"WORLD_SIZE is '{given}', wanted a count of processes: torchrun sets it, without one unset it")
-    return int(given)
 
 
 @contextmanager

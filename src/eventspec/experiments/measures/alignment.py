@@ -24,7 +24,8 @@ from eventspec.experiments.measures.setup import Finding, Found, Setup, compared
 from eventspec.experiments.names import BASE, BLIND, with_events
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.pairs import Pair, load_pair, warm_up
-from eventspec.pairs.methods import HYBRID, SKIP, drafting_by
+from eventspec.pairs.methods import drafting_by
+from eventspec.pairs.names import HYBRID, SKIP
 
 METHODS = (BASE, *BLIND, "cross-modal", "aligned", "event-eagle", "hybrid")
 KINDS = ("real", "shuffled", "blank", "scattered")

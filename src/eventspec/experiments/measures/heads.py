@@ -35,7 +35,7 @@ from eventspec.nn.decode import block, compiled
 from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
 from eventspec.nn.weights import Place
 from eventspec.pairs import Pair, load_pair, warm_up
-from eventspec.pairs.methods import head_folder
+from eventspec.pairs.names import folder_named
 from eventspec.recordings import Recording
 
 SMALL = ("massv",)
@@ -150,7 +150,7 @@ def identity(setup: Setup) -> Iterator[Finding]:
 
 
 def _trained(pair: Pair, head: str) -> TrainedHead:
-    return load_head(head_folder(pair.parts, head), pair.parts.language_target.language)
+    return load_head(folder_named("head", head, pair.parts.heads), pair.parts.language_target.language)
 
 
 def trees(setup: Setup) -> Iterator[Finding]:

@@ -57,7 +57,8 @@ def checkout(folder: Path) -> Path:
     for root in (folder, *folder.parents):
         if (root / FOLDER).is_dir() and (root / "mkdocs.yml").is_file():
             return root
-    raise BadInput(f"{folder} is in no checkout of eventspec: {FOLDER} lies there, and the pages it writes")
+    missing = f"{FOLDER} and mkdocs.yml, with the pages that are written, are missing"
+    raise BadInput(f"{folder} is in no checkout of eventspec ({missing}): go into one; `bench run` also takes --out FILE")
 
 
 def written(root: Path) -> dict[Path, str]:

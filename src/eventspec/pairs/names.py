@@ -1,0 +1,143 @@
+"""The methods by name, what may be chosen beside one, and how it is typed: NAME[:CHOICE] of heads, event drafters and
+compressions. It needs no model, so that a mistake is named before one is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eventspec.errors import BadInput
+
+METHODS = {
+    "autoregressive": "the baseline: the target alone",
+    "cross-modal": "an event VLM drafts while the target encodes; verified in the forward that ends the target's prefill",
+    "eagle": "an EAGLE head on the target's own features drafts a tree in every round",
+    "specvlm": "the same, and the head sees the visual rows through an elastic compressor",
+    "hybrid": "events draft ahead, a head after the prefill, prior, n-grams and what was drafted before: one tree by "
+    "calibrated probabilities",
+    "hybrid-blind": "control: hybrid without events",
+    "cascade": "the event VLM's drafts, looked through by the target on a single frame before the target sees them",
+    "aligned": "the target's own language model on event features that an adapter maps to its visual rows drafts the "
+    "head start",
+    "event-eagle": "the event drafter, its tokens named by the target's own head: an adapter maps its features to the target's",
+    "skip-encode": "LOSSY: answers from events alone where a calibrated risk allows it, and asks the target where not",
+    "compressed-target": "LOSSY: the target alone, on fewer of its own visual rows",
+    "ngram": "control: prompt lookup",
+    "prior": "control: what answers to this question usually say, blind to the recording",
+    "auto": "chooses for each question, by what they took here: hybrid, hybrid-blind, the baseline, or a head",
+}
+"""What ships, in words; a pair may offer others."""
+EVENT_METHOD = "cross-modal"
+"""The method of the event drafter."""
+BASELINE = "autoregressive"
+LOSSY = "compressed-target"
+HEAD_METHODS = ("specvlm", "eagle")
+"""Methods whose drafts come from a head on the target's features. `auto` has the first that there is for recordings that were
+read before, and mixes without `MIXED_HEAD` have it: SpecVLM's reads a prompt sooner."""
+MIXED_HEAD = "hivis"
+"""The head of mixes where a pair has it and no other was asked for. It looks at no visual row, so the target works out its
+features for some fifteen rows of a prompt instead of all; a round gives a little less than with EAGLE's (docs/heads.md)."""
+HYBRID = "hybrid"
+BLIND = "hybrid-blind"
+CASCADE = "cascade"
+ALIGNED = "aligned"
+EVENT_EAGLE = "event-eagle"
+SKIP = "skip-encode"
+USUAL_RISK = 0.05
+AUTO = "auto"
+CHOICES = {
+    "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
+    "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),
+    "compress": (LOSSY,),
+    "adapter": (ALIGNED, EVENT_EAGLE, SKIP, HYBRID),
+    "risk": (SKIP,),
+}
+"""What may be chosen beside a method, and the methods that use it."""
+WANTED = {
+    **dict.fromkeys((*HEAD_METHODS, BLIND), ("head",)),
+    **dict.fromkeys((EVENT_METHOD, CASCADE), ("drafter",)),
+    HYBRID: ("head", "drafter"),
+    LOSSY: ("compress",),
+    **dict.fromkeys(("prior", ALIGNED, EVENT_EAGLE, SKIP), ()),
+}
+"""What a checkpoint that answers does not have by itself: one of these must be chosen for a method; () where none would do."""
+USUAL_TREE = "dynamic"
+"""How a head's draft tree grows."""
+TREES = ("dynamic", "static", "published", "chain", "pruned")
+"""What one head or another knows."""
+COMPRESSIONS = ("prune", "pool", "attention", "packer")
+USUAL_MAPPING = "auto"
+"""How an event drafter's ids become the target's."""
+VOCABULARY_MAPPINGS = ("auto", "same", "retokenize", "intersect")
+
+
+def check_method(name: str) -> str:
+    """The name itself, or BadInput that lists the valid ones."""
+    if name not in METHODS:
+        raise BadInput(f"unknown method '{name}': choose one of {', '.join(METHODS)}")
+    return name
+
+
+def check_choices(methods: Sequence[str], given: Iterable[str]) -> None:
+    """BadInput for one of `CHOICES` that was given and that all methods would pass over."""
+    chosen = set(given)
+    if HYBRID in methods and {"drafter", "adapter"} <= chosen:
+        raise BadInput("--drafter and --adapter exclude each other: method hybrid has one drafter on events")
+    for choice in sorted(chosen):
+        if not set(methods) & set(users := CHOICES[choice]):
+            raise BadInput(f"--{choice} is not used by method {' or '.join(methods)}: it is for --method {' or '.join(users)}")
+
+
+def check_parts(given: Mapping[str, Iterable[str]], known: Mapping[str, Mapping[str, Path]]) -> list[Path]:
+    """BadInput for heads (`head`), event drafters, adapters and compressions that there are not, by what was given of each;
+    the folders of the others. `known`: the tables of a pair."""
+    for text in given.get("compress", ()):
+        CompressionSpec.parse(text)
+    found = []
+    for kind, usual in (("head", USUAL_TREE), ("drafter", USUAL_MAPPING), ("adapter", "")):
+        table = known.get(f"{kind}s", {})
+        for text in given.get(kind, ()):
+            name, choice = name_and_choice(text, usual, table) if usual else (text, "")
+            found.append(folder_named(kind, name, table))
+            for what, own, choices in (("head", "tree policy", TREES), ("drafter", "vocabulary", VOCABULARY_MAPPINGS)):
+                if what == kind and choice not in choices:
+                    raise BadInput(f"{own} '{choice}' is unknown: choose one of {', '.join(choices)}")
+    return found
+
+
+def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[str, str]:
+    """NAME or NAME:CHOICE -> both. A `known` name, and an existing folder, may hold colons of its own."""
+    name, mark, choice = text.rpartition(":")
+    bare = text in known or Path(text).is_dir() or not mark or "/" in choice
+    return (text, usual) if bare else (name, choice)
+
+
+def folder_named(kind: str, which: str, known: Mapping[str, Path]) -> Path:
+    """The folder of a head, an adapter or a drafter (`kind`), by a pair's name for it or as it is; BadInput."""
+    folder = known.get(which, Path(which))
+    if not which or not folder.is_dir():
+        others = f", or one of {', '.join(known)}" if known else ""
+        raise BadInput(f"no {kind} '{which}': give the folder of {'an' if kind[0] in 'aeiou' else 'a'} {kind}{others}")
+    return folder
+
+
+@dataclass(frozen=True)
+class CompressionSpec:
+    """Which visual rows a lossy target leaves out: `packer` (trained), or a `kind` of `compress.lossy`; one of `size` stays."""
+
+    kind: str
+    size: int
+
+    @classmethod
+    def parse(cls, text: str) -> CompressionSpec:
+        """KIND:SIZE; BadInput for anything else."""
+        kind, _, size = text.partition(":")
+        if not size.isdecimal() or len(size) > 6:
+            raise BadInput(f"compression '{text}' cannot be read: give KIND:SIZE, such as pool:3")
+        if kind not in COMPRESSIONS:
+            raise BadInput(f"compression '{kind}' is unknown: choose one of {', '.join(COMPRESSIONS)}")
+        return cls(kind, int(size))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.size}"

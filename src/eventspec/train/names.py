@@ -1,0 +1,113 @@
+"""What can be trained, by name, and how this process was started; without any model, so that a mistake is named at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from eventspec.errors import BadInput
+
+PRESETS = {
+    "embedded": ("cpu", "cpu-tune", "gpu", "cpu-base", "smoke"),
+    "heads": ("cpu", "cpu-tune", "gpu", "gpu-tune", "smoke"),
+    "adapters": ("cpu", "gpu", "smoke"),
+    **dict.fromkeys(("packer", "mixture", "lora"), ("cpu", "smoke")),
+}
+"""By recipe."""
+HEADS = (
+    *("eagle", "eagle1", "eagle3", "specvlm"),
+    *("frugal", "weighted", "concat", "hivis", "msd", "vispec", "dream", "massv"),
+)
+KINDS = ("linear", "bottleneck", "blocks", "wide", "attention", "causal", "cross", "fused", "constant")
+"""Of adapters."""
+ROWS_ONLY = ("attention", "causal", "constant")
+OUTPUTS = ("rows", "features")
+PHASES = ("alignment", "acceptance", "end-to-end")
+LOSSES = ("squared", "cosine", "contrast")
+ALLOCATOR = {
+    # glibc gives large blocks back after every step and faults them in again: half of the time on a CPU without these.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "1000000000000",
+    "MALLOC_TOP_PAD_": "1073741824",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def check_named(what: str, given: Iterable[str], known: Collection[str], to: str = "") -> None:
+    """BadInput for a name that there is not."""
+    for name in given:
+        if name not in known:
+            raise BadInput(f"{what} '{name}'{to} is unknown: choose one of {', '.join(known)}")
+
+
+def check_kinds(kinds: Iterable[str], output: str) -> list[str]:
+    """Kinds of adapters, each once; BadInput for an unknown one or output."""
+    check_named("output", [output], OUTPUTS)
+    found = list(dict.fromkeys(kinds))
+    known = [kind for kind in KINDS if output == "rows" or kind not in ROWS_ONLY]
+    check_named("adapter", found, known, f" to {output}")
+    return found
+
+
+def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str, ...]:
+    """The phases in their order, all of them for none, alignment alone for free-running texts; BadInput for an unknown one, and
+    for another one with these texts."""
+    wanted = tuple(phases)
+    if free_running:
+        if set(wanted) - {"alignment"}:
+            raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
+        return ("alignment",)
+    for phase in wanted:
+        if phase not in PHASES:
+            raise BadInput(f"phase '{phase}' is unknown: choose from {', '.join(PHASES)}")
+    return tuple(phase for phase in PHASES if phase in wanted or not wanted)
+
+
+def check_losses(losses: Iterable[str], output: str, phases: Collection[str]) -> tuple[str, ...]:
+    """The losses of phase alignment in their order, none for all; BadInput for an unknown one, for one that features do not
+    have, and without that phase."""
+    wanted = tuple(losses)
+    for name in wanted:
+        if name not in LOSSES:
+            raise BadInput(f"loss '{name}' is unknown: choose from {', '.join(LOSSES)}")
+    if "contrast" in wanted and output == "features":
+        raise BadInput("loss 'contrast' tells recordings apart at the same place: features of texts have none, leave it out")
+    if wanted and "alignment" not in phases:
+        raise BadInput("--loss is for phase alignment, which is left out: add --phase alignment")
+    return tuple(name for name in LOSSES if name in wanted)
+
+
+def check_empty(out: Path, otherwise: str = "") -> None:
+    """BadInput unless a folder is new or empty; `otherwise`: what else can be done."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} is not an empty folder: choose another one{otherwise}")
+
+
+def check_out(out: Path, resume: bool) -> None:
+    """BadInput where no run may begin in `out`, or, to `resume`, none is there to go on with."""
+    if not resume or out.is_file():
+        check_empty(out, ", or continue it with --resume")
+    elif not out.exists() or not any(out.iterdir()):
+        raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
+
+
+def launched_first() -> bool:
+    """Whether a launcher, if any, started this process as the first one. Known before anything is set up."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def launched() -> int:
+    """How many processes a launcher started; 1 without one. BadInput for what is no count."""
+    given = os.environ.get("WORLD_SIZE", "1")
+    if not (given.isascii() and given.isdecimal() and int(given) > 0):
+        raise BadInput(f"WORLD_SIZE is '{given}', wanted a count of processes: torchrun sets it, without one unset it")
+    return int(given)
+
+
+def reexecute_with_allocator(words: list[str]) -> None:
+    """Start this program again with the allocator settings; they are read once, when a process begins."""
+    if os.environ.get("MALLOC_TOP_PAD_") is None and sys.platform == "linux":
+        os.execve(sys.executable, [sys.executable, "-m", "eventspec", *words], {**os.environ, **ALLOCATOR})

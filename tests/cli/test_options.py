@@ -1,0 +1,195 @@
+"""The options that commands share: the same everywhere, checked before torch is loaded, and no output on an input."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from eventspec import cli
+from eventspec.cli import options
+from eventspec.cli.generate import _questions
+from eventspec.errors import BadInput
+from eventspec.files import check_outputs
+
+COMMANDS: dict[str, Any] = dict(get_command(cli.app).commands)  # type: ignore[attr-defined]
+ANSWERS = options.Models.__dataclass_fields__.keys()
+SEES = options.Recorded.__dataclass_fields__.keys()
+DRAFTS = options.Chosen.__dataclass_fields__.keys()
+
+
+def names(command: Any) -> set[str]:
+    return {param.name for param in command.params}
+
+
+def test_what_answers_and_what_drafts_is_named_alike_everywhere() -> None:
+    compare = COMMANDS["bench"].commands["compare"]
+    for command in (COMMANDS["generate"], COMMANDS["chat"], COMMANDS["live"], COMMANDS["plan"], compare):
+        assert names(command) >= ANSWERS | DRAFTS, command.name
+    for name in ("generate", "chat", "live"):
+        assert names(COMMANDS[name]) >= SEES, name
+    assert "events" not in names(compare), "a file of events, wherever it is an option"
+
+
+ASK = ("generate", "--prompt", "x", "--recording", "example:street")
+COMPARE = ("bench", "compare", "--out", "rows.jsonl", "--questions", "none.jsonl", "--method")
+REFUSED: tuple[tuple[Sequence[str], str], ...] = (
+    (("generate", "--prompt", "x", "--recording", "nowhere.aedat4"), "nowhere.aedat4: no such file"),
+    (("chat", "nowhere.aedat4"), "nowhere.aedat4: no such file"),
+    (("live", "--prompt", "x", "--recording", "nowhere.aedat4"), "nowhere.aedat4: no such file"),
+    (("generate", "--prompt", " ", "--recording", "example:street"), "the prompt is empty"),
+    (("live", "--prompt", " ", "--recording", "example:street"), "the prompt is empty"),
+    (("generate", "--prompt", "x", "--video", "."), "--video . alone: for one file give --recording ."),
+    (("chat", "example:street", "--method", "warp"), "unknown method 'warp'"),
+    ((*ASK, "--method", "eagle", "--head", "oak"), "no head 'oak'"),
+    ((*ASK, "--method", "eagle", "--head", "eagle:oak"), "tree policy 'oak' is unknown"),
+    ((*ASK, "--drafter", "fin"), "no drafter 'fin'"),
+    ((*ASK, "--method", "aligned", "--adapter", "oak"), "no adapter 'oak'"),
+    ((*ASK, "--method", "compressed-target", "--compress", "melt:3"), "compression 'melt' is unknown"),
+    ((*ASK, "--method", "skip-encode", "--risk", "3"), "a risk of 3.0"),
+    ((*ASK, "--max-new-tokens", "-3"), "--max-new-tokens is -3"),
+    ((*ASK, "--window", "5"), "--window 5 cannot be read"),
+    ((*ASK, "--window", "9s:"), "outside the recording"),
+    ((*ASK, "--sensor", "wide"), "sensor 'wide' is unknown"),
+    ((*ASK, "--device", "a b"), "device 'a b' is none"),
+    ((*ASK, "--pair", "."), "no pair '.'"),
+    ((*ASK, "--target", "nowhere"), "nowhere is no folder"),
+    ((*ASK, "--trace", "no/where.json"), "its folder is missing"),
+    ((*COMPARE, "warp"), "unknown method 'warp'"),
+    ((*COMPARE, "prior", "--control", "warp"), "control 'warp' is unknown"),
+    ((*COMPARE, "prior"), "none.jsonl does not exist"),
+    ((*COMPARE, "prior", "--head", "oak"), "no head 'oak'"),
+    (("plan", "--tokens", "9", "--questions", "none.jsonl"), "none.jsonl does not exist"),
+    (("models", "check", "nowhere"), "nowhere: no such folder"),
+    (("models", "export-head", "oak", "--layout", "safeailab", "--out", "new"), "no head 'oak'"),
+    (("demo", "--html", "no/where.html"), "its folder is missing"),
+    (("train", "heads", "--out", "new", "--head", "oak"), "head 'oak' is unknown"),
+    (("train", "adapter", "--out", "new", "--kind", "oak"), "adapter 'oak' to rows is unknown"),
+    (("train", "mixture", "--out", "new", "--questions", "none.jsonl"), "none.jsonl does not exist"),
+)
+PROBE = """
+import contextlib, io, json, sys
+from eventspec import cli
+for words in json.loads(sys.stdin.read()):
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        code = cli.run(words)
+    print(json.dumps([code, told.getvalue(), "torch" in sys.modules]))
+"""
+
+
+def test_a_mistake_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
+    import subprocess
+
+    words = json.dumps([words for words, _ in REFUSED])
+    done = subprocess.run([sys.executable, "-c", PROBE], input=words, capture_output=True, text=True, cwd=tmp_path, check=True)
+    for (line, says), told in zip(REFUSED, done.stdout.splitlines(), strict=True):
+        code, error, loaded = json.loads(told)
+        assert (code, loaded, error.count("\n")) == (2, False, 1), (line, error)
+        assert says in error, (line, error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_and_a_pair_are_told_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert cli.run([*ASK, "--pair", str(tmp_path)]) == 2
+    assert f"give it as the target (--target {tmp_path})" in capsys.readouterr().err
+    for method, wants in (("eagle", "--head FOLDER"), ("cross-modal", "--drafter FOLDER"), ("prior", "--pair FOLDER")):
+        assert cli.run([*ASK, "--target", str(tmp_path), "--method", method]) == 2
+        assert wants in capsys.readouterr().err
+    (tmp_path / "config.json").rename(tmp_path / "pair.toml")
+    assert cli.run([*ASK, "--target", str(tmp_path)]) == 2
+    assert f"give it as --pair {tmp_path}" in capsys.readouterr().err
+
+
+def test_an_output_is_no_input_and_no_other_output(tmp_path: Path) -> None:
+    (tmp_path / "clip").mkdir()
+    seen, beside = tmp_path / "clip/000.png", tmp_path / "rows.json"
+    seen.write_text("x")
+    (tmp_path / "way").symlink_to(tmp_path / "clip", target_is_directory=True)
+    (tmp_path / "link").symlink_to(seen)
+    os.link(seen, tmp_path / "hard")
+    inputs = [tmp_path / "clip", None, tmp_path / "not there"]
+    for place in ("clip/000.png", "clip/new.json", "way/new.json", "clip", "link", "hard", "clip/../clip/new.json"):
+        with pytest.raises(BadInput, match="would change"):
+            check_outputs({"--trace": tmp_path / place}, inputs)
+    for place in ("clip/000.png", "link", "hard"):
+        with pytest.raises(BadInput, match="would change"):
+            check_outputs({"--trace": tmp_path / place}, [seen])
+    check_outputs({"--trace": beside, "--plot": tmp_path / "clip.json", "--out": None}, inputs)
+    for other in (beside, tmp_path / "clip/../rows.json"):
+        with pytest.raises(BadInput, match=r"--out .* and --plot .* are one file"):
+            check_outputs({"--out": beside, "--plot": other}, inputs)
+    with pytest.raises(BadInput, match="are one file"):
+        check_outputs({"--out": seen, "--plot": tmp_path / "hard"})
+
+
+def test_outputs_of_commands_are_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    (tmp_path / "qa.jsonl").write_text(json.dumps({"recording": "pictures", "question": "What?", "answer": "?"}))
+    bench = ("bench", "compare", "--method", "prior", "--questions", str(tmp_path / "qa.jsonl"), "--out")
+    ask = ("generate", "--prompt", "x", "--recording", str(pictures), "--trace")
+    lines: tuple[tuple[str, ...], ...] = (
+        (*ask, str(pictures / "trace.json")),
+        ("chat", str(pictures), "--store", str(pictures / "kept")),
+        (*bench, str(pictures / "rows.jsonl")),
+        (*bench, str(tmp_path / "qa.jsonl")),
+        (*bench, str(tmp_path / "p.svg"), "--plot", str(tmp_path / "p.svg")),
+        ("events", "convert", str(pictures), str(pictures / "new.npz")),
+        ("bench", "picture", "--recording", str(pictures), "--out", str(pictures / "a.svg")),
+        ("train", "mixture", "--out", str(pictures), "--questions", str(tmp_path / "qa.jsonl")),
+    )
+    for words in lines:
+        assert cli.run(list(words)) == 2, words
+        assert capsys.readouterr().err.count("\n") == 1
+    assert [path.name for path in tmp_path.rglob("*")] == ["pictures", "qa.jsonl"] or not list(pictures.iterdir())
+
+
+def test_names_are_those_of_what_is_built() -> None:
+    from eventspec.align import adapters
+    from eventspec.compress import lossy
+    from eventspec.drafters.heads import RECIPES
+    from eventspec.drafters.heads.families import family_of
+    from eventspec.drafters.heads.massv import SmallVlm
+    from eventspec.drafters.heads.trees import TREE_POLICIES
+    from eventspec.drafters.retokenized import MAPPINGS
+    from eventspec.experiments.names import SEES_EVENTS
+    from eventspec.pairs import methods
+    from eventspec.pairs import names as pairs
+    from eventspec.train import adapters as adapting
+    from eventspec.train import embedded, heads, lora, mixture, packer
+    from eventspec.train import names as train
+    from eventspec.train.adapting import LOSSES
+
+    assert tuple(methods.BUILDERS) == tuple(pairs.METHODS) and set(SEES_EVENTS) < set(pairs.METHODS)
+    assert ("auto", "same", *MAPPINGS) == pairs.VOCABULARY_MAPPINGS
+    assert (*lossy.KINDS, "packer") == pairs.COMPRESSIONS
+    assert {*TREE_POLICIES, *SmallVlm.tree_policies} == set(pairs.TREES)
+    recipes = {"embedded": embedded, "heads": heads, "adapters": adapting, "lora": lora, "mixture": mixture, "packer": packer}
+    for name, module in recipes.items():
+        assert set(train.PRESETS[name]) == set(module.PRESETS), name
+    assert set(train.HEADS) == set(RECIPES) and train.HEADS[:4] == heads.NAMES
+    assert tuple(adapters.KINDS) == train.KINDS and tuple(LOSSES) == train.LOSSES and tuple(adapting.SHARES) == train.PHASES
+    assert tuple(name for name, kind in adapters.KINDS.items() if kind.rows_only) == train.ROWS_ONLY
+    stranger: Any = type("Stranger", (), {"family": "medusa"})()
+    with pytest.raises(BadInput, match="Stranger is of family 'medusa', which is none of"):
+        family_of(stranger)
+
+
+def test_an_empty_line_ends_what_is_typed_and_nothing_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    for interactive, found in ((False, ["one", "two"]), (True, ["one"])):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("one\n  \n\ntwo"))
+        assert list(_questions(interactive)) == found
+
+
+def test_a_bare_call_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 0
+    assert "Commands:" in capsys.readouterr().out
