@@ -42,6 +42,12 @@ def test_no_name_and_no_figure_is_cut(width: int) -> None:
     assert "provisional" not in told[2 + len(names)], "a column that nobody has"
 
 
+def test_a_method_that_did_not_draft_says_why() -> None:
+    told = page(autoregressive=BASE, eagle={**FIGURES, "tau": 1.0, "declined": 8})
+    assert "drafts" in told[2] and next(line for line in told if line.startswith("eagle")).endswith("declined: cost, 8 of 9")
+    assert "drafts" not in page(autoregressive=BASE, eagle={**FIGURES, "declined": 0})[2]
+
+
 def test_the_verdict_stands_first() -> None:
     assert page(autoregressive=BASE, auto=FIGURES, eagle=FIGURES)[0] == "identical 9 of 9; auto 1.30x, of 1.50x possible"
     assert page(autoregressive=BASE, eagle=FIGURES)[0] == "identical 9 of 9; fastest: eagle 1.30x, of 1.50x possible"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,6 +87,7 @@ SPEEDS: Columns = {
     "ceiling": lambda own, n: _shown("ceiling", "{:.2f}x")(own if own["lossless"] else {}, n),
     "tau": _shown("tau", "{:.2f}"),
     "identical": _shown("identical", "{} of {n}"),
+    "drafts": lambda own, n: f"declined: cost, {own['declined']} of {n}" if own.get("declined") else "-",
 }
 TIMES: Columns = {
     "provisional": _shown("first_provisional_ms", "{:.0f}"),
@@ -104,6 +106,7 @@ def compare(
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     pair: options.Pair = "embedded",
     target: options.Target = None,
+    draft: options.Draft = "auto",
     events: Events = None,
     context: Contexts = None,
     drafter: Drafters = None,
@@ -143,8 +146,9 @@ def compare(
     ready = ready if risk is None else ready.with_risk(risk)
     choices = {"drafter": others_drafting, "head": head or (), "compress": compress or (), "adapter": adapter or ()}
     others = others_of(ready, choices, kinds[0], fit=target is None)
+    ready, others = ready.drafting(draft), [replace(arm, pair=arm.pair.drafting(draft)) for arm in others]
     opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
-    about = {"sensor": sensor, "monotonic": monotonic, "risk": risk, **models}
+    about = {"sensor": sensor, "monotonic": monotonic, "risk": risk, "draft": draft, **models}
     asking = Comparison(ready, asked, methods, sampling, kinds, contexts, others, opening, about=about)
     try:
         with tracked() as show:

@@ -75,6 +75,7 @@ def generate(
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
     method: options.Method = "auto",
+    draft: options.Draft = "auto",
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
     top_k: Annotated[int, typer.Option(help="0 switches it off.")] = 0,
@@ -96,7 +97,8 @@ def generate(
     trace: Annotated[Path | None, options.path("Write a Chrome / Perfetto trace here.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Ask one question about one recording; the answer is exactly the target's own."""
+    """Ask one question about one recording. The answer is exactly the target's own; only methods skip-encode and
+    compressed-target are lossy, and say so."""
     with waiting("loading the models"):
         from eventspec.ask import generation
         from eventspec.core import Sampling
@@ -110,7 +112,7 @@ def generate(
         drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
         how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=allow_extrapolation, compat=compat)
         opened = _opened(recording, video, events, sensor, monotonic)
-        loaded = _load(pair, target, choices, method, vocabulary, how, device_plan)
+        loaded = _load(pair, target, choices, method, vocabulary, how, device_plan).drafting(draft)
         drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
         asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window, opened.span.start_us)), drawn)
     _answer(asking, opened, provisional, trace, as_json)
@@ -122,6 +124,7 @@ def chat(
     ],
     pair: options.Pair = "embedded",
     method: options.Method = "auto",
+    draft: options.Draft = "auto",
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = 0,
@@ -141,7 +144,7 @@ def chat(
         check_method(method)
         opened = options.open_recording(recording, sensor, monotonic)
         sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
-        context = load_pair(pair, device_plan).open(opened, store=store)
+        context = load_pair(pair, device_plan).drafting(draft).open(opened, store=store)
     interactive = sys.stdin.isatty()
     if interactive:
         context.prepare(method)

@@ -35,6 +35,7 @@ def live(
     ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
     max_new_tokens: options.MaxNewTokens = 256,
+    draft: options.Draft = "auto",
     sensor: options.Sensor = None,
     monotonic: options.Order = "raise",
     device_plan: options.DevicePlan = "auto",
@@ -51,7 +52,7 @@ def live(
             raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
         check_question(prompt)
         opened = options.open_recording(recording, sensor, monotonic)
-        loaded = load_pair(pair, device_plan)
+        loaded = load_pair(pair, device_plan).drafting(draft)
     policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
     with loaded.live(method, windows=windows, **policy) as stream:
         if standing:

@@ -35,6 +35,10 @@ def path_argument(help: str) -> Any:
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Pair = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
 Method = Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")]
+Draft = Annotated[
+    Literal["auto", "always"],
+    typer.Option("--draft", help="auto: what is worth its cost as measured here; always: all that --method may draft."),
+]
 DevicePlan = Annotated[str, typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
