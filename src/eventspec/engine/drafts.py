@@ -49,8 +49,8 @@ class Drafts:
     (`core.DraftSession.write_on`)."""
 
     def later(self, policy: DraftPolicy) -> tuple[Drafter, ...]:
-        """Those of `after` that draft at these costs; all where they are guessed."""
-        return self.after if policy.guessed else tuple(self.select(self.after, policy))
+        """Those of `after` that draft at these costs."""
+        return tuple(self.select(self.after, policy))
 
     @property
     def of_all(self) -> tuple[Drafter, ...]:

@@ -51,7 +51,7 @@ def remarks(found: Figures) -> list[str]:
     if some and all(None in interval for interval in some):
         about += f" Too few recordings for intervals: n = {found['recordings']}, at least {FEWEST} are needed."
     elif some:
-        about += f" Intervals: 95 %, bootstrap over recordings, n = {found['recordings']}."
+        about += f" Intervals: 95 %, studentized bootstrap over recordings, n = {found['recordings']}."
     words = [about]
     for name, own in methods.items():
         if not own["lossless"] or own.get("speedup") is None or own["speedup"] <= own["ceiling"]:
