@@ -59,6 +59,13 @@ def test_the_verdict_stands_first() -> None:
     assert page(eagle=alone)[0] == "no speedups: they take the baseline too, --method autoregressive"
 
 
+def test_contention_stands_in_the_verdict() -> None:
+    busy = {"autoregressive, all cores": {**BASE, "speedup": 0.08}}
+    assert "busy with something else: autoregressive, all cores 0.08x" in " ".join(
+        page(autoregressive=BASE, eagle=FIGURES, **busy)[:3]
+    )
+
+
 def test_controls_and_lossy_methods_stand_apart() -> None:
     told = page(lossy_one=LOSSY, prior={**FIGURES, "control": True}, autoregressive=BASE, eagle=FIGURES)
     heads = [line.split(":")[0] for line in told[2:10] if not line.startswith("method")]
