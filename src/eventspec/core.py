@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -52,6 +52,10 @@ def never() -> bool:
     return False
 
 
+HOPELESS = 0.05
+"""Of paths that have less probability than this together, no level is drafted for its own sake."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """How much a drafter may draft in one call of `DraftSession.propose`."""
@@ -68,6 +72,11 @@ class Budget:
     """No branch is longer than this many tokens."""
     show: Callable[[list[int]], None] | None = None
     """Given the most likely chain as it grows, which the reader sees as provisional text."""
+
+    def anyway(self, nodes: int) -> Budget:
+        """For so many nodes at most, whatever they are worth; a level deeper is drafted where it is not hopeless."""
+        most = min(nodes, self.max_nodes)
+        return replace(self, max_nodes=most, min_path_prob=0.0, min_frontier_prob=HOPELESS, show=None)
 
 
 @dataclass(frozen=True)

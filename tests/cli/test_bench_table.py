@@ -42,6 +42,12 @@ def test_no_name_and_no_figure_is_cut(width: int) -> None:
     assert "provisional" not in told[2 + len(names)], "a column that nobody has"
 
 
+def test_a_method_that_did_not_draft_says_why() -> None:
+    told = page(autoregressive=BASE, eagle={**FIGURES, "tau": 1.0, "declined": 8})
+    assert "drafts" in told[2] and next(line for line in told if line.startswith("eagle")).endswith("declined: cost, 8 of 9")
+    assert "drafts" not in page(autoregressive=BASE, eagle={**FIGURES, "declined": 0})[2]
+
+
 def test_the_verdict_stands_first() -> None:
     assert page(autoregressive=BASE, auto=FIGURES, eagle=FIGURES)[0] == "identical 9 of 9; auto 1.30x, of 1.50x possible"
     assert page(autoregressive=BASE, eagle=FIGURES)[0] == "identical 9 of 9; fastest: eagle 1.30x, of 1.50x possible"
@@ -51,6 +57,13 @@ def test_the_verdict_stands_first() -> None:
     assert page(autoregressive=BASE, eagle={**FIGURES, "identical": 8})[0].startswith("NOT identical, of 9: eagle 8;")
     alone = {name: value for name, value in FIGURES.items() if name not in ("speedup", "speedup_ci95", "ceiling", "identical")}
     assert page(eagle=alone)[0] == "no speedups: they take the baseline too, --method autoregressive"
+
+
+def test_contention_stands_in_the_verdict() -> None:
+    busy = {"autoregressive, all cores": {**BASE, "speedup": 0.08}}
+    assert "busy with something else: autoregressive, all cores 0.08x" in " ".join(
+        page(autoregressive=BASE, eagle=FIGURES, **busy)[:3]
+    )
 
 
 def test_controls_and_lossy_methods_stand_apart() -> None:
@@ -72,7 +85,7 @@ def test_an_interval_says_its_n_or_why_there_is_none() -> None:
     few = {**FIGURES, "speedup_ci95": [None, None]}
     told = " ".join(page(recordings=4, autoregressive=few, eagle=few))
     assert "Too few recordings for intervals: n = 4, at least 5 are needed." in told and ".." not in told
-    assert "95 %, bootstrap over recordings, n = 9." in " ".join(page(autoregressive=BASE, eagle=FIGURES))
+    assert "95 %, studentized bootstrap over recordings, n = 9." in " ".join(page(autoregressive=BASE, eagle=FIGURES))
 
 
 def test_nobody_is_above_the_ceiling_without_a_word() -> None:

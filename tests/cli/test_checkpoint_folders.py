@@ -88,7 +88,7 @@ def test_what_a_method_passes_over_is_refused(capsys: pytest.CaptureFixture[str]
 
 def test_notes_say_which_head_drafted(capsys: pytest.CaptureFixture[str]) -> None:
     found = told(capsys, *ASK, "--method", "eagle", "--head", "specvlm")
-    assert "drafted by head specvlm, dynamic" in found["notes"]
+    assert "drafter: head specvlm, dynamic" in found["notes"]
 
 
 def test_a_target_folder_may_be_compressed(capsys: pytest.CaptureFixture[str], folders: Folders) -> None:

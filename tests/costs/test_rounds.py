@@ -101,6 +101,14 @@ def test_a_guess_that_was_wrong_is_put_right() -> None:
     assert found.node_cost < 0.02
 
 
+def test_a_guess_counts_as_measured_once_rounds_have_told() -> None:
+    """Plain steps, and trees of more than one size: without them a node's price remains what was guessed."""
+    guess = DraftPolicy(step_seconds=1e-3, guessed=True)
+    assert after(Machine(), 1, policy=guess, sizes=(0, 4, 12)).guessed
+    assert after(Machine(), 120, policy=guess, sizes=(4,)).guessed
+    assert not after(Machine(), 120, policy=guess, sizes=(0, 4, 12)).guessed
+
+
 def test_it_follows_a_machine_that_changes() -> None:
     learnt = LearntCosts()
     after(Machine(), 50, learnt)

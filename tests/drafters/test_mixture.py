@@ -20,7 +20,7 @@ from eventspec.engine import DraftPolicy
 from eventspec.engine.drafts import Drafts
 from eventspec.pairs import load_pair
 from eventspec.recordings import Recording
-from eventspec.train.mixture import Judged, fitted, judged
+from eventspec.train.mixture import COSTS, Judged, fitted, judged
 from eventspec.tree import check, depths
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=80)
@@ -258,7 +258,7 @@ def test_everybody_drafts_where_it_was_not_measured(rounds: dict[str, Rounds]) -
 
 
 def test_a_fit_asks_a_model_too_that_is_not_worth_its_cost() -> None:
-    with load_pair("nano", "one", fit=False) as pair:
+    with load_pair("nano", "one", fit=False).with_policy(**COSTS) as pair:
         method = pair.method("hybrid")
         texts = replace(method.drafts, select=lambda drafters, policy: drafters[1:])
         asked = (Recording.open("example:street"), "Describe the scene.")

@@ -149,7 +149,7 @@ def test_a_pair_lists_its_adapters_and_uses_the_first(folder: Path, tmp_path: Pa
     assert made.parts.adapters.usual("rows") == "b"
     assert made.parts.adapters.usual("features") is None
     assert "aligned" in made.methods
-    assert made.with_adapter("a").method("aligned").notes[-1] == "drafted by adapter a"
+    assert made.with_adapter("a").method("aligned").notes[-1] == "drafter: adapter a"
     with pytest.raises(BadInput, match="no adapter 'c': give the folder of an adapter, or one of b, a"):
         made.with_adapter("c")
 

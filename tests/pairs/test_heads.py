@@ -61,7 +61,7 @@ def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str
                 sampled = {"max_new_tokens": 48, "temperature": temperature, "seed": 1}
                 found = generate(with_it, recording, question, "eagle", **sampled)  # type: ignore[arg-type]
                 assert found.token_ids == plain(pair, 977, index, question, temperature=temperature), (question, temperature)
-                assert found.trace.notes == [f"drafted by head {head}, {tree}"]
+                assert found.trace.notes == [f"drafter: head {head}, {tree}"]
                 if not temperature:
                     rounds, said = rounds + len(found.trace.rounds), said + len(found.token_ids)
     assert said / rounds > 2.5, "a trained head is accepted most of the time"
@@ -93,7 +93,7 @@ def test_a_folder_may_have_a_colon_in_its_name(pair: Pair, tmp_path: Path, monke
     shutil.copytree(DATA / "pairs/nano/heads/eagle", tmp_path / "a:chain")
     monkeypatch.chdir(tmp_path)
     for spec, which, way in (("a:chain", "a:chain", "dynamic"), ("a:chain:static", "a:chain", "static")):
-        assert pair.with_head(spec).method("eagle").notes[-1] == f"drafted by head {which}, {way}"
+        assert pair.with_head(spec).method("eagle").notes[-1] == f"drafter: head {which}, {way}"
     assert name_and_choice("a:b:chain", "dynamic", {"a:b": 1}) == ("a:b", "chain")
     assert name_and_choice("a:b", "dynamic", {"a:b": 1}) == ("a:b", "dynamic")
     assert name_and_choice("/x:y/z", "dynamic") == ("/x:y/z", "dynamic")

@@ -255,7 +255,7 @@ def test_a_damaged_calibration_keeps_nobody_from_other_methods(damage: str, tmp_
     (copy / "adapters/attention" / ACCEPTANCE).write_text(damage)
     with load_pair(copy, "one", fit=False) as pair:
         assert generate(pair, recording, QUESTION, "aligned", max_new_tokens=4).lossless
-        assert pair.with_adapter("attention", "aligned").method("aligned").notes[-1] == "drafted by adapter attention"
+        assert pair.with_adapter("attention", "aligned").method("aligned").notes[-1] == "drafter: adapter attention"
         for use in (lambda: pair.method("skip-encode"), lambda: pair.with_adapter("attention", "skip-encode")):
             with pytest.raises(BadCheckpoint, match="holds no calibrated predictor"):
                 use()

@@ -209,8 +209,11 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     }
     pair = load_pair(folder, "one", fit=False)
     assert {"aligned", "event-eagle", "eagle"} <= set(pair.methods)
-    assert pair.with_adapter("linear").method("aligned").notes[-1] == "drafted by adapter linear"
-    assert pair.with_adapter("features-linear").method("event-eagle").notes[-1] == "drafted through adapter features-linear"
+    assert pair.with_adapter("linear").method("aligned").notes[-1] == "drafter: adapter linear"
+    assert (
+        pair.with_adapter("features-linear").method("event-eagle").notes[-1]
+        == "drafter: the event drafter through adapter features-linear"
+    )
 
 
 def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path: Path) -> None:

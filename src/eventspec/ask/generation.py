@@ -34,6 +34,9 @@ class Methods(Protocol):
     def method(self, name: str) -> Method:
         """What a name means; BadInput when there is no such method."""
 
+    def drafting(self, draft: str) -> Methods:
+        """The same with drafts that are worth their cost (auto) or not (always)."""
+
     def notes_on(self, recording: Recording) -> tuple[str, ...]:
         """What is to be said of every answer about a whole recording."""
 
@@ -210,6 +213,9 @@ class Generation:
         """Note what the run met: lanes that are not as they should be, decisions as close as rounding."""
         for trouble in self.pair.workers.troubles:
             self.trace.note(trouble)
+        if who := self.trace.declined:
+            reason = f"the drafts of {' and '.join(who)} would cost more than they save, as measured here"
+            self.trace.note(f"declined: cost ({reason}; --draft always drafts all the same)")
         if ties := self.trace.near_ties:
             settled = self.method.policy.settle
             how = "settled by plain decoding" if settled else "not settled: another numerical path may decide them otherwise"
@@ -224,11 +230,13 @@ def generation(
     window: Window | None = None,
     sampling: Sampling | None = None,
     may_be_empty: Collection[str] = (),
+    draft: str = "auto",
 ) -> Generation:
     """One question about a window of a recording, or of the one at a path, ready to run; BadInput when it lacks what the method
-    needs."""
+    needs. `draft`: see `Pair.drafting`."""
     if not hasattr(pair, "method"):
         raise BadInput(f"the pair is a {type(pair).__name__}: give what load_pair returns")
+    pair = pair.drafting(draft)
     found = pair.method(method)
     check_question(question)
     recording = opened(recording)
@@ -246,11 +254,13 @@ def generate(
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
+    draft: str = "auto",
     **settings: Any,
 ) -> Result:
     """Answer one question about a recording, or about the one at a path. `settings` are fields of Sampling
-    (max_new_tokens=256, temperature=0, ...)."""
-    return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).result()
+    (max_new_tokens=256, temperature=0, ...); `draft` = always: whatever drafts cost (`Pair.drafting`)."""
+    drawn = (sampling or Sampling()).but(**settings)
+    return generation(pair, recording, question, method, window, drawn, draft=draft).result()
 
 
 def stream(
@@ -260,10 +270,12 @@ def stream(
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
+    draft: str = "auto",
     **settings: Any,
 ) -> Iterator[Update]:
     """Answer one question as Provisional, Committed and Retracted updates."""
-    return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).updates()
+    drawn = (sampling or Sampling()).but(**settings)
+    return generation(pair, recording, question, method, window, drawn, draft=draft).updates()
 
 
 def stream_text(
@@ -273,7 +285,9 @@ def stream_text(
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
+    draft: str = "auto",
     **settings: Any,
 ) -> Iterator[Piece]:
     """Answer one question as text: final pieces, each with the provisional text after it."""
-    return generation(pair, recording, question, method, window, (sampling or Sampling()).but(**settings)).pieces()
+    drawn = (sampling or Sampling()).but(**settings)
+    return generation(pair, recording, question, method, window, drawn, draft=draft).pieces()

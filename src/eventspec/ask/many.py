@@ -27,9 +27,11 @@ class Ask:
         method: str = DEFAULT_METHOD,
         window: Window | None = None,
         sampling: Sampling | None = None,
+        draft: str = "auto",
         **settings: Any,
     ) -> None:
         self.recording, self.question, self.method, self.window = recording, question, method, window
+        self.draft = draft
         self.sampling = (sampling or Sampling()).but(**settings)
 
     def __repr__(self) -> str:
@@ -73,7 +75,7 @@ def _generation(pair: Methods, number: int, ask: Ask, opened: Callable[[str], Re
         raise BadInput(f"asks[{number}] is a {type(ask).__name__}: give an eventspec.Ask(recording, question)")
     try:
         recording = opened(str(ask.recording)) if isinstance(ask.recording, str | Path) else ask.recording
-        return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling)
+        return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling, draft=ask.draft)
     except BadInput as error:
         raise BadInput(f"asks[{number}]: {error}") from None
 

@@ -104,6 +104,7 @@ class Result:
                 "accepted_per_position": accepted_per_position(self.trace),
                 "accepted_by": accepted_by(self.trace),
                 **ready_rounds(self.trace),
+                "declined": self.trace.declined,
                 "near_ties": self.trace.near_ties,
                 **(_UNVERIFIED if self.trace.skipped else {}),
             },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -97,6 +97,7 @@ SPEEDS: Columns = {
     "ceiling": lambda own, n: _shown("ceiling", "{:.2f}x")(own if own["lossless"] else {}, n),
     "tau": _shown("tau", "{:.2f}"),
     "identical": _shown("identical", "{} of {n}"),
+    "drafts": lambda own, n: f"declined: cost, {own['declined']} of {n}" if own.get("declined") else "-",
 }
 TIMES: Columns = {
     "provisional": _shown("first_provisional_ms", "{:.0f}"),
@@ -159,8 +160,9 @@ def compare(
         ready = models.load(methods, chosen, fit=False)
         ready = ready if models.target is not None else warm_up(ready)
         arms = others_of(ready, others, controls[0], fit=models.target is None)
+        ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
     opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
-    about = {"sensor": sensor, "monotonic": monotonic, "risk": compared.risk, **models.about(chosen)}
+    about = {"sensor": sensor, "monotonic": monotonic, "risk": compared.risk, "draft": models.draft, **models.about(chosen)}
     asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, opening, about=about)
     try:
         with tracked() as show:

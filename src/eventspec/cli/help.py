@@ -15,7 +15,7 @@ GROUPS = {
     "Recording": ("recording", "video", "events", "sensor", "monotonic", "window", "start", "end"),
     "Models": (
         *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "frames"),
-        *("allow_extrapolation", "compat", "dtype", "device", "device_plan"),
+        *("allow_extrapolation", "compat", "dtype", "device", "device_plan", "draft"),
     ),
     "Sampling": (
         *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty"),

@@ -43,6 +43,10 @@ PairOrNone = Annotated[
     str | None, typer.Option(help="A bundled pair, or the folder of a pair.toml; without --target: embedded.")
 ]
 Method = Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")]
+Draft = Annotated[
+    Literal["auto", "always"],
+    typer.Option("--draft", help="auto: what is worth its cost as measured here; always: all that --method may draft."),
+]
 DevicePlan = Annotated[
     Literal["auto", "one", "two"], typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")
 ]
@@ -186,6 +190,7 @@ class Models:
     dtype: Dtype = "float32"
     device: Device = "cpu"
     device_plan: DevicePlan = "auto"
+    draft: Draft = "auto"
 
     def check(self, methods: Sequence[str], chosen: Chosen, also: Mapping[str, Iterable[str]] | None = None) -> list[Path]:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
@@ -283,7 +288,8 @@ class Models:
         loaded = loaded if chosen.compress is None else loaded.with_compression(chosen.compress)
         if chosen.adapter is not None:
             loaded = loaded.with_adapter(chosen.adapter, next((one for one in methods if one in CHOICES["adapter"]), None))
-        return loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
+        loaded = loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
+        return loaded.drafting(self.draft)
 
 
 def check_in_folder(path: Path, option: str) -> None:

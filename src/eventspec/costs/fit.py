@@ -133,6 +133,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None
             verified, level, opening = known[shape] = cost
             policy = replace(policy, level_cost=level / verified.one, open_cost=opening / verified.one)
         policy = replace(policy, verify_cost=verified.verify_cost, node_cost=verified.node_cost, step_seconds=verified.one)
+        policy = replace(policy, guessed=False)
         methods[name] = replace(method, policy=policy, learnt=LearntCosts())
     return pair.with_methods(methods)
 

@@ -35,6 +35,8 @@ CONTRADICTED = 2.0
 """Times what a verification was measured to take, or as little: then the measurement was wrong, or is no longer right."""
 SURE_ROUNDS = 100
 """Rounds after which a measurement may be contradicted."""
+KNOWN_ROUNDS = 32
+"""Rounds, plain ones and drafts of several sizes among them, after which costs that were guessed count as measured."""
 
 
 class LearntCosts:
@@ -44,6 +46,7 @@ class LearntCosts:
 
     def __init__(self, contradicted: Callable[[], None] | None = None) -> None:
         self._rounds, self._warm, self._contradicted, self._lock = 0, False, contradicted, ProcessLock()
+        self._sizes = set[int]()  # nodes of rounds so far
         self._pace = 1.0  # the running median of seconds over what was expected
         # Weighted sums over rounds, float64: of row x row and of row x seconds, a row being what `_row` says.
         self._gram, self._moment = np.zeros((3, 3)), np.zeros(3)
@@ -73,6 +76,7 @@ class LearntCosts:
                 self._moment *= DECAY
                 self._add(made.proposed, min(max(made.model_seconds, typical / OUTLIER), typical * OUTLIER))
             self._rounds += len(later)
+            self._sizes.update(made.proposed for made in later)
             # What is learnt by now is expected from now on.
             self._pace *= _seconds(now, PRIOR_NODES[0]) / _seconds(self._applied(policy), PRIOR_NODES[0])
             ratio = _seconds(self._applied(policy), PRIOR_NODES[-1]) / _seconds(policy, PRIOR_NODES[-1])
@@ -98,7 +102,8 @@ class LearntCosts:
             more = 0.0
         if min(one, whole) <= 0:
             return policy  # no machine: a forward over weights takes time
-        return replace(policy, step_seconds=one, verify_cost=whole / one, node_cost=more / one)
+        guessed = policy.guessed and not (self._rounds >= KNOWN_ROUNDS and 0 in self._sizes and len(self._sizes) > 2)
+        return replace(policy, step_seconds=one, verify_cost=whole / one, node_cost=more / one, guessed=guessed)
 
 
 def _row(nodes: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -68,7 +68,7 @@ def with_costs(pair: Pair, known: Mapping[str, Costs]) -> Pair:
 
 def read(path: Path) -> dict[str, Costs]:
     """The costs of a file by method, none where they cannot be read."""
-    names = Costs().measured
+    names = Costs().measured.keys() - {"guessed"}
     try:
         if not path.is_file():  # reading a pipe would wait for ever
             return {}

@@ -107,8 +107,8 @@ class Mixture:
 
     def worth_it(self, drafters: Sequence[Drafter], policy: DraftPolicy) -> Sequence[Drafter]:
         """As `engine.drafts.Select`: models with what they wrote, all of them, or texts alone, whichever commits most tokens in
-        the time; all where that was not measured. Blind texts add nothing to a model unless that was measured: HiViS's head on
-        the bundled pair takes 2.6 rounds an answer with them and 2.6 without."""
+        the time; all where that, or a cost, was not measured. Blind texts add nothing to a model unless that was measured:
+        HiViS's head on the bundled pair takes 2.6 rounds an answer with them and 2.6 without."""
         measured = set("+".join(self.rounds).split("+"))
 
         def rounds_of(some: Sequence[Drafter]) -> Rounds | None:
@@ -117,7 +117,12 @@ class Mixture:
 
         models, texts = without_blind_texts(drafters), without_models(drafters)
         whole, blind = rounds_of(drafters), rounds_of(texts)
-        if whole is None or blind is None or not any(is_model(one) and one.name in measured for one in drafters):
+        if (
+            policy.guessed
+            or whole is None
+            or blind is None
+            or not any(is_model(one) and one.name in measured for one in drafters)
+        ):
             return drafters
         known = [
             ((rounds_of(models) or whole).rate(policy), models),

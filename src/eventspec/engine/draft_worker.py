@@ -14,6 +14,9 @@ from eventspec.engine.policy import DraftPolicy
 from eventspec.trace import Lane, Trace
 from eventspec.tree import check, exact_text
 
+UNLIKELY = (0, 24, 4, 12)
+"""Nodes that are drafted in turn where none is thought worth its cost, while costs are guessed: sizes that tell them apart."""
+
 
 class DraftWorker:
     """`drafter` on its own lane, or inline where the lanes do not overlap.
@@ -29,6 +32,7 @@ class DraftWorker:
         self.drafter, self.request, self.executor, self.policy, self.trace = drafter, request, executor, policy, trace
         self.own = trace.beside()  # what the drafter writes to
         self.name, self.needs_target, self.concurrent, self.any_thread, self.alive = "", False, False, False, True
+        self.declined: bool | None = None  # whether it would have drafted at no cost; asked once
         self.taps: tuple[int, ...] = ()
         self.session: DraftSession | None = None
         self.target: TargetPrompt | None = None  # from `attach` on
@@ -138,7 +142,7 @@ class DraftWorker:
         if self._first:
             return self.comes_first()
         patient = self.awaited or not self._later
-        return max(0.0, self._since + self._credit / 2 - self.trace.now()) if patient else 0.0
+        return max(0.0, self._since + min(self._credit / 2, self.deadline) - self.trace.now()) if patient else 0.0
 
     def collect(self) -> Proposal:
         """The draft that was begun for this round, if it is there; else the drafter catches up later."""
@@ -190,11 +194,15 @@ class DraftWorker:
             self.session = self.drafter.open(self.request, self.target if self.needs_target else None, self.own)
         while self._pending_verdicts:
             self.session.observe(*self._pending_verdicts.pop(0))
-        began = self.trace.now()
-        proposal = self.session.propose(budget)
+        began, guessed = self.trace.now(), self.policy.guessed
+        proposal = check(self.session.propose(budget), budget)
+        nodes = UNLIKELY[len(self.trace.rounds) % len(UNLIKELY)] if guessed else 1
+        if not len(proposal) and nodes and budget.min_path_prob > 0 and (guessed or self.declined is None):
+            found = check(self.session.propose(budget.anyway(nodes)), budget)
+            proposal, self.declined = (found, None) if guessed else (proposal, len(found) > 0)
         self.trace.span("draft", self._lane, began)
         self.trace.take(self.own)
-        return check(proposal, budget)
+        return proposal
 
     def _taken(self) -> Proposal:
         """The pending draft, which is ready."""

@@ -51,6 +51,7 @@ class Drafting:
         self._ahead, self._after = [working(one) for one in drafts.ahead], [working(one) for one in drafts.later(policy)]
         self._writers, self._writing = [working(one) for one in drafts.writing], list[Writing]()
         self._workers = list(made.values())
+        self._declined = [drafter.name for drafter in drafts.after if id(drafter) not in made]  # whose drafts cost too much
         for worker in self._after:
             worker.awaited = not any(not other.overlaps for other in self._after if other is not worker)
         self._current, self._executor = self._ahead, executor
@@ -110,6 +111,9 @@ class Drafting:
         merged = found[0] if found else Proposal.empty()
         if len(found) >= fewest:
             merged = self._merged(found)
+            if not len(merged) and self.policy.guessed:
+                merged = found[0]
+            self._declined += [] if len(merged) else [proposal.origin for proposal in found]
             self.display.shows_after(answer.tokens, answer.state, merged.origin)(best_chain(merged))
         if self._waited is not None:
             self._waited()
@@ -140,6 +144,9 @@ class Drafting:
         self._stop_writing()
         for worker in self._workers:
             worker.end()
+            self._declined += [worker.name] * bool(worker.declined)
+        if not self.trace.drafted:
+            self.trace.declined = list(dict.fromkeys(self._declined))
 
     def _stop_writing(self) -> None:
         for writing in self._writing:

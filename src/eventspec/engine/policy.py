@@ -3,7 +3,8 @@
 A node costs `node_cost` target steps to verify and is worth one step times the probability that it is accepted; one level
 deeper costs `level_cost` target steps of drafting. Costs are measured (`costs.fit`) and what verification
 costs is then learnt from rounds (`costs.rounds`), so the same rule makes long drafts where verification is nearly free and
-short ones where it is not. The values below are guesses for a pair of checkpoints that was not measured.
+short ones where it is not. The values below are guesses for a pair of checkpoints that was not measured: they shape drafts,
+and decline none (`Costs.guessed`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "deadline": (1e-6, 1e6),
 }
 """The least and the most of a field; else 0 and a million."""
+SLOW_STEP = 0.05
+"""Seconds that a step may take, for all that is known while costs are guessed."""
 Show = Callable[[list[int]], None]
 
 
@@ -51,6 +54,8 @@ class Costs:
     out for every question (`lanes.workers`, `auto`) the target then has all of them."""
     tail: int = 128
     """Prompt rows left pending for the first verification: the head start may arrive until the rest is done."""
+    guessed: bool = False
+    """Whether none of this was measured on this machine yet."""
 
     @property
     def measured(self) -> dict[str, Any]:
@@ -103,7 +108,8 @@ class DraftPolicy(Costs):
     @property
     def wait(self) -> float:
         """Seconds that the target waits for drafts before any was accepted."""
-        return min(self.patience * self.step_seconds, 1e6)  # no clock waits for ever
+        step = max(self.step_seconds, SLOW_STEP * self.guessed)
+        return min(self.patience * step, 1e6)  # no clock waits for ever
 
     def costing_as(self, other: Costs) -> DraftPolicy:
         """The same with what was measured for another."""

@@ -50,6 +50,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         "device_plan": own[0]["device_plan"] if len({r["device_plan"] for r in own}) == 1 else "auto",
         "tau": ratio_of_sums(*rounds),
         "tau_ci95": ratio_interval(*rounds, [r["recording"] for r in asked]),
+        "declined": sum(bool(s.get("declined")) for s in spoken),
         "acceptance": spoken_ratio("accepted", "drafted_levels"),
         "acceptance_nodes": spoken_ratio("accepted", "drafted"),
         "acceptance_vision": ratio_of_sums([v[0] for v in vision], [v[1] for v in vision]) if vision else None,

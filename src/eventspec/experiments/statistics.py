@@ -23,16 +23,28 @@ def ratio_of_sums(above: Sequence[float], below: Sequence[float]) -> float | Non
 def ratio_interval(
     above: Sequence[float], below: Sequence[float], groups: Sequence[Hashable], draws: int = 2000, seed: int = 0
 ) -> list[float] | None:
-    """95 % bootstrap interval of the ratio of sums, resampling whole groups: samples that share a recording are not
-    independent. None for fewer than `FEWEST` groups."""
+    """95 % interval of the ratio of sums: studentized bootstrap over whole groups, as samples that share a recording are not
+    independent. None for fewer than `FEWEST` groups.
+
+    Each draw's distance from the ratio is taken in its own standard errors (Hall 1992, 3.5): of skewed times, percentiles
+    of the ratios themselves are too narrow, and on the wrong side."""
     place = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     if len(place) < FEWEST or not np.sum(below):
         return None
     index = [place[group] for group in groups]
-    sums = [np.bincount(index, np.asarray(column, float)) for column in (above, below)]
-    drawn = np.random.default_rng(seed).integers(len(place), size=(draws, len(place)))
-    ratios = sums[0][drawn].sum(1) / sums[1][drawn].sum(1)
-    return [float(x) for x in np.percentile(ratios, [2.5, 97.5])]
+    one, two = (np.bincount(index, np.asarray(column, float)) for column in (above, below))
+    drawn = np.random.default_rng(seed).multinomial(len(place), np.full(len(place), 1 / len(place)), size=draws)
+    times = np.vstack((np.ones(len(place)), drawn))  # how often each group is there: once, then in every draw
+    with np.errstate(divide="ignore", invalid="ignore"):
+        total = times @ two
+        ratios = times @ one / total
+        squares = times @ one**2 - 2 * ratios * (times @ (one * two)) + ratios**2 * (times @ two**2)
+        errors = np.sqrt(np.maximum(squares, 0)) / total
+        varied = errors[1:] > 1e-9 * np.abs(ratios[1:])  # a draw of groups that are all alike says nothing of the spread
+        distances = ((ratios[1:] - ratios[0]) / errors[1:])[varied]
+    low, high = np.percentile(distances, [2.5, 97.5]) if len(distances) else (0.0, 0.0)
+    least = 0.0 if one.min() >= 0 else -np.inf
+    return [max(least, float(ratios[0] - high * errors[0])), float(ratios[0] - low * errors[0])]
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -90,6 +90,7 @@ def _opened(file: PairFile, workers: Workers, notes: tuple[str, ...]) -> Pair:
     parts = Parts(
         LanguageTarget(target_encoder(target, vocabulary.encode)),
         TokenSpace(vocabulary, EOS),
+        policy=DraftPolicy(guessed=True),  # until `fitted`
         notes=notes,
         prior=prior,
         heads=file.places("heads"),
@@ -156,7 +157,7 @@ def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:
 def _policy(target: VisionLanguage, how: LoadOptions) -> DraftPolicy:
     """The usual policy with waiting times for a model of this size: a decoding step reads every weight once."""
     step = target.weight_bytes / WEIGHT_BYTES_PER_SECOND["cuda" if how.device.startswith("cuda") else "cpu"]
-    usual = DraftPolicy()
+    usual = DraftPolicy(guessed=True)
     # In lower precision near ties are so many that settling them would be a second decoding.
     settle = not _precision(target, how)
     return replace(usual, step_seconds=max(usual.step_seconds, step), deadline=max(usual.deadline, 400 * step), settle=settle)

@@ -24,6 +24,7 @@ from eventspec.drafters.heads import Drafting, load_head
 from eventspec.drafters.mixture import WRITTEN
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method
+from eventspec.engine.policy import COSTS
 from eventspec.models.embedded import drafter_encoder
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
@@ -93,7 +94,7 @@ def head(parts: Parts, name: str, which: str, tree: str = USUAL_TREE, note: bool
     if tree not in (known := trained.head.tree_policies):
         raise BadInput(f"tree policy '{tree}' is unknown for head {folder.name}: choose one of {', '.join(known)}")
     drafter = trained.head.drafter(name, Drafting(ends, parts.text_ids, parts.tokens.eos_id, tree, trained.rates))
-    return drafted_by_head(parts, drafter, f"drafted by head {which}, {tree}" if note else None)
+    return drafted_by_head(parts, drafter, f"drafter: head {which}, {tree}" if note else None)
 
 
 def drafted_by_head(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
@@ -187,7 +188,7 @@ def aligned(parts: Parts, name: str | None = None) -> Method | None:
         return None
     lookahead = None if parts.prior is None else parts.prior.sure_of
     drafter = LanguageDrafter(ALIGNED, parts.adapters.encoder(which), parts.tokens.eos_id, lookahead=lookahead)
-    note = parts.notes if name is None else (*parts.notes, f"drafted by adapter {name}")
+    note = parts.notes if name is None else (*parts.notes, f"drafter: adapter {name}")
     return replace(autoregressive(parts), drafts=Drafts((drafter,)), drafter_needs="events", notes=note)
 
 
@@ -201,7 +202,7 @@ def event_eagle(parts: Parts, name: str | None = None) -> Method | None:
     lookahead = None if parts.prior is None else parts.prior.sure_of
     encoder, ends = drafter_encoder(adapters.drafter, encode), parts.tokens.eos_id
     drafter = LanguageDrafter(EVENT_EAGLE, encoder, ends, None, lookahead, adapters.scored(which))
-    return drafted_by_events(parts, drafter, None if name is None else f"drafted through adapter {name}")
+    return drafted_by_events(parts, drafter, None if name is None else f"drafter: the event drafter through adapter {name}")
 
 
 def drafting_by(parts: Parts, adapter: str) -> str:
@@ -319,13 +320,17 @@ def build_methods(parts: Parts) -> dict[str, Method]:
 
 def rebuild_methods(parts: Parts, before: Mapping[str, Method], made: Mapping[str, Method]) -> dict[str, Method]:
     """The methods of `before` with others `made` in their place, and those that are composed of others built again. What a
-    method was measured to cost stays until it is measured again."""
+    method was measured to cost stays until it is measured again; a new one begins with what verification is known to cost."""
     for name, shipped in BUILDERS.items():
         if shipped.composed and (method := shipped.of(parts, {**before, **made})) is not None:
             made = {**made, name: method}
-    costing = {
-        name: replace(m, policy=m.policy.costing_as(before[name].policy), learnt=before[name].learnt and LearntCosts())
-        for name, m in made.items()
-        if name in before
-    }
-    return {**before, **made, **costing}
+
+    def costing(name: str, method: Method) -> Method:
+        known = before.get(name, before.get(BASELINE))
+        if known is None:
+            return method
+        of_all = {cost: getattr(known.policy, cost) for cost in (*COSTS, "guessed")}
+        policy = method.policy.costing_as(known.policy) if name in before else replace(method.policy, **of_all)
+        return replace(method, policy=policy, learnt=known.learnt and LearntCosts())
+
+    return {**before, **{name: costing(name, method) for name, method in made.items()}}

@@ -13,7 +13,7 @@ from typing import Any
 from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
-from eventspec.core import BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
+from eventspec.core import HOPELESS, BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
 from eventspec.costs import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import COSTS, DraftPolicy
@@ -57,6 +57,11 @@ from eventspec.text import TokenSpace, Vocabulary
 
 POLICY = tuple(item.name for item in fields(DraftPolicy))
 """Fields that `with_drafter` and `with_policy` change."""
+DRAFTS: Mapping[str, Mapping[str, float]] = {
+    "auto": {},
+    "always": {"node_cost": 0.0, "level_cost": HOPELESS, "open_cost": 0.0, "patience": 1e9},
+}
+"""Whether drafts are cut to what is worth its cost, or as large as they may be, which compares drafters and no machines."""
 FEATURE_BYTES = 256 << 20
 """Rows of frames that a stream, or a recording with a store, keeps in memory."""
 
@@ -149,6 +154,13 @@ class Pair:
             name: _changed(method, changes) if not only or name in only else method for name, method in self.methods.items()
         }
         return replace(self, methods={n: _choosing_anew(m, only or made.keys()) for n, m in made.items()})
+
+    def drafting(self, draft: str) -> Pair:
+        """With drafts that are cut to what is worth its cost (auto), or with all that methods may draft, whatever it costs
+        (always). BadInput for anything else."""
+        if draft not in DRAFTS:
+            raise BadInput(f"draft {draft!r} is unknown: choose {' or '.join(DRAFTS)}")
+        return self.with_policy(**DRAFTS[draft]) if DRAFTS[draft] else self
 
     def with_event_drafter(self, which: str, mapping: str = USUAL_MAPPING, how: LoadOptions | None = None) -> Pair:
         """With another event drafter for methods cross-modal and hybrid, see `event_drafters.with_event_drafter`."""
@@ -327,7 +339,8 @@ def _changed(method: Method, changes: Mapping[str, Any]) -> Method:
     other cores it is another."""
     learnt = None if set(COSTS) & set(changes) else method.learnt
     fresh = learnt is not None and "concurrent" in changes
-    policy = replace(method.policy, **changes).checked()
+    given = {"guessed": False} if set(COSTS) & set(changes) else {}
+    policy = replace(method.policy, **{**given, **changes}).checked()
     return replace(method, policy=policy, learnt=LearntCosts() if fresh else learnt)
 
 

@@ -88,6 +88,8 @@ class Trace:
     """Whether drafter and target had a device each (`two`) or shared one."""
     given_up: list[str] = field(default_factory=list)
     """Drafters that failed or hung, by name."""
+    declined: list[str] = field(default_factory=list)
+    """Where nothing was drafted: drafters whose drafts would have cost more than they save, by what was measured."""
     question: str = ""
     """What was asked."""
     began: float = field(default_factory=time.perf_counter)

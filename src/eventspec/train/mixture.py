@@ -40,11 +40,15 @@ from eventspec.train.loop import Report, changed_copy
 
 PRESETS = {"cpu": 200, "smoke": 16}
 """Clips of the calibration split, with two questions each."""
+MOST = 4
+"""Times as many, where so few gave less than a fit needs."""
 ASKED = 2
 AGAIN = 4
 """One question in so many is asked again, to measure rounds."""
 LEAST = 500
 """Nodes that a fit needs."""
+COSTS = {"verify_cost": 1.0, "node_cost": 0.03, "level_cost": 0.15, "open_cost": 0.0, "patience": 1e9}
+"""What drafting costs, whatever the machine: how busy it is does not decide what a fit sees, nor what is late."""
 
 
 class Watched:
@@ -85,8 +89,9 @@ class Judged:
 
 def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, count: int) -> Iterator[Judged]:
     """What the drafters of method hybrid draft for questions, where they are called: all of them for one question, texts alone
-    for the next, since after the prefill either may be worth its cost."""
-    method = pair.method(HYBRID)
+    for the next, since after the prefill either may be worth its cost. Of more than `count` questions only so many are asked as
+    a fit needs."""
+    method, nodes = pair.method(HYBRID), 0
     watched = Watched(method.drafts.merge)
     watching = [
         pair.with_method(HYBRID, replace(method, drafts=replace(method.drafts, merge=watched, select=select)))
@@ -94,14 +99,18 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
     ]
     report("questions", 0.0, {})
     for number, (recording, question) in enumerate(asked):
+        if number >= count and nodes >= LEAST:
+            break
         watched.unions = []
         result = generate(watching[number % 2], recording, question, HYBRID, max_new_tokens=LONGEST)
         places = np.cumsum([0, *(r.committed for r in result.trace.rounds)]).tolist()
         merged = [place for place, r in zip(places, result.trace.rounds, strict=False) if "+" in r.origin]
         if len(merged) == len(watched.unions):
             for place, union in zip(merged, watched.unions, strict=True):
-                yield Judged.of(union, result.token_ids[place:])
-        report("questions", (number + 1) / count, {})
+                found = Judged.of(union, result.token_ids[place:])
+                nodes += len(found.right)
+                yield found
+        report("questions", min(1.0, (number + 1) / count), {})
 
 
 def fitted(rows: Sequence[Judged]) -> Mixture:
@@ -161,18 +170,18 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
     """Fit the mixture of a pair and write OUT/pair: the pair with mixture.json, and mixture-report.json with reliability before
     and after, by drafter, of every second question, which the reported fit did not see."""
     folder = folder_of(where)
-    pair = load_pair(folder, "two")  # a drafter beside the target writes on
+    pair = load_pair(folder, "two", fit=False).with_policy(**COSTS)  # a drafter beside the target writes on
     count = len(questions) if questions is not None else ASKED * PRESETS[preset]
 
     def asked() -> Iterator[tuple[Recording, str]]:
         if questions is None:
-            return street(PRESETS[preset])
+            return street(MOST * PRESETS[preset])
         return ((Recording.open(question.recording), question.question) for question in questions)
 
     with pair:
         rows = list(judged(pair, asked(), report, count))
         whole = fitted(rows)
-        rounds = rounds_of(pair, whole, list(islice(asked(), 0, None, AGAIN)), report)
+        rounds = rounds_of(pair, whole, list(islice(asked(), 0, count, AGAIN)), report)
     half = fitted(rows[::2])
     held_out = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
     about = report_of(half, held_out)

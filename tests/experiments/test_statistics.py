@@ -1,0 +1,41 @@
+"""Intervals hold what they promise: a simulation of known truth, with the percentile bootstrap as the negative control."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eventspec.experiments.statistics import ratio_interval
+
+
+def percentile_interval(above: np.ndarray, below: np.ndarray, draws: int, seed: int) -> tuple[float, float]:
+    """What was used before."""
+    drawn = np.random.default_rng(seed).integers(len(above), size=(draws, len(above)))
+    low, high = np.percentile(above[drawn].sum(1) / below[drawn].sum(1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def test_intervals_of_skewed_times_cover_what_they_say() -> None:
+    """A method takes `below`, the baseline skewed times more. Nominal are 95 %."""
+    rng, recordings, trials = np.random.default_rng(7), 20, 400
+    truth = 1 + 0.5 * np.exp(0.5) / np.exp(0.6**2 / 2)
+    covered = {"studentized": 0, "percentile": 0}
+    for seed in range(trials):
+        below = rng.lognormal(0, 0.6, recordings)
+        above = below + 0.5 * rng.lognormal(0, 1, recordings)
+        studentized = ratio_interval(above.tolist(), below.tolist(), range(recordings), draws=400, seed=seed)
+        assert studentized is not None
+        for name, (low, high) in (
+            ("studentized", studentized),
+            ("percentile", percentile_interval(above, below, 400, seed)),
+        ):
+            covered[name] += low <= truth <= high
+    assert covered["studentized"] >= 0.915 * trials
+    assert covered["percentile"] < 0.9 * trials, "the control covers as much: this test could not fail"
+
+
+def test_an_interval_of_a_baseline_against_itself_is_a_point() -> None:
+    times = np.random.default_rng(0).lognormal(4, 1, 12).tolist()
+    assert ratio_interval(times, times, range(12)) == [1.0, 1.0]
+    assert ratio_interval([0.0] * 12, times, range(12)) == [0.0, 0.0]
+    rare = ratio_interval([1.0, *[0.0] * 11], times, range(12))
+    assert rare is not None and 0 <= rare[0] <= rare[1] < np.inf
