@@ -17,6 +17,7 @@ import numpy as np
 from eventspec.errors import BadCheckpoint as BadCheckpoint
 from eventspec.errors import BadInput as BadInput
 from eventspec.errors import EventspecError as EventspecError
+from eventspec.errors import NonFiniteLogits as NonFiniteLogits
 from eventspec.media import EventSlice as EventSlice
 from eventspec.media import FrameRows as FrameRows
 from eventspec.media import FrameSlice as FrameSlice

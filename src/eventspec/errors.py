@@ -29,6 +29,10 @@ class BadCheckpoint(EventspecError):
     """A model or pair folder that misses a file, or holds tensors that do not fit."""
 
 
+class NonFiniteLogits(BadCheckpoint):
+    """A target whose logits hold NaN or infinity: whatever is drawn from them is not what it would say."""
+
+
 def check_known(what: str, given: Collection[str], known: Collection[str], meant: Mapping[str, str] | None = None) -> None:
     """BadInput for a name that does not exist, with the one that is probably meant: others' word for it, or the nearest."""
     for name in given:

@@ -187,7 +187,10 @@ def best_nodes(tokens: Tokens, parents: Tokens, logs: np.ndarray[Any, Any], budg
 
     logs float [N] are logarithms of path probabilities, which never grow along a path; of equal ones the earlier node is kept,
     which is the shallower one, so the ancestors of what is kept are kept. Nodes below the budget's `floor` are left out.
+    BadProposal for NaN: no draft would be told from one that is not worth its cost.
     """
+    if np.isnan(logs).any():
+        raise BadProposal("the model that drafts gives NaN for a probability")
     order = np.argsort(-logs, kind="stable")[: budget.max_nodes]
     if budget.min_path_prob > 0:
         order = order[logs[order] >= math.log(budget.min_path_prob)]
@@ -229,6 +232,8 @@ class DraftTree:
         value = 1.0 if parent < 0 else self.values[parent]
         level = 0 if parent < 0 else self.levels[parent] + 1
         for token, share in children:
+            if math.isnan(share):
+                raise BadProposal("the model that drafts gives NaN for a probability")
             if value * share < floor:
                 continue
             node = len(self.tokens)

@@ -16,7 +16,7 @@ from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.folder import describe, load_folder
 from eventspec.models.loading import LoadOptions
-from eventspec.models.video_llava import VideoLlava, hub_name, load_video_llava
+from eventspec.models.video_llava import VideoLlava, hub_name, load_video_llava, open_video_llava
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Folders
@@ -81,6 +81,29 @@ def test_weights_stay_in_the_file_where_they_are_used_as_they_are(copy: Path) ->
     before = model.language.embed.weight.clone()
     model.language.embed.weight.zero_()  # private to this process: the file is not written
     assert torch.equal(load_video_llava(copy, None).language.embed.weight, before)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "name", ["language_model.model.layers.1.self_attn.k_proj.weight", "multi_modal_projector.linear_1.bias"]
+)
+def test_a_weight_that_is_no_number_is_named(copy: Path, name: str, value: float) -> None:
+    tensors = load_file(copy / "model.safetensors")
+    tensors[name].view(-1)[-1] = value
+    save_file(tensors, copy / "model.safetensors")
+    told = name.replace("k_proj", "q_proj")  # queries, keys and values become one
+    refused(copy, told, "holds NaN or infinity")
+    refused(copy, name, "holds NaN or infinity", load=lambda folder: open_video_llava(folder).check_values())
+
+
+def test_a_weight_that_overflows_in_half_precision_is_named(copy: Path) -> None:
+    tensors = {name: tensor.float() for name, tensor in load_file(copy / "model.safetensors").items()}
+    name = next(name for name in sorted(tensors) if "down_proj" in name)
+    tensors[name][0, 0] = 1e5
+    save_file(tensors, copy / "model.safetensors")
+    refused(copy, name, "in float16", "bfloat16", load=lambda folder: load_video_llava(folder, torch.float16))
+    open_video_llava(copy).check_values()
+    load_video_llava(copy, torch.bfloat16)
 
 
 def test_a_missing_shard_is_named(copy: Path) -> None:

@@ -158,6 +158,22 @@ def test_broken_files_are_one_line(
         assert f"model_type is '{model_type}'" in refused(capsys, "models", "check", folder)
 
 
+def test_weights_and_logits_that_are_no_numbers_are_one_line(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("llava"), tmp_path / "copy"))
+    tensors = load_file(folder / "model.safetensors")
+    norm = next(name for name in tensors if name.endswith("model.norm.weight"))
+    for value, said in (
+        (float("nan"), "norm.weight holds NaN or infinity in float32"),
+        (1e38, "logits are not finite in float32"),
+    ):
+        tensors[norm][:] = value
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        assert said in refused(capsys, "models", "check", folder)
+    assert said in refused(capsys, *ASK, "--target", folder)
+
+
 def test_without_the_extra_it_is_named(
     checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,7 +272,7 @@ class LanguageDraft(ModelReading, DraftSession):
         shares, tokens = logits[..., : self.model.limit].float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)
-        return [[pair for pair in zip(t, s, strict=True) if pair[1] >= _SMALLEST] for t, s in found]
+        return [[pair for pair in zip(t, s, strict=True) if not pair[1] < _SMALLEST] for t, s in found]  # NaN too: `grow` tells
 
 
 def native_model(model: DraftModel) -> NativeHead | None:

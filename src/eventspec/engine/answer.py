@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from eventspec.core import Proposal, Sampling, Verdict
+from eventspec.core import NonFiniteLogits, Proposal, Sampling, Verdict
 from eventspec.engine.admissible import advanced, no_admissible_root
 from eventspec.engine.distribution import position_rng
 from eventspec.engine.numerics import Numerics
@@ -56,8 +56,14 @@ class Answer:
     def verify(self, logits: Tensor, proposal: Proposal) -> Verdict:
         """What the rule makes of a proposal by the target's logits float [N+1, V]."""
         self.plain &= not len(proposal)
-        numerics = self._unsettled if self.plain else self.numerics
-        return verify(logits, proposal, self.sampling, self.tokens, self._rng, self.state, numerics)
+        numerics, asked = self._unsettled if self.plain else self.numerics, (self.sampling, self.tokens, self._rng, self.state)
+        try:
+            return verify(logits, proposal, *asked, numerics)
+        except NonFiniteLogits:
+            # A drafted row of NaN spoils those that may not look at it too: plain decoding never reads it.
+            if self.plain or self.numerics.plain is None or (own := self.numerics.plain(self.tokens)) is None:
+                raise
+            return verify(own[None], Proposal.empty(), *asked)
 
     @cached_property
     def _unsettled(self) -> Numerics:

@@ -122,7 +122,7 @@ class Decoding:
         self._session, self._parts = session, sum(s.stage == "prefill" and s.lane == "target" for s in self.trace.spans)
         self.drafting.attach(session)
         self._plainly = PlainDecoding(self._begun_plainly)
-        self.answer.numerics = Numerics(self._limits.rounding, self._settle if asked.policy.settle else None)
+        self.answer.numerics = Numerics(self._limits.rounding, self._settle if asked.policy.settle else None, self._settle)
         self.answer.plain = not session.chunked and self._executor.as_plain
 
     def proposal(self) -> Proposal:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, ConstraintState, Sampling
+from eventspec.core import BadInput, ConstraintState, NonFiniteLogits, Sampling
 from eventspec.engine.admissible import completes
 
 Row = np.ndarray[Any, np.dtype[np.float64]]
@@ -125,7 +125,14 @@ def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: Co
 
 def _row(logits: Tensor, path: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> Row:
     """Logits float [V] with bias and penalties, minus infinity for what must not come next."""
-    row = logits.double().numpy(force=True).copy()
+    given = logits.double().numpy(force=True)
+    row = given.copy()
+    row[[token for token in sampling.banned_ids if token < len(row)]] = -np.inf
+    if not np.isfinite(row.max()) and not np.isfinite(given.max()):  # of either NaN is the largest
+        raise NonFiniteLogits(
+            f"the target's logits are not finite after {len(path)} tokens, because its weights hold NaN or its activations "
+            "overflow: try dtype bfloat16 or float32, or fetch the weights again"
+        )
     for token, bias in sampling.logit_bias.items():
         if token < len(row):
             row[token] += bias
@@ -190,8 +197,7 @@ def _penalise(row: Row, path: Sequence[int], sampling: Sampling) -> None:
 
 
 def _refuse(row: Row, path: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> None:
-    """Minus infinity for whatever must not come next."""
-    row[[token for token in sampling.banned_ids if token < len(row)]] = -np.inf
+    """Minus infinity for whatever must not come next, beside what is banned."""
     for word in sampling.bad_words:
         if word[-1] < len(row) and completes(word, path, word[-1]):
             row[word[-1]] = -np.inf

@@ -8,6 +8,7 @@ as the baseline's, so the same bits. What is read again is read once, so an answ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,15 +23,18 @@ the bundled pair's target, in chains and trees after its own answers, the larges
 one (`eventspec bench run rounding`, docs/numerics.md); what is closer than so many times the measured difference counts as a
 near tie."""
 _PROBED = 24
+Reread = Callable[[Sequence[int]], Tensor | None]
+"""The answer so far -> logits float [V] after it as plain decoding has them, None where they cannot be had."""
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """`rounding`: logits that are no more than this apart may change places when rows share a forward; `settle`: the answer so
-    far -> logits float [V] after it as plain decoding has them, None where it cannot be had or near ties are only counted."""
+    """`rounding`: logits that are no more than this apart may change places when rows share a forward; `settle`: for near ties,
+    None where they are only counted; `plain`: for logits that are not finite."""
 
     rounding: float = 0.0
-    settle: Callable[[Sequence[int]], Tensor | None] | None = None
+    settle: Reread | None = None
+    plain: Reread | None = None
 
 
 class PlainDecoding:
@@ -78,7 +82,8 @@ def measured_rounding(begin: Callable[[], TargetSession], vocabulary: int, token
     alone, apart = begin(), 0.0
     for place, token in enumerate(said):
         row = alone.score(Proposal.empty()).logits[0]
-        apart = max(apart, float((together[place] - row).abs().max()))
+        differs = float((together[place] - row).abs().max())
+        apart = max(apart, differs if math.isfinite(differs) else 0.0)  # what is no number ends the answers that meet it
         alone.commit(_said(int(token)))
     return MARGIN * apart
 

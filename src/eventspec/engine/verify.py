@@ -11,13 +11,14 @@ the target's own token by token, whatever was drafted; where rounding could chan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.core import BadInput, ConstraintState, Proposal, Sampling, Verdict
+from eventspec.core import BadInput, ConstraintState, NonFiniteLogits, Proposal, Sampling, Verdict
 from eventspec.engine.admissible import advanced
 from eventspec.engine.distribution import (
     PositionRng,
@@ -45,7 +46,7 @@ def verify(
     is the constraint's after them. Near ties are settled by `numerics` and named in the verdict. Where children were drawn
     there are none: what is said depends on the draws, and only its distribution is the target's.
 
-    BadInput when nothing may be said next.
+    BadInput when nothing may be said next, NonFiniteLogits where the logits that decide it are not finite.
     """
     if plain_greedy(sampling) and (followed := _follow(logits, proposal, sampling, numerics.rounding)) is not None:
         return followed
@@ -65,7 +66,7 @@ def verify(
             else:
                 p = processed(row, tokens, sampling, state)
                 token, accepted = _among_drawn(p, proposal, here, rng(len(tokens)))
-        except BadInput:
+        except (BadInput, NonFiniteLogits):
             if not path:
                 raise
             # The answer may end before this place, and then it does not matter: raised only when it stands here.
@@ -93,13 +94,13 @@ def _among_drawn(p: Row, proposal: Proposal, children: list[int], rng: np.random
 
 def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: float) -> Verdict | None:
     """The rule for one-hot p, which is a walk along the argmax: equal to the general walk, and free of its arithmetic. None
-    where a decision on the way is a near tie, or nothing may be said: that is for the general walk."""
+    where a decision on the way is a near tie, nothing may be said or logits are no numbers: that is for the general walk."""
     # On the host in numpy, whose argmax takes a seventh of torch's there; from a device only what is needed comes.
     host = allowed_on_host(logits, sampling) if logits.device.type == "cpu" else None
     if host is not None and len(host) == 1:  # plain decoding, where every operation finds its code gone from the caches
-        token = int(host[0].argmax())
-        near = np.count_nonzero(host[0] >= host[0][token] - rounding) > 1
-        return None if near else _verdict([], [token], [])
+        token = int(host[0].argmax())  # NaN is the largest number
+        clear = math.isfinite(best := host[0][token]) and np.count_nonzero(host[0] >= best - rounding) == 1
+        return _verdict([], [token], []) if clear else None
     rows = allowed(logits, sampling) if host is None else logits
     best = (rows if host is None else host).argmax(-1).tolist()
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
@@ -112,8 +113,8 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
             node, wanted = child, best[child + 1]
     places = [0, *(child + 1 for child in path)]
     walked = (rows if rows.dtype == torch.float64 else rows.float())[places].numpy(force=True) if host is None else host[places]
-    # Where all is banned the best is minus infinity, and so are all the others: more than one of them.
-    if np.count_nonzero(walked >= walked.max(-1, keepdims=True) - rounding) > len(places):
+    highest = walked.max(-1, keepdims=True)  # minus infinity where all is banned
+    if not np.isfinite(highest).all() or np.count_nonzero(walked >= highest - rounding) > len(places):
         return None
     return _verdict(path, [tokens[i] for i in path] + [wanted], [])
 

@@ -150,9 +150,13 @@ class Checkpoint:
                     raise BadCheckpoint(f"{tensor}, config.json asks for {asked}{why}")
                 self.dtype(part)
 
+    def check_values(self, names: Iterable[str]) -> None:
+        """BadCheckpoint where one of these tensors holds NaN or infinity, as it is stored."""
+        check_finite(self.where, ((self.at[name].name, self.at[name].read()) for name in names))
+
     def fill(self, module: nn.Module, sources: Sources, dtype: torch.dtype) -> None:
         """Put the tensors into a module of the meta device, after `check`, wherever they belong (a head may be tied to the
-        embedding); one that needs no conversion stays in its file."""
+        embedding); one that needs no conversion stays in its file. BadCheckpoint for what is no number in this dtype."""
         places = list(module.named_parameters(remove_duplicate=False))
         for name, parts in sources.items():
             stored = [self.at[part].read() for part, _ in parts]
@@ -162,9 +166,21 @@ class Checkpoint:
                 tensor = torch.empty(module.get_parameter(name).shape, dtype=dtype)
                 for place, part in zip(tensor.split([rows for _, rows in parts]), stored, strict=True):
                     place.copy_(part)
+            check_finite(self.where, [(self.at[parts[0][0]].name, tensor)])
             empty, filled = module.get_parameter(name), nn.Parameter(tensor, requires_grad=False)
             for owner, _, last in (own.rpartition(".") for own, parameter in places if parameter is empty):
                 setattr(module.get_submodule(owner), last, filled)
+
+
+def check_finite(where: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """BadCheckpoint for NaN and infinity among a model's numbers: with one of them it says the same whatever it is asked."""
+    for name, tensor in tensors:
+        if tensor.dtype in DTYPES.values() and tensor.numel():
+            extremes = torch.stack(tensor.detach().aminmax())  # needs no memory, and is NaN where there is one
+            if not bool(extremes.isfinite().all()):
+                kind = str(tensor.dtype).removeprefix("torch.")
+                other = ", or choose dtype bfloat16 or float32" if tensor.dtype == torch.float16 else ""
+                raise BadCheckpoint(f"{where}: tensor {name} holds NaN or infinity in {kind}: fetch or train it again{other}")
 
 
 @dataclass(frozen=True)
@@ -178,6 +194,11 @@ class Opened(Generic[Model]):
     def checkpoint(self) -> Checkpoint:
         """The folder's own."""
         return self.parts[0][0]
+
+    def check_values(self) -> None:
+        """As `Checkpoint.check_values`, of all parts."""
+        for checkpoint, sources in self.parts:
+            checkpoint.check_values(name for parts in sources.values() for name, _ in parts)
 
     def loaded(self, dtype: torch.dtype | None, device: str) -> Model:
         """The model with its weights, ready for use; dtype None keeps the file's."""

@@ -30,7 +30,7 @@ def load_folder(folder: Path, how: LoadOptions | None = None) -> VisionLanguage:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """What a checkpoint folder holds, for people and programs. Everything but the weights' values is checked."""
+    """What a checkpoint folder holds, for people and programs. All of it is checked: weights are read, and must be numbers."""
     return _architecture(folder)[1](folder)
 
 
@@ -151,6 +151,7 @@ def end_ids(folder: Path) -> tuple[int, ...]:
 def _description(
     name: str, model_type: str, opened: Opened[Any], vocabulary: Vocabulary, banned: int, inputs: dict[str, Any]
 ) -> dict[str, Any]:
+    opened.check_values()
     checkpoint = opened.checkpoint
     return {
         "architecture": name,

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadCheckpoint, BadInput, EventspecError, Proposal, Verdict
+from eventspec.models.checkpoint import check_finite
 from eventspec.models.hf_prompt import HfPrompt, Prompter
 from eventspec.models.hf_session import HfLanguage, HfSession, HfTarget, fresh_session
 from eventspec.models.loading import LoadOptions, VisionLanguage
@@ -130,7 +131,7 @@ def _open(folder: Path, how: LoadOptions) -> _Opened:
             raise BadCheckpoint(f"{folder}: {found}: fetch them again")
     if how.quantized is None:
         model.to(how.device)
-    model.requires_grad_(False).eval()
+    check_finite(folder, model.requires_grad_(False).eval().named_parameters())
     ends = _ends(folder, model, processor)
     rows = len(model.get_output_embeddings().weight)
     known = {id for name, id in config.to_dict().items() if _PLACEHOLDER.match(name) and type(id) is int}
@@ -256,6 +257,9 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
     def probe() -> tuple[HfPrompt, bool, bool]:
         inputs = prompter.inputs("What is this?", picture)
         own = model(**inputs, use_cache=False).logits[0, -1]
+        if not own.max().isfinite():
+            kind = str(opened.dtype).removeprefix("torch.")
+            raise BadCheckpoint(f"{opened.folder}: {name}'s logits are not finite in {kind}: try dtype bfloat16 or float32")
         prompt = prompter.prompt(inputs)
         if not decodes(language, prompt, own):
             raise BadCheckpoint(

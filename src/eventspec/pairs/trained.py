@@ -145,6 +145,7 @@ def inspect_adapter(folder: Path) -> tuple[AdapterConfig, Checkpoint, dict[str, 
     with without_memory():
         adapter = Adapter(config)
     checkpoint.check(adapter, weights.own_names(adapter), lambda name: False)
+    checkpoint.check_values(checkpoint.at)
     return config, checkpoint, between
 
 
@@ -162,6 +163,7 @@ def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
     with fields.of_folder(folder):
         fits = len(config.layers) * width == read > 0
         fields.require(data, "layers", fits, f"{read / max(1, width):g} layers: reading.weight reads so many")
+    checkpoint.check_values(checkpoint.at)
     return config, checkpoint, between["target"]
 
 

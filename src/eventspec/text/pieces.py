@@ -1,5 +1,6 @@
 """Text out of tokens while they come: what was given stays, cuts no character, and shows nothing of a stop string. An answer
-ends at a stop token, or at the token that completes a stop string; both are kept, its text ends before the string.
+ends at a stop token, or at the token that completes a stop string; both are kept, its text ends before the string. Stop strings
+are looked for in the text that is shown: the space that many tokenizers put before a first word is none of it.
 
 Text is made token by token from the last few tokens, as vLLM and transformers do it, so an answer's text is the same in one go
 and in pieces, and costs the same for every token.
@@ -30,8 +31,8 @@ class Piece:
 
 
 class Transcript:
-    """The text of an answer, from its tokens one by one. It ends before the first of the `stops` that is complete, and has no
-    space around it."""
+    """The text of an answer, from its tokens one by one. It has no space around it, or ends before the first of the `stops`
+    that is complete: what precedes that, spaces too, is text."""
 
     def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
         self.decode, self.stops = decode, tuple(stops)
@@ -63,7 +64,7 @@ class Transcript:
 
     def _join(self, fresh: str) -> None:
         before = len(self._text)
-        self._text += fresh
+        self._text += fresh if self._text else fresh.lstrip()
         found = [at for stop in self.stops if (at := self._text.find(stop, max(0, before - len(stop) + 1))) >= 0]
         if found:
             self.stopped, self._text, self._open = True, self._text[: min(found)], ""
@@ -71,13 +72,13 @@ class Transcript:
     def settled(self) -> str:
         """What no token that follows can change: without the beginning of a stop string or of a character."""
         if self.stopped:
-            return self._text.strip()
+            return self._text
         begun = (size for stop in self.stops for size in range(1, len(stop)) if self._text.endswith(stop[:size]))
-        return self._text[: len(self._text) - max(begun, default=0)].strip()
+        return self._text[: len(self._text) - max(begun, default=0)].rstrip()
 
     def whole(self) -> str:
         """The text if nothing follows."""
-        return (self._text + self._open).strip()
+        return self._text if self.stopped else (self._text + self._open).rstrip()
 
     def after(self, tokens: Sequence[int]) -> Transcript:
         """A copy that has read these tokens too."""

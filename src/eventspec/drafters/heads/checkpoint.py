@@ -130,18 +130,7 @@ def _read(folder: HeadFolder, dtype: torch.dtype | None) -> TrainedHead:
         stored = {checkpoint.dtype(parts[0][0]) for parts in sources.values()}
         dtype = stored.pop() if len(stored) == 1 else torch.float32
     checkpoint.fill(head, sources, dtype)
-    _check_finite(checkpoint, head, sources)
     return TrainedHead(head, rates)
-
-
-def _check_finite(checkpoint: Checkpoint, head: Head, sources: weights.Sources) -> None:
-    """BadCheckpoint for NaN and infinity among the numbers that were just filled in."""
-    own = dict(head.named_parameters())
-    for name, parts in sources.items():
-        extremes = torch.stack(own[name].detach().aminmax())  # needs no memory, and is NaN where there is one
-        if not bool(extremes.isfinite().all()):
-            problem = f"tensor {checkpoint.at[parts[0][0]].name} holds NaN or infinity in {_name(extremes.dtype)}"
-            raise BadCheckpoint(f"{checkpoint.where}: {problem}: fetch or train the head again")
 
 
 def _tables(head: Head) -> dict[str, Tensor]:
