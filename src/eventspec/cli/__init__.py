@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from typing import Annotated
 
 import typer
@@ -67,6 +68,7 @@ app.command(short_help="What this machine can run, and what to install for the r
 
 def main() -> None:
     """The entry point: run the command of ``sys.argv`` and leave with its exit code."""
+    warnings.filterwarnings("ignore", module="PIL")  # what is wrong with an image is said in one line of ours
     sys.exit(run(sys.argv[1:]))
 
 

@@ -69,7 +69,7 @@ def _read(path: Path, notes: list[str] | None = None) -> Frames:
         if image.mode == "F":
             raise ValueError("its pixels are floating-point numbers, not 8 or 16 bits")
         if image.mode.startswith("I"):
-            grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+            grey = np.clip(np.asarray(image).astype(np.int32) >> 8, 0, 255).astype(np.uint8)
             return upright(np.repeat(grey[..., None], 3, axis=2), orientation)
         return upright(np.asarray(image.convert("RGB")), orientation)
 

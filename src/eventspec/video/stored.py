@@ -16,8 +16,8 @@ HELD_BYTES = 1 << 27
 """Clips of at most this many bytes (28 frames of DSEC) are held in memory; of longer ones, so much of what was read last is."""
 LONG_NOTE = "the clip is long: its frames stay in their files, and are decoded when they are used"
 LARGEST_BYTES = 4 << 30  # decoded RGB at once, as one array; half a minute of 1080p at 24 frames a second
-LARGEST_FRAME = 1 << 26
-"""Pixels: twice those of 8K video. What decodes a frame needs several times its bytes."""
+LARGEST_FRAME = 1 << 25
+"""Pixels: those of 8K video. What decodes a frame needs several times its bytes."""
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 ReadFrame = Callable[[int], Frames]

@@ -59,7 +59,8 @@ def orientation_of(frame: Any) -> int:
         return AS_STORED
     a, b, _, c, d = struct.unpack("=5i", bytes(matrix)[:20])
     least = max(map(abs, (a, b, c, d))) / 100  # less than half a degree is rounding
-    return QUARTERS.get(tuple(0 if abs(side) <= least else 1 if side > 0 else -1 for side in (a, b, c, d)), 0)
+    signs = [0 if abs(side) <= least else 1 if side > 0 else -1 for side in (a, b, c, d)]
+    return QUARTERS.get((signs[0], signs[1], signs[2], signs[3]), 0)
 
 
 def orientation_note(what: str, orientation: int) -> tuple[str, ...]:
