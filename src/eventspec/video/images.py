@@ -111,7 +111,7 @@ def _times(
     """int64 [K] microseconds and a note on where they come from."""
     if times_us is not None:
         times, place = times_us, "times_us"
-    elif fps is None and listed.is_file():
+    elif fps is None and listed.exists():
         times, place = _read_times(listed), str(listed)
     else:
         rate = DEFAULT_FPS if fps is None else fps
@@ -135,6 +135,7 @@ def _read_times(path: Path) -> list[int]:
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """Number, from 1 on, and text of every line that is neither empty nor a comment."""
+    check_file(path)
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError as error:
