@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from eventspec.video.upright import AS_STORED, WORDS, orientation_note, upright,
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
 ORIENTATION = 0x0112  # EXIF's tag
+UNREADABLE = (OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError, struct.error)
+"""What Pillow raises for damaged files (found by fuzzing)."""
 TIMES_FILE = "timestamps.txt"
 DEFAULT_FPS = 20.0  # the rate of DSEC's images
 
@@ -101,7 +104,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with Image.open(path, formats=("PNG", "JPEG", "WEBP", "TIFF")) as image:
             check_frame(image.height, image.width, str(path))
             yield image
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
         raise BadInput(f"{path}: not a readable image ({' '.join(str(error).split())[:100]}): write it again") from None
 
 
