@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 import tomllib
 import uuid
@@ -36,6 +37,22 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         with suppress(OSError):  # it was renamed, or could not be made
             part.unlink()
+
+
+def check_file(path: Path) -> None:
+    """BadInput for what is no ordinary file with something in it: a pipe or a device may be read for ever."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for a name with a zero byte
+        raise BadInput(f"{path}: no such file: check the path") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise BadInput(f"{path}: is a folder: give a file")
+    if not stat.S_ISREG(found.st_mode):
+        raise BadInput(f"{path}: is a pipe, a device or a socket: give an ordinary file")
+    if not found.st_size:
+        raise BadInput(f"{path}: the file is empty (0 bytes): copy or record it again")
 
 
 def check_writable(path: Path) -> None:

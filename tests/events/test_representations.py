@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from eventspec.core import BadInput
 from eventspec.events import EventStream
 from eventspec.events.formats import read_events
-from eventspec.events.pictures import coarser, pictures, tinted
+from eventspec.events.pictures import pictures, tinted
 from eventspec.events.representations import (
     PALETTE,
     Image,
+    bounded,
+    coarser,
     count_image,
     histogram,
     red_blue,
@@ -178,6 +180,14 @@ def test_coarser_pixels_hold_the_events_of_several() -> None:
     small = coarser(stream, 2)
     assert (small.width, small.height) == (3, 3) and small.x.tolist() == [0, 0, 2] and small.y.tolist() == [0, 0, 2]
     assert len(coarser(EventStream.empty(6, 5), 4)) == 0
+
+
+def test_a_sensor_larger_than_any_is_seen_on_a_coarser_one() -> None:
+    usual = EventStream.checked([1279], [719], [0], [1], 1280, 720)
+    assert bounded(usual) is usual
+    for width, height in ((16_000, 16_000), (65_536, 65_536), (65_536, 200)):
+        seen = bounded(EventStream.checked([width - 1], [height - 1], [0], [1], width, height))
+        assert seen.width * seen.height <= 1 << 23 and len(red_blue_classes(seen).nonzero()[0]) == 1
 
 
 @pytest.mark.skipif(not DSEC.exists(), reason="shared recordings are not here")

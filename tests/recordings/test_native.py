@@ -167,3 +167,17 @@ def test_frames_may_be_a_video_with_times_of_its_own_or_listed(tmp_path: Path) -
     description.write_text(description.read_text().replace("times_us = [5, 8]\n", ""))
     own = Recording.open(folder).video
     assert own is not None and own.times_us.tolist() == [0, 40_000]
+
+
+def test_an_image_may_not_be_a_link_out_of_the_folder(tmp_path: Path) -> None:
+    write_native(tmp_path / "other", whole())
+    folder = edited(tmp_path / "r")
+    image = folder / "frames/000001.png"
+    image.rename(folder / "elsewhere.png")
+    image.symlink_to(folder / "elsewhere.png")
+    assert Recording.open(folder).video is not None
+    image.unlink()
+    image.symlink_to(tmp_path / "other/frames/000001.png")
+    with pytest.raises(BadInput, match="leaves the folder"):
+        Recording.open(folder)
+    assert Recording.open(folder / "frames").video is not None  # what a person links in a plain folder is theirs to choose

@@ -40,6 +40,7 @@ def test_the_span_ends_after_the_last_frame() -> None:
     [
         (np.zeros((2, 3, 3), np.uint8), [0, 1], "must be uint8 [frames, height, width, 3]"),
         (np.zeros((2, 3, 3, 3)), [0, 1], "v.mp4: frames are float64 (2, 3, 3, 3)"),
+        (np.zeros((2, 0, 5, 3), np.uint8), [0, 1], "v.mp4: frames of 5x0 have no pixels"),
         (np.zeros((2, 3, 3, 3), np.uint8), [0], "v.mp4: 2 frames but times_us is int64 (1,)"),
         (np.zeros((2, 3, 3, 3), np.uint8), [0.0, 1.0], "v.mp4: 2 frames but times_us is float64"),
         (np.zeros((2, 3, 3, 3), np.uint8), [1, 0], "v.mp4: times_us[1] is 0, before 1"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 from PIL import Image
 
 from eventspec.core import BadInput, Window
-from eventspec.video import open_video, read_image_folder
+from eventspec.video import open_video, read_image_folder, stored
 from eventspec.video.images import image_paths
+from eventspec.video.upright import upright
 
 FRAMES = 20
 
@@ -89,8 +92,133 @@ def test_what_is_no_video_is_refused(tmp_path: Path, content: bytes, words: str)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no such video file"):
+    with pytest.raises(BadInput, match="no such file"):
         open_video(tmp_path / "v.mp4")
+
+
+def test_a_container_that_names_other_files_is_refused_whatever_it_looks_like(video: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.mp4").write_bytes(video.read_bytes())
+    playlist = f"#EXTM3U\n#\x01\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile://{tmp_path}/other.mp4\n#EXT-X-ENDLIST\n"
+    texts = {"a.mp4": playlist, "b.mp4": "ffconcat version 1.0\n#\x01\nfile other.mp4\n", "c.ts": "v=0\r\no=-\r\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(BadInput, match=r"is text, not a video|not a readable video"):
+            open_video(tmp_path / name)
+
+
+def test_a_name_is_never_an_address(video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("concat:a.mp4", "http:v.mp4", "%03d.mp4"):
+        Path(name).write_bytes(video.read_bytes())
+        assert len(open_video(name).clip) == FRAMES
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "v.mp4")
+    os.mkfifo(tmp_path / "0.png")
+    for read, path in ((open_video, tmp_path / "v.mp4"), (read_image_folder, tmp_path)):
+        with pytest.raises(BadInput, match="is a pipe, a device or a socket"):
+            read(path)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_the_longest_stream_is_read_and_the_others_are_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"v.{suffix}"
+    with av.open(str(path), "w") as container:
+        streams: list[Any] = []
+        for codec, width, height in (("mjpeg", 160, 120), ("mpeg4", 64, 48)):
+            streams.append(container.add_stream(codec, rate=25))
+            streams[-1].width, streams[-1].height = width, height
+            streams[-1].pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        for index in range(5):
+            for stream in streams[index > 0 :]:
+                picture = np.full((stream.height, stream.width, 3), 99, np.uint8)
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                frame.pts, frame.time_base = index, Fraction(1, 25)
+                container.mux(stream.encode(frame))
+        for stream in streams:
+            container.mux(stream.encode())
+    found = open_video(path)
+    assert found.clip.frames.shape == (5, 48, 64, 3)
+    assert found.notes == ("video stream 1 of the file is read, not 0 (mjpeg 160x120)",)
+
+
+def test_frames_are_bounded_before_they_are_decoded(tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("1", (64, 48)).save(tmp_path / "0.png")
+    monkeypatch.setattr(stored, "LARGEST_FRAME", 64 * 48 - 1)
+    for read, path in ((open_video, video), (read_image_folder, tmp_path)):
+        with pytest.raises(BadInput, match="frames of 64x48 have more than"):
+            read(path)
+
+
+# -------------------------------------------------------------------------------------------------------- orientation
+UP = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+WANTED = {  # EXIF's orientations, as its standard says where the first row and column of what is stored belong
+    1: UP,
+    2: UP[:, ::-1],
+    3: UP[::-1, ::-1],
+    4: UP[::-1],
+    5: UP.transpose(1, 0, 2),
+    6: np.rot90(UP, -1),
+    7: np.rot90(UP, 2).transpose(1, 0, 2),
+    8: np.rot90(UP),
+}
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "tif", "jpg"])
+def test_images_are_turned_as_they_say(tmp_path: Path, suffix: str) -> None:
+    for orientation, wanted in WANTED.items():
+        folder, exif = tmp_path / str(orientation), Image.Exif()
+        folder.mkdir()
+        exif[0x0112] = orientation
+        picture = np.kron(UP, np.ones((16, 16, 1), np.uint8))  # blocks of JPEG
+        settings: dict[str, Any] = {"lossless": True} if suffix == "webp" else {"quality": 100} if suffix == "jpg" else {}
+        Image.fromarray(picture).save(folder / f"0.{suffix}", exif=exif, **settings)
+        found = read_image_folder(folder, fps=1)
+        assert np.abs(found.clip.frames[0, 8::16, 8::16].astype(int) - wanted).max() <= (3 if suffix == "jpg" else 0)
+        turned = [note for note in found.notes if note.endswith("as the file says")]
+        assert len(turned) == (orientation > 1) and found.clip.frames.shape[1:3] == (16 * wanted.shape[0], 16 * wanted.shape[1])
+
+
+def test_images_that_only_look_alike_as_stored_are_refused(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (8, 6)).save(tmp_path / "0.jpg")
+    Image.new("RGB", (8, 6)).save(tmp_path / "1.jpg", exif=exif)
+    with pytest.raises(BadInput, match=r"1.jpg: is 6x8 but 0.jpg is 8x6"):
+        read_image_folder(tmp_path)
+
+
+def with_matrix(video: Path, path: Path, *sides: float) -> Path:
+    """The mp4 with a, b, c, d of its display matrix."""
+    data = bytearray(video.read_bytes())
+    at = data.index(b"tkhd") + 44
+    a, b, c, d = (round(65536 * side) for side in sides)
+    data[at : at + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    return path
+
+
+def test_a_video_is_turned_as_its_matrix_says_short_or_long(
+    video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = open_video(video).clip.frames
+    sides = {2: (-1, 0, 0, 1), 3: (-1, 0, 0, -1), 4: (1, 0, 0, -1), 5: (0, 1, 1, 0)}
+    sides |= {6: (0, 1, -1, 0), 7: (0, -1, -1, 0), 8: (0, -1, 1, 0)}
+    for held in (stored.HELD_BYTES, 5 * up[0].nbytes):
+        monkeypatch.setattr(stored, "HELD_BYTES", held)
+        for orientation, matrix in sides.items():
+            found = open_video(with_matrix(video, tmp_path / "v.mp4", *matrix))
+            turned = [upright(frame, orientation) for frame in up]
+            assert np.array_equal(np.asarray(found.clip.frames), turned) and "as the file says" in found.notes[0]
+            assert (found.clip.height, found.clip.width) == turned[0].shape[:2]
+    for orientation, wanted in WANTED.items():
+        assert np.array_equal(upright(UP, orientation), wanted)
+
+
+def test_a_video_that_is_not_turned_by_quarters_is_left_and_says_so(video: Path, tmp_path: Path) -> None:
+    found = open_video(with_matrix(video, tmp_path / "v.mp4", 0.87, 0.5, -0.5, 0.87))
+    assert found.clip.frames.shape == (FRAMES, 48, 64, 3) and "by a part of a quarter turn" in found.notes[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- image folders
@@ -143,7 +271,7 @@ def test_times_that_do_not_fit_are_refused_with_their_line(tmp_path: Path, liste
 def test_folders_of_unusable_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such folder"):
         read_image_folder(tmp_path / "none")
-    with pytest.raises(BadInput, match="has no png or jpg images"):
+    with pytest.raises(BadInput, match="has no png, jpg, webp or tif images"):
         read_image_folder(tmp_path)
     folder = write_images(tmp_path / "f", ["0.png"])
     with pytest.raises(BadInput, match="fps is 0"):

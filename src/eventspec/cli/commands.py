@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from typing import Annotated
 
 import typer
@@ -68,6 +69,7 @@ app.command(short_help="What this machine can run, and what to install for the r
 
 def run(words: list[str]) -> int:
     """Run one command line; the exit code. Nothing escapes but a failure of the interpreter itself."""
+    warnings.filterwarnings("ignore", module="PIL")  # what is wrong with an image is said in one line of ours
     try:
         code = app(words, prog_name="eventspec", standalone_mode=False)
         sys.stdout.flush()  # a closed pipe shows here at the latest

@@ -43,7 +43,8 @@ def draw(recording: Recording, origin_us: int, representation: Representation, w
     """Write the picture as PNG. Times are counted from `origin_us`; BadInput for more than `MOST` windows."""
     from PIL import Image
 
-    from eventspec.events.pictures import coarser, pictures
+    from eventspec.events.pictures import pictures
+    from eventspec.events.representations import coarser
 
     events = recording.events
     assert events is not None  # the command has looked

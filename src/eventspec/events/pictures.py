@@ -53,10 +53,3 @@ def tinted(planes: np.ndarray[Any, Any], full: float) -> Image:
     off, on = np.minimum(planes / full, 1.0).astype(np.float64)
     image = np.stack([1 - off, 1 - np.maximum(off, on), 1 - on], axis=-1)
     return np.round(image * 255).astype(np.uint8)
-
-
-def coarser(stream: EventStream, step: int) -> EventStream:
-    """The same events on a sensor of which step x step pixels are one."""
-    width, height = -(-stream.width // step), -(-stream.height // step)
-    x, y = ((column // np.uint16(step)).astype(np.uint16) for column in (stream.x, stream.y))
-    return EventStream(x, y, stream.t, stream.p, width, height, stream.ordered)

@@ -6,6 +6,7 @@ checked may hold events outside their sensor: every function refuses those with 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -16,6 +17,7 @@ from eventspec.events.stream import EventStream
 Image = np.ndarray[Any, np.dtype[np.uint8]]
 Pixels = np.ndarray[Any, np.dtype[np.intp]]
 
+MOST_PIXELS = 1 << 23
 PALETTE = np.array([(255, 255, 255), (0, 0, 255), (255, 0, 0)], np.uint8)
 """uint8 [3, 3]: RGB of no event (white), OFF (blue) and ON (red): EventGPT's colours."""
 
@@ -63,6 +65,21 @@ def red_blue(stream: EventSlice, n: int = 5, *, compat: bool = False) -> Image |
         width = int(stream.x[first:last].max()) + 1 if last > first else stream.width
         cropped.append(image[:height, :width])
     return cropped
+
+
+# ----------------------------------------------------------------------------------------------------------- large sensors
+def coarser(stream: EventSlice, step: int) -> EventStream:
+    """The same events on a sensor of which step x step pixels are one."""
+    width, height = -(-stream.width // step), -(-stream.height // step)
+    x, y = ((column // np.uint16(step)).astype(np.uint16) for column in (stream.x, stream.y))
+    return EventStream(x, y, stream.t, stream.p, width, height, getattr(stream, "ordered", True))
+
+
+def bounded(stream: EventSlice) -> EventSlice:
+    """The events as models see them: their own, or of a sensor of more than `MOST_PIXELS`, of which no camera has half, on a
+    coarser one. Pictures are several times as large as their sensor, whatever few events there are."""
+    step = math.ceil(math.sqrt(stream.width * stream.height / MOST_PIXELS))
+    return coarser(stream, step) if step > 1 else stream
 
 
 # ------------------------------------------------------------------------------------------------------------ other pictures

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from eventspec.core import EventSlice
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
-from eventspec.models.pixels import fit, frame_pixels, normalised
+from eventspec.models.pixels import Picture, fit, frame_pixels, normalised
 from eventspec.models.prompt import EventEncoder, FrameEncoder, Frames, TextIds
 from eventspec.models.video_llava import PLACE, VideoLlava, VideoLlavaConfig, prompt
 from eventspec.nn import ClipConfig, LlamaConfig
@@ -63,8 +62,8 @@ SIZES = {
 }
 
 
-def pixels_from_frames(frames: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    """uint8 [K, H, W, 3] RGB -> float32 [K, 3, 112, 112]."""
+def pixels_from_frames(frames: Iterable[Picture]) -> Tensor:
+    """Frames uint8 [H, W, 3] RGB -> float32 [K, 3, 112, 112]."""
     return frame_pixels(frames, IMAGE_SIZE)
 
 
@@ -100,7 +99,7 @@ def target_encoder(
     is not the target's own way."""
     seen = see or model.encode
 
-    def rows(frames: Frames) -> Tensor:
+    def rows(frames: Iterable[Frames]) -> Tensor:
         return seen(pixels_from_frames(frames).to(model.projector.linear_1.weight))
 
     # All at once: eight frames of this tower one by one take 1.7 times as long.

@@ -39,6 +39,8 @@ from eventspec.nn.llama import LanguageEnds, rope_tables
 from eventspec.tree import depths, is_chain, tree_mask
 from eventspec.video.clip import uniform_indices
 
+LONGEST = 100
+
 
 @dataclass(frozen=True)
 class HfLanguage:
@@ -190,6 +192,9 @@ class HfTarget(Target):
         """As `core.Target.encode`; the frames are encoded with the first question about them, as the model does it."""
         if media.frames is None or len(media.frames.frames) == 0:
             raise BadInput("the recording has no frames in this window: the target needs RGB frames to answer")
+        height, width = media.frames.frames.shape[1:3]
+        if max(height, width) > LONGEST * min(height, width):  # scaled by their short side, they would fill the memory
+            raise BadInput(f"frames are {width}x{height}: one side may be {LONGEST} times the other, cut them")
         return HfContext(self, media.frames.frames[uniform_indices(len(media.frames.frames), self.frames)])
 
 

@@ -7,7 +7,7 @@ Pillow, which is EventGPT's bit for bit. The two differ by up to two grey levels
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,18 @@ from torch import Tensor
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+MIDDLE = 8
+"""Squares of a long picture that are scaled at most, give or take one; its centre crop and bicubic's reach need five."""
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-def frame_pixels(frames: Picture, size: int) -> Tensor:
-    """uint8 [K, H, W, 3] RGB -> float32 [K, 3, size, size]: shortest edge by antialiased bicubic, centre crop, CLIP's mean and
-    deviation."""
-    return normalised(fit(torch.from_numpy(frames).permute(0, 3, 1, 2), size))
+def frame_pixels(frames: Iterable[Picture], size: int) -> Tensor:
+    """Frames uint8 [H, W, 3] RGB -> float32 [K, 3, size, size]: shortest edge by antialiased bicubic, centre crop, CLIP's mean
+    and deviation. Those of an array are scaled together, others one after the other: large ones are decoded in their turn."""
+    if not isinstance(frames, np.ndarray):
+        return torch.cat([frame_pixels(frame[None], size) for frame in frames])
+    own = frames if frames.flags.writeable else frames.copy()  # torch warns of memory that it must not write to
+    return normalised(fit(torch.from_numpy(own).permute(0, 3, 1, 2), size))
 
 
 def pillow_pixels(picture: Picture, size: int, mean: Sequence[float] = CLIP_MEAN, std: Sequence[float] = CLIP_STD) -> Tensor:
@@ -32,10 +37,11 @@ def pillow_pixels(picture: Picture, size: int, mean: Sequence[float] = CLIP_MEAN
 
     What becomes of a grey level is looked up: there are 256, and working it out for every pixel takes six times as long.
     """
+    picture = picture[_middle(*picture.shape[:2])]
     height, width = picture.shape[:2]
     short = min(height, width)
     shape = [size if side == short else int(size * side / short) for side in (height, width)]
-    resized = Image.fromarray(picture).resize((shape[1], shape[0]), Image.Resampling.BICUBIC)
+    resized = Image.fromarray(np.ascontiguousarray(picture)).resize((shape[1], shape[0]), Image.Resampling.BICUBIC)
     top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
     cropped = np.asarray(resized)[top : top + size, left : left + size]
     done, levels = np.empty((3, size, size), np.float32), _levels(tuple(mean), tuple(std))
@@ -57,14 +63,23 @@ def _levels(mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray[Any, 
 
 def fit(images: Tensor, size: int) -> Tensor:
     """uint8 [K, C, H, W] -> uint8 [K, C, size, size]; a no-op at the right size."""
-    height, width = images.shape[-2:]
-    if (height, width) == (size, size):
+    if images.shape[-2:] == (size, size):
         return images
+    images = images[(..., *_middle(*images.shape[-2:]))]
+    height, width = images.shape[-2:]
     short = min(height, width)
     shape = (int(size * height / short), int(size * width / short))
     resized = F.interpolate(images.contiguous(), shape, mode="bicubic", antialias=True)
     top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
     return resized[..., top : top + size, left : left + size]
+
+
+def _middle(height: int, width: int) -> tuple[slice, slice]:
+    """Rows and columns of a picture that its centre crop can depend on: all, but of a long strip, which would be scaled to
+    something far longer, the middle. As many whole squares go at one end as at the other, so the rest is scaled as before."""
+    short = min(height, width)
+    spare = [max(0, side // short - MIDDLE) // 2 * short for side in (height, width)]
+    return slice(spare[0], height - spare[0]), slice(spare[1], width - spare[1])
 
 
 _SCALE = torch.tensor([1 / (255 * s) for s in CLIP_STD])[:, None, None]

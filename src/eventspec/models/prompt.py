@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadInput, EventSlice, Media, Trace
+from eventspec.events.representations import bounded
 from eventspec.machine import arrived
 from eventspec.models.features import FeatureCache
 from eventspec.nn import Llama
 from eventspec.trace import Lane
 from eventspec.video.clip import uniform_indices
+from eventspec.video.stored import is_short
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
-"""uint8 [K, H, W, 3] RGB."""
+"""uint8 [K, H, W, 3] RGB, or one of them, [H, W, 3]."""
 TextIds = Callable[[str], tuple[list[int], list[int]]]
 """A question -> the prompt's token ids before and after its visual rows."""
 
@@ -67,7 +69,7 @@ def splice(language: Llama, ids: tuple[list[int], list[int]], visual: Tensor) ->
 
 @dataclass(eq=False)
 class FrameEncoder:
-    """`frames` pictures spread over the window, encoded by `see` (uint8 [K, H, W, 3] -> rows [K * T, D] in frame order).
+    """`frames` pictures spread over the window, encoded by `see` (K times uint8 [H, W, 3] -> rows [K * T, D] in their order).
 
     No frame looks at another, so one that comes later has the rows it would have had at once: to the bit where frames are
     encoded `one_by_one` anyway, else as far as a kernel's sums do not depend on the batch. `kept`: rows of a frame that it has
@@ -76,7 +78,7 @@ class FrameEncoder:
 
     language: Llama
     text: TextIds
-    see: Callable[[Frames], Tensor]
+    see: Callable[[Iterable[Frames]], Tensor]
     frames: int
     name: str
     one_by_one: bool = True
@@ -93,7 +95,9 @@ class FrameEncoder:
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         if media.frames is None or len(media.frames.frames) == 0:
             return self.language.embed.weight[:0]  # they may come later
-        chosen = media.frames.frames[uniform_indices(len(media.frames.frames), self.frames)]
+        all, places = media.frames.frames, uniform_indices(len(media.frames.frames), self.frames)
+        # Large ones are decoded when their turn comes: what a model sees of them is small.
+        chosen = all[places] if is_short(len(places), *all.shape[1:3]) else (all[place] for place in places)
         visual = timed_vision(trace, lane, lambda: self._rows(chosen))
         for note in self.kept.notes if self.kept is not None else ():
             trace.note(note)
@@ -114,13 +118,12 @@ class FrameEncoder:
             raise BadInput(f"the recording has no frames in this window: {self.name} needs RGB frames to answer")
         return splice(self.language, self.text(question), visual)
 
-    def _rows(self, frames: Frames) -> Tensor:
+    def _rows(self, frames: Iterable[Frames]) -> Tensor:
         if not self.one_by_one:
             return self.see(frames)
-        single = [frames[place : place + 1] for place in range(len(frames))]
         if self.kept is None:
-            return torch.cat([self.see(frame) for frame in single])
-        return torch.cat([self.kept.rows(frame[0], partial(self.see, frame)) for frame in single])
+            return torch.cat([self.see(frame[None]) for frame in frames])
+        return torch.cat([self.kept.rows(frame, partial(self.see, frame[None])) for frame in frames])
 
 
 @dataclass(eq=False)
@@ -137,7 +140,7 @@ class EventEncoder:
         events = media.events
         if events is None:
             raise BadInput(f"the recording has no events: {self.name} has nothing to see")
-        return timed_vision(trace, lane, lambda: self.see(events))
+        return timed_vision(trace, lane, lambda: self.see(bounded(events)))
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
         raise BadInput(f"{self.name} sees events, not frames: it cannot be given more frames")

@@ -8,6 +8,7 @@ Source of prompt and pixels: transformers' VideoLlavaProcessor.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -251,8 +252,8 @@ def check_frames(frames: int, config: VideoLlavaConfig, allow_extrapolation: boo
 def video_llava_encoder(model: VideoLlava, vocabulary: Vocabulary, bos: int, frames: int) -> FrameEncoder:
     """Frames spread over the window, in the model's prompt."""
 
-    def rows(frame: Frames) -> Tensor:
-        pixels = frame_pixels(frame, model.config.vision.image_size)
+    def rows(frames: Iterable[Frames]) -> Tensor:
+        pixels = frame_pixels(frames, model.config.vision.image_size)
         return model.encode(pixels.to(model.projector.linear_1.weight))
 
     text = partial(prompt_ids, vocabulary, bos=bos)

@@ -136,7 +136,10 @@ def _video(folder: Path, table: dict[str, Any]) -> VideoFile:
     if times is not None and not (isinstance(times, list) and all(type(time) is int and abs(time) < 2**63 for time in times)):
         raise BadInput(f"{folder / TOML_NAME}: video.times_us is not a list of whole microseconds: write one time a frame")
     if "frames" in table:
-        return read_image_folder(_inside(folder, table["frames"], "video.frames"), times_us=times)
+        images = _inside(folder, table["frames"], "video.frames")
+        for path in images.iterdir() if images.is_dir() else ():
+            _inside(folder, str(path.relative_to(folder)), "video.frames")  # nor may a link in it leave the folder
+        return read_image_folder(images, times_us=times)
     found = open_video(_inside(folder, table.get("file"), "video.file"))
     if times is None:
         return found

@@ -247,7 +247,8 @@ def _not_one(folder: Path) -> str:
         return f"is a folder of DSEC sequences: open one of them, such as {sequence.relative_to(folder)}"
     if not any(folder.iterdir()):
         return "the folder is empty: give a recording"
-    return f"the folder has neither {native.TOML_NAME} nor png or jpg images, and no data set's layout: give a recording"
+    images = "images (png, jpg, webp, tif)"
+    return f"the folder has neither {native.TOML_NAME} nor {images}, and no data set's layout: give a recording"
 
 
 def _of_events(path: Path, found: EventFile) -> Recording:

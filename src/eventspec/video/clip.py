@@ -35,6 +35,9 @@ class VideoClip:
         times = np.asarray(times_us)
         if len(frames.shape) != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
             raise BadInput(f"{source}: frames are {frames.dtype} {frames.shape}: they must be uint8 [frames, height, width, 3]")
+        if len(frames) and not all(frames.shape[1:3]):
+            size = f"{frames.shape[2]}x{frames.shape[1]}"
+            raise BadInput(f"{source}: frames of {size} have no pixels: both sides must be at least 1")
         if times.shape != (len(frames),) or (len(times) and times.dtype.kind not in "iu"):
             what = f"{len(frames)} frames but times_us is {times.dtype} {times.shape}"
             raise BadInput(f"{source}: {what}: give one whole number of microseconds a frame")

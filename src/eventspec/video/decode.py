@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.files import check_file
 from eventspec.video.clip import VideoClip, VideoFile
-from eventspec.video.packets import MICROSECONDS, Packets, in_order, opened, survey
+from eventspec.video.packets import MICROSECONDS, Packets, in_order, opened, other_streams, survey
 from eventspec.video.seeking import SeekingReader
-from eventspec.video.stored import LONG_NOTE, Frames, StoredFrames, is_short
+from eventspec.video.stored import LONG_NOTE, Frames, StoredFrames, check_frame, is_short
+from eventspec.video.upright import orientation_note, orientation_of, upright, upright_size
 
 DEFAULT_RATE = 20  # frames a second of a stream that states none, as for images
 CHECKED = 8  # frames at the beginning whose times are decoded to see whether the packets tell the truth
@@ -30,7 +32,7 @@ def looks_like_video(path: Path) -> bool:
 
 
 def open_video(path: Path | str) -> VideoFile:
-    """All frames of the first video stream.
+    """All frames of the video stream that `survey` chooses, upright.
 
     A short video is decoded now; the frames of a long one stay in the file and a note says so. Times are pts * time_base,
     rounded to microseconds: of a long one as the packets give them, checked by decoding the first frames and the last; where
@@ -40,85 +42,84 @@ def open_video(path: Path | str) -> VideoFile:
     import av
 
     path = Path(path)
-    if not path.is_file():
-        raise BadInput(f"{path}: no such video file: check the path")
-    _refuse_playlist(path)
+    check_file(path)
     try:
         return _opened_whole(path)
-    except av.FFmpegError as error:
-        reason = " ".join(str(error).split())[:120]
-        raise BadInput(f"{path}: not a readable video ({reason}): copy or record it again") from None
-
-
-def _refuse_playlist(path: Path) -> None:
-    """BadInput for text: FFmpeg would take it for a playlist and read what it names."""
-    with path.open("rb") as file:
-        head = file.read(64)
-    if not head:
-        raise BadInput(f"{path}: the file is empty (0 bytes): copy or record it again")
-    if all(byte >= 32 or byte in b"\t\r\n" for byte in head) and not head.startswith((b"RIFF", b"OggS")):
-        raise BadInput(f"{path}: is text, not a video: playlists are not followed, give the video itself")
+    except (av.FFmpegError, OverflowError) as error:  # times beyond 64 bits of microseconds
+        with path.open("rb") as file:
+            is_text = file.read(7).decode("latin-1").isprintable()
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:120]
+        wrong = f"not a readable video ({reason}): copy or record it again"
+        text = "is text, not a video: playlists are not followed, give the video itself"
+        raise BadInput(f"{path}: {text if is_text else wrong}") from None
 
 
 def _opened_whole(path: Path) -> VideoFile:
     """All frames of the file, held or stored, and notes."""
     with opened(path) as container:
-        if not container.streams.video:
-            raise BadInput(f"{path}: the file has no video stream: give a video")
         packets = survey(container)
+        codec = container.streams.video[packets.track].codec_context
+        if codec.width or codec.height:  # else the stream says so later
+            check_frame(codec.height, codec.width, str(path))
+        notes = list(other_streams(container, packets.track))
         times = packets.times_us
-        lost = _lost(container, len(times), times.tolist())
+        lost = _lost(container, packets.track, len(times), times.tolist())
     if packets.reliable:
-        frames = _stored(path, packets)
+        frames = _stored(path, packets, notes)
         if frames is not None:
-            notes = (f"{lost}, everything before is kept", LONG_NOTE) if lost else (LONG_NOTE,)
-            return VideoFile(VideoClip.checked(frames, times, source=str(path)), notes)
-    return _counted(path, packets)
+            notes += [f"{lost}, everything before is kept"] if lost else []
+            return VideoFile(VideoClip.checked(frames, times, source=str(path)), (*notes, LONG_NOTE))
+    return _counted(path, packets, notes)
 
 
-def _stored(path: Path, packets: Packets) -> StoredFrames | None:
+def _stored(path: Path, packets: Packets, notes: list[str]) -> StoredFrames | None:
     """The frames that reliable packets promise, or None when they are few, or when decoding finds others."""
     import av
 
     try:
         with opened(path) as container:
-            frames = list(islice(container.decode(video=0), CHECKED))
+            frames = list(islice(container.decode(container.streams.video[packets.track]), CHECKED))
     except av.FFmpegError:
         return None  # damaged within the first frames: count them
     if not frames:
         return None
-    size = frames[0].height, frames[0].width
+    orientation = orientation_of(frames[0])
+    size = upright_size(frames[0].height, frames[0].width, orientation)
     if is_short(len(packets.marks), *size) or [frame.pts for frame in frames] != packets.marks[: len(frames)].tolist():
         return None
-    found = StoredFrames(SeekingReader(path, packets.marks, packets.keys), len(packets.marks), *size)
+    found = StoredFrames(SeekingReader(path, packets.marks, packets.keys, packets.track), len(packets.marks), *size)
     try:
         found[-1]  # what was copied or recorded to a sudden end is damaged here first
     except BadInput:
         return None
+    notes += orientation_note("frames", orientation)
     return found
 
 
-def _counted(path: Path, packets: Packets) -> VideoFile:
+def _counted(path: Path, packets: Packets, notes: list[str]) -> VideoFile:
     """All frames that can be decoded, one after the other; no more of them are in memory than a short video has."""
     held: list[Frames] = []
     kept: list[tuple[int, int, int | None]] = []  # time (us), number and pts of every frame of the first one's size
-    notes: list[str] = []
     damage: list[str] = []
     size: tuple[int, int] | None = None
     seen = 0
     with opened(path) as container:
-        for number, (time_us, frame) in enumerate(_timed(container, notes, damage)):
+        stream = container.streams.video[packets.track]
+        for number, (time_us, frame) in enumerate(_timed(container, stream, notes, damage)):
             seen = number + 1
-            size = size or (frame.height, frame.width)
-            if (frame.height, frame.width) != size:
+            orientation = orientation_of(frame)
+            if size is None:
+                size = upright_size(frame.height, frame.width, orientation)
+                notes += orientation_note("frames", orientation)
+            if upright_size(frame.height, frame.width, orientation) != size:
                 continue
             kept.append((time_us, number, frame.pts))
             if is_short(len(kept), *size):
-                held.append(frame.to_ndarray(format="rgb24"))
+                held.append(upright(frame.to_ndarray(format="rgb24"), orientation))
             else:
                 held.clear()
         times = [time for time, *_ in kept]
-        lost = _lost(container, seen, times)
+        lost = _lost(container, packets.track, seen, times)
     if size is None:
         raise BadInput(f"{path}: no frame can be decoded: copy the file again")
     if lost or damage:
@@ -137,13 +138,13 @@ def _reader(path: Path, packets: Packets, kept: list[tuple[int, int, int | None]
     """A reader by the frames' own times where each has one that is found among the packets, else by their numbers."""
     marks = np.array([pts for *_, pts in kept if pts is not None], np.int64)
     if len(marks) == len(kept) and (np.diff(marks) > 0).all() and np.isin(marks, packets.marks).all():
-        return SeekingReader(path, marks, packets.keys)
-    return SeekingReader(path, np.array([number for _, number, _ in kept], np.int64), packets.keys[:0])
+        return SeekingReader(path, marks, packets.keys, packets.track)
+    return SeekingReader(path, np.array([number for _, number, _ in kept], np.int64), packets.keys[:0], packets.track)
 
 
-def _lost(container: Any, seen: int, times: list[int]) -> str:
+def _lost(container: Any, track: int, seen: int, times: list[int]) -> str:
     """What is missing when the file promises more frames, or a longer film, than there is; else nothing."""
-    stream = container.streams.video[0]
+    stream = container.streams.video[track]
     if seen < stream.frames:
         return f"{stream.frames - seen} of {stream.frames} frames are lost: the file is torn or damaged"
     frame_us = MICROSECONDS / float(stream.average_rate or DEFAULT_RATE)
@@ -153,11 +154,10 @@ def _lost(container: Any, seen: int, times: list[int]) -> str:
     return ""
 
 
-def _timed(container: Any, notes: list[str], damage: list[str]) -> Iterator[tuple[int, Any]]:
+def _timed(container: Any, stream: Any, notes: list[str], damage: list[str]) -> Iterator[tuple[int, Any]]:
     """(microseconds, frame) in order of presentation; ends at the first damaged packet, which is then described in `damage`."""
     import av
 
-    stream = container.streams.video[0]
     base = Fraction(stream.time_base or Fraction(1, MICROSECONDS))
     rate = Fraction(stream.average_rate or DEFAULT_RATE)
     decoded = container.decode(stream)

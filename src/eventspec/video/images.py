@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +12,21 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.files import check_file
 from eventspec.video.clip import VideoFile
-from eventspec.video.stored import Frames, read_clip
+from eventspec.video.stored import Frames, check_frame, read_clip
+from eventspec.video.upright import AS_STORED, WORDS, orientation_note, upright, upright_size
 
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
+ORIENTATION = 0x0112  # EXIF's tag
+UNREADABLE = (OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError, struct.error)
+"""What Pillow raises for damaged files (found by fuzzing)."""
 TIMES_FILE = "timestamps.txt"
 DEFAULT_FPS = 20.0  # the rate of DSEC's images
 
 
 def image_paths(folder: Path) -> list[Path]:
-    """The png and jpg files of a folder; numbers in names count as numbers: frame_2 comes before frame_10."""
+    """The png, jpg, webp and tif files of a folder; numbers in names count as numbers: frame_2 comes before frame_10."""
     found = [path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")]
     parts = {path: re.split(r"(\d+)", path.name, flags=re.ASCII) for path in found}
     return sorted(found, key=lambda path: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts[path]])
@@ -37,7 +43,7 @@ def read_image_folder(
         raise BadInput(f"{folder}: no such folder of images: check the path")
     paths = image_paths(folder)
     if not paths:
-        raise BadInput(f"{folder}: has no png or jpg images: give a folder of frames")
+        raise BadInput(f"{folder}: has no png, jpg, webp or tif images: give a folder of frames")
     times, notes = _times(folder, len(paths), fps, times_us, times_file or folder / TIMES_FILE)
     return read_images(paths, times, str(folder), notes)
 
@@ -46,31 +52,46 @@ def read_images(
     paths: list[Path], times_us: np.ndarray[Any, np.dtype[np.int64]], source: str, notes: tuple[str, ...] = ()
 ) -> VideoFile:
     """These images, of which there is at least one, at these times int64 [K] us; for the rest as `read_image_folder`."""
-    return read_clip(lambda place: read_image(paths[place]), _one_size(paths), times_us, source, notes)
+    found: list[str] = []
+    first = _read(paths[0], found)
+    _check_size(paths, first.shape[:2])
+    return read_clip(lambda place: _read(paths[place]), first.shape[:2], times_us, source, (*notes, *found))
 
 
-def read_image(path: Path) -> Frames:
-    """One image as uint8 [H, W, 3] RGB; 16-bit grey keeps its upper 8 bits. BadInput when it cannot be read."""
+def _read(path: Path, notes: list[str] | None = None) -> Frames:
+    """One image as uint8 [H, W, 3] RGB, upright; 16-bit grey keeps its upper 8 bits. BadInput when it cannot be read.
+    What was done to it, or left out, goes into `notes`."""
     with _opened(path) as image:
+        turned = _orientation(image) if image.format == "TIFF" else AS_STORED  # by Pillow, when it is decoded
+        if notes is not None and image.format != "MPO" and getattr(image, "n_frames", 1) > 1:
+            notes.append(f"of images with several pages the first is read: {path.name} has {image.n_frames}")
+        image.load()
+        orientation = _orientation(image)  # which may stand after the pixels
+        if notes is not None:
+            notes += orientation_note("images", max(turned, orientation))
+        if image.mode == "F":
+            raise ValueError("its pixels are floating-point numbers, not 8 or 16 bits")
         if image.mode.startswith("I"):
-            grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
-            return np.repeat(grey[..., None], 3, axis=2)
-        return np.array(image.convert("RGB"))
+            grey = np.clip(np.asarray(image).astype(np.int32) >> 8, 0, 255).astype(np.uint8)
+            return upright(np.repeat(grey[..., None], 3, axis=2), orientation)
+        return upright(np.asarray(image.convert("RGB")), orientation)
 
 
-def _one_size(paths: list[Path]) -> tuple[int, int]:
-    """Height and width of all the images, from their first bytes; BadInput names the first one of another size."""
-    first = _size(paths[0])
+def _check_size(paths: list[Path], wanted: tuple[int, ...]) -> None:
+    """BadInput names the first image of another size, height and width, than the first one; from their first bytes where these
+    are enough."""
     for path in paths[1:]:
-        if (size := _size(path)) != first:
-            both = f"is {size[1]}x{size[0]} but {paths[0].name} is {first[1]}x{first[0]}"
+        with _opened(path) as image:
+            known = image.format != "PNG" or not image.info.keys().isdisjoint(("exif", "Raw profile type exif"))
+            size = upright_size(image.height, image.width, _orientation(image) if known else AS_STORED)
+        if size != wanted and (size := _read(path).shape[:2]) != wanted:
+            both = f"is {size[1]}x{size[0]} but {paths[0].name} is {wanted[1]}x{wanted[0]}"
             raise BadInput(f"{path}: {both}: frames of one clip have one size")
-    return first
 
 
-def _size(path: Path) -> tuple[int, int]:
-    with _opened(path) as image:
-        return image.height, image.width
+def _orientation(image: Any) -> int:
+    found = image.getexif().get(ORIENTATION)
+    return found if found in WORDS else AS_STORED
 
 
 @contextmanager
@@ -78,10 +99,12 @@ def _opened(path: Path) -> Iterator[Any]:
     """The PIL image, whose pixels are decoded when they are used; PIL's errors become one BadInput."""
     from PIL import Image
 
+    check_file(path)
     try:
-        with Image.open(path, formats=("PNG", "JPEG")) as image:
+        with Image.open(path, formats=("PNG", "JPEG", "WEBP", "TIFF")) as image:
+            check_frame(image.height, image.width, str(path))
             yield image
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
         raise BadInput(f"{path}: not a readable image ({' '.join(str(error).split())[:100]}): write it again") from None
 
 
@@ -91,7 +114,7 @@ def _times(
     """int64 [K] microseconds and a note on where they come from."""
     if times_us is not None:
         times, place = times_us, "times_us"
-    elif fps is None and listed.is_file():
+    elif fps is None and listed.exists():
         times, place = _read_times(listed), str(listed)
     else:
         rate = DEFAULT_FPS if fps is None else fps
@@ -115,6 +138,7 @@ def _read_times(path: Path) -> list[int]:
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """Number, from 1 on, and text of every line that is neither empty nor a comment."""
+    check_file(path)
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError as error:

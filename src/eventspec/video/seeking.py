@@ -12,6 +12,7 @@ from typing import Any
 from eventspec.core import BadInput
 from eventspec.video.packets import Marks, opened
 from eventspec.video.stored import Frames
+from eventspec.video.upright import orientation_of, upright
 
 NEAR = 8  # frames: decoding so many more costs less than seeking, which empties the decoder
 
@@ -20,11 +21,11 @@ class SeekingReader:
     """The frame at a place, read from the file: a `ReadFrame`. Threads take turns: there is one decoder.
 
     marks int64 [K], ascending: the pts of the frames, with keys int64 [N] the pts where decoding can begin; without keys,
-    their numbers in the order of decoding, which then begins with the file.
+    their numbers in the order of decoding, which then begins with the file. track: which of the file's video streams.
     """
 
-    def __init__(self, path: Path, marks: Marks, keys: Marks) -> None:
-        self._path, self._marks, self._keys = path, marks, keys.tolist()
+    def __init__(self, path: Path, marks: Marks, keys: Marks, track: int = 0) -> None:
+        self._path, self._marks, self._keys, self._track = path, marks, keys.tolist(), track
         self._lock, self._open = Lock(), ExitStack()
         self._container: Any = None
         self._run: Iterator[tuple[int, Any]] | None = None
@@ -48,8 +49,7 @@ class SeekingReader:
                     "choose a window without it, or copy the file again"
                 )
             self._at = place
-            pixels: Frames = frame.to_ndarray(format="rgb24")
-            return pixels
+            return upright(frame.to_ndarray(format="rgb24"), orientation_of(frame))
 
     def _found(self, place: int) -> Any:
         """The decoded frame, or None when the file has none with this mark."""
@@ -85,7 +85,7 @@ class SeekingReader:
     def _from_start(self) -> Iterator[tuple[int, Any]]:
         self._open.close()
         self._container = self._open.enter_context(opened(self._path))
-        for number, frame in enumerate(self._container.decode(self._container.streams.video[0])):
+        for number, frame in enumerate(self._container.decode(self._container.streams.video[self._track])):
             if not self._keys:
                 yield number, frame
             elif frame.pts is not None:
@@ -97,7 +97,7 @@ class SeekingReader:
 
         if self._container is None:
             self._container = self._open.enter_context(opened(self._path))
-        stream = self._container.streams.video[0]
+        stream = self._container.streams.video[self._track]
         try:
             self._container.seek(key, stream=stream)
         except av.FFmpegError:  # a container without seeking

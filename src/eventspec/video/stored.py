@@ -16,6 +16,8 @@ HELD_BYTES = 1 << 27
 """Clips of at most this many bytes (28 frames of DSEC) are held in memory; of longer ones, so much of what was read last is."""
 LONG_NOTE = "the clip is long: its frames stay in their files, and are decoded when they are used"
 LARGEST_BYTES = 4 << 30  # decoded RGB at once, as one array; half a minute of 1080p at 24 frames a second
+LARGEST_FRAME = 1 << 25
+"""Pixels: those of 8K video. What decodes a frame needs several times its bytes."""
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 ReadFrame = Callable[[int], Frames]
@@ -88,12 +90,20 @@ def _remembered(read: ReadFrame, shape: tuple[int, int, int]) -> ReadFrame:
     return frame
 
 
+def check_frame(height: int, width: int, source: str) -> None:
+    """BadInput for frames that are too large to decode: before memory is taken for them."""
+    if height * width > LARGEST_FRAME:
+        most = f"more than {LARGEST_FRAME >> 20} million pixels"
+        raise BadInput(f"{source}: frames of {width}x{height} have {most}: make them smaller, models see a few hundred a side")
+
+
 def is_short(count: int, height: int, width: int) -> bool:
     return count * height * width * 3 <= HELD_BYTES
 
 
 def read_clip(read: ReadFrame, size: tuple[int, int], times_us: Times, source: str, notes: tuple[str, ...] = ()) -> VideoFile:
     """The clip whose frames of `size` (H, W) `read` gives: in memory when they are few; else in their files, with a note."""
+    check_frame(*size, source)
     frames = StoredFrames(read, len(times_us), *size)
     if is_short(len(times_us), *size):
         return VideoFile(VideoClip.checked(np.asarray(frames), times_us, source=source), notes)

@@ -21,6 +21,7 @@ from eventspec.events.formats import (
 )
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.stream import EventStream, Monotonic
+from eventspec.files import check_file
 
 SURE: tuple[Format, ...] = (
     aedat4.FORMAT,
@@ -96,13 +97,9 @@ def describe(head: bytes) -> str:
 def _head(path: Path) -> bytes:
     if path.is_dir():
         raise BadInput(f"{path}: is a folder, not an event file: give the file, or open the folder as a recording")
+    check_file(path)
     try:
         with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file: check the path") from None
+            return file.read(HEAD_BYTES)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
-    if not head:
-        raise BadInput(f"{path}: the file is empty (0 bytes): copy or record it again")
-    return head

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -117,7 +117,7 @@ def _pair(asked: GpuSetup) -> tuple[FrameEncoder, EventEncoder]:
     target = _random_model(lambda: VideoLlava(VideoLlavaConfig(ClipConfig(**tower, image_size=224), sizes)), dtype, device)
     drafter = _random_model(lambda: EventGpt(EventGptConfig(ClipConfig(**tower, image_size=336), sizes)), dtype, device)
 
-    def frames(seen: np.ndarray[Any, np.dtype[np.uint8]]) -> torch.Tensor:
+    def frames(seen: Iterable[np.ndarray[Any, np.dtype[np.uint8]]]) -> torch.Tensor:
         found: torch.Tensor = target.encode(frame_pixels(seen, 224).to(device, dtype))
         return found
 
