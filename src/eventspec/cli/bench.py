@@ -142,6 +142,7 @@ def compare(
     ready, others_drafting, models = _loaded(pair, target, drafter or [], methods, device_plan, (dtype, device))
     ready = ready if risk is None else ready.with_risk(risk)
     choices = {"drafter": others_drafting, "head": head or (), "compress": compress or (), "adapter": adapter or ()}
+    sampling = ready.tokens.settings(None, {"temperature": temperature, "max_new_tokens": max_new_tokens})
     others = others_of(ready, choices, kinds[0], fit=target is None)
     opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
     about = {"sensor": sensor, "monotonic": monotonic, "risk": risk, **models}

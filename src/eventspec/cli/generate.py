@@ -55,6 +55,7 @@ BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[str, typer.Option(help="The question.")],
     recording: Whole = None,
     video: Annotated[Path | None, options.path("With --events, instead of --recording: a video or image folder.")] = None,
@@ -74,6 +75,7 @@ def generate(
     compat: Compat = False,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
+    ignore_generation_config: options.IgnoreGenerationConfig = False,
     method: options.Method = "auto",
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
@@ -88,6 +90,8 @@ def generate(
     bad_word: BadWords = None,
     logit_bias: Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")] = None,
     min_new_tokens: Annotated[int, typer.Option(help="No end token before so many tokens.")] = 0,
+    no_repeat_ngram_size: Annotated[int, typer.Option(help="Say no n-gram of this size twice; 0 switches it off.")] = 0,
+    skip_special_tokens: Annotated[bool, typer.Option(help="Leave special tokens out of the text.")] = True,
     json_schema: Annotated[Path | None, options.path("The answer is JSON that fits the schema in this file.")] = None,
     regex: Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")] = None,
     window: Window = None,
@@ -105,18 +109,21 @@ def generate(
 
         choices = {"head": head, "drafter": drafter, "compress": compress, "adapter": adapter, "risk": risk}
         _check_choices(check_method(method), pair, target, choices, trace, provisional and as_json)
-        drawn = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop_strings=tuple(stop or ()))
-        drawn = replace(drawn, seed=seed, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)
-        drawn = replace(drawn, logit_bias=_biases(logit_bias or []), min_new_tokens=min_new_tokens)
+        drawn = {**options.given_settings(context), "logit_bias": _biases(logit_bias or [])}
+        drawn |= {"stop_strings": stop} if stop else {}
+        Sampling(**drawn)  # refused before minutes of loading
         how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=allow_extrapolation, compat=compat)
+        how = replace(how, ignore_generation_config=ignore_generation_config)
         opened = _opened(recording, video, events, sensor, monotonic)
         loaded = _load(pair, target, choices, method, vocabulary, how, device_plan)
-        drawn = replace(drawn, bad_words=loaded.bad_words(*bad_word or ()), constraint=_constraint(loaded, json_schema, regex))
-        asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window, opened.span.start_us)), drawn)
+        drawn |= {"bad_words": loaded.bad_words(*bad_word)} if bad_word else {}
+        drawn["constraint"] = _constraint(loaded, json_schema, regex)
+        asking = generation(loaded, opened, prompt, method, opened.window(*_ends(window, opened.span.start_us)), **drawn)
     _answer(asking, opened, provisional, trace, as_json)
 
 
 def chat(
+    context: typer.Context,
     recording: Annotated[
         Path, options.path_argument("Event file, video, image folder, DSEC or native folder; or example:street.")
     ],
@@ -140,15 +147,16 @@ def chat(
 
         check_method(method)
         opened = options.open_recording(recording, sensor, monotonic)
-        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
-        context = load_pair(pair, device_plan).open(opened, store=store)
+        drawn = options.given_settings(context)
+        Sampling(**drawn)  # refused before minutes of loading
+        about = load_pair(pair, device_plan).open(opened, store=store)
     interactive = sys.stdin.isatty()
     if interactive:
-        context.prepare(method)
+        about.prepare(method)
     noted, refused = set[str](), False
     while question := _next_question(interactive):
         try:
-            asking = context.generation(question, method, sampling)
+            asking = about.generation(question, method, **drawn)
             if interactive:
                 show_live(asking)
             result = asking.result()
@@ -258,7 +266,7 @@ def _load(
         loaded = load_folders(target, drafting, method=method, vocabulary=vocabulary, how=how, device_plan=device_plan)
     else:
         if how != LoadOptions() or (drafter is None and vocabulary != "auto"):
-            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --ignore-generation-config, --dtype and --device"
             raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
         loaded = load_pair(pair or "embedded", device_plan)
         loaded = loaded if drafter is None else loaded.with_event_drafter(drafter, vocabulary)

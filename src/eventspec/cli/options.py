@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ import typer
 
 from eventspec.errors import BadInput
 from eventspec.files import check_writable
+from eventspec.sampling import Sampling
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -44,6 +46,9 @@ Target = Annotated[Path | None, path("A checkpoint folder that answers, instead 
 Dtype = Annotated[
     str, typer.Option(help="Of --target and --drafter: float32, bfloat16, float16, auto (as stored); nf4, int8 (CUDA).")
 ]
+IgnoreGenerationConfig = Annotated[
+    bool, typer.Option("--ignore-generation-config", help="Take no settings from the generation_config.json of --target.")
+]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
 Monotonic = Literal["raise", "clamp", "keep"]
@@ -53,6 +58,17 @@ Order = Annotated[
         "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
     ),
 ]
+
+
+def given_settings(context: typer.Context) -> dict[str, Any]:
+    """Those options that are fields of `Sampling` and stand on the command line: the others are as the checkpoint has them."""
+    known = {item.name for item in fields(Sampling)}
+
+    def given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return name in known and source is not None and source.name != "DEFAULT"
+
+    return {name: value for name, value in context.params.items() if given(name)}
 
 
 def check_in_folder(path: Path, option: str) -> None:
