@@ -183,6 +183,40 @@ def test_what_cannot_be_asked_is_one_line(
     pair.workers.close()
 
 
+def test_a_template_that_drops_the_question_or_pictures_is_told(
+    checkpoint: Callable[[str], Path], recording: Recording, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("llava"), tmp_path / "copy"))
+    path = folder / "chat_template.jinja"
+    usual = path.read_text()
+    path.write_text(usual.replace("{{ c.text }}", ""))
+    with pytest.raises(BadCheckpoint, match="its chat template does not hold the question as it was asked"):
+        load_folder(folder)
+    path.write_text(usual.replace("<image>", "").replace("answer:", "<image> answer:"))
+    pair = load_folders(folder, method="autoregressive", how=LoadOptions(frames=2))
+    with pytest.raises(BadInput, match=r"it cannot read 2 frames of .*: try --frames 1 .* EVENTSPEC_DEBUG=1"):
+        answered(pair, recording)
+    pair.workers.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers is 1000000000, the files have"),
+        ("vocab_size", 2**34, r"asks for 1\.1e\+12 weights, the files have"),
+    ],
+)
+def test_sizes_are_compared_with_the_weights_before_memory_is_taken(
+    name: str, value: int, said: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("llava"), tmp_path / "copy"))
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"][name] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadCheckpoint, match=said):
+        load_folder(folder)
+
+
 def test_low_precision_claims_no_identity(checkpoint: Callable[[str], Path], recording: Recording) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         pair = load_folders(checkpoint("qwen"), method="autoregressive", how=LoadOptions(dtype=dtype, frames=2))

@@ -170,7 +170,7 @@ def _check_counts(path: Path, tensors: int) -> None:
 
 
 def _check_sizes(path: Path, config: Any, opener: Any, found: int) -> None:
-    """BadCheckpoint for a config whose model is far larger than the `found` weights: transformers would make room for all of it.
+    """BadCheckpoint for a model far larger than the `found` weights: transformers would make room for all of it.
     What is a little larger lacks a tensor, and transformers says which."""
     with without_memory():
         wanted = sum(weight.numel() for weight in _asked(path, lambda: opener.from_config(config)).parameters())
