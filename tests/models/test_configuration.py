@@ -146,5 +146,5 @@ def test_a_missing_number_of_images_is_five(drafter: tuple[Any, Path], tmp_path:
 
 
 def test_a_context_without_room_for_a_prompt_is_refused() -> None:
-    with pytest.raises(fields.BadField, match="max_position_embeddings is 1, wanted a whole number, 8 to"):
-        fields.llama_config({"max_position_embeddings": 1})
+    with pytest.raises(BadField, match="max_position_embeddings is 1, wanted a whole number, 8 to"):
+        llama_config({"max_position_embeddings": 1})
