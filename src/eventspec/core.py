@@ -233,6 +233,11 @@ class Context(Protocol):
     def extend(self, frames: np.ndarray[Any, np.dtype[np.uint8]], trace: Trace) -> None:
         """More frames uint8 [K, H, W, 3] of the same window, as they arrive. BadInput where the target takes no more."""
 
+    def prompt_ids(self, question: str) -> Sequence[int]:
+        """The ids of the whole prompt, placeholders of pictures too, which a repetition penalty counts as transformers does;
+        none: penalties go by the answer alone."""
+        return ()
+
     @abstractmethod
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> TargetSession:
         """A session about one question: language-model prefill of all but the last `tail` (>= 1) rows of its prompt, or a few

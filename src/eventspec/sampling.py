@@ -41,6 +41,12 @@ def _whole(name: str, value: Any) -> int:
     raise _wrong(name, value, "a whole number")
 
 
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise _wrong(name, value, "true or false")
+    return bool(value)
+
+
 def _number(name: str, value: Any) -> float:
     # A bool is a whole number to Python, and a mistake here.
     if isinstance(value, Real) and str(value) not in ("True", "False"):
@@ -98,6 +104,8 @@ def _wrong(name: str, value: Any, wanted: str) -> BadSetting:
 class Sampling:
     """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Penalties and bad words
     go by the answer's own tokens; `min_new_tokens` holds back the `stop_ids` only. In which order: ``engine.distribution``.
+    `prompt_ids` stand before the answer for repetition penalty, n-grams and bad words, as in transformers: a target that knows
+    its prompt's ids fills them in. Without `skip_special_tokens` an answer's text has them too.
 
     BadInput names the field whose value has the wrong type or lies out of range. Nothing in it can be changed afterwards.
     """
@@ -118,6 +126,9 @@ class Sampling:
     bad_words: tuple[tuple[int, ...], ...] = ()
     min_new_tokens: int = 0
     constraint: Constraint | None = None
+    no_repeat_ngram_size: int = 0
+    prompt_ids: tuple[int, ...] = ()
+    skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
         for name, read in _READ.items():
@@ -140,6 +151,8 @@ class Sampling:
             ("logit_bias", all(-100 <= bias <= 100 for bias in self.logit_bias.values()), "in [-100, 100] for every id"),
             ("bad_words", all(self.bad_words), "without empty sequences"),
             ("bad_words", all(token >= 0 for word in self.bad_words for token in word), "of ids from 0 on"),
+            ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "at least 0 (0 switches it off)"),
+            ("prompt_ids", min(self.prompt_ids, default=0) >= 0, "of ids from 0 on"),
             ("min_new_tokens", 0 <= self.min_new_tokens <= self.max_new_tokens, "from 0 to max_new_tokens"),
         )
         for name, holds, wanted in rules:
@@ -159,6 +172,7 @@ class Sampling:
 
 
 _READERS: dict[Any, Callable[[str, Any], Any]] = {
+    "bool": _flag,
     "int": _whole,
     "float": _number,
     "tuple[int, ...]": _ids,

@@ -143,3 +143,8 @@ def test_eventgpts_fields_are_refused_by_name(
 
 def test_a_missing_number_of_images_is_five(drafter: tuple[Any, Path], tmp_path: Path) -> None:
     assert load_eventgpt(changed(drafter[1], tmp_path / "copy", event_images=None)).config.images == 5
+
+
+def test_a_context_without_room_for_a_prompt_is_refused() -> None:
+    with pytest.raises(BadField, match="max_position_embeddings is 1, wanted a whole number, 8 to"):
+        llama_config({"max_position_embeddings": 1})

@@ -89,17 +89,17 @@ def test_models_with_other_states_or_inputs_are_refused(checkpoint: Callable[[st
 
 @pytest.mark.parametrize("method", ["autoregressive", "ngram"])
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "seed": 3}], ids=str)
-def test_placeholders_and_rows_without_a_token_are_never_said(
+def test_placeholders_of_pictures_are_never_said(
     method: str, settings: dict[str, Any], checkpoint: Callable[[str], Path], recording: Recording, tmp_path: Path
 ) -> None:
-    """The head is bent so that every banned row wins; without the ban the answer would be nothing else."""
+    """The head is bent so that the placeholder wins; without the ban the answer would be nothing else."""
     folder = Path(shutil.copytree(checkpoint("llava"), tmp_path / "bent"))
     tensors = load_file(folder / "model.safetensors")
     head = next(name for name in tensors if name.endswith("lm_head.weight"))
-    tensors[head][PAD:] = 8 * tensors[head][70]
+    tensors[head][IMAGE] = 8 * tensors[head][70]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     pair = load_folders(folder, method=method, how=LoadOptions(frames=1))
-    assert set(pair.tokens.banned_ids) == set(range(PAD, ROWS)) - {EOS, STOP}
+    assert pair.tokens.banned_ids == (IMAGE,)
     assert not set(answered(pair, recording, method, **settings)[0]) & set(pair.tokens.banned_ids)
     parts = replace(pair.parts, tokens=replace(pair.tokens, banned_ids=(), extra_eos_ids=()))
     bare = replace(pair, parts=parts)
@@ -197,6 +197,40 @@ def test_what_cannot_be_asked_is_one_line(
     with pytest.raises(BadInput, match="<image>, which stands for pictures"):
         generate(pair, recording, "what <image> is this", "autoregressive")
     pair.workers.close()
+
+
+def test_a_template_that_drops_the_question_or_pictures_is_told(
+    checkpoint: Callable[[str], Path], recording: Recording, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("llava"), tmp_path / "copy"))
+    path = folder / "chat_template.jinja"
+    usual = path.read_text()
+    path.write_text(usual.replace("{{ c.text }}", ""))
+    with pytest.raises(BadCheckpoint, match="its chat template does not hold the question as it was asked"):
+        load_folder(folder)
+    path.write_text(usual.replace("<image>", "").replace("answer:", "<image> answer:"))
+    pair = load_folders(folder, method="autoregressive", how=LoadOptions(frames=2))
+    with pytest.raises(BadInput, match=r"it cannot read 2 frames of .*: try --frames 1 .* EVENTSPEC_DEBUG=1"):
+        answered(pair, recording)
+    pair.workers.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers is 1000000000, the files have"),
+        ("vocab_size", 2**34, r"asks for 1\.1e\+12 weights, the files have"),
+    ],
+)
+def test_sizes_are_compared_with_the_weights_before_memory_is_taken(
+    name: str, value: int, said: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("llava"), tmp_path / "copy"))
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"][name] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadCheckpoint, match=said):
+        load_folder(folder)
 
 
 def test_low_precision_claims_no_identity(checkpoint: Callable[[str], Path], recording: Recording) -> None:

@@ -101,24 +101,24 @@ def test_an_event_model_needs_no_frames_but_events(folders: Folders, recording: 
 
 @pytest.mark.parametrize("method", ["autoregressive", "cross-modal", "ngram"])
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "seed": 3}, {"repetition_penalty": 1.3}], ids=str)
-def test_no_method_says_placeholders_or_rows_without_a_token(
+def test_no_method_says_placeholders(
     folders: Folders, recording: Recording, method: str, settings: dict[str, float], tmp_path: Path
 ) -> None:
-    """The head is bent so that every banned row wins; without the ban the answer would be nothing else."""
+    """The head is bent so that placeholders win; without the ban the answer would be nothing else."""
     from safetensors.torch import load_file, save_file
 
     folder = Path(shutil.copytree(folders.video_llava, tmp_path / "bent"))
     tensors = load_file(folder / "model.safetensors")
     head = tensors["language_model.lm_head.weight"]
-    head[282:] = 8 * head[270]
+    head[282:284] = 8 * head[270]
     save_file(tensors, folder / "model.safetensors")
     pair = load_folders(folder, folders.eventgpt, method=method)
-    assert pair.tokens.banned_ids == tuple(range(282, 295))
+    assert pair.tokens.banned_ids == (282, 283)
     found, _ = answered(pair, recording, method, **settings)
-    assert max(found) < 282
+    assert not {282, 283} & set(found)
     parts = replace(pair.parts, tokens=replace(pair.tokens, banned_ids=(), extra_eos_ids=()))
     bare = replace(pair, parts=parts)
-    assert max(answered(bare, recording, "autoregressive")[0]) >= 282
+    assert {282, 283} & set(answered(bare, recording, "autoregressive")[0])
 
 
 def test_end_ids_of_generation_config_count_more_than_configs(folders: Folders, tmp_path: Path) -> None:
@@ -157,11 +157,11 @@ def test_an_answer_ends_with_any_of_several_end_ids(
 def test_an_end_id_behind_the_text_pieces_is_not_banned(folders: Folders, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folders.video_llava, tmp_path / "copy"))
     config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["eos_token_id"] = [2, 284]
+    config["text_config"]["eos_token_id"] = [2, 283]
     (folder / "config.json").write_text(json.dumps(config))
     found = load_folder(folder)
-    assert (found.tokens.eos_id, found.tokens.extra_eos_ids) == (2, (284,))
-    assert found.tokens.banned_ids == tuple(id for id in range(282, 295) if id != 284)
+    assert (found.tokens.eos_id, found.tokens.extra_eos_ids) == (2, (283,))
+    assert found.tokens.banned_ids == (282,)
 
 
 # ------------------------------------------------------------------------------------------------------------------- frames
@@ -278,4 +278,4 @@ def test_the_tiny_released_layouts_as_a_pair(recording: Recording, way: str) -> 
     assert max(found) < 480
     assert any("id 259 is '▁h' for the drafter and 'en' for the target" in note for note in trace.notes)
     model = load_video_llava(target)
-    assert banned_ids(video_llava_vocabulary(target, model.config), model.config) == tuple(range(480, 512))
+    assert banned_ids(model.config) == (480, 481)

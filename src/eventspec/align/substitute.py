@@ -59,7 +59,7 @@ REMEMBERED = 256
 """Questions of which it is kept how often their answers from events were sure enough."""
 FORGETS = 0.9
 """What an earlier answer counts beside one more."""
-_FREE = ("max_new_tokens", "stop_strings", "seed")
+_FREE = ("max_new_tokens", "stop_strings", "seed", "skip_special_tokens")
 """Settings that cut an answer, or do nothing to a greedy one."""
 Blind = Callable[[str, list[int]], float]
 """(question, answer) -> its log-probability without a recording."""

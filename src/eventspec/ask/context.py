@@ -57,7 +57,7 @@ class RecordingContext:
         found = pair.method(method)
         check_question(question)
         check_media(self.name, self.media, method, found, may_be_empty, coming=("frames",) if self._later else ())
-        request = Request(self.media, question, self.pair.tokens.sampling((sampling or Sampling()).but(**settings)))
+        request = Request(self.media, question, self.pair.tokens.sampling(self.pair.tokens.settings(sampling, settings)))
         before = any(target is found.target for target, _ in self._contexts)
         ways = partial(self._encoded, found.target), partial(self._encoded_again, found.target)
         return Generation(pair, request, method, ways, before, self.notes)

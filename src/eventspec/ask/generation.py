@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -126,6 +126,10 @@ class Generation:
         """Whether it has run to its end."""
         return self._outcome is not None
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Tokens of the answer as text, with its special tokens or without."""
+        return self.pair.tokens.vocabulary.decode(ids, self.request.sampling.skip_special_tokens)
+
     def cancel(self) -> None:
         """Stop after the round that is running."""
         self.cancelled = True
@@ -142,7 +146,7 @@ class Generation:
 
     def pieces(self) -> Iterator[Piece]:
         """The same as text: joined, the pieces' `text` is the result's."""
-        return pieces(self.updates(), self.pair.tokens.vocabulary.decode, self.request.sampling.stop_strings)
+        return pieces(self.updates(), self.decode, self.request.sampling.stop_strings)
 
     def result(self) -> Result:
         """The finished answer; runs it if `updates` did not."""
@@ -160,8 +164,7 @@ class Generation:
         if outcome is None:
             raise RuntimeError("this question failed when it ran; ask it again")
         rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
-        said, decode = [made.tokens for made in self.trace.rounds], self.pair.tokens.vocabulary.decode
-        parts = texts_of(said, decode, request.sampling.stop_strings)
+        parts = texts_of([made.tokens for made in self.trace.rounds], self.decode, request.sampling.stop_strings)
         for made, part in zip(self.trace.rounds, parts, strict=True):
             made.text = part
         plan, lossless = self.trace.device_plan, self.method.target.lossless
@@ -172,7 +175,7 @@ class Generation:
         """The answer in the making, for a scheduler. On the target's lane; `end` takes what comes of it."""
         pair, request, method = self.pair, self.request, self.method
         sampling = request.sampling
-        stop = StopDetector(sampling.stop_ids, sampling.stop_strings, pair.tokens.vocabulary.decode)
+        stop = StopDetector(sampling.stop_ids, sampling.stop_strings, self.decode)
         _ = method.target.limits  # measured on first use, which is no part of this answer
         self._begun = True
         self.trace.restart()
@@ -231,19 +234,20 @@ def generation(
     sampling: Sampling | None = None,
     may_be_empty: Collection[str] = (),
     draft: str = "auto",
+    **settings: Any,
 ) -> Generation:
     """One question about a window of a recording, or of the one at a path, ready to run; BadInput when it lacks what the method
     needs. `draft`: see `Pair.drafting`."""
     if not hasattr(pair, "method"):
         raise BadInput(f"the pair is a {type(pair).__name__}: give what load_pair returns")
-    pair = pair.drafting(draft)
+    pair, wanted = pair.drafting(draft), pair.tokens.settings(sampling, settings)
     found = pair.method(method)
     check_question(question)
     recording = opened(recording)
     view = seen_in(recording, window)
     media = media_of(view)
     check_media(recording.name, media, method, found, may_be_empty)
-    request = Request(media, question, pair.tokens.sampling(sampling or Sampling()))
+    request = Request(media, question, pair.tokens.sampling(wanted))
     return Generation(pair, request, method, notes=(*view.notes, *pair.notes_on(recording)))
 
 
@@ -259,8 +263,7 @@ def generate(
 ) -> Result:
     """Answer one question about a recording, or about the one at a path. `settings` are fields of Sampling
     (max_new_tokens=256, temperature=0, ...); `draft` = always: whatever drafts cost (`Pair.drafting`)."""
-    drawn = (sampling or Sampling()).but(**settings)
-    return generation(pair, recording, question, method, window, drawn, draft=draft).result()
+    return generation(pair, recording, question, method, window, sampling, draft=draft, **settings).result()
 
 
 def stream(
@@ -274,8 +277,7 @@ def stream(
     **settings: Any,
 ) -> Iterator[Update]:
     """Answer one question as Provisional, Committed and Retracted updates."""
-    drawn = (sampling or Sampling()).but(**settings)
-    return generation(pair, recording, question, method, window, drawn, draft=draft).updates()
+    return generation(pair, recording, question, method, window, sampling, draft=draft, **settings).updates()
 
 
 def stream_text(
@@ -289,5 +291,4 @@ def stream_text(
     **settings: Any,
 ) -> Iterator[Piece]:
     """Answer one question as text: final pieces, each with the provisional text after it."""
-    drawn = (sampling or Sampling()).but(**settings)
-    return generation(pair, recording, question, method, window, drawn, draft=draft).pieces()
+    return generation(pair, recording, question, method, window, sampling, draft=draft, **settings).pieces()

@@ -90,7 +90,7 @@ class Live:
         BadInput before the first frame."""
         self._open()
         check_question(question)
-        began, wanted = time.perf_counter(), (sampling or Sampling()).but(**settings)
+        began, wanted = time.perf_counter(), self.pair.tokens.settings(sampling, settings)
         with self._one_asks:
             try:
                 with self._changed:
@@ -110,7 +110,7 @@ class Live:
         there at once."""
         self._open()
         check_question(question)
-        self._standing[question] = (sampling or Sampling()).but(**settings)
+        self._standing[question] = self.pair.tokens.settings(sampling, settings)
 
     def withdraw(self, question: str) -> None:
         """A question that stands no more; nothing for one that did not."""

@@ -32,7 +32,8 @@ class Ask:
     ) -> None:
         self.recording, self.question, self.method, self.window = recording, question, method, window
         self.draft = draft
-        self.sampling = (sampling or Sampling()).but(**settings)
+        (sampling or Sampling()).but(**settings)  # refused here, if they are wrong
+        self.sampling, self.settings = sampling, settings
 
     def __repr__(self) -> str:
         return f"<Ask {self.question!r} by {self.method}>"
@@ -75,7 +76,8 @@ def _generation(pair: Methods, number: int, ask: Ask, opened: Callable[[str], Re
         raise BadInput(f"asks[{number}] is a {type(ask).__name__}: give an eventspec.Ask(recording, question)")
     try:
         recording = opened(str(ask.recording)) if isinstance(ask.recording, str | Path) else ask.recording
-        return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling, draft=ask.draft)
+        settings = {"draft": ask.draft, **ask.settings}
+        return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling, **settings)
     except BadInput as error:
         raise BadInput(f"asks[{number}]: {error}") from None
 

@@ -160,6 +160,7 @@ def compare(
         ready = models.load(methods, chosen, fit=False)
         ready = ready if models.target is not None else warm_up(ready)
         arms = others_of(ready, others, controls[0], fit=models.target is None)
+        sampling = ready.tokens.settings(None, {"temperature": temperature, "max_new_tokens": max_new_tokens})
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
     opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
     about = {"sensor": sensor, "monotonic": monotonic, "risk": compared.risk, "draft": models.draft, **models.about(chosen)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,10 +15,10 @@ from eventspec.cli.bars import waiting
 from eventspec.cli.show import in_short, show_live
 from eventspec.errors import BadInput
 from eventspec.files import check_outputs
+from eventspec.sampling import Sampling
 
 if TYPE_CHECKING:
     from eventspec.ask import Generation
-    from eventspec.core import Sampling
     from eventspec.pairs import Pair
     from eventspec.recordings import Recording
 
@@ -42,23 +42,19 @@ class Drawn:
     bad_word: BadWords = None
     logit_bias: Annotated[list[str] | None, typer.Option(help="ID=VALUE, added to a token's logit; may be repeated.")] = None
     min_new_tokens: Annotated[int, typer.Option(help="No end token before so many tokens.")] = 0
+    no_repeat_ngram_size: Annotated[int, typer.Option(help="Say no n-gram of this size twice; 0 switches it off.")] = 0
+    skip_special_tokens: Annotated[bool, typer.Option(help="Leave special tokens out of the text.")] = True
     json_schema: Annotated[Path | None, options.path("The answer is JSON that fits the schema in this file.")] = None
     regex: Annotated[str | None, typer.Option(help="The answer matches this regular expression as a whole.")] = None
 
-    def sampling(self) -> Sampling:
-        """All that needs no vocabulary. BadInput for what cannot be, a schema and a pattern too."""
-        from eventspec.core import Sampling
+    def given(self, context: typer.Context) -> dict[str, Any]:
+        """The settings that were given, as far as they need no vocabulary; the others are as the model has them. BadInput for
+        what cannot be, a schema and a pattern too."""
         from eventspec.text.tokens import check_words, regex_grammars, schema_grammars
 
-        drawn = Sampling(
-            *(self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty, self.max_new_tokens),
-            stop_strings=tuple(self.stop or ()),
-            seed=self.seed,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            logit_bias=_biases(self.logit_bias or []),
-            min_new_tokens=self.min_new_tokens,
-        )
+        given = {**options.given_settings(context), "logit_bias": _biases(self.logit_bias or [])}
+        given |= {"stop_strings": tuple(self.stop)} if self.stop else {}
+        Sampling(**given)  # refused before minutes of loading
         check_words(self.bad_word or ())
         if self.json_schema is not None and self.regex is not None:
             raise BadInput("--json-schema and --regex exclude each other: give one of them")
@@ -70,7 +66,7 @@ class Drawn:
                 raise BadInput(f"{self.json_schema}: {error}") from None
         if self.regex is not None:
             regex_grammars(self.regex)
-        return drawn
+        return given
 
     def _schema(self) -> str:
         assert self.json_schema is not None  # who calls this looked
@@ -79,15 +75,17 @@ class Drawn:
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"{self.json_schema} cannot be read ({error}): give a file with a JSON schema") from None
 
-    def spelled(self, pair: Pair, drawn: Sampling) -> Sampling:
+    def spelled(self, pair: Pair, given: Mapping[str, Any]) -> dict[str, Any]:
         """The same with what a pair's vocabulary makes of it."""
         constraint = None if self.regex is None else pair.regex(self.regex)
         if self.json_schema is not None:
             constraint = pair.json_schema(self._schema())
-        return replace(drawn, bad_words=pair.bad_words(*self.bad_word or ()), constraint=constraint)
+        words = {"bad_words": pair.bad_words(*self.bad_word)} if self.bad_word else {}
+        return {**given, **words, "constraint": constraint}
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[str, typer.Option(help="The question.")],
     recorded: options.Recorded,
     models: options.Models,
@@ -106,7 +104,7 @@ def generate(
     recorded.check()
     folders = models.check([method], chosen)
     check_question(prompt)
-    sampling = drawn.sampling()
+    given = drawn.given(context)
     if trace is not None:
         options.check_in_folder(trace, "--trace")
         check_outputs({"--trace": trace}, [*recorded.places, *folders, drawn.json_schema])
@@ -116,11 +114,12 @@ def generate(
         from eventspec.ask import generation
 
         loaded = models.load([method], chosen)
-        asking = generation(loaded, opened, prompt, method, window, drawn.spelled(loaded, sampling))
+        asking = generation(loaded, opened, prompt, method, window, **drawn.spelled(loaded, given))
     _answer(asking, opened, provisional, trace, as_json)
 
 
 def chat(
+    context: typer.Context,
     recorded: options.Recorded,
     models: options.Models,
     chosen: options.Chosen,
@@ -136,25 +135,25 @@ def chat(
     A question that cannot be answered is named, and the next one is read; where questions come by a pipe, exit code 2 follows,
     and empty lines between them are passed over.
     """
-    from eventspec.core import Sampling
 
     if place is not None and recorded.recording is not None:
         raise BadInput(f"{place} and --recording {recorded.recording} are two recordings: give one of them")
     recorded = recorded if place is None else replace(recorded, recording=place)
     recorded.check()
     folders = models.check([method], chosen)
-    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+    drawn = options.given_settings(context)
+    Sampling(**drawn)  # refused before minutes of loading
     check_outputs({"--store": store}, [*recorded.places, *folders])
     with waiting("loading the models"):
         opened, window = recorded.open()
-        context = models.load([method], chosen).open(opened, window, store)
+        about = models.load([method], chosen).open(opened, window, store)
     interactive = sys.stdin.isatty()
     if interactive:
-        context.prepare(method)
+        about.prepare(method)
     noted, refused = set[str](), False
     for question in _questions(interactive):
         try:
-            asking = context.generation(question, method, sampling)
+            asking = about.generation(question, method, **drawn)
             if interactive:
                 show_live(asking)
             result = asking.result()

@@ -15,11 +15,12 @@ GROUPS = {
     "Recording": ("recording", "video", "events", "sensor", "monotonic", "window", "start", "end"),
     "Models": (
         *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "frames"),
-        *("allow_extrapolation", "compat", "dtype", "device", "device_plan", "draft"),
+        *("allow_extrapolation", "compat", "dtype", "device", "ignore_generation_config", "device_plan", "draft"),
     ),
     "Sampling": (
         *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty"),
-        *("presence_penalty", "stop", "seed", "bad_word", "logit_bias", "min_new_tokens", "json_schema", "regex"),
+        *("presence_penalty", "stop", "seed", "bad_word", "logit_bias", "min_new_tokens", "no_repeat_ngram_size"),
+        *("json_schema", "regex", "skip_special_tokens"),
     ),
     "Output": ("provisional", "trace", "as_json", "out", "plot", "html"),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ import typer
 
 from eventspec.errors import BadInput, check_risk
 from eventspec.files import check_writable
+from eventspec.sampling import Sampling
 
 if TYPE_CHECKING:
     from eventspec.core import Window
@@ -57,6 +58,9 @@ Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the sh
 Target = Annotated[Path | None, path("A checkpoint folder that answers, instead of a pair.")]
 Precision = Literal["float32", "bfloat16", "float16", "auto", "nf4", "int8"]
 Dtype = Annotated[Precision, typer.Option(help="Of --target and --drafter; auto: as stored; nf4 and int8: on CUDA.")]
+IgnoreGenerationConfig = Annotated[
+    bool, typer.Option("--ignore-generation-config", help="Take no settings from the generation_config.json of --target.")
+]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
 Monotonic = Literal["raise", "clamp", "keep"]
@@ -189,6 +193,7 @@ class Models:
     )
     dtype: Dtype = "float32"
     device: Device = "cpu"
+    ignore_generation_config: IgnoreGenerationConfig = False
     device_plan: DevicePlan = "auto"
     draft: Draft = "auto"
 
@@ -218,7 +223,7 @@ class Models:
 
     def _check_of_pair(self, chosen: Chosen) -> None:
         if self._how != Models()._how or (chosen.drafter is None and self.vocabulary != "auto"):
-            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --dtype and --device"
+            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --ignore-generation-config, --dtype and --device"
             raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
 
     def _check_of_target(self, methods: Sequence[str], given: Mapping[str, Any]) -> None:
@@ -248,7 +253,7 @@ class Models:
 
     @property
     def _how(self) -> tuple[Any, ...]:
-        return self.frames, self.allow_extrapolation, self.compat, self.dtype, self.device
+        return self.frames, self.allow_extrapolation, self.compat, self.dtype, self.device, self.ignore_generation_config
 
     def _drafting(self, chosen: Chosen) -> tuple[str | None, str]:
         """Which drafter was chosen, and how its ids become the target's."""
@@ -275,8 +280,14 @@ class Models:
 
         which, mapping = self._drafting(chosen)
         if self.target is not None:
-            frames, beyond, compat, dtype, device = self._how
-            how = LoadOptions.named(dtype, device=device, frames=frames, allow_extrapolation=beyond, compat=compat)
+            how = LoadOptions.named(
+                self.dtype,
+                device=self.device,
+                frames=self.frames,
+                allow_extrapolation=self.allow_extrapolation,
+                compat=self.compat,
+                ignore_generation_config=self.ignore_generation_config,
+            )
             method = next((one for one in methods if one in CHOICES["drafter"]), methods[0])
             drafter = None if which is None else Path(which)
             more: dict[str, Any] = {"vocabulary": mapping, "how": how, "device_plan": self.device_plan}
@@ -290,6 +301,17 @@ class Models:
             loaded = loaded.with_adapter(chosen.adapter, next((one for one in methods if one in CHOICES["adapter"]), None))
         loaded = loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
         return loaded.drafting(self.draft)
+
+
+def given_settings(context: typer.Context) -> dict[str, Any]:
+    """Those options that are fields of `Sampling` and stand on the command line: the others are as the checkpoint has them."""
+    known = {item.name for item in fields(Sampling)}
+
+    def given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return name in known and source is not None and source.name != "DEFAULT"
+
+    return {name: value for name, value in context.params.items() if given(name)}
 
 
 def check_in_folder(path: Path, option: str) -> None:

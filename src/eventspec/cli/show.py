@@ -102,8 +102,8 @@ def show_live(asking: Generation) -> None:
 
     from eventspec.text import text_of
 
-    decode, stops = asking.pair.tokens.vocabulary.decode, asking.request.sampling.stop_strings
-    shown: Decode = (lambda ids: text_of(ids, decode, stops)) if stops else decode
+    stops = asking.request.sampling.stop_strings
+    shown: Decode = (lambda ids: text_of(ids, asking.decode, stops)) if stops else asking.decode
     replay(Console(), ((asking.trace.now(), update) for update in asking.updates()), shown, slower=0.0)
 
 

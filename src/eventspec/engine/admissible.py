@@ -26,7 +26,9 @@ def sayable(tokens: Sequence[int], answer: Sequence[int], sampling: Sampling, st
     path = list(answer)
     for count, token in enumerate(tokens):
         early = len(path) < sampling.min_new_tokens and token in sampling.stop_ids
-        if early or token in sampling.banned_ids or any(completes(word, path, token) for word in sampling.bad_words):
+        said = [*sampling.prompt_ids, *path]
+        bad = any(completes(word, said, token) for word in sampling.bad_words) or token in repeating(said, sampling)
+        if early or bad or token in sampling.banned_ids:
             return count
         if state is not None:
             mask = state.mask()
@@ -43,3 +45,11 @@ def completes(word: Sequence[int], path: Sequence[int], token: int) -> bool:
     """Whether `token` after the path completes the sequence."""
     *before, last = word
     return token == last and (not before or list(path[-len(before) :]) == before)
+
+
+def repeating(said: Sequence[int], sampling: Sampling) -> set[int]:
+    """The tokens that would end an n-gram which prompt and answer so far hold already (Paulus et al. 2018, section 2.5)."""
+    if not (size := sampling.no_repeat_ngram_size):
+        return set()
+    before = tuple(said[len(said) - size + 1 :])
+    return {said[end] for end in range(size - 1, len(said)) if tuple(said[end - size + 1 : end]) == before}

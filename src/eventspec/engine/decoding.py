@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from eventspec.core import Context, Proposal, Request, Scores, Target, TargetSession, Trace, never
 from eventspec.engine.answer import Answer, Outcome, StopCheck
 from eventspec.engine.display import Display, Emit, ignore
+from eventspec.engine.distribution import plain_greedy
 from eventspec.engine.drafting import Drafting
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.executor import Executor
@@ -119,6 +120,10 @@ class Decoding:
         tail = asked.policy.tail if alone and self.drafting.coming else NO_TAIL
         taps = self.drafting.taps
         session = context.open(asked.request.question, asked.request.sampling, tail, self.trace, taps)
+        sampling = self.answer.sampling
+        prompt_ids = getattr(context, "prompt_ids", None)  # a context that inherits nothing has no such ids
+        if prompt_ids is not None and not plain_greedy(sampling) and (ids := prompt_ids(asked.request.question)):
+            self.answer.sampling = self.display.sampling = replace(sampling, prompt_ids=tuple(ids))
         self._session, self._parts = session, sum(s.stage == "prefill" and s.lane == "target" for s in self.trace.spans)
         self.drafting.attach(session)
         self._plainly = PlainDecoding(self._begun_plainly)

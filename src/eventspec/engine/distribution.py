@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadInput, ConstraintState, NonFiniteLogits, Sampling
-from eventspec.engine.admissible import completes
+from eventspec.engine.admissible import completes, repeating
 
 Row = np.ndarray[Any, np.dtype[np.float64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -41,7 +41,7 @@ def plain_greedy(sampling: Sampling) -> bool:
     """Whether the choice depends on nothing but the argmax of the `allowed` logits."""
     s = sampling
     shifted = s.repetition_penalty != 1 or s.frequency_penalty != 0 or s.presence_penalty != 0 or bool(s.logit_bias)
-    refused = bool(s.bad_words) or s.min_new_tokens > 0 or s.constraint is not None
+    refused = bool(s.bad_words) or s.min_new_tokens > 0 or s.constraint is not None or s.no_repeat_ngram_size > 0
     return s.temperature == 0 and not shifted and not refused
 
 
@@ -112,7 +112,7 @@ def processed(logits: Tensor, path: Sequence[int], sampling: Sampling, state: Co
     temperature 0.
 
     The order is transformers': logit bias, repetition penalty (then frequency and presence penalty, which only vLLM and OpenAI
-    have), bad words, least length, grammar, bans, temperature, top-k, top-p, min-p. BadInput when nothing may be said.
+    have), bad words and n-grams, least length, grammar, bans, temperature, top-k, top-p, min-p. BadInput if all are refused.
     """
     row = _row(logits, path, sampling, state)
     if sampling.temperature == 0:
@@ -188,19 +188,19 @@ def _doubt_the_edge(doubtful: Mask, row: Row, kept: Mask, slack: float) -> None:
 def _penalise(row: Row, path: Sequence[int], sampling: Sampling) -> None:
     """Repetition penalty (Keskar et al. 2019, section 4.1), then OpenAI's: so much for every time a token was said, and so
     much for having been said at all."""
-    if not len(path):
-        return
-    seen, times = np.unique(np.asarray(path, np.int64), return_counts=True)
     if (penalty := sampling.repetition_penalty) != 1:
+        seen = np.unique(np.asarray([*sampling.prompt_ids, *path], np.int64))
+        seen = seen[seen < len(row)]
         row[seen] = np.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
+    seen, times = np.unique(np.asarray(path, np.int64), return_counts=True)
     row[seen] -= sampling.frequency_penalty * times + sampling.presence_penalty
 
 
 def _refuse(row: Row, path: Sequence[int], sampling: Sampling, state: ConstraintState | None) -> None:
     """Minus infinity for whatever must not come next, beside what is banned."""
-    for word in sampling.bad_words:
-        if word[-1] < len(row) and completes(word, path, word[-1]):
-            row[word[-1]] = -np.inf
+    said = [*sampling.prompt_ids, *path]
+    ended = {word[-1] for word in sampling.bad_words if completes(word, said, word[-1])} | repeating(said, sampling)
+    row[[token for token in ended if token < len(row)]] = -np.inf
     if state is not None:
         mask = state.mask()[: len(row)]
         row[: len(mask)][~mask] = -np.inf

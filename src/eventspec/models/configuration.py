@@ -75,9 +75,13 @@ LARGEST = {"num_hidden_layers": 1 << 10, "max_position_embeddings": 1 << 21}
 """Bounds of fields that cost time or memory before any weight is looked at; the others must stay below 2^24."""
 
 
+SMALLEST = {"max_position_embeddings": 8}
+"""A context of less holds no prompt."""
+
+
 def whole(data: Fields, name: str, least: int = 1, most: int | None = None) -> int:
-    """A field that must be a whole number from `least` to `most`, or to the field's bound."""
-    value, most = data.get(name), most or LARGEST.get(name, 1 << 24)
+    """A field that must be a whole number from `least` to `most`, or within the field's bounds."""
+    value, most, least = data.get(name), most or LARGEST.get(name, 1 << 24), SMALLEST.get(name, least)
     require(data, name, type(value) is int and least <= value <= most, f"a whole number, {least} to {most}")
     return int(data[name])
 

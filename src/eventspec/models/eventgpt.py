@@ -246,6 +246,12 @@ def eventgpt_vocabulary(folder: Path) -> Vocabulary:
     return Vocabulary.of_folder(folder, first="tokenizer.model").with_special(tokens)
 
 
+def banned_ids(folder: Path, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Ids that no method may say: the placeholder of event rows, and those that have no row in the checkpoint."""
+    rows = {**fields.LLAMA_DEFAULTS, **fields.read_json(folder / "config.json")}["vocab_size"]
+    return tuple(i for i in range(vocabulary.size) if i >= rows or i == vocabulary.id_of("<ev_patch>"))
+
+
 def prompt_ids(vocabulary: Vocabulary, question: str, bos: int) -> tuple[list[int], list[int]]:
     """Token ids before and after the event rows. Both parts are tokenised as texts of their own; BOS opens the first."""
     if PLACE in question:

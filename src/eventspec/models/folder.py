@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.models import configuration as fields
-from eventspec.models import eventgpt, hf_target, video_llava
+from eventspec.models import eventgpt, generation_config, hf_target, video_llava
 from eventspec.models.checkpoint import Opened
 from eventspec.models.features import FeatureCache
 from eventspec.models.loading import LoadOptions, VisionLanguage
@@ -26,7 +27,10 @@ def load_folder(folder: Path, how: LoadOptions | None = None) -> VisionLanguage:
     how = how or LoadOptions()
     if how.quantized is not None and _model_type(folder) in _KNOWN:
         raise BadInput(f"dtype {how.quantized} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")
-    return _architecture(folder)[0](folder, how)
+    asked = {} if how.ignore_generation_config else generation_config.stored(folder)
+    loaded = _architecture(folder)[0](folder, how)
+    tokens, notes = generation_config.with_settings(loaded.tokens, asked, folder)
+    return replace(loaded, tokens=tokens, notes=loaded.notes + notes)
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def _load_eventgpt(folder: Path, how: LoadOptions) -> VisionLanguage:
     model = eventgpt.load_eventgpt(folder, how.dtype, how.device, rows=vocabulary.size)
     pixels = eventgpt.EventPixels(folder, model.config.vision.image_size)
     encoder = eventgpt.eventgpt_encoder(model, vocabulary, pixels, bos_id(folder), how.compat)
-    tokens = token_space(vocabulary, end_ids(folder), range(vocabulary.text_size, vocabulary.size))
+    tokens = token_space(vocabulary, end_ids(folder), eventgpt.banned_ids(folder, vocabulary))
     return VisionLanguage.of("EventGPT", encoder, tokens, "events")
 
 
@@ -72,7 +76,8 @@ def _describe_eventgpt(folder: Path) -> dict[str, Any]:
     config, vocabulary = opened.model.config, eventgpt.eventgpt_vocabulary(folder)
     eventgpt.EventPixels(folder, config.vision.image_size)
     inputs = {"event_images": config.images, "visual_rows": config.event_tokens, "image_size": config.vision.image_size}
-    return _description("EventGPT", eventgpt.MODEL_TYPE, opened, vocabulary, vocabulary.size - vocabulary.text_size, inputs)
+    banned = len(eventgpt.banned_ids(folder, vocabulary))
+    return _description("EventGPT", eventgpt.MODEL_TYPE, opened, vocabulary, banned, inputs)
 
 
 # ------------------------------------------------------------------------------------------------------------- Video-LLaVA
@@ -91,7 +96,7 @@ def _load_video_llava(folder: Path, how: LoadOptions) -> VisionLanguage:
     if how.feature_bytes:
         encoder = encoder.keeping(FeatureCache(how.feature_bytes))
     note = f"{frames} frames lie beyond the context of {trained}: times are meaningful, answers are not"
-    tokens = token_space(vocabulary, end_ids(folder), video_llava.banned_ids(vocabulary, config))
+    tokens = token_space(vocabulary, end_ids(folder), video_llava.banned_ids(config))
     return VisionLanguage.of("Video-LLaVA", encoder, tokens, "frames", (note,) if beyond else ())
 
 
@@ -107,7 +112,7 @@ def _describe_video_llava(folder: Path) -> dict[str, Any]:
         "image_size": config.vision.image_size,
         "image_tower": "skipped" if any(name.startswith("image_tower.") for name in opened.checkpoint.at) else "absent",
     }
-    banned = len(video_llava.banned_ids(vocabulary, config))
+    banned = len(video_llava.banned_ids(config))
     return _description("Video-LLaVA", video_llava.MODEL_TYPE, opened, vocabulary, banned, inputs)
 
 

@@ -7,15 +7,17 @@ hands over there is the prompt. Of a second question about the same frames only 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from eventspec.core import BadCheckpoint, BadInput
+from eventspec.core import BadCheckpoint, BadInput, EventspecError
 from eventspec.models.prompt import Frames
 from eventspec.process_lock import ProcessLock
 
@@ -71,10 +73,26 @@ class Prompter:
                 raise BadInput(f"the prompt contains {place}, which stands for pictures: leave it out")
         content = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames]
         messages = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
-        template = self.processor.apply_chat_template
-        with self.quiet():
-            made = template(messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
+        template = partial(self.processor.apply_chat_template, messages, add_generation_prompt=True)
+        with self.quiet(), self.told(len(frames), frames.shape):
+            if _letters(question) not in _letters(template(tokenize=False)):
+                problem = f"{self.folder}: its chat template does not hold the question as it was asked"
+                raise BadCheckpoint(f"{problem}: mend the template, or every question gets the same answer")
+            made = template(tokenize=True, return_dict=True, return_tensors="pt")
         return dict(made.to(self.model.device, self.dtype))  # ids stay whole numbers
+
+    @contextmanager
+    def told(self, count: int, shape: Sequence[int]) -> Iterator[None]:
+        """What a processor or a model's vision says against frames [K, H, W, 3] becomes BadInput, one line."""
+        try:
+            yield
+        except (EventspecError, _Reached):
+            raise
+        except Exception as error:
+            said = next(iter(str(error).strip().splitlines()), "")[:200]
+            problem = f"{self.folder}: it cannot read {count} frames of {shape[2]}x{shape[1]} ({type(error).__name__}: {said})"
+            hint = "try --frames 1 or larger frames; EVENTSPEC_DEBUG=1 shows the trace"
+            raise BadInput(f"{problem}: {hint}") from error
 
     def prompt(self, inputs: dict[str, Any]) -> HfPrompt:
         """The rows that the model makes of inputs; BadCheckpoint when they and positions are not all that its language half
@@ -139,6 +157,11 @@ class Prompter:
             finally:
                 hook.remove()
         return found
+
+
+def _letters(text: str) -> str:
+    """What a template that trims, or changes spaces or case, leaves of a text."""
+    return "".join(letter for letter in text.casefold() if letter.isalnum())
 
 
 class _Reached(Exception):

@@ -215,13 +215,14 @@ class HfContext(Context):
     def __init__(self, target: HfTarget, frames: Frames) -> None:
         self.target, self.frames = target, frames
         self._known: tuple[Tensor, HfPrompt] | None = None  # ids and rows of an earlier question
+        self._asked: tuple[str, Tensor] | None = None  # the latest question, and the ids of its prompt
         self._latest: _Reading | None = None
 
     def extend(self, frames: Frames, trace: Trace) -> None:
         together = len(self.frames) + len(frames)
         if together > self.target.frames:
             raise BadInput(f"{together} frames are more than the target takes ({self.target.frames}): begin another recording")
-        self.frames, self._known = np.concatenate((self.frames, frames)), None
+        self.frames, self._known, self._asked = np.concatenate((self.frames, frames)), None, None
 
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> HfSession:
         """As `core.Context.open`; raises BadInput when prompt and answer do not fit the context."""
@@ -237,12 +238,20 @@ class HfContext(Context):
             trace.span("prefill", "target", began)
         return session
 
+    def prompt_ids(self, question: str) -> list[int]:
+        if self._asked is None or self._asked[0] != question:
+            self._asked = question, self.target.prompts.inputs(question, self.frames)["input_ids"][0]
+        found: list[int] = self._asked[1].tolist()
+        return found
+
     def _prompt(self, question: str, trace: Trace) -> HfPrompt:
         began, prompts = trace.now(), self.target.prompts
         inputs = prompts.inputs(question, self.frames)
+        self._asked = question, inputs["input_ids"][0]
         found = None if self._known is None else prompts.again(self._known[1], self._known[0], inputs)
         if found is None:
-            found = prompts.prompt(inputs)
+            with prompts.told(len(self.frames), self.frames.shape):
+                found = prompts.prompt(inputs)
             trace.span("vision", "target", began)
             self._known = inputs["input_ids"][0], found
         return found

@@ -8,9 +8,10 @@ the reason. torchvision is not used: pictures go through the processor's Pillow 
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,8 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadCheckpoint, BadInput, EventspecError, Proposal, Verdict
-from eventspec.models.checkpoint import check_finite
+from eventspec.models.checkpoint import Checkpoint, Stored, check_finite, without_memory
+from eventspec.models.configuration import read_json
 from eventspec.models.hf_prompt import HfPrompt, Prompter
 from eventspec.models.hf_session import HfLanguage, HfSession, HfTarget, fresh_session
 from eventspec.models.loading import LoadOptions, VisionLanguage
@@ -30,8 +32,14 @@ FRAMES = 8
 """Frames where no number is given and the context holds them twice."""
 _PROBE_SIDE = 64
 _PLACEHOLDER = re.compile(r"(image|video|audio|vision).*token_(id|index)$")
+_REPLACED = re.compile(r"image_token_(id|index)$")
+"""Of these the ones in whose place the rows of our frames stand. The others stand around them or for what is no input here:
+they may be said."""
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Largest difference of two forwards that is rounding, as a share of the logits' spread."""
+_COUNT = re.compile(r"(layers?|depths?|blocks|experts|num_labels)$")
+_LAYERS, _LABELS, _SPARE = 128, 1 << 16, 1 << 24
+"""Layers, labels and weights that may be made for nothing."""
 _PARENTS = (-1, -1, 0, 1, 3)
 _ACCEPTED = (1, 3, 4)
 
@@ -115,12 +123,17 @@ def _open(folder: Path, how: LoadOptions) -> _Opened:
     """Config, weights, processor and the ids in them; whatever transformers says against the folder becomes one line."""
     transformers = _library("transformers")
     path = folder / "config.json"
+    stored: dict[str, Stored] = {}
+    with suppress(BadCheckpoint):  # transformers says what is wrong with the files
+        stored = Checkpoint(folder).at
+    _check_counts(path, len(stored))
     config = _asked(path, lambda: transformers.AutoConfig.from_pretrained(folder, **_LOCAL))
     sliding = _sliding(path, config)
     processor = _processor(folder, config)
     vocabulary = Vocabulary(processor.tokenizer.backend_tokenizer)
     settings = {"dtype": "auto" if how.dtype is None else how.dtype, **_quantization(how)}
     opener = transformers.AutoModelForImageTextToText
+    _check_sizes(path, config, opener, sum(math.prod(one.shape) for one in stored.values()))
     model, report = _asked(
         folder, lambda: opener.from_pretrained(folder, config=config, output_loading_info=True, **settings, **_LOCAL)
     )
@@ -134,12 +147,38 @@ def _open(folder: Path, how: LoadOptions) -> _Opened:
     check_finite(folder, model.requires_grad_(False).eval().named_parameters())
     ends = _ends(folder, model, processor)
     rows = len(model.get_output_embeddings().weight)
-    known = {id for name, id in config.to_dict().items() if _PLACEHOLDER.match(name) and type(id) is int}
-    special = {id for id, token in processor.tokenizer.added_tokens_decoder.items() if token.special}
-    nameless = {id for id in range(rows) if vocabulary.piece(id) is None}
-    banned = tuple(sorted(id for id in (known | special | nameless) - set(ends) if id < rows))
+    known = {name: id for name, id in config.to_dict().items() if _PLACEHOLDER.match(name) and type(id) is int}
+    replaced = {id for name, id in known.items() if _REPLACED.match(name) and 0 <= id < rows}
+    banned = tuple(sorted(replaced - set(ends)))
     unused = sorted(report.get("unexpected_keys") or ())
-    return _Opened(folder, model, processor, vocabulary, ends, tuple(sorted(known)), banned, sliding, unused)
+    return _Opened(folder, model, processor, vocabulary, ends, tuple(sorted(set(known.values()))), banned, sliding, unused)
+
+
+def _check_counts(path: Path, tensors: int) -> None:
+    """BadCheckpoint for more layers, experts or labels than the files can have: transformers makes lists of them at once."""
+    parts = [read_json(path)]
+    while parts:
+        for name, value in parts.pop().items():
+            if isinstance(value, dict):
+                parts.append(value)
+            most = _LABELS if name == "num_labels" else max(_LAYERS, tensors)
+            for count in value if isinstance(value, list) else [value]:
+                if _COUNT.search(name) and type(count) is int and count > most:
+                    raise BadCheckpoint(
+                        f"{path}: {name} is {count}, the files have {tensors} tensors: they do not belong together"
+                    )
+
+
+def _check_sizes(path: Path, config: Any, opener: Any, found: int) -> None:
+    """BadCheckpoint for a model far larger than the `found` weights: transformers would make room for all of it.
+    What is a little larger lacks a tensor, and transformers says which."""
+    with without_memory():
+        wanted = sum(weight.numel() for weight in _asked(path, lambda: opener.from_config(config)).parameters())
+    packed = 16 if getattr(config, "quantization_config", None) else 1  # numbers in one stored number, at most
+    if found and wanted > 2 * packed * found + _SPARE:
+        raise BadCheckpoint(
+            f"{path}: it asks for {wanted:.3g} weights, the files have {found:.3g}: they do not belong together, fetch it again"
+        )
 
 
 def _asked(place: Path, ask: Callable[[], Answer]) -> Answer:

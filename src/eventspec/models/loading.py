@@ -19,7 +19,8 @@ PRECISIONS = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16
 class LoadOptions:
     """How a folder is loaded. dtype None keeps the file's; frames None takes config.json's number; `compat` and
     `feature_bytes` (size of the frame cache, 0 = none) concern one architecture each; `quantized` those that transformers
-    opens, on CUDA. BadInput for a device that is not there: before any weight is read."""
+    opens, on CUDA. `ignore_generation_config`: of generation_config.json nothing counts but the ids that end an answer.
+    BadInput for a device that is not there: before any weight is read."""
 
     dtype: torch.dtype | None = torch.float32
     device: str = "cpu"
@@ -28,6 +29,7 @@ class LoadOptions:
     compat: bool = False
     feature_bytes: int = 0
     quantized: Literal["nf4", "int8"] | None = None
+    ignore_generation_config: bool = False
 
     @classmethod
     def named(cls, dtype: str = "float32", **others: Any) -> LoadOptions:

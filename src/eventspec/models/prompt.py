@@ -73,7 +73,8 @@ class FrameEncoder:
 
     No frame looks at another, so one that comes later has the rows it would have had at once: to the bit where frames are
     encoded `one_by_one` anyway, else as far as a kernel's sums do not depend on the batch. `kept`: rows of a frame that it has
-    are not computed again. `name` of the model, for errors.
+    are not computed again. `name` of the model, for errors. `place`: the id that stands for a visual row where transformers'
+    `generate` reads the prompt as ids, and so penalises them.
     """
 
     language: Llama
@@ -83,6 +84,7 @@ class FrameEncoder:
     name: str
     one_by_one: bool = True
     kept: FeatureCache | None = None
+    place: int | None = None
 
     def keeping(self, kept: FeatureCache) -> FrameEncoder:
         """The same, but a frame that it has seen is not encoded again; so each is encoded on its own."""

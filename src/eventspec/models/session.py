@@ -157,6 +157,14 @@ class LanguageContext:
     def extend(self, frames: Frames, trace: Trace) -> None:
         self.visual = timed_vision(trace, "target", lambda: self.encoder.extend(self.visual, frames))
 
+    def prompt_ids(self, question: str) -> list[int]:
+        """As `core.Context.prompt_ids`: of the models that transformers has too."""
+        encoder = self.encoder
+        if not isinstance(encoder, FrameEncoder) or encoder.place is None:
+            return []
+        before, after = encoder.text(question)
+        return [*before, *[encoder.place] * len(self.visual), *after]
+
     def open(self, question: str, sampling: Sampling, tail: int, trace: Trace, taps: tuple[int, ...] = ()) -> LanguageSession:
         """As `core.Context.open`; raises BadInput when prompt and answer do not fit the context."""
         prompt = self.encoder.prompt(question, self.visual)

@@ -212,10 +212,9 @@ def check_processing(folder: Path, config: VideoLlavaConfig) -> None:
             fields.require(data, "size", side == size, f"a shortest edge of {size}, the tower's image_size")
 
 
-def banned_ids(vocabulary: Vocabulary, config: VideoLlavaConfig) -> tuple[int, ...]:
-    """Ids that no method may say: media placeholders, tokens added after the text pieces, rows without a token."""
-    media = {token for token in (config.video_token, config.image_token) if 0 <= token < config.language.vocab_size}
-    return tuple(sorted(media | set(range(vocabulary.text_size, config.language.vocab_size))))
+def banned_ids(config: VideoLlavaConfig) -> tuple[int, ...]:
+    """Ids that no method may say: placeholders of pictures."""
+    return tuple(sorted(i for i in {config.video_token, config.image_token} if 0 <= i < config.language.vocab_size))
 
 
 def prompt_ids(vocabulary: Vocabulary, question: str, bos: int) -> tuple[list[int], list[int]]:
@@ -259,4 +258,5 @@ def video_llava_encoder(model: VideoLlava, vocabulary: Vocabulary, bos: int, fra
     text = partial(prompt_ids, vocabulary, bos=bos)
     # On a GPU eight frames take little longer than one, so they are encoded together.
     one_by_one = model.projector.linear_1.weight.device.type == "cpu"
-    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", one_by_one)
+    place = model.config.video_token
+    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", one_by_one, place=place)

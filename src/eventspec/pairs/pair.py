@@ -57,7 +57,7 @@ from eventspec.text import TokenSpace, Vocabulary
 
 POLICY = tuple(item.name for item in fields(DraftPolicy))
 """Fields that `with_drafter` and `with_policy` change."""
-DRAFTS: Mapping[str, Mapping[str, float]] = {
+DRAFTS: Mapping[str, Mapping[str, Any]] = {
     "auto": {},
     "always": {"node_cost": 0.0, "level_cost": HOPELESS, "open_cost": 0.0, "patience": 1e9},
 }

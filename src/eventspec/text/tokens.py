@@ -10,7 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,12 +23,21 @@ from eventspec.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """What ids mean to one model. `eos_id` ends an answer, as do `extra_eos_ids`; no method generates `banned_ids`."""
+    """What ids mean to one model. `eos_id` ends an answer, as do `extra_eos_ids`; no method generates `banned_ids`. `usual`:
+    settings of a request that says nothing else, as the checkpoint's generation_config.json has them."""
 
     vocabulary: Vocabulary
     eos_id: int
     extra_eos_ids: tuple[int, ...] = ()
     banned_ids: tuple[int, ...] = ()
+    usual: Sampling = field(default_factory=Sampling)
+
+    def settings(self, whole: Sampling | None, given: Mapping[str, Any]) -> Sampling:
+        """A request's settings: the `given` ones, the others as `whole` has them, or without it as is usual here."""
+        most = given.get("max_new_tokens")
+        if whole is None and type(most) is int and most < self.usual.min_new_tokens:
+            given = {"min_new_tokens": max(0, most), **given}  # as in transformers, the longest length is kept to
+        return (whole or self.usual).but(**given)
 
     def sampling(self, sampling: Sampling) -> Sampling:
         """With the ids that are never generated banned and the end tokens as stops; BadInput for an id that does not exist."""

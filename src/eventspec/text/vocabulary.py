@@ -61,9 +61,9 @@ class Vocabulary:
         """Ids without any special token added; special tokens written in the text are recognised."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text without special tokens."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text, as a rule without special tokens."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def spellings(self, text: str) -> tuple[tuple[int, ...], ...]:
         """The ids of a text as this tokenizer writes it: at the beginning, inside a word, and after a space."""
