@@ -1,7 +1,7 @@
 """DSEC's events.h5: events/{x, y, t, p}, t_offset (us, added to t) and ms_to_idx, where each millisecond begins.
 
 The data set's files are packed with Blosc, which h5py reads once the package hdf5plugin is there. They state no sensor size:
-it is DSEC's 640x480 unless the caller, or the attributes that our writer adds, say otherwise.
+it is DSEC's 640x480 unless the caller or the file (as other programs in this layout, and our writer, do) says otherwise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
     notes: list[str] = []
     with hdf5.opened_h5(path) as file:
-        stated = hdf5.stated_size(file["events"], path)
+        stated = hdf5.stated_size(file, ("events",), sensor_size, path, notes)
         if stated is None and sensor_size is None:
             stated = SENSORS["dsec"]
             notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")

@@ -25,8 +25,9 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         return hdf5.column_table({name: hdf5.dataset(file, name, path) for name in DTYPES}, path)
 
     with hdf5.opened_h5(path) as file:
-        size = settled_size(hdf5.stated_size(file, path), sensor_size, str(path))
-        return hdf5.h5_file(NAME, path, file, table, size, monotonic)
+        notes: list[str] = []
+        size = settled_size(hdf5.stated_size(file, (), sensor_size, path, notes), sensor_size, str(path))
+        return hdf5.h5_file(NAME, path, file, table, size, monotonic, notes)
 
 
 def write(path: Path, stream: EventStream) -> None:

@@ -14,6 +14,7 @@ from eventspec.events.formats import (
     mvsec_h5,
     native_h5,
     nmnist,
+    npy,
     npz,
     prophesee,
     ros_bag,
@@ -25,6 +26,7 @@ from eventspec.events.stream import EventStream, Monotonic
 FORMATS: tuple[Format, ...] = (
     aedat4.FORMAT,
     eventgpt_npy.FORMAT,
+    npy.FORMAT,
     npz.FORMAT,
     dsec_h5.FORMAT,
     metavision_h5.FORMAT,
