@@ -50,15 +50,13 @@ def write(path: Path, stream: EventStream) -> None:
 
     The caller chooses and renames the path. BadInput when the events last longer than t can say, or are not in order.
     """
-    import h5py
-
     span = stream.span
     offset_us = span.start_us if span is not None else 0
     if not stream.ordered:
         raise BadInput("DSEC's layout needs events in order of time: read them with --monotonic clamp")
     if span is not None and span.duration_us > LONGEST_US:
         raise BadInput(f"the events last {span.duration_us} us, DSEC's layout has room for {LONGEST_US}: write cuts of it")
-    with h5py.File(path, "w", track_order=False) as file:
+    with hdf5.written_h5(path) as file:
         group = file.create_group("events")
         hdf5.write_columns(group, stream, DTYPES, offset_us, **_packing())
         group.attrs["width"], group.attrs["height"] = np.int64(stream.width), np.int64(stream.height)

@@ -7,6 +7,7 @@ no more than deflate could have packed. Rows are read block by block, and a wind
 from __future__ import annotations
 
 import importlib
+import io
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -280,6 +281,42 @@ def h5_file(
 
 
 # ------------------------------------------------------------------------------------------------------------------- writing
+class _Kept(io.FileIO):
+    """A file that keeps its first error for later: HDF5 crashes the process where its last blocks cannot be written."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        while view and self.error is None:
+            try:
+                view = view[super().write(view) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return 0
+
+
+@contextmanager
+def written_h5(path: Path) -> Iterator[Any]:
+    """A new h5py file, and OSError at the end where the disk had no room for it."""
+    import h5py
+
+    with _Kept(path, "w+") as raw:
+        try:
+            with h5py.File(raw, "w", track_order=False) as file:
+                yield file
+        finally:
+            if raw.error is not None:
+                raise raw.error
+
+
 def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], offset_us: int, **packing: Any) -> None:
     """Append the stream's columns to new datasets of an h5py file or group, block by block.
 

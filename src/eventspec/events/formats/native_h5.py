@@ -32,9 +32,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
 def write(path: Path, stream: EventStream) -> None:
     """Write the stream; the same stream gives the same bytes. The caller chooses and renames the path."""
-    import h5py
-
-    with h5py.File(path, "w", track_order=False) as file:
+    with hdf5.written_h5(path) as file:
         hdf5.write_columns(file, stream, DTYPES, 0, compression="gzip", compression_opts=6, shuffle=True)
         file.attrs["width"] = np.int64(stream.width)
         file.attrs["height"] = np.int64(stream.height)
