@@ -68,8 +68,8 @@ def _spread(values: Array, places: Array, done: Array, before: Any) -> Array:
 
 
 def _times(word: Array, kind: Array, done: Array, state: State) -> tuple[Array, State]:
-    """Time of each event in us, int64. A TIME_HIGH that is new sets the low bits to 0, as the camera sends TIME_LOW after it; one
-    that is repeated keeps them."""
+    """Time of each event in us, int64. A TIME_HIGH that is new sets the low bits to 0, as the camera sends TIME_LOW after it;
+    one that is repeated keeps them."""
     ticks = np.flatnonzero((kind == TIME_LOW) | (kind == TIME_HIGH))
     if not len(ticks):
         return np.full(int(done[-1]) if len(done) else 0, ((state.high or 0) << 12) + state.low, np.int64), state
