@@ -96,6 +96,8 @@ def describe(head: bytes) -> str:
 def _head(path: Path) -> bytes:
     if path.is_dir():
         raise BadInput(f"{path}: is a folder, not an event file: give the file, or open the folder as a recording")
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path}: is a pipe or a device, which cannot be read twice: save it to a file first")
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
