@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -31,8 +32,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         if str(part) not in str(error):
             raise
         raise BadInput(str(error).replace(str(part), str(path))) from None
-    except OSError as error:
-        reason = str(error.strerror or error).replace(str(part), str(path))
+    except (OSError, RuntimeError) as error:  # torch's writer raises the second
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split()).replace(str(part), str(path))
         raise BadInput(f"{path} cannot be written ({reason}): choose another place") from None
     finally:
         with suppress(OSError):  # it was renamed, or could not be made
@@ -53,6 +54,20 @@ def check_file(path: Path) -> None:
         raise BadInput(f"{path}: is a pipe, a device or a socket: give an ordinary file")
     if not found.st_size:
         raise BadInput(f"{path}: the file is empty (0 bytes): copy or record it again")
+
+
+def append_line(file: io.FileIO, line: str) -> None:
+    """One more line, or nothing, in a file that is open for appending; BadInput, with its name, where there is no room."""
+    data, size = f"{line}\n".encode(), os.fstat(file.fileno()).st_size
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError as error:
+        with suppress(OSError):
+            file.truncate(size)
+            if not size:
+                Path(file.name).unlink()
+        raise BadInput(f"{file.name} cannot be written ({error.strerror}): make room, or choose another place") from None
 
 
 def check_writable(path: Path) -> None:

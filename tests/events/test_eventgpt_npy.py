@@ -185,5 +185,5 @@ def test_columns_that_do_not_fit_are_refused(tmp_path: Path, columns: dict[str, 
 
 def test_a_plain_array_is_named_for_what_it_is(tmp_path: Path) -> None:
     np.save(tmp_path / "e.npy", np.zeros((5, 4)))
-    with pytest.raises(BadInput, match=r"a float64 array of shape \(5, 4\): an EventGPT .npy holds one pickled dict"):
+    with pytest.raises(BadInput, match=r"a float64 array of shape \(5, 4\): its values do not tell which columns are x, y, t"):
         read_events(tmp_path / "e.npy")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import tracemalloc
 import zipfile
 import zlib
@@ -308,3 +309,10 @@ def test_colour_frames_of_aedat4_come_as_rgb(tmp_path: Path) -> None:
     assert encoders.frames_of(found).tolist() == [
         [[[255, 10, 20], [3, 240, 5], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [1, 2, 250]]]
     ]
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "e.raw")
+    for path in (tmp_path / "e.raw", Path("/dev/zero")):
+        with pytest.raises(BadInput, match="is a pipe or a device"):
+            open_events(path)

@@ -261,3 +261,14 @@ def test_a_long_silence_is_no_step_back(tmp_path: Path) -> None:
     words = [(0x8000 | high, 0x6000 | low, 7, 0x2000 | 9) for high, low in events]
     (tmp_path / "e").write_bytes(b"% evt 3.0\n% geometry 640x480\n% end\n" + np.array(words, "<u2").tobytes())
     assert read_events(tmp_path / "e").t.tolist() == [10 << 12 | 5, 3910 << 12]
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 1 << 16])
+def test_a_repeated_time_high_keeps_the_low_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """As the camera's own decoder: a new one begins at 0."""
+    monkeypatch.setattr(evt3, "BLOCK", block)
+    high, low, row, event = 0x8000, 0x6000, 0x0000, 0x2000
+    words = [high | 5, low | 100, row | 3, event | 1, high | 5, event | 2, low | 120, event | 3, high | 5, high | 6, event | 4]
+    header = b"% evt 3.0\n% geometry 1280x720\n% end\n"
+    (tmp_path / "e.raw").write_bytes(header + np.array(words, "<u2").tobytes())
+    assert read_events(tmp_path / "e.raw").t.tolist() == [5 * 4096 + 100, 5 * 4096 + 100, 5 * 4096 + 120, 6 * 4096]

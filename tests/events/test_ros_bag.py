@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from rosbags import rosbag1, rosbag2
 from rosbags.rosbag2 import StoragePlugin
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
@@ -76,6 +78,10 @@ class Writer:
         make = self.store.types[kind]
         header = self._header(stamp_ns if own else 0)
         self._send(topic, kind, stamp_ns, make(header, height, width, encoding, 0, rows.shape[1], rows.reshape(-1)))
+
+    def compressed(self, data: bytes, form: str, stamp_ns: int, topic: str) -> None:
+        kind = "sensor_msgs/msg/CompressedImage"
+        self._send(topic, kind, stamp_ns, self.store.types[kind](self._header(stamp_ns), form, np.frombuffer(data, np.uint8)))
 
 
 def written(folder: Path, kind: str, fill: Callable[[Writer], None]) -> Path:
@@ -246,3 +252,34 @@ def test_without_the_package_the_line_says_what_to_install(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "rosbags", None)
     with pytest.raises(BadInput, match=r"pip install 'eventspec\[rosbag\]'"):
         Recording.open(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compressed_images_are_frames_and_what_is_not_read_is_named(tmp_path: Path, kind: str) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3)).astype(np.uint8)
+    packed = io.BytesIO()
+    Image.fromarray(pixels).save(packed, "PNG")
+
+    def fill(writer: Writer) -> None:
+        writer.events(ROWS)
+        writer.compressed(packed.getvalue(), "png", START_NS, "/dvs/image_raw/compressed")
+
+    recording = Recording.open(written(tmp_path, kind, fill))
+    assert recording.video is not None and np.array_equal(recording.video.frames[0], pixels) and recording.notes == ()
+
+    def other(writer: Writer) -> None:
+        writer.events(ROWS)
+        writer.compressed(b"depth", "16UC1; compressedDepth", START_NS, "/depth")
+
+    left_out = Recording.open(written(tmp_path / "other", kind, other))
+    assert (
+        left_out.video is None and "images of /depth are left out: their encoding is '16UC1; compressedDepth'" in left_out.notes
+    )
+    kinds = {
+        "/e": "event_camera_msgs/msg/EventPacket",
+        "/i": "sensor_msgs/msg/CameraInfo",
+        "/v": "foxglove_msgs/msg/CompressedVideo",
+    }
+    assert ros_bag.unread(kinds, []) == [
+        f"the topic {name} is not read: its messages are {kinds[name]}" for name in ("/e", "/v")
+    ]

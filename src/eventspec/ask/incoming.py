@@ -17,8 +17,8 @@ from eventspec.recordings import Recording
 from eventspec.video.clip import VideoClip
 
 Frame = np.ndarray[Any, np.dtype[np.uint8]]
-LATEST_US = 1 << 62
-"""No clock runs so long."""
+LATEST_US = 10**17
+"""No clock in microseconds runs so long: from here on they are nanoseconds."""
 
 
 class HeldFrames:

@@ -6,6 +6,7 @@ inside the commands, so that ``--help`` is instant.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -34,6 +35,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 _VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
 
 
@@ -101,8 +103,8 @@ def _explain(error: Exception) -> int:
         return _fail(f"--{option} {error.wrong}", 2)
     if isinstance(error, EventspecError):
         return _fail(str(error), 2)
-    if isinstance(error, OSError) and error.filename is not None:
-        place = os.fsdecode(error.filename2 or error.filename)
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in NO_ROOM):
+        place = os.fsdecode(error.filename2 or error.filename or "a file cannot be written")
         return _fail(f"{place}: {str(error.strerror).lower()}: choose another place, or check what is there and its rights", 2)
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return _fail(message if debugging else f"{message}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)

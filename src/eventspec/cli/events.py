@@ -189,7 +189,9 @@ def _cut(recording: Recording, seconds: tuple[float | None, float | None], us: t
             lasts = f"the recording lasts {span.duration_us / 1e6:.6g} s"
             raise BadInput(f"{name} {after:g} does not lie in {recording.name}: {lasts}, give seconds from its beginning")
         ends.append(span.start_us + round(after * 1e6))
-    return recording.slice(recording.window(*ends))
+    part = recording.slice(recording.window(*ends))
+    options.print_notes(part.notes[len(recording.notes) :])
+    return part
 
 
 def _kind_of(out: Path, chosen: Kind | None = None) -> Kind:

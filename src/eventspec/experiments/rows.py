@@ -5,16 +5,17 @@ They know what makes rows comparable, and nothing of how they are measured.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from eventspec.core import BadInput
 from eventspec.experiments.figures import Row
-from eventspec.files import check_writable, parsed, write_text
+from eventspec.files import append_line, check_writable, parsed, write_text
 from eventspec.recordings.qa import Question
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class RowFile:
         self.path, self.rows = path, dict[Key, Row]()
         self._bytes = 0  # of the rows that are there
         self._size = path.stat().st_size if path.exists() else 0
-        self._file: IO[str] | None = None
+        self._file: io.FileIO | None = None
         if resume and path.exists():
             self._read()
 
@@ -88,13 +89,12 @@ class RowFile:
         the file."""
         if self._file is None:
             self._file = self._begin()
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        append_line(self._file, json.dumps(row))
         self.rows[row["method"], row["question_id"]] = row
 
-    def _begin(self) -> IO[str]:
+    def _begin(self) -> io.FileIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a", encoding="utf-8", newline="\n")
+        file = io.FileIO(self.path, "a")
         at = os.fstat(file.fileno())
         if not _locked(file) or at.st_size != self._size or at.st_ino != self.path.stat().st_ino:
             file.close()
@@ -146,7 +146,7 @@ def _check_settings(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:
             raise BadInput(f"{path} was measured with {name} {was}, not {wanted}: give the same, or {_OTHER}")
 
 
-def _locked(file: IO[str]) -> bool:
+def _locked(file: io.FileIO) -> bool:
     """Whether this process alone may write a file from now on, as far as the system can keep others from it."""
     try:
         import fcntl

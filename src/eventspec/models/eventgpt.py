@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from eventspec.core import BadCheckpoint, BadInput, EventSlice
 from eventspec.events.representations import red_blue
+from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
@@ -133,9 +134,9 @@ def save_eventgpt(model: EventGpt, folder: Path, tokens: dict[str, int]) -> None
         "event_images": config.images,
         **tokens,
     }
-    (folder / "config.json").write_text(fields.pretty(data))
+    write_text(folder / "config.json", fields.pretty(data))
     clip = {"model_type": "clip_vision_model", **fields.clip_json(config.vision)}
-    (folder / "clip/config.json").write_text(fields.pretty(clip))
+    write_text(folder / "clip/config.json", fields.pretty(clip))
 
 
 # ----------------------------------------------------------------------------------------------------------------- loading

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.core import BadCheckpoint, BadInput
+from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
@@ -122,7 +123,7 @@ def save_video_llava(model: VideoLlava, folder: Path, tokens: dict[str, int]) ->
         "tie_word_embeddings": config.language.tie_word_embeddings,
         **tokens,
     }
-    (folder / "config.json").write_text(fields.pretty(data))
+    write_text(folder / "config.json", fields.pretty(data))
 
 
 def video_llava_config(data: fields.Fields) -> VideoLlavaConfig:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from eventspec.files import write_whole
 from eventspec.nn import ClipConfig, LlamaConfig
 from eventspec.nn.llama import LanguageEnds
 
@@ -93,10 +95,15 @@ def save(
             tensors[part] = piece.clone()
     for source, destination in (copies or {}).items():
         tensors.update({destination + n[len(source) :]: t.clone() for n, t in tensors.items() if n.startswith(source)})
-    beside = path.with_suffix(".part")
-    save_file({**tensors, **(more or {})}, beside, metadata={"format": "pt"})
-    beside.chmod(0o644)
-    beside.rename(path)
+
+    def write(part: Path) -> None:
+        try:
+            save_file({**tensors, **(more or {})}, part, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(str(error)) from None
+        part.chmod(0o644)
+
+    write_whole(path, write)
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -21,6 +21,7 @@ from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput, EventSlice
 from eventspec.drafters.language_model import Scored
 from eventspec.events.representations import red_blue_classes
+from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
@@ -231,4 +232,4 @@ def _save(part: Adapter | Packer, folder: Path, kind: str, models: Mapping[str, 
     weights.save(part, folder / "model.safetensors", weights.own_names(part))
     config = {"model_type": kind, "dtype": "float16", **part.config.as_json()}
     trained = {role: fingerprint(model) for role, model in models.items()}
-    (folder / "config.json").write_text(fields.pretty({**config, "eventspec": trained}))
+    write_text(folder / "config.json", fields.pretty({**config, "eventspec": trained}))

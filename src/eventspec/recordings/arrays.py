@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import SensorSize
+from eventspec.events.formats.columns import in_microseconds, names_of
 from eventspec.events.formats.family import settled_size
-from eventspec.events.formats.text import NAMES
 from eventspec.events.stream import EventStream, Monotonic
 from eventspec.video.clip import VideoClip
 from eventspec.video.stored import StoredFrames
@@ -20,22 +20,37 @@ Events = EventStream | Sequence[ArrayLike] | np.ndarray[Any, np.dtype[Any]] | Ma
 WANTED = "give (x, y, t, p), a structured array or a mapping with these names, or an EventStream"
 
 
-def stream_of(events: Events, sensor: SensorSize | None, monotonic: Monotonic, source: str) -> EventStream:
-    """Events as a stream. Columns [E] of numbers, as a sequence x, y, t, p or under their usual names (as text files have
-    them); t in whole microseconds, p bool, {0, 1} or {-1, 1}. `sensor` (width, height) may lack for an `EventStream` only.
+def stream_of(
+    events: Events, sensor: SensorSize | None, monotonic: Monotonic, source: str
+) -> tuple[EventStream, tuple[str, ...]]:
+    """Events as a stream, and notes. Columns [E] of numbers, as a sequence x, y, t, p or under their usual names (as text files
+    have them); t in whole microseconds, in nanoseconds where they are too large for that, or in the unit that its name states
+    (``t_s``); p bool, {0, 1} or {-1, 1}. `sensor` (width, height) may lack for an `EventStream` only.
     """
     if isinstance(events, EventStream):
         settled_size((events.width, events.height), sensor, source)
-        return events
-    x, y, t, p = _columns(events, source)
+        return events, ()
+    (x, y, t, p), name = _columns(events, source)
     if sensor is None:
         raise BadInput(f"{source}: the sensor size is not known: give sensor=(width, height)")
     width, height = sensor
-    return EventStream.checked(x, y, t, p, width, height, source=source, monotonic=monotonic)
+    t, notes = _times(t, name)
+    return EventStream.checked(x, y, t, p, width, height, source=source, monotonic=monotonic), notes
 
 
-def clip_of(frames: Any, times_us: Any, source: str) -> VideoClip:
-    """Frames uint8 [K, H, W, 3] RGB or [K, H, W] grey as a clip, with whole microseconds [K]; BadInput for anything else."""
+def _times(times: Any, name: str) -> tuple[Any, tuple[str, ...]]:
+    """As `in_microseconds`, but for fractions without a unit: a program that counts seconds knows it, and is told to say so."""
+    try:
+        column = np.asarray(times)
+    except ValueError:  # which the check of the columns says in words
+        return times, ()
+    fractions = name == "t" and column.dtype.kind == "f" and (column != np.floor(column)).any()
+    return (column, ()) if fractions else in_microseconds(column, name)
+
+
+def clip_of(frames: Any, times_us: Any, source: str) -> tuple[VideoClip, tuple[str, ...]]:
+    """Frames uint8 [K, H, W, 3] RGB or [K, H, W] grey as a clip, with whole microseconds [K] or what can only be nanoseconds,
+    and notes; BadInput for anything else."""
     if times_us is None:
         raise BadInput(f"{source}: frames need times_us: one whole number of microseconds a frame, on the clock of the events")
     try:
@@ -47,19 +62,20 @@ def clip_of(frames: Any, times_us: Any, source: str) -> VideoClip:
         rows = np.repeat(rows[..., None], 3, axis=3)
     if times.size == 0 and times.ndim == 1:
         times = times.astype(np.int64)
-    return VideoClip.checked(rows, times, source=source)
+    times, notes = _times(times, "t")
+    return VideoClip.checked(rows, times, source=source), tuple(f"of the frames, {note}" for note in notes)
 
 
-def _columns(events: Any, source: str) -> list[Any]:
-    """x, y, t and p, in this order."""
+def _columns(events: Any, source: str) -> tuple[list[Any], str]:
+    """x, y, t and p, in this order, and how t is called."""
     names = events.dtype.names if isinstance(events, np.ndarray) else tuple(events) if isinstance(events, Mapping) else None
     if names is not None:
-        found = {key: [name for name in names if str(name).lower() in NAMES[key]] for key in ("x", "y", "t", "p")}
+        found = names_of(names)
         wrong = [key for key, fits in found.items() if len(fits) != 1]
         if wrong:
             raise BadInput(f"{source}: the events have {', '.join(map(str, names))}: one field for {wrong[0]} is needed")
-        return [events[fits[0]] for fits in found.values()]
+        return [events[fits[0]] for fits in found.values()], found["t"][0]
     if isinstance(events, np.ndarray) or not isinstance(events, Sequence) or len(events) != 4:
         what = f"an array of shape {events.shape}" if isinstance(events, np.ndarray) else f"a {type(events).__name__}"
         raise BadInput(f"{source}: the events are {what}: {WANTED}")
-    return list(events)
+    return list(events), "t"

@@ -111,8 +111,9 @@ class Recording:
         """A recording of what a program holds: events, frames, or both on one clock.
 
         events: columns (x, y, t, p) of numbers [E], a structured array or a mapping with fields of these names (or the usual
-        longer ones: timestamp, polarity), or an `EventStream`; t int microseconds, p bool, {0, 1} or {-1, 1}; with them
-        sensor=(width, height) in pixels. frames: uint8 [K, H, W, 3] RGB or [K, H, W] grey, with times_us int [K].
+        longer ones: timestamp, polarity), or an `EventStream`; t int microseconds or in the unit that its field states
+        (``t_s``), p bool, {0, 1} or {-1, 1}; with them sensor=(width, height) in pixels. Times too large for microseconds are
+        taken for nanoseconds, and a note says so. frames: uint8 [K, H, W, 3] RGB or [K, H, W] grey, with times_us int [K].
 
         Raises BadInput, one line, for neither of them, for what is missing or does not fit, and when they never meet in time.
         """
@@ -122,9 +123,9 @@ class Recording:
                 raise BadInput(f"{name}: {what} is for {whose}, and there are none: give both or leave it out")
         if events is None and frames is None:
             raise BadInput(f"{name}: neither events nor frames: give events=(x, y, t, p), or frames and times_us")
-        stream = None if events is None else stream_of(events, sensor, monotonic, name)
-        clip = None if frames is None else clip_of(frames, times_us, name)
-        return cls(name, stream, clip, meeting_notes(stream, clip, name))
+        stream, taken = (None, ()) if events is None else stream_of(events, sensor, monotonic, name)
+        clip, noted = (None, ()) if frames is None else clip_of(frames, times_us, name)
+        return cls(name, stream, clip, (*taken, *noted, *meeting_notes(stream, clip, name)))
 
     @property
     def streams(self) -> dict[str, Stream]:

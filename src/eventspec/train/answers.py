@@ -18,6 +18,7 @@ import torch
 from tokenizers import Tokenizer
 
 from eventspec.align.substitute import LONGEST
+from eventspec.files import write_whole
 from eventspec.models.embedded import EOS, pixels_from_frames
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.models.weights import fingerprint
@@ -118,9 +119,12 @@ def _answer_part(job: tuple[Callable[[], VideoLlava], Path, Path, list[int], Pat
         "ids": np.concatenate([branch.teacher_ids for branch in branches if branch.teacher_ids is not None]),
         "logs": np.concatenate([branch.teacher_logs for branch in branches if branch.teacher_logs is not None]),
     }
-    part = path.with_suffix(".part.npz")
-    np.savez(part, allow_pickle=False, **flat)
-    part.rename(path)
+
+    def write(part: Path) -> None:
+        with part.open("wb") as file:  # by its name numpy would add a suffix
+            np.savez(file, allow_pickle=False, **flat)
+
+    write_whole(path, write)
 
 
 def answers_of(

@@ -18,6 +18,7 @@ from torch import nn
 
 from eventspec.core import BadInput
 from eventspec.drafters.prior import TextPrior
+from eventspec.files import write_text
 from eventspec.models.embedded import EOS, FINE_VOCABULARY, IMAGE, SIZES, SPECIAL_TOKENS, TOKENS, VIDEO, VOCABULARY, Size
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
 from eventspec.models.video_llava import VideoLlava, load_video_llava, save_video_llava
@@ -218,10 +219,10 @@ def export(preset: PairPreset, out: Path, clips: Clips, models: tuple[VideoLlava
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, **names}
     for place in (made, made / "target"):
         tokenizer.save(str(place / "tokenizer.json"))
-    (made / "target/tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_text(made / "target/tokenizer_config.json", json.dumps(config, indent=2) + "\n")
     known = (qa for i in range(len(clips)) for qa in every_wording(clips.facts(i)))
     TextPrior.of((qa.question, [*questions.encode(f" {qa.answer}"), EOS]) for qa in known).save(made / "prior.json")
-    (made / "provenance.json").write_text(json.dumps(provenance(preset, out, clips), indent=2) + "\n")
+    write_text(made / "provenance.json", json.dumps(provenance(preset, out, clips), indent=2) + "\n")
     PairFile(made, preset.size, trained_on=SOURCE).listing("drafters", "fine", FINE).write()
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)

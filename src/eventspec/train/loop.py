@@ -7,6 +7,7 @@ where an unbroken one does. Of several processes the slowest counts, step by ste
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.core import BadInput, EventspecError
-from eventspec.files import parsed, write_text
+from eventspec.files import append_line, parsed, write_text, write_whole
 from eventspec.train.processes import ALONE, Processes
 
 Batch = TypeVar("Batch")
@@ -76,9 +77,7 @@ class StageState:
     def save(self, model: nn.Module, optimiser: torch.optim.Optimizer | None, seconds: float, steps: int) -> None:
         own = optimiser.state_dict() if optimiser else None
         state = {"model": model.state_dict(), "optimiser": own, "seconds": seconds, "steps": steps}
-        part = self.path.with_suffix(".part")
-        torch.save(state, part)
-        part.rename(self.path)
+        write_whole(self.path, lambda part: torch.save(state, part))
 
     def require(self, model: nn.Module) -> None:
         """As `load`, for a stage that must have been trained; TrainingFailed when it was not."""
@@ -148,8 +147,8 @@ def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
 
 def append_row(path: Path, row: Mapping[str, object]) -> None:
     """One more JSON object in a file that has one a line."""
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    with io.FileIO(path, "a") as file:
+        append_line(file, json.dumps(row))
 
 
 def last_row(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from eventspec.core import BadInput
+from eventspec.files import write_text
 from eventspec.models.embedded import TOKENS
 from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
 from eventspec.models.video_llava import load_video_llava
@@ -125,6 +126,6 @@ def export(folder: Path, drafter: EventGpt, about: Mapping[str, Any], out: Path)
         shutil.rmtree(place, ignore_errors=True)
         save_eventgpt(drafter, place, TOKENS)
         shutil.copy(part / "tokenizer.json", place / "tokenizer.json")
-        (place / FIGURES).write_text(json.dumps(about) + "\n")
+        write_text(place / FIGURES, json.dumps(about) + "\n")
         PairFile.read(part).listing("drafters", NAME, FOLDER).write()
     return out / "pair"

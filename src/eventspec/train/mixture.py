@@ -47,7 +47,7 @@ AGAIN = 4
 """One question in so many is asked again, to measure rounds."""
 LEAST = 500
 """Nodes that a fit needs."""
-COSTS = {"verify_cost": 1.0, "node_cost": 0.03, "level_cost": 0.15, "open_cost": 0.0, "patience": 1e9}
+COSTS: dict[str, Any] = {"verify_cost": 1.0, "node_cost": 0.03, "level_cost": 0.15, "open_cost": 0.0, "patience": 1e9}
 """What drafting costs, whatever the machine: how busy it is does not decide what a fit sees, nor what is late."""
 
 

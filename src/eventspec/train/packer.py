@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from eventspec.compress import Packer, PackerConfig
+from eventspec.files import write_text
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import save_packer
@@ -82,7 +83,7 @@ def export(folder: Path, packer: Packer, target: VideoLlava, out: Path, figures:
         place = made / f"packers/{packer.config.scale}"
         shutil.rmtree(place, ignore_errors=True)
         save_packer(packer.cpu(), place, target)
-        (place / "provenance.json").write_text(json.dumps({**figures, "torch": torch.__version__}) + "\n")
+        write_text(place / "provenance.json", json.dumps({**figures, "torch": torch.__version__}) + "\n")
         listed = {path.name: f"packers/{path.name}" for path in sorted((made / "packers").iterdir())}
         PairFile.read(made).with_table("packers", listed).write()
     return out / "pair"

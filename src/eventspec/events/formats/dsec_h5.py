@@ -1,7 +1,7 @@
 """DSEC's events.h5: events/{x, y, t, p}, t_offset (us, added to t) and ms_to_idx, where each millisecond begins.
 
 The data set's files are packed with Blosc, which h5py reads once the package hdf5plugin is there. They state no sensor size:
-it is DSEC's 640x480 unless the caller, or the attributes that our writer adds, say otherwise.
+it is DSEC's 640x480 unless the caller or the file (as other programs in this layout, and our writer, do) says otherwise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
     notes: list[str] = []
     with hdf5.opened_h5(path) as file:
-        stated = hdf5.stated_size(file["events"], path)
+        stated = hdf5.stated_size(file, ("events",), sensor_size, path, notes)
         if stated is None and sensor_size is None:
             stated = SENSORS["dsec"]
             notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")
@@ -50,15 +50,13 @@ def write(path: Path, stream: EventStream) -> None:
 
     The caller chooses and renames the path. BadInput when the events last longer than t can say, or are not in order.
     """
-    import h5py
-
     span = stream.span
     offset_us = span.start_us if span is not None else 0
     if not stream.ordered:
         raise BadInput("DSEC's layout needs events in order of time: read them with --monotonic clamp")
     if span is not None and span.duration_us > LONGEST_US:
         raise BadInput(f"the events last {span.duration_us} us, DSEC's layout has room for {LONGEST_US}: write cuts of it")
-    with h5py.File(path, "w", track_order=False) as file:
+    with hdf5.written_h5(path) as file:
         group = file.create_group("events")
         hdf5.write_columns(group, stream, DTYPES, offset_us, **_packing())
         group.attrs["width"], group.attrs["height"] = np.int64(stream.width), np.int64(stream.height)

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, four_columns, whole_file
+from eventspec.events.formats.family import EventFile, Format, SensorSize, column_names, settled_size, size_in, whole_file
+from eventspec.events.formats.npy import MAGIC, pickled
 from eventspec.events.formats.npz import npy_header
 from eventspec.events.stream import Array, Monotonic
 
 NAME = "eventgpt-npy"
-MAGIC = b"\x93NUMPY"
 DSEC_SIZE: SensorSize = (640, 480)
 LARGEST_PROGRAM = 10_000  # opcodes; EventGPT's files have about 150
 PLAIN_TYPES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8", "O8"})
@@ -52,8 +52,8 @@ class _Refused(Exception):
 
 
 def matches(path: Path, head: bytes) -> bool:
-    """Any numpy array file: the only readable kind is EventGPT's, and `read` says what another one is."""
-    return head.startswith(MAGIC)
+    """A numpy file of objects, or one with a damaged header: `read` says so."""
+    return head.startswith(MAGIC) and pickled(head)
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
@@ -72,10 +72,14 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         raise BadInput(
             f"{path}: the pickle is refused and nothing in it was run: {error}; get the original file, or the events as npz"
         ) from None
-    width, height = sensor_size or DSEC_SIZE
-    assumed = f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits"
-    found = four_columns(columns, path, "an EventGPT .npy")
-    return whole_file(NAME, found, (width, height), path, monotonic, () if sensor_size else (assumed,))
+    notes: list[str] = []
+    stated = size_in({name.lower(): column for name, column in columns.items()}, str(path), notes)
+    if stated is None and sensor_size is None:
+        width, height = stated = DSEC_SIZE
+        notes.append(f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits")
+    chosen = column_names(columns, path, "an EventGPT .npy")
+    found, size = [columns[name] for name in chosen], settled_size(stated, sensor_size, str(path))
+    return whole_file(NAME, found, size, path, monotonic, notes, chosen[2])
 
 
 # ------------------------------------------------------------------------------------------------- inert stand-ins for numpy

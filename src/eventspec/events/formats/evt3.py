@@ -68,7 +68,8 @@ def _spread(values: Array, places: Array, done: Array, before: Any) -> Array:
 
 
 def _times(word: Array, kind: Array, done: Array, state: State) -> tuple[Array, State]:
-    """Time of each event in us, int64. TIME_HIGH sets the low bits to 0: the camera sends TIME_LOW after it."""
+    """Time of each event in us, int64. A TIME_HIGH that is new sets the low bits to 0, as the camera sends TIME_LOW after it;
+    one that is repeated keeps them."""
     ticks = np.flatnonzero((kind == TIME_LOW) | (kind == TIME_HIGH))
     if not len(ticks):
         return np.full(int(done[-1]) if len(done) else 0, ((state.high or 0) << 12) + state.low, np.int64), state
@@ -77,7 +78,11 @@ def _times(word: Array, kind: Array, done: Array, state: State) -> tuple[Array, 
     highs = np.flatnonzero(is_high)
     high = unwrapped(value[highs], state.high, TURN)
     base = np.repeat(np.concatenate(([state.high or 0], high)), np.diff(highs, prepend=0, append=len(ticks)))
-    low = np.where(is_high, np.uint16(0), value)
+    renewed = np.zeros(len(ticks), np.bool_)
+    renewed[highs] = np.diff(high, prepend=-1 if state.high is None else state.high) != 0
+    # Each low value is that of the latest TIME_LOW or new TIME_HIGH; -1 is the one from before the block.
+    latest = np.maximum.accumulate(np.where(renewed | ~is_high, np.arange(len(ticks)), -1))
+    low = np.where(latest < 0, np.uint16(state.low), np.where(renewed[latest], np.uint16(0), value[latest]))
     t = _spread((base << 12) + low, ticks, done, ((state.high or 0) << 12) + state.low)
     return t, state._replace(high=int(high[-1]) if len(high) else state.high, low=int(low[-1]))
 

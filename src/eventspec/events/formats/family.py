@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.formats.columns import in_microseconds, names_of
 from eventspec.events.stored import Source, StoredStream
 from eventspec.events.stream import EventStream, Monotonic, lags
 
@@ -87,19 +89,68 @@ def file_of(name: str, source: Source, stream: EventStream, notes: Iterable[str]
 
 
 def whole_file(
-    name: str, columns: Sequence[Any], size: SensorSize, path: Path, monotonic: Monotonic, notes: Iterable[str] = ()
+    name: str,
+    columns: Sequence[Any],
+    size: SensorSize,
+    path: Path,
+    monotonic: Monotonic,
+    notes: Iterable[str] = (),
+    time: str = "t",
 ) -> EventFile:
-    """A file whose columns x, y, t and p were read as a whole, checked."""
+    """A file whose columns x, y, t and p were read as a whole, checked; `time` is how it calls t, which may state the unit."""
     x, y, t, p = columns
+    t, taken = in_microseconds(t, time)
     stream = EventStream.checked(x, y, t, p, *size, source=str(path), monotonic=monotonic)
     late = (0, 0) if monotonic == "raise" else lags(np.asarray(t).astype(np.int64))
-    return EventFile(name, stream, (*notes, *order_notes(*late, lifted=monotonic == "clamp")))
+    return EventFile(name, stream, (*notes, *taken, *order_notes(*late, lifted=monotonic == "clamp")))
 
 
-def four_columns(columns: Mapping[str, Any], path: Path, kind: str) -> list[Any]:
-    """Of an archive's entries x, y, t and p; BadInput, with the `kind` of archive, where one is missing."""
-    missing = [name for name in "xytp" if name not in columns]
+def column_names(names: Iterable[str], path: Path, kind: str) -> list[str]:
+    """How the entries of an archive or record call x, y, t and p, plain letters before longer names; BadInput, with the `kind`
+    of file, where one is missing or has several."""
+    known = list(names)
+    found = {key: [key] if key in known else called for key, called in names_of(known).items()}
+    missing = [key for key, called in found.items() if len(called) != 1]
     if missing:
-        held = " ".join(", ".join(sorted(columns)).split())[:120] or "nothing"
+        held = " ".join(", ".join(sorted(known)).split())[:120] or "nothing"
         raise BadInput(f"{path}: holds {held}, lacks {', '.join(missing)}: {kind} has x, y, t and p")
-    return [columns[name] for name in "xytp"]
+    return [called[0] for called in found.values()]
+
+
+# ------------------------------------------------------------------------------------------------------ sensor sizes in a file
+_SIDES = (("width", "height"), ("sensor_width", "sensor_height"))
+_BOTH = ("geometry", "resolution", "sensor_size", "sensor_resolution", "sensor_geometry")
+SIZE_NAMES = (*_SIDES[0], *_SIDES[1], *_BOTH)
+_PAIR = re.compile(r"\D{0,2}(\d{1,5})\s*[x,; ]\s*(\d{1,5})\D{0,2}")
+
+
+def size_in(entries: Mapping[str, Any], source: str, notes: list[str]) -> SensorSize | None:
+    """The sensor size that entries of the names in `SIZE_NAMES` state: numbers, or text such as 1280x720; None without one.
+
+    Of two numbers the larger is the width, as sensors lie; a note says so where it is the second. BadInput for what is no size.
+    """
+    for name in _BOTH:
+        if name in entries:
+            value = entries[name]
+            text = value.decode("latin-1") if isinstance(value, bytes) else value
+            pair = _PAIR.fullmatch(text.strip()) if isinstance(text, str) else None
+            first, second = pair.groups() if pair else np.ravel(text) if np.size(text) == 2 else (text, text)
+            sides = _side(first, name, source), _side(second, name, source)
+            if pair is None and sides[0] < sides[1]:
+                height, width = sides
+                notes.append(f"{name} {height}, {width} is taken for height and width: the sensor is {width}x{height}")
+                return width, height
+            return sides
+    for names in _SIDES:
+        if all(name in entries for name in names):
+            return _side(entries[names[0]], names[0], source), _side(entries[names[1]], names[1], source)
+    return None
+
+
+def _side(value: Any, name: str, source: str) -> int:
+    found = np.ravel(value.decode("latin-1") if isinstance(value, bytes) else value)
+    text = str(found[0]).strip().removesuffix(".0") if len(found) == 1 else ""
+    if not re.fullmatch(r"\d{1,9}", text):
+        shown = " ".join(str(value).split())[:60]
+        raise BadInput(f"{source}: {name} is not one whole number but {shown}: store the sensor size in pixels")
+    return int(text)

@@ -7,6 +7,7 @@ no more than deflate could have packed. Rows are read block by block, and a wind
 from __future__ import annotations
 
 import importlib
+import io
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.family import EventFile, SensorSize, file_of
+from eventspec.events.formats.columns import LOOKED_AT, Unit, unit_of
+from eventspec.events.formats.family import SIZE_NAMES, EventFile, SensorSize, file_of, size_in
 from eventspec.events.stored import Columns, Source, StoredStream, hull, is_short
 from eventspec.events.stream import BLOCK, EventStream, Monotonic
 
@@ -27,6 +29,7 @@ CHUNK = 1 << 16  # events a chunk
 LARGEST_RATIO = 1100
 UNDEFINED = (1 << 64) - 1  # an address that points nowhere
 LARGEST_CHUNK = 1 << 24  # bytes; more only in a file that is larger itself
+LARGEST_SIZE_BYTES = 64  # of a dataset that holds the sensor's width, height, or both
 # Filters that h5py lacks and hdf5plugin brings.
 ECF = 36559
 PLUGIN_FILTERS = {32001: "Blosc", 32004: "LZ4", 32008: "Bitshuffle", 32015: "Zstandard", 32026: "Blosc2"}
@@ -111,12 +114,31 @@ def number(value: Any, name: str, path: Path) -> int:
     return int(array.reshape(-1)[0])
 
 
-def stated_size(place: Any, path: Path) -> SensorSize | None:
-    """The attributes width and height of a file or group, when it has both."""
-    if "width" not in place.attrs or "height" not in place.attrs:
-        return None
-    width, height = (number(place.attrs[name], f"attribute {name}", path) for name in ("width", "height"))
-    return width, height
+def stated_size(
+    file: Any, groups: tuple[str, ...], asked: SensorSize | None, path: Path, notes: list[str]
+) -> SensorSize | None:
+    """The sensor size that the root or one of these groups states, as attributes or as small datasets, under `SIZE_NAMES`.
+    BadInput where two places contradict each other, unless one of them is what was asked for."""
+    import h5py
+
+    sizes: dict[SensorSize, str] = {}
+    for group in (file, *(file[name] for name in groups if name in file)):
+        entries = {str(name).lower(): group.attrs[name] for name in group.attrs if str(name).lower() in SIZE_NAMES}
+        for name in group if isinstance(group, h5py.Group) else ():
+            small = name.lower() in SIZE_NAMES and isinstance(group.get(name, getlink=True), h5py.HardLink)
+            place = group[name] if small else None
+            if isinstance(place, h5py.Dataset) and place.nbytes <= LARGEST_SIZE_BYTES:
+                plain = not place.external and not place.is_virtual
+                entries.update({name.lower(): place[()]} if plain else {})
+        size = size_in(entries, str(path), notes)
+        if size is not None:
+            sizes.setdefault(size, group.name)
+    if asked in sizes:
+        return asked
+    if len(sizes) > 1:
+        both = " and ".join(f"{width}x{height} (in {where})" for (width, height), where in sizes.items())
+        raise BadInput(f"{path}: states its sensor size as {both}: say which it is with --sensor, in Python sensor_size")
+    return next(iter(sizes), None)
 
 
 def _need_filters(place: Any, name: str, path: Path) -> None:
@@ -159,6 +181,21 @@ class Table:
         if not (starts_before and ends_after):
             low, high = 0, self.count
         return bisect_left(range(self.count), time_us, low, high, key=self.time)
+
+
+def in_microseconds(table: Callable[[Any], Table], unit: Unit) -> Callable[[Any], Table]:
+    """The same table with times in microseconds; an index of milliseconds is left out, as nothing says of which clock it is."""
+
+    def converted(file: Any) -> Table:
+        found = table(file)
+
+        def rows(first: int, last: int) -> Columns:
+            columns = found.rows(first, last)
+            return columns._replace(t=unit.microseconds(columns.t))
+
+        return Table(found.count, rows, lambda place: int(unit.microseconds(np.asarray(found.time(place)))))
+
+    return converted
 
 
 def column_table(columns: Mapping[str, Any], path: Path, offset_us: int = 0, index: Any = None) -> Table:
@@ -233,13 +270,53 @@ def h5_file(
     notes: Iterable[str] = (),
 ) -> EventFile:
     """The open file as a whole: in memory when it is short, and else read from its path later."""
-    source = H5Source(path, size, monotonic, table, table(file).count)
+    count = table(file).count
+    unit = unit_of(table(file).rows(0, min(count, LOOKED_AT)).t)
+    if unit.scale != 1.0:
+        table, notes = in_microseconds(table, unit), (*notes, unit.note)
+    source = H5Source(path, size, monotonic, table, count)
     short = is_short(source.count(), path.stat().st_size)
     stream = EventStream.joined(source.blocks(), *size) if short else StoredStream(source)
     return file_of(name, source, stream, notes)
 
 
 # ------------------------------------------------------------------------------------------------------------------- writing
+class _Kept(io.FileIO):
+    """A file that keeps its first error for later: HDF5 crashes the process where its last blocks cannot be written."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        while view and self.error is None:
+            try:
+                view = view[super().write(view) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return 0
+
+
+@contextmanager
+def written_h5(path: Path) -> Iterator[Any]:
+    """A new h5py file, and OSError at the end where the disk had no room for it."""
+    import h5py
+
+    with _Kept(path, "w+") as raw:
+        try:
+            with h5py.File(raw, "w", track_order=False) as file:
+                yield file
+        finally:
+            if raw.error is not None:
+                raise raw.error
+
+
 def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], offset_us: int, **packing: Any) -> None:
     """Append the stream's columns to new datasets of an h5py file or group, block by block.
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, whole_file
-from eventspec.events.formats.hdf5 import MAGIC, EcfMissing, Table, dataset, h5_file, holds, opened_h5
+from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size, whole_file
+from eventspec.events.formats.hdf5 import MAGIC, EcfMissing, Table, dataset, h5_file, holds, opened_h5, stated_size
 from eventspec.events.formats.prophesee import Header
 from eventspec.events.stored import Columns
 from eventspec.events.stream import Monotonic
@@ -41,16 +41,18 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     with opened_h5(path) as file:
         if _has_triggers(file, path):
             notes.append("external trigger events are not read")
-        attributes = Header(_attributes(file, path), 0)
+        attributes = Header(_attributes(file), 0)
+        stated = stated_size(file, ("CD", EVENTS), sensor_size, path, notes)
+        size = settled_size(stated, sensor_size, str(path)) if stated is not None else attributes.size(path, sensor_size, notes)
         try:
             table(file)
         except EcfMissing as missing:
             count, refusal = len(file[EVENTS]), missing
         else:
-            return h5_file(NAME, path, file, table, attributes.size(path, sensor_size, notes), monotonic, notes)
+            return h5_file(NAME, path, file, table, size, monotonic, notes)
     columns = _through_evlib(path, count, refusal)
     notes.append("the events are decoded by evlib, all of them at once")
-    return whole_file(NAME, columns, attributes.size(path, sensor_size, notes), path, monotonic, notes)
+    return whole_file(NAME, columns, size, path, monotonic, notes)
 
 
 def _through_evlib(path: Path, count: int, refusal: BadInput) -> Columns:
@@ -78,14 +80,12 @@ def _has_triggers(file: Any, path: Path) -> bool:
         return True
 
 
-def _attributes(file: Any, path: Path) -> dict[str, str]:
+def _attributes(file: Any) -> dict[str, str]:
     """The root's attributes as text, by their names in lower case."""
     found = {}
     for name, value in file.attrs.items():
         if isinstance(value, bytes | str | int | np.integer):
             found[str(name).lower()] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
-        elif name.lower() == "geometry":
-            raise BadInput(f"{path}: the attribute geometry is {value!r}: write it as WIDTHxHEIGHT")
     return found
 
 

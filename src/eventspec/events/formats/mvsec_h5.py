@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize
-from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5
+from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
+from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5, stated_size
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.stored import Columns
 from eventspec.events.stream import Array, Monotonic
@@ -34,7 +34,9 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         found = [camera for camera in CAMERAS if f"{camera}/events" in file]
         if len(found) > 1:
             notes.append(f"two event cameras: only {found[0]} is read")
-        events = h5_file(NAME, path, file, table, sensor_size or SENSORS["davis346"], monotonic, notes)
+        stated = stated_size(file, ("davis", found[0], f"{found[0]}/events"), sensor_size, path, notes)
+        size = stated if stated is not None else sensor_size or SENSORS["davis346"]
+        events = h5_file(NAME, path, file, table, settled_size(size, sensor_size, str(path)), monotonic, notes)
         name = f"{found[0]}/image_raw"
         if name not in file or f"{name}_ts" not in file:
             lacks = f"{found[0]} has no image_raw with image_raw_ts: the recording has events only"

@@ -25,15 +25,14 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         return hdf5.column_table({name: hdf5.dataset(file, name, path) for name in DTYPES}, path)
 
     with hdf5.opened_h5(path) as file:
-        size = settled_size(hdf5.stated_size(file, path), sensor_size, str(path))
-        return hdf5.h5_file(NAME, path, file, table, size, monotonic)
+        notes: list[str] = []
+        size = settled_size(hdf5.stated_size(file, (), sensor_size, path, notes), sensor_size, str(path))
+        return hdf5.h5_file(NAME, path, file, table, size, monotonic, notes)
 
 
 def write(path: Path, stream: EventStream) -> None:
     """Write the stream; the same stream gives the same bytes. The caller chooses and renames the path."""
-    import h5py
-
-    with h5py.File(path, "w", track_order=False) as file:
+    with hdf5.written_h5(path) as file:
         hdf5.write_columns(file, stream, DTYPES, 0, compression="gzip", compression_opts=6, shuffle=True)
         file.attrs["width"] = np.int64(stream.width)
         file.attrs["height"] = np.int64(stream.height)

@@ -1,4 +1,5 @@
-"""Events in a numpy archive: arrays x, y, t, p [E] and, optionally, the numbers width and height. No pickle is loaded."""
+"""Events in a numpy archive: arrays x, y, t, p [E], or of the usual longer names, and optionally width and height or another
+of `SIZE_NAMES`. No pickle is loaded."""
 
 from __future__ import annotations
 
@@ -12,12 +13,20 @@ from typing import IO, Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, four_columns, settled_size, whole_file
+from eventspec.events.formats.family import (
+    SIZE_NAMES,
+    EventFile,
+    Format,
+    SensorSize,
+    column_names,
+    settled_size,
+    size_in,
+    whole_file,
+)
 from eventspec.events.stream import Array, EventStream, Monotonic
 
 NAME = "npz"
 # Archives are read whole. Real events need 1.5 bytes packed, and 32 as four columns of 64 bits.
-SIDES = ("width", "height")
 LARGEST_RATIO = 40
 LEAST_BYTES = 1 << 25  # that may be unpacked however small the archive is
 # What zipfile and zlib raise on damaged archives; names that are no text are ValueErrors.
@@ -39,18 +48,21 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            wanted = [*four_columns(names, path, "an events archive"), *(names[side] for side in SIDES if side in names)]
-            unpacked, packed = sum(archive.getinfo(name).file_size for name in wanted), path.stat().st_size
+            chosen = column_names(names, path, "an events archive")
+            sides = {name.lower(): name for name in names if name.lower() in SIZE_NAMES}
+            wanted = {*chosen, *sides.values()}
+            unpacked, packed = sum(archive.getinfo(names[name]).file_size for name in wanted), path.stat().st_size
             if unpacked > max(LEAST_BYTES, LARGEST_RATIO * packed):
                 problem = f"{packed} bytes that unpack to {unpacked} are no recorded events"
                 raise BadInput(f"{path}: {problem}: write them as .h5, which is read in parts")
-            columns = [_member(archive, name, path) for name in "xytp"]
-            stated = [_side(_member(archive, name, path), name, path) for name in SIDES if name in names]
+            columns = [_member(archive, name, path) for name in chosen]
+            stated = {side: _member(archive, name, path) for side, name in sides.items()}
     except DAMAGE as error:
         reason = " ".join(str(error).split())[:120]
         raise BadInput(f"{path}: the archive is damaged or cut short ({reason}): copy or write it again") from None
-    size = settled_size((stated[0], stated[1]) if len(stated) == 2 else None, sensor_size, str(path))
-    return whole_file(NAME, columns, size, path, monotonic)
+    notes: list[str] = []
+    size = settled_size(size_in(stated, str(path), notes), sensor_size, str(path))
+    return whole_file(NAME, columns, size, path, monotonic, notes, chosen[2])
 
 
 def write(path: Path, stream: EventStream) -> None:
@@ -87,12 +99,6 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     except Exception as error:  # numpy runs a damaged header through Python's tokenizer, which has errors of its own
         raise ValueError(" ".join(str(error).split())[:100]) from None
     return shape, dtype, file.tell()
-
-
-def _side(value: Array, name: str, path: Path) -> int:
-    if value.size != 1 or value.dtype.kind not in "iu":
-        raise BadInput(f"{path}: {name} is not one whole number: store the sensor size in pixels")
-    return int(value.reshape(-1)[0])
 
 
 FORMAT = Format(NAME, "npz with x, y, t, p", matches, read)

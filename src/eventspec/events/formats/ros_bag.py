@@ -6,7 +6,7 @@ A bag is walked once to learn which message holds which times; after that a slic
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
@@ -19,7 +19,7 @@ import numpy as np
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import ros_messages
 from eventspec.events.formats.family import EventFile, Format, Frames, Picture, SensorSize, file_of, settled_size
-from eventspec.events.formats.ros_messages import ARRAYS, ENCODINGS, IMAGE
+from eventspec.events.formats.ros_messages import ARRAYS, CAMERA_WORDS, COMPRESSED, ENCODINGS, IMAGE
 from eventspec.events.stored import Source, held, hull, overlap
 from eventspec.events.stream import EventStream, Monotonic
 
@@ -85,10 +85,10 @@ class Bag:
         with self.reader() as reader:
             kinds = {connection.topic: connection.msgtype for connection in reader.connections}
             arrays = sorted(topic for topic, kind in kinds.items() if kind in ARRAYS)
-            pictures = sorted(topic for topic, kind in kinds.items() if kind == IMAGE)
+            pictures = sorted(topic for topic, kind in kinds.items() if kind in (IMAGE, COMPRESSED))
             if not arrays and not pictures:
                 held_types = ", ".join(sorted(set(kinds.values()))[:6]) or "nothing"
-                wanted = "dvs_msgs or prophesee_event_msgs EventArray, or sensor_msgs/Image"
+                wanted = "dvs_msgs, prophesee_event_msgs or dv_ros_msgs EventArray, or sensor_msgs Image or CompressedImage"
                 raise BadInput(f"{path}: the bag holds {held_types}: readable are {wanted}")
             self.events = arrays[0] if arrays else ""
             # A camera's topics have one beginning: /davis/left/events, /davis/left/image_raw.
@@ -96,6 +96,8 @@ class Bag:
             for topics, chosen in ((arrays, self.events), (pictures, self.images)):
                 if len(topics) > 1:
                     self.notes.append(f"of the topics {', '.join(topics)} only {chosen} is read")
+            self.compressed = kinds.get(self.images) == COMPRESSED
+            self.notes += unread(kinds, [*arrays, *pictures])
             self._walk(reader)
 
     @contextmanager
@@ -130,7 +132,7 @@ class Bag:
             self.marks.append(_Mark(stamp, first, count, latest, span))
             first, latest = first + count, latest if span is None else max(latest, span.end_us - 1)
         for stamp, raw in self.messages(reader, self.images) if self.images else ():
-            image = ros_messages.image(raw, self.cdr)
+            image = ros_messages.image(raw, self.cdr, self.compressed)
             self.first_image = self.first_image or image
             self.stamps.append((stamp, image.stamp_ns))
 
@@ -148,6 +150,12 @@ class Bag:
         order = np.argsort(stamps[:, 1], kind="stable")
         size = self.first_image.height, self.first_image.width
         return _Pictures(self, order), size, stamps[order, 1] // 1000
+
+
+def unread(kinds: Mapping[str, str], known: list[str]) -> list[str]:
+    """A note for each topic, of these with their types, that a camera sends and that is not among the known ones."""
+    cameras = (topic for topic, kind in sorted(kinds.items()) if any(word in kind.rpartition("/")[2] for word in CAMERA_WORDS))
+    return [f"the topic {topic} is not read: its messages are {kinds[topic]}" for topic in cameras if topic not in known]
 
 
 def _shared(topic: str, other: str) -> int:
@@ -174,7 +182,7 @@ class _Pictures:
         try:
             if message is None:
                 raise ValueError("it is not there any more")
-            return ros_messages.image(message[1], self._bag.cdr).rgb()
+            return ros_messages.image(message[1], self._bag.cdr, self._bag.compressed).rgb()
         except (ValueError, struct.error) as error:
             raise BadInput(f"{self._bag.path}: image {number} of {self._bag.images} cannot be read ({error})") from None
 

@@ -6,6 +6,7 @@ size, and strings end with a zero. The bag's own message definitions are not nee
 
 from __future__ import annotations
 
+import io
 import struct
 from typing import Any, NamedTuple
 
@@ -13,8 +14,10 @@ import numpy as np
 
 from eventspec.events.stored import Columns
 
-ARRAYS = frozenset({"dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray"})
-IMAGE = "sensor_msgs/msg/Image"
+ARRAYS = frozenset(f"{package}/msg/EventArray" for package in ("dvs_msgs", "prophesee_event_msgs", "dv_ros_msgs"))
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+CAMERA_WORDS = ("Event", "Image", "Packet", "Video")  # in the type of what a camera sends
+PACKED_IMAGE = "png or jpeg"
 EVENT_BYTES = 13  # x, y uint16; seconds, nanoseconds uint32; polarity
 CDR_EVENT_BYTES = 16
 _FIELDS = {"names": ["x", "y", "s", "ns", "p"], "formats": ["<u2", "<u2", "<u4", "<u4", "u1"]}
@@ -30,6 +33,7 @@ ENCODINGS = {
     "8UC3": (3, (2, 1, 0)),
     "rgba8": (4, (0, 1, 2)),
     "bgra8": (4, (2, 1, 0)),
+    PACKED_IMAGE: (3, (0, 1, 2)),
 }
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -49,6 +53,8 @@ class Image(NamedTuple):
         """uint8 [H, W, 3]; ValueError for an encoding that is not in `ENCODINGS`, or fewer bytes than there should be."""
         if self.encoding not in ENCODINGS:
             raise ValueError(f"encoding {self.encoding!r} is not one of {', '.join(ENCODINGS)}")
+        if self.encoding == PACKED_IMAGE:
+            return _unpacked(self.data).copy()
         channels, order = ENCODINGS[self.encoding]
         if self.step < self.width * channels or len(self.data) < self.step * self.height:
             raise ValueError(f"an image of {self.width}x{self.height} has {len(self.data)} bytes in rows of {self.step}")
@@ -57,15 +63,35 @@ class Image(NamedTuple):
         return np.ascontiguousarray(pixels[..., list(order)])
 
 
-def image(raw: bytes, cdr: bool) -> Image:
-    """A sensor_msgs/Image; struct.error or ValueError for bytes that are none."""
+def image(raw: bytes, cdr: bool, compressed: bool = False) -> Image:
+    """A sensor_msgs/Image or CompressedImage; struct.error or ValueError for bytes that are none."""
     reader = _Reader(raw, cdr)
     stamp = reader.header()
+    if compressed:
+        encoding, data = reader.text(), reader.rest(reader.number("I"))
+        try:
+            height, width = _unpacked(data, header_only=True).shape[:2]
+        except ValueError:  # such as compressedDepth
+            return Image(stamp, 0, 0, encoding, 0, data)
+        return Image(stamp, height, width, PACKED_IMAGE, 0, data)
     height, width = reader.number("I"), reader.number("I")
     encoding = reader.text()
     reader.number("B")
     step = reader.number("I")
     return Image(stamp, height, width, encoding, step, reader.rest(reader.number("I")))
+
+
+def _unpacked(data: bytes, header_only: bool = False) -> Pixels:
+    """uint8 [H, W, 3] of a PNG or JPEG; ValueError for anything else. `header_only`: the shape alone is right."""
+    from PIL import Image as Pillow
+
+    try:
+        with Pillow.open(io.BytesIO(data), formats=("PNG", "JPEG")) as found:
+            if header_only:
+                return np.broadcast_to(np.uint8(0), (found.height, found.width, 3))
+            return np.asarray(found.convert("RGB"))
+    except (OSError, SyntaxError, Pillow.DecompressionBombError) as error:
+        raise ValueError(" ".join(str(error).split())[:100]) from None
 
 
 def events(raw: bytes, cdr: bool) -> tuple[int, int, Columns]:

@@ -14,6 +14,7 @@ from eventspec.events.formats import (
     mvsec_h5,
     native_h5,
     nmnist,
+    npy,
     npz,
     prophesee,
     ros_bag,
@@ -35,7 +36,7 @@ SURE: tuple[Format, ...] = (
     ros_bag.FORMAT,
 )
 """Those that know their own files from all others; a new one goes here."""
-CATCH_ALL: tuple[Format, ...] = (eventgpt_npy.FORMAT, text.FORMAT, nmnist.FORMAT)
+CATCH_ALL: tuple[Format, ...] = (eventgpt_npy.FORMAT, npy.FORMAT, text.FORMAT, nmnist.FORMAT)
 """Those that take whatever begins somewhat like theirs: any numpy array, any numbers, any bytes that could be events."""
 FORMATS = (*SURE, *CATCH_ALL)
 """The first one that matches reads a file."""

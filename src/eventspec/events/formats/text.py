@@ -1,9 +1,9 @@
 """Events as text: one line each, columns by commas, semicolons, tabs or spaces, with or without a header.
 
 A header names the columns in any order, with a unit where it has one (``t_us``, ``time [s]``); other columns are passed
-over. Without a header the order is t x y p. Times with fractions are seconds; whole numbers are microseconds, or nanoseconds
-where they are too large for any clock in microseconds. A first line of two whole numbers is the sensor's size, and so is a
-comment such as ``# sensor 640x480``. Messages number the lines of the file from 1 on, headers and comments included.
+over. Without a header the order is t x y p, unless the first lines can only be of another one of `columns.ORDERS`. A first line
+of two whole numbers is the sensor's size, and so is a comment such as ``# sensor 640x480``, ``%geometry:640,480`` or
+``# width 640``. Messages number the lines of the file from 1 on, headers and comments included.
 """
 
 from __future__ import annotations
@@ -18,44 +18,39 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.formats.columns import ORDERS, Unit, column_of, order_of, places_in, unit_of
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, opened
 from eventspec.events.stored import Columns
-from eventspec.events.stream import EventStream, Monotonic, Named
+from eventspec.events.stream import Array, EventStream, Monotonic, Named
 
 NAME = "text"
 BLOCK_BYTES = 1 << 21
 MOST_COMMENTS = 1 << 20  # bytes of them that are read to find the first event
-NANOSECONDS_FROM = 1e17  # as microseconds this would be the year 5138
-NAMES = {
-    "t": ("t", "ts", "time", "times", "timestamp", "timestamps"),
-    "x": ("x", "xs", "x_pos", "col", "column"),
-    "y": ("y", "ys", "y_pos", "row"),
-    "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
-}
-UNITS = {"s": 1e6, "sec": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "microseconds": 1.0, "ns": 1e-3}
-UNIT_WORDS = {1e6: "seconds", 1e3: "milliseconds", 1.0: "microseconds", 1e-3: "nanoseconds"}
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|True|False|true|false")
 NO_NUMBER = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)  # what programs write for a number that is missing
-HEADER = re.compile(r"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])(s|sec|seconds|ms|us|µs|microseconds|ns)[\])]?)?")
 GAPS = re.compile(r"[,;\t]\s*|(?<=[\w\])])\s+(?=[a-z])")
-SIZE = re.compile(rb"sensor (\d{1,5})x(\d{1,5})")
+SIZE = re.compile(
+    rb"(?i)[a-z _-]*(?:sensor|geometry|resolution|size)[\s:=\[(]*(\d{1,5})\s*[x,;\s]\s*(\d{1,5})[\s\])]*(?:px|pixels)?"
+)
+SIDES = re.compile(rb"(?i)(?<![a-z])(width|height)[\s:=]*(\d{1,5})(?!\d)")
 MARK = b"\xef\xbb\xbf"  # of UTF-8, as spreadsheets write it
 COMMENT = re.compile(rb"[ \t]*([#%]|\r?\n)")
 COMMENTS = re.compile(rb"(?m)^[ \t]*[#%].*\n?")
 
 
 class Layout(NamedTuple):
-    """separator: of the columns, None for white space; order: places of t, x, y, p in a line; scale: us in one unit of time;
-    start: byte of the first event; size: of the sensor, if stated; header: whether one named the columns; why: the unit."""
+    """separator: of the columns, None for white space; order: places of t, x, y, p in a line; unit: of times; start: byte of
+    the first event; size: of the sensor, if stated; header: whether one named the columns; likely: where none did, the order
+    that the first lines speak for, "" for none."""
 
     separator: bytes | None
     order: tuple[int, int, int, int]
-    scale: float
+    unit: Unit
     start: int
     size: SensorSize | None
     header: bool
-    why: str
+    likely: str
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -78,10 +73,14 @@ def layout(head: bytes, whole: bool) -> Layout | None:
     if b"\0" in head:
         return None
     start, size, names, scale = len(MARK) if head.startswith(MARK) else 0, None, None, 0.0
+    sides: dict[bytes, int] = {}
     for line in head[start:].splitlines(keepends=True):
         words = line.strip().lstrip(b"#%").strip()
-        if size is None and (stated := SIZE.fullmatch(words)):
-            size = int(stated[1]), int(stated[2])
+        if size is None and COMMENT.match(line):
+            sides.update((side.lower(), int(pixels)) for side, pixels in SIDES.findall(words))
+            stated = SIZE.fullmatch(words)
+            both = (int(stated[1]), int(stated[2])) if stated else (sides.get(b"width", 0), sides.get(b"height", 0))
+            size = both if all(both) else None
         ends = line.endswith(b"\n") or (whole and start + len(line) == len(head))  # the last line may be cut by `head`
         if words and names is None and (found := _header(words)):
             names, scale = found
@@ -96,45 +95,51 @@ def layout(head: bytes, whole: bool) -> Layout | None:
             if len(cells) == 2 and size is None and all(cell.strip().isdigit() for cell in cells):
                 size = int(cells[0]), int(cells[1])
             elif len(cells) == 4 or names is not None:
-                order = names or (0, 1, 2, 3)
-                scale, why = (scale, "the header says so") if scale else _unit(head[start:], separator, order[0])
-                return Layout(separator, order, scale, start, size, names is not None, why)
+                rows = _cells(head[start:], separator)
+                likely, certain = ("", False) if names else order_of(_numbers(rows))
+                order = names or places_in(likely if certain else ORDERS[0])
+                return Layout(separator, order, _unit(rows, order[0], scale), start, size, names is not None, likely)
             else:
                 return None
         start += len(line)
     # Nothing after a header: text of no events.
-    return Layout(b",", names, scale or 1.0, start, size, True, "there is no line of events") if names and whole else None
+    none = Unit(scale or 1.0, "there is no line of events")
+    return Layout(b",", names, none, start, size, True, "") if names and whole else None
 
 
 def _header(line: bytes) -> tuple[tuple[int, int, int, int], float] | None:
     """Places of t, x, y and p, and us in one unit of time (0 when not stated); None when the line does not name them all."""
-    text = line.decode("utf-8", errors="replace").lower()
     places: dict[str, int] = {}
     scale = 0.0
-    for place, cell in enumerate(GAPS.split(text)):
-        match = HEADER.fullmatch(cell.strip().strip("\"'"))
-        column = next((key for key, names in NAMES.items() if match is not None and match[1] in names), None)
-        if column is None or match is None or column in places:
-            continue
-        places[column] = place
-        if column == "t" and match[2]:
-            scale = UNITS[match[2]]
+    for place, cell in enumerate(GAPS.split(line.decode("utf-8", errors="replace").lower())):
+        column = column_of(cell)
+        if column is not None and column[0] not in places:
+            places[column[0]] = place
+            scale = column[1] or scale
     if len(places) < 4:
         return None
     return (places["t"], places["x"], places["y"], places["p"]), scale
 
 
-def _unit(lines: bytes, separator: bytes | None, place: int) -> tuple[float, str]:
-    """us in one unit of the times in these lines, which the header does not state, and why they are taken for it."""
-    cells = (line.split(separator) for line in lines.splitlines()[:-1] or [lines])
-    words = [row[place].strip() for row in cells if len(row) > place]
+def _cells(lines: bytes, separator: bytes | None) -> list[list[bytes]]:
+    """The cells of these lines; the last line may be cut, and is left out where it is not the only one."""
+    rows = (line.split(separator) for line in lines.splitlines()[:-1] or [lines])
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def _numbers(rows: list[list[bytes]]) -> Array:
+    """Those rows that are four numbers, float64 [N, 4]."""
+    whole = [row for row in rows if len(row) == 4 and all(NUMBER.fullmatch(cell) for cell in row)]
+    numbers = [[float(cell) if not cell.isalpha() else float(cell.lower() == b"true") for cell in row] for row in whole]
+    return np.array(numbers, np.float64).reshape(-1, 4)
+
+
+def _unit(rows: list[list[bytes]], place: int, stated: float) -> Unit:
+    """The unit of the times in these rows: as the header states it (us), else by how they are written."""
+    words = [row[place] for row in rows if len(row) > place]
     times = np.array([float(word) for word in words if NUMBER.fullmatch(word) and not word.isalpha()])
     written = (word.partition(b".")[2] for word in words)  # a float that is whole is written with one digit, as in "5.0"
-    if (times != np.floor(times)).any() or any(len(digits) > 1 and digits.isdigit() for digits in written):
-        return 1e6, "they have fractions"
-    if len(times) and times.max() >= NANOSECONDS_FROM:
-        return 1e-3, "they are whole numbers, too large for microseconds"
-    return 1.0, "they are whole numbers"
+    return unit_of(times, stated, any(len(digits) > 1 and digits.isdigit() for digits in written))
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
@@ -142,12 +147,21 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     found = layout(*_beginning(path))
     if found is None:  # `matches` saw another file
         raise BadInput(f"{path}: holds no lines of t, x, y and p any more: was it changed meanwhile?")
-    notes = [] if found.header else ["the columns are taken for t x y p: there is no header"]
-    notes.append(f"times are taken for {UNIT_WORDS[found.scale]}: {found.why}")
+    why = "there is no header" if found.order == places_in(ORDERS[0]) else "there is no header, and no other order fits"
+    taken = " ".join(sorted("txyp", key=lambda name: found.order["txyp".index(name)]))
+    notes = [] if found.header else [f"the columns are taken for {taken}: {why}"]
+    notes.append(found.unit.note)
     size = settled_size(found.size, sensor_size, str(path))
     decode = decoder(path, found, path.stat().st_size, monotonic == "raise")
     source = Sequential(path, size, monotonic, decode, found.start, path.stat().st_size, 0, _named(path, found.start))
-    return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
+    try:
+        return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
+    except BadInput as error:
+        if found.header:
+            raise
+        likely = f", and look like {' '.join(found.likely)}" if found.likely and places_in(found.likely) != found.order else ""
+        order = ",".join(found.likely or ORDERS[0])
+        raise BadInput(f"{error}; {notes[0]}{likely}: if they are others, name them in a first line such as {order}") from None
 
 
 def write(path: Path, stream: EventStream) -> None:
@@ -220,10 +234,10 @@ def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
         number, line, _ = row_of(bad)
         raise BadInput(f"{path}: line {number} has a value that is no number ({_shown(line)}): mend or remove it")
     t, x, y, p = table.T
-    us = np.rint(t * found.scale)
-    if found.scale == 1.0 and (us != t).any():
+    us = np.rint(found.unit.microseconds(t))
+    if found.unit.scale == 1.0 and (us != t).any():
         number, _, row = row_of(us != t)
-        stated = f"t in line {number} is {t[row]:g}, and times are in microseconds: {found.why}"
+        stated = f"t in line {number} is {t[row]:g}, and times are in microseconds: {found.unit.why}"
         raise BadInput(f"{path}: {stated}; name the unit in a header, such as t_s,x,y,p")
     if (bad := np.abs(us) >= 2.0**62).any():
         number, _, row = row_of(bad)
