@@ -38,6 +38,13 @@ FINALIZER = """
             interrupt()
     Held()
 """
+TRANSLATED = """
+    try:
+        interrupt()
+        time.sleep(20)
+    except KeyboardInterrupt:
+        raise RuntimeError("as native code may turn it into")
+"""
 NATIVE = """
     import ctypes, threading
     from eventspec.lanes import Worker
@@ -49,7 +56,10 @@ NATIVE = """
 """
 
 
-@pytest.mark.parametrize("work", ["interrupt()", SWALLOWED, FINALIZER, NATIVE], ids=["at work", "import", "finalizer", "lane"])
+WORK = {"at work": "interrupt()", "import": SWALLOWED, "finalizer": FINALIZER, "translated": TRANSLATED, "lane": NATIVE}
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK.keys())
 def test_an_interrupt_is_one_line_and_an_exit_code_wherever_it_comes(run: Run, work: str, tmp_path: Path) -> None:
     done = run("-c", PROGRAM.replace("{work}", work.strip()), folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "eventspec: interrupted\n")
@@ -60,4 +70,4 @@ def test_an_interrupt_is_in_good_hands_before_the_command_is_read(run: Run) -> N
     """What is imported before that is the standard library's, and little of it."""
     done = run("-c", "import sys; before = {*sys.modules}; import eventspec.cli; print(*{*sys.modules} - before)")
     ours = {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert ours == {"eventspec", "eventspec.cli"}
+    assert ours == {"eventspec", "eventspec.cli", "eventspec.lazy"}

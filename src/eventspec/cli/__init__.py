@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 AGAIN = 0.05
 """Seconds after which an interrupt that came at a bad moment comes again."""
+_came = False
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C came: native code may have turned it into an error of its own."""
+    return _came
 
 
 def __getattr__(name: str) -> Any:
@@ -55,6 +61,8 @@ def _take_interrupts() -> None:
                 signal.setitimer(signal.ITIMER_REAL, AGAIN)
                 return
             frame = frame.f_back
+        global _came
+        _came = True
         raise KeyboardInterrupt
 
     usual = sys.unraisablehook

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from eventspec import __version__
-from eventspec.cli import bench, dataset, demo, doctor, events, generate, live, models, plan, train
+from eventspec.cli import bench, dataset, demo, doctor, events, generate, live, models, plan, train, was_interrupted
 from eventspec.cli.help import App
 from eventspec.errors import BadSetting, EventspecError
 
@@ -84,7 +84,7 @@ def run(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        return _explain(error)
+        return _fail("interrupted", 130) if was_interrupted() else _explain(error)
     if code == 130:  # newer typers turn the interrupt into this code, older ones raise Abort
         return _fail("interrupted", code)
     return code if isinstance(code, int) else 0
