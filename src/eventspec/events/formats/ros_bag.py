@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from os.path import commonprefix
+from os.path import commonpath
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -93,8 +93,7 @@ class Bag:
                 raise BadInput(f"{path}: the bag holds {held_types}: readable are {wanted}")
             self.events = arrays[0] if arrays else ""
             # A camera's topics have one beginning: /davis/left/events, /davis/left/image_raw.
-            own = self.events.split("/")
-            self.images = max(pictures, key=lambda topic: len(commonprefix([topic.split("/"), own])), default="")
+            self.images = max(pictures, key=lambda topic: len(commonpath([f"/{topic}", f"/{self.events}"])), default="")
             for topics, chosen in ((arrays, self.events), (pictures, self.images)):
                 if len(topics) > 1:
                     self.notes.append(f"of the topics {', '.join(topics)} only {chosen} is read")
