@@ -314,5 +314,5 @@ def test_colour_frames_of_aedat4_come_as_rgb(tmp_path: Path) -> None:
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "e.raw")
     for path in (tmp_path / "e.raw", Path("/dev/zero")):
-        with pytest.raises(BadInput, match="is a pipe or a device"):
+        with pytest.raises(BadInput, match="is a pipe, a device or a socket"):
             open_events(path)
