@@ -225,7 +225,7 @@ def test_convert_writes_aedat4_where_dv_processing_is_installed(clip: Path, tmp_
     ("file", "size", "events", "note"),
     [
         ("prophesee/evt3_sample_small.raw", (1280, 720), 219596, "taken from the header's sensor, gen4"),
-        ("prophesee/dat_ncars_tonic.dat", (304, 240), 2009, "(ATIS) is assumed"),
+        ("prophesee/dat_ncars_tonic.dat", (304, 240), 2009, "is taken from the header's sensor, atis"),
         ("nmnist/nmnist_sample.bin", (34, 34), 4325, "(nmnist) is assumed"),
     ],
 )

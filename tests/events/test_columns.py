@@ -154,6 +154,21 @@ def test_columns_that_may_be_any_are_refused_or_the_likely_order_is_named(tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("header", "held"),
+    [
+        ("{'descr': '<i4', 'fortran_order': False, 'shape': (-1, -4)}", 16),
+        ("{'descr': '|S0', 'fortran_order': False, 'shape': (4,)}", 0),
+        ("{'descr': ('<i4', (2,)), 'fortran_order': False, 'shape': (4,)}", 32),
+        ("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 4)}", 31),
+    ],
+)
+def test_a_header_of_no_array_is_refused(tmp_path: Path, header: str, held: int) -> None:
+    (tmp_path / "e").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117).encode() + b"\n" + bytes(held))
+    with pytest.raises(BadInput, match=r"is no readable numpy array|claims 32 bytes but holds 31"):
+        open_events(tmp_path / "e", (4, 4))
+
+
+@pytest.mark.parametrize(
     "comment",
     [
         "%geometry:1280,720",

@@ -236,7 +236,7 @@ def test_an_npz_that_claims_more_than_it_stores_is_refused_without_allocating(tm
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, header.getvalue() + b"\0\0" if name == "x.npy" else data)
-    with pytest.raises(BadInput, match="x claims 2000000000000000 bytes but the archive holds 2"):
+    with pytest.raises(BadInput, match="x claims 2000000000000000 bytes but holds 2"):
         read_events(path)
 
 
@@ -314,5 +314,5 @@ def test_colour_frames_of_aedat4_come_as_rgb(tmp_path: Path) -> None:
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "e.raw")
     for path in (tmp_path / "e.raw", Path("/dev/zero")):
-        with pytest.raises(BadInput, match="is a pipe or a device"):
+        with pytest.raises(BadInput, match="is a pipe, a device or a socket"):
             open_events(path)

@@ -13,7 +13,6 @@ import numpy as np
 from eventspec.video.stored import Frames
 
 AS_STORED = 1
-SWAPS_SIDES = frozenset({5, 6, 7, 8})
 WORDS = {
     2: "mirrored left to right",
     3: "turned by 180 degrees",
@@ -23,33 +22,29 @@ WORDS = {
     7: "mirrored and turned by 90 degrees clockwise",
     8: "turned by 270 degrees clockwise",
 }
-QUARTERS = {
-    (1, 0, 0, 1): 1,
-    (-1, 0, 0, 1): 2,
-    (-1, 0, 0, -1): 3,
-    (1, 0, 0, -1): 4,
-    (0, 1, 1, 0): 5,
-    (0, 1, -1, 0): 6,
-    (0, -1, -1, 0): 7,
-    (0, -1, 1, 0): 8,
+SIGNS = {
+    AS_STORED: (1, 0, 0, 1),
+    2: (-1, 0, 0, 1),
+    3: (-1, 0, 0, -1),
+    4: (1, 0, 0, -1),
+    5: (0, 1, 1, 0),
+    6: (0, 1, -1, 0),
+    7: (0, -1, -1, 0),
+    8: (0, -1, 1, 0),
 }
 """Signs of a, b, c, d of a display matrix, which moves a pixel to (a x + c y, b x + d y), by orientation."""
 
 
 def upright(pixels: Frames, orientation: int) -> Frames:
     """uint8 [H, W, 3] as it is looked at; [W, H, 3] where that is a quarter turn away."""
-    if orientation in SWAPS_SIDES:
-        pixels = pixels.swapaxes(0, 1)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)
+    a, b, c, d = SIGNS.get(orientation, SIGNS[AS_STORED])
+    turned = pixels if a else pixels.swapaxes(0, 1)
+    return np.ascontiguousarray(turned[:: b + d, :: a + c])
 
 
 def upright_size(height: int, width: int, orientation: int) -> tuple[int, int]:
     """Height and width as it is looked at."""
-    return (width, height) if orientation in SWAPS_SIDES else (height, width)
+    return (width, height) if orientation >= 5 else (height, width)
 
 
 def orientation_of(frame: Any) -> int:
@@ -59,8 +54,8 @@ def orientation_of(frame: Any) -> int:
         return AS_STORED
     a, b, _, c, d = struct.unpack("=5i", bytes(matrix)[:20])
     least = max(map(abs, (a, b, c, d))) / 100  # less than half a degree is rounding
-    signs = [0 if abs(side) <= least else 1 if side > 0 else -1 for side in (a, b, c, d)]
-    return QUARTERS.get((signs[0], signs[1], signs[2], signs[3]), 0)
+    signs = tuple(0 if abs(side) <= least else 1 if side > 0 else -1 for side in (a, b, c, d))
+    return next((orientation for orientation, quarter in SIGNS.items() if quarter == signs), 0)
 
 
 def orientation_note(what: str, orientation: int) -> tuple[str, ...]:

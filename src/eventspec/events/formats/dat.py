@@ -15,8 +15,7 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats.evt2 import unwrapped
 from eventspec.events.formats.family import EventFile, Format, SensorSize
-from eventspec.events.formats.prophesee import Header, header, read_header
-from eventspec.events.formats.sensors import SENSORS
+from eventspec.events.formats.prophesee import header, read_header
 from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, whole_words, words
 from eventspec.events.stored import Columns
 from eventspec.events.stream import Monotonic
@@ -62,19 +61,11 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         said = kind.hex(" ") or "nothing"
         raise BadInput(f"{path}: event type and size are {said}, readable are 00 08 and 0c 08: copy or export it again")
     notes: list[str] = []
-    size = _size(path, found, sensor_size, notes)
+    size = found.size(path, sensor_size, notes)
     start = found.end + 2
     end = whole_words(path, start, RECORD, notes)
     source = Sequential(path, size, monotonic, decoder(PACKINGS[version]), start, end, None)
     return event_file(NAME, source, notes)
-
-
-def _size(path: Path, found: Header, asked: SensorSize | None, notes: list[str]) -> SensorSize:
-    if found.geometry is None and asked is None and "Chronocam" in found.fields.get("contains", ""):
-        width, height = SENSORS["atis"]
-        notes.append(f"sensor size {width}x{height} (ATIS) is assumed: the header names Chronocam and states no size")
-        return width, height
-    return found.size(path, asked, notes)
 
 
 def decoder(packing: Packing) -> Decode[int | None]:

@@ -13,8 +13,7 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats import hdf5
-from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
-from eventspec.events.formats.sensors import SENSORS
+from eventspec.events.formats.family import EventFile, Format, SensorSize, size_or_dsec
 from eventspec.events.stream import EventStream, Monotonic
 
 NAME = "dsec-h5"
@@ -30,19 +29,17 @@ def matches(path: Path, head: bytes) -> bool:
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     def table(file: Any) -> hdf5.Table:
         columns = {name: hdf5.dataset(file, place, path) for name, place in COLUMNS.items()}
-        offset_us = hdf5.number(hdf5.dataset(file, "t_offset", path, 0)[()], "t_offset", path) if "t_offset" in file else 0
+        offset_us = int(hdf5.dataset(file, "t_offset", path, 0, kinds="iu")[()]) if "t_offset" in file else 0
         index = hdf5.dataset(file, "ms_to_idx", path) if "ms_to_idx" in file else None
         return hdf5.column_table(columns, path, offset_us, index)
 
     notes: list[str] = []
     with hdf5.opened_h5(path) as file:
         stated = hdf5.stated_size(file, ("events",), sensor_size, path, notes)
-        if stated is None and sensor_size is None:
-            stated = SENSORS["dsec"]
-            notes.append(f"sensor size {stated[0]}x{stated[1]} (DSEC) is assumed: the file does not say, and every event fits")
+        size = size_or_dsec(stated, sensor_size, str(path), notes)
         if "t_offset" not in file:
             notes.append("times are taken as they stand: there is no t_offset")
-        return hdf5.h5_file(NAME, path, file, table, settled_size(stated, sensor_size, str(path)), monotonic, notes)
+        return hdf5.h5_file(NAME, path, file, table, size, monotonic, notes)
 
 
 def write(path: Path, stream: EventStream) -> None:

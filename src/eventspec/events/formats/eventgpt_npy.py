@@ -18,13 +18,11 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.family import EventFile, Format, SensorSize, column_names, settled_size, size_in, whole_file
-from eventspec.events.formats.npy import MAGIC, pickled
-from eventspec.events.formats.npz import npy_header
+from eventspec.events.formats.family import EventFile, Format, SensorSize, column_names, size_in, size_or_dsec, whole_file
+from eventspec.events.formats.npy import MAGIC, npy_header, pickled
 from eventspec.events.stream import Array, Monotonic
 
 NAME = "eventgpt-npy"
-DSEC_SIZE: SensorSize = (640, 480)
 LARGEST_PROGRAM = 10_000  # opcodes; EventGPT's files have about 150
 PLAIN_TYPES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8", "O8"})
 
@@ -60,7 +58,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     """The columns, of which no code was run; the sensor is DSEC's 640x480 unless `sensor_size` says otherwise."""
     with path.open("rb") as file:
         try:
-            shape, dtype, _ = npy_header(file)
+            shape, _, dtype = npy_header(file)
         except ValueError as error:
             raise BadInput(f"{path}: the numpy header is damaged ({error}): copy the file again") from None
         if dtype.kind != "O" or shape != ():
@@ -73,13 +71,9 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
             f"{path}: the pickle is refused and nothing in it was run: {error}; get the original file, or the events as npz"
         ) from None
     notes: list[str] = []
-    stated = size_in({name.lower(): column for name, column in columns.items()}, str(path), notes)
-    if stated is None and sensor_size is None:
-        width, height = stated = DSEC_SIZE
-        notes.append(f"sensor size {width}x{height} (DSEC) is assumed: the file does not say, and every event fits")
+    size = size_or_dsec(size_in(columns, str(path), notes), sensor_size, str(path), notes)
     chosen = column_names(columns, path, "an EventGPT .npy")
-    found, size = [columns[name] for name in chosen], settled_size(stated, sensor_size, str(path))
-    return whole_file(NAME, found, size, path, monotonic, notes, chosen[2])
+    return whole_file(NAME, [columns[name] for name in chosen], size, path, monotonic, notes, chosen[2])
 
 
 # ------------------------------------------------------------------------------------------------- inert stand-ins for numpy

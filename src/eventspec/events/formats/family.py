@@ -20,6 +20,7 @@ Frames = tuple[Callable[[int], Picture], tuple[int, int], np.ndarray[Any, np.dty
 """A function from a place to its picture, uint8 [H, W, 3] RGB; their (H, W); their times int64 [K] us, in order."""
 SensorSize = tuple[int, int]
 """(width, height) in pixels."""
+DSEC: SensorSize = (640, 480)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,14 @@ def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: st
     return size
 
 
+def size_or_dsec(stated: SensorSize | None, asked: SensorSize | None, source: str, notes: list[str]) -> SensorSize:
+    """As `settled_size`; where neither knows it is DSEC's, and a note says so."""
+    if stated is None and asked is None:
+        notes.append(f"sensor size {DSEC[0]}x{DSEC[1]} (DSEC) is assumed: the file does not say, and every event fits")
+        return DSEC
+    return settled_size(stated, asked, source)
+
+
 def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]:
     """What the policy for time did to `late` events; nothing when none was late."""
     if not late:
@@ -125,10 +134,12 @@ _PAIR = re.compile(r"\D{0,2}(\d{1,5})\s*[x,; ]\s*(\d{1,5})\D{0,2}")
 
 
 def size_in(entries: Mapping[str, Any], source: str, notes: list[str]) -> SensorSize | None:
-    """The sensor size that entries of the names in `SIZE_NAMES` state: numbers, or text such as 1280x720; None without one.
+    """The sensor size that entries of the names in `SIZE_NAMES` (in either case) state: numbers, or text such as 1280x720; None
+    without one.
 
     Of two numbers the larger is the width, as sensors lie; a note says so where it is the second. BadInput for what is no size.
     """
+    entries = {name.lower(): value for name, value in entries.items()}
     for name in _BOTH:
         if name in entries:
             value = entries[name]

@@ -79,9 +79,9 @@ def holds(path: Path, names: tuple[str, ...]) -> bool | None:
         return None
 
 
-def dataset(file: Any, name: str, path: Path, axes: int = 1, fields: tuple[str, ...] = ()) -> Any:
-    """The h5py dataset `name` with that many axes, of numbers, or of records with these `fields` of whole numbers among theirs;
-    BadInput when it points elsewhere or claims too much."""
+def dataset(file: Any, name: str, path: Path, axes: int = 1, fields: tuple[str, ...] = (), kinds: str = "biuf") -> Any:
+    """The h5py dataset `name` with that many axes, of numbers of these `kinds` of dtype, or of records with these `fields` of
+    whole numbers among theirs; BadInput when it points elsewhere or claims too much."""
     import h5py
 
     place = file
@@ -94,9 +94,9 @@ def dataset(file: Any, name: str, path: Path, axes: int = 1, fields: tuple[str, 
         known = place.dtype.names or ()
         fits = all(field in known and place.dtype[field].kind in "iu" for field in fields)
     else:
-        fits = place.dtype.kind in "biuf"
+        fits = place.dtype.kind in kinds
     if not fits or place.ndim != axes:
-        wanted = f"records with whole numbers {', '.join(fields)}" if fields else "numbers"
+        wanted = f"records with whole numbers {', '.join(fields)}" if fields else "numbers" if "f" in kinds else "whole numbers"
         raise BadInput(f"{path}: {name} is {place.dtype} of shape {place.shape}: it must be {axes}-dimensional {wanted}")
     size, stored = path.stat().st_size, place.id.get_storage_size()
     if place.nbytes > LARGEST_RATIO * size + CHUNK * 8:
@@ -105,13 +105,6 @@ def dataset(file: Any, name: str, path: Path, axes: int = 1, fields: tuple[str, 
         raise BadInput(f"{path}: {name} is stored in chunks of {place.chunks}: write it again in chunks of {CHUNK} events")
     _need_filters(place, name, path)
     return place
-
-
-def number(value: Any, name: str, path: Path) -> int:
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "iu":
-        raise BadInput(f"{path}: {name} is not one whole number: store it as an integer")
-    return int(array.reshape(-1)[0])
 
 
 def stated_size(
@@ -123,13 +116,12 @@ def stated_size(
 
     sizes: dict[SensorSize, str] = {}
     for group in (file, *(file[name] for name in groups if name in file)):
-        entries = {str(name).lower(): group.attrs[name] for name in group.attrs if str(name).lower() in SIZE_NAMES}
+        entries = {name: group.attrs[name] for name in group.attrs if name.lower() in SIZE_NAMES}
         for name in group if isinstance(group, h5py.Group) else ():
-            small = name.lower() in SIZE_NAMES and isinstance(group.get(name, getlink=True), h5py.HardLink)
-            place = group[name] if small else None
-            if isinstance(place, h5py.Dataset) and place.nbytes <= LARGEST_SIZE_BYTES:
-                plain = not place.external and not place.is_virtual
-                entries.update({name.lower(): place[()]} if plain else {})
+            known = name.lower() in SIZE_NAMES and isinstance(group.get(name, getlink=True), h5py.HardLink)
+            place = group[name] if known else None
+            if isinstance(place, h5py.Dataset) and not place.external and not place.is_virtual:
+                entries.update({name: place[()]} if place.nbytes <= LARGEST_SIZE_BYTES else {})
         size = size_in(entries, str(path), notes)
         if size is not None:
             sizes.setdefault(size, group.name)
@@ -163,7 +155,8 @@ def _need_filters(place: Any, name: str, path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------- reading
 @dataclass(frozen=True)
 class Table:
-    """The events of an open file, unchecked: `count` of them; ``rows(first, last)`` gives some, ``time(place)`` one time.
+    """The events of an open file, unchecked: `count` of them; ``rows(first, last)`` gives some, ``time(place)`` one time, as
+    they stand there.
 
     ``near(time)``, where the file has an index: the places between which it says that the first event at or after a time is.
     """
@@ -173,6 +166,17 @@ class Table:
     time: Callable[[int], int]
     near: Callable[[int], tuple[int, int]] | None = None
 
+    def of(self, unit: Unit) -> Table:
+        """The same with times in microseconds; an index of milliseconds is left out, as nothing says of which clock it is."""
+        if unit.scale == 1.0:
+            return self
+
+        def rows(first: int, last: int) -> Columns:
+            columns = self.rows(first, last)
+            return columns._replace(t=unit.microseconds(columns.t))
+
+        return Table(self.count, rows, lambda place: int(unit.microseconds(np.asarray(self.time(place)))))
+
     def place(self, time_us: int) -> int:
         """The first event at or after a time. What the index says is only believed when the times there agree."""
         low, high = (0, self.count) if self.near is None else self.near(time_us)
@@ -181,21 +185,6 @@ class Table:
         if not (starts_before and ends_after):
             low, high = 0, self.count
         return bisect_left(range(self.count), time_us, low, high, key=self.time)
-
-
-def in_microseconds(table: Callable[[Any], Table], unit: Unit) -> Callable[[Any], Table]:
-    """The same table with times in microseconds; an index of milliseconds is left out, as nothing says of which clock it is."""
-
-    def converted(file: Any) -> Table:
-        found = table(file)
-
-        def rows(first: int, last: int) -> Columns:
-            columns = found.rows(first, last)
-            return columns._replace(t=unit.microseconds(columns.t))
-
-        return Table(found.count, rows, lambda place: int(unit.microseconds(np.asarray(found.time(place)))))
-
-    return converted
 
 
 def column_table(columns: Mapping[str, Any], path: Path, offset_us: int = 0, index: Any = None) -> Table:
@@ -270,12 +259,11 @@ def h5_file(
     notes: Iterable[str] = (),
 ) -> EventFile:
     """The open file as a whole: in memory when it is short, and else read from its path later."""
-    count = table(file).count
-    unit = unit_of(table(file).rows(0, min(count, LOOKED_AT)).t)
-    if unit.scale != 1.0:
-        table, notes = in_microseconds(table, unit), (*notes, unit.note)
-    source = H5Source(path, size, monotonic, table, count)
-    short = is_short(source.count(), path.stat().st_size)
+    found = table(file)
+    unit = unit_of(found.rows(0, min(found.count, LOOKED_AT)).t)
+    notes = notes if unit.scale == 1.0 else (*notes, unit.note)
+    source = H5Source(path, size, monotonic, lambda opened: table(opened).of(unit), found.count)
+    short = is_short(found.count, path.stat().st_size)
     stream = EventStream.joined(source.blocks(), *size) if short else StoredStream(source)
     return file_of(name, source, stream, notes)
 

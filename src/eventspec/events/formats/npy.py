@@ -9,15 +9,14 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.columns import order_of, places_in
 from eventspec.events.formats.family import EventFile, Format, SensorSize, column_names, settled_size, whole_file
-from eventspec.events.formats.npz import npy_header
-from eventspec.events.stream import BLOCK, Monotonic
+from eventspec.events.stream import BLOCK, Array, Monotonic
 
 NAME = "npy"
 MAGIC = b"\x93NUMPY"
@@ -31,26 +30,22 @@ def matches(path: Path, head: bytes) -> bool:
 def pickled(head: bytes) -> bool:
     """Whether the array of this header holds objects, or the header is damaged."""
     try:
-        return npy_header(io.BytesIO(head))[1].hasobject
+        return npy_header(io.BytesIO(head))[2].hasobject
     except ValueError:
         return True
 
 
 def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
     with path.open("rb") as file:
-        shape, dtype, start = npy_header(file)
-    claimed, held = math.prod(shape) * dtype.itemsize, path.stat().st_size - start
-    if claimed != held:
-        raise BadInput(f"{path}: claims {claimed} bytes, and {held} are there: copy or write it again")
-    array = np.load(path, allow_pickle=False)
-    what = f"{path}: a {dtype.name} array of shape {shape}"
-    if dtype.names is not None and array.ndim == 1:
-        names = column_names(dtype.names, path, "a record of an event")
+        array = npy_array(file, path.stat().st_size, str(path))
+    what = f"{path}: a {array.dtype.name} array of shape {array.shape}"
+    if array.dtype.names is not None and array.ndim == 1:
+        names = column_names(array.dtype.names, path, "a record of an event")
         size = settled_size(None, sensor_size, str(path))
         return whole_file(NAME, [array[name] for name in names], size, path, monotonic, (), names[2])
-    if array.ndim != 2 or 4 not in shape or dtype.kind not in "iuf":
+    if array.ndim != 2 or 4 not in array.shape or array.dtype.kind not in "iuf":
         raise BadInput(f"{what}: events are numbers [E, 4], or records x, y, t, p: {REMEDY}")
-    rows: Any = array if shape[1] == 4 else array.T
+    rows = array if array.shape[1] == 4 else array.T
     order, certain = order_of(rows[:BLOCK].astype(np.float64)) if len(rows) else ("xytp", True)
     if not certain:
         likely = f" ({' '.join(order)} is likely)" if order else ""
@@ -59,6 +54,32 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     t, x, y, p = (rows[:, place] for place in places_in(order))
     taken = f"the columns are taken for {' '.join(order)}: their values fit no other order"
     return whole_file(NAME, (x, y, t, p), size, path, monotonic, [taken])
+
+
+def npy_array(file: IO[bytes], size: int, what: str) -> Array:
+    """The array of a .npy of `size` bytes, called `what`; BadInput unless it is plain numbers, as many as are there."""
+    try:
+        shape, fortran, dtype = npy_header(file)
+        if dtype.hasobject:
+            raise BadInput(f"{what} is a pickled object array, which is never loaded: store plain numbers")
+        claimed, held = math.prod(shape) * dtype.itemsize, size - file.tell()
+        if claimed != held:
+            raise BadInput(f"{what} claims {claimed} bytes but holds {held}: copy or write it again")
+        return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran else "C")
+    except ValueError as error:  # also a shape or a type that no array has
+        raise BadInput(f"{what} is no readable numpy array ({error}): copy or write it again") from None
+
+
+def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether the first axis varies fastest, and dtype of a .npy; ValueError when it is not one. No data is read."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"numpy format version {version[0]}.{version[1]}")
+    parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        return parse(file)
+    except Exception as error:  # numpy runs a damaged header through Python's tokenizer, which has errors of its own
+        raise ValueError(" ".join(str(error).split())[:100]) from None
 
 
 FORMAT = Format(NAME, ".npy with x, y, t, p", matches, read)

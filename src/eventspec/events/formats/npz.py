@@ -3,12 +3,10 @@ of `SIZE_NAMES`. No pickle is loaded."""
 
 from __future__ import annotations
 
-import math
 import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 
@@ -23,6 +21,7 @@ from eventspec.events.formats.family import (
     size_in,
     whole_file,
 )
+from eventspec.events.formats.npy import npy_array
 from eventspec.events.stream import Array, EventStream, Monotonic
 
 NAME = "npz"
@@ -49,20 +48,18 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy"): name for name in archive.namelist()}
             chosen = column_names(names, path, "an events archive")
-            sides = {name.lower(): name for name in names if name.lower() in SIZE_NAMES}
-            wanted = {*chosen, *sides.values()}
+            wanted = {*chosen, *(name for name in names if name.lower() in SIZE_NAMES)}
             unpacked, packed = sum(archive.getinfo(names[name]).file_size for name in wanted), path.stat().st_size
             if unpacked > max(LEAST_BYTES, LARGEST_RATIO * packed):
                 problem = f"{packed} bytes that unpack to {unpacked} are no recorded events"
                 raise BadInput(f"{path}: {problem}: write them as .h5, which is read in parts")
-            columns = [_member(archive, name, path) for name in chosen]
-            stated = {side: _member(archive, name, path) for side, name in sides.items()}
+            entries = {name: _member(archive, name, path) for name in wanted}
     except DAMAGE as error:
         reason = " ".join(str(error).split())[:120]
         raise BadInput(f"{path}: the archive is damaged or cut short ({reason}): copy or write it again") from None
     notes: list[str] = []
-    size = settled_size(size_in(stated, str(path), notes), sensor_size, str(path))
-    return whole_file(NAME, columns, size, path, monotonic, notes, chosen[2])
+    size = settled_size(size_in(entries, str(path), notes), sensor_size, str(path))
+    return whole_file(NAME, [entries[name] for name in chosen], size, path, monotonic, notes, chosen[2])
 
 
 def write(path: Path, stream: EventStream) -> None:
@@ -72,33 +69,9 @@ def write(path: Path, stream: EventStream) -> None:
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
-    """One array, after its header was compared with the size that the archive stores."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as file:
-        try:
-            shape, dtype, header = npy_header(file)
-        except ValueError as error:
-            raise BadInput(f"{path}: {name} has no readable numpy header ({error}): write the archive again") from None
-        if dtype.hasobject:
-            raise BadInput(f"{path}: {name} is a pickled object array, which is never loaded: store plain numbers")
-        size = math.prod(shape) * dtype.itemsize
-        if header + size != info.file_size:
-            held = info.file_size - header
-            raise BadInput(f"{path}: {name} claims {size} bytes but the archive holds {held}: write it again")
-        return np.frombuffer(file.read(size), dtype).reshape(shape)
-
-
-def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Shape, dtype and length in bytes of a .npy header; ValueError when it is not one. No data is read."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"numpy format version {version[0]}.{version[1]}")
-    parse = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    try:
-        shape, _, dtype = parse(file)
-    except Exception as error:  # numpy runs a damaged header through Python's tokenizer, which has errors of its own
-        raise ValueError(" ".join(str(error).split())[:100]) from None
-    return shape, dtype, file.tell()
+        return npy_array(file, info.file_size, f"{path}: {name}")
 
 
 FORMAT = Format(NAME, "npz with x, y, t, p", matches, read)

@@ -13,7 +13,7 @@ from typing import Any
 
 from eventspec.core import BadInput
 from eventspec.events.formats import evt2, evt3
-from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
+from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size, size_in
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.formats.sequential import Decode, Sequential, event_file, whole_words
 from eventspec.events.stream import Monotonic
@@ -47,6 +47,8 @@ class Header:
             found = next((name for part, name in GENERATIONS if part in self.fields.get(key, "").lower()), None)
             if found is not None:
                 return found
+        if "Chronocam" in self.fields.get("contains", ""):
+            return "atis"
         generation = self.fields.get("sensor_generation", self.fields.get("generation", ""))
         return SENSOR_GENERATIONS.get(generation)
 
@@ -57,19 +59,11 @@ class Header:
         pairs = (option.partition("=") for option in options)
         return {"": name.strip(), **{key.strip().lower(): value.strip() for key, _, value in pairs}}
 
-    @property
-    def geometry(self) -> SensorSize | None:
-        """Width and height where the header states both, in any of its three ways."""
-        match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", self.fields.get("geometry", ""))
-        stated = [match.groups()] if match else []
-        stated += [(fields.get("width", ""), fields.get("height", "")) for fields in (self.options, self.fields)]
-        fits = (sides for sides in stated if all(re.fullmatch(r"[0-9]{1,5}", side) for side in sides))
-        return next(((int(width), int(height)) for width, height in fits), None)
-
     def size(self, path: Path, asked: SensorSize | None, notes: list[str]) -> SensorSize:
         """The sensor size: stated, else the caller's, else the one of the sensor that the header names (with a note)."""
-        if self.geometry is not None or asked is not None or self.sensor is None:
-            return settled_size(self.geometry, asked, str(path))
+        stated = size_in({**self.fields, **self.options}, str(path), notes)
+        if stated is not None or asked is not None or self.sensor is None:
+            return settled_size(stated, asked, str(path))
         width, height = SENSORS[self.sensor]
         notes.append(f"sensor size {width}x{height} is taken from the header's sensor, {self.sensor}: it states no geometry")
         return width, height

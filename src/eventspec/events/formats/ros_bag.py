@@ -9,7 +9,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import islice
+from os.path import commonpath
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -92,7 +93,7 @@ class Bag:
                 raise BadInput(f"{path}: the bag holds {held_types}: readable are {wanted}")
             self.events = arrays[0] if arrays else ""
             # A camera's topics have one beginning: /davis/left/events, /davis/left/image_raw.
-            self.images = max(pictures, key=lambda topic: _shared(topic, self.events), default="")
+            self.images = max(pictures, key=lambda topic: len(commonpath([f"/{topic}", f"/{self.events}"])), default="")
             for topics, chosen in ((arrays, self.events), (pictures, self.images)):
                 if len(topics) > 1:
                     self.notes.append(f"of the topics {', '.join(topics)} only {chosen} is read")
@@ -156,12 +157,6 @@ def unread(kinds: Mapping[str, str], known: list[str]) -> list[str]:
     """A note for each topic, of these with their types, that a camera sends and that is not among the known ones."""
     cameras = (topic for topic, kind in sorted(kinds.items()) if any(word in kind.rpartition("/")[2] for word in CAMERA_WORDS))
     return [f"the topic {topic} is not read: its messages are {kinds[topic]}" for topic in cameras if topic not in known]
-
-
-def _shared(topic: str, other: str) -> int:
-    """How many parts of two topics are the same, from the beginning on."""
-    pairs = zip(topic.split("/"), other.split("/"), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class _Pictures:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -207,7 +207,7 @@ def _is_event(line: bytes, found: Layout) -> bool:
 
 
 def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
-    """The events of whole lines. Times in seconds are rounded to the nearest microsecond."""
+    """The events of whole lines, their values unchecked. Times in seconds are rounded to the nearest microsecond."""
     raw = lines
     for word, digit in ((b"True", b"1"), (b"False", b"0"), (b"true", b"1"), (b"false", b"0")):
         lines = lines.replace(word, digit)
@@ -223,26 +223,8 @@ def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
         wrong = ((place, text) for place, text in _event_lines(raw.split(b"\n")) if not _is_event(text, found))
         place, text = next(wrong, (0, lines[:80]))
         raise BadInput(f"{path}: line {number + place} is no event ({_shown(text)}): mend or remove it") from None
-
-    def row_of(bad: Any) -> tuple[int, bytes, int]:
-        """Number and text of the first bad line, and its row of the table."""
-        row = int(np.argmax(bad))
-        return *_line_of(path, position, row), row
-
-    bad = ~np.isfinite(table).all(axis=1)
-    if bad.any():
-        number, line, _ = row_of(bad)
-        raise BadInput(f"{path}: line {number} has a value that is no number ({_shown(line)}): mend or remove it")
     t, x, y, p = table.T
-    us = np.rint(found.unit.microseconds(t))
-    if found.unit.scale == 1.0 and (us != t).any():
-        number, _, row = row_of(us != t)
-        stated = f"t in line {number} is {t[row]:g}, and times are in microseconds: {found.unit.why}"
-        raise BadInput(f"{path}: {stated}; name the unit in a header, such as t_s,x,y,p")
-    if (bad := np.abs(us) >= 2.0**62).any():
-        number, _, row = row_of(bad)
-        raise BadInput(f"{path}: t in line {number} is {us[row]:g} us: give times in seconds or us")
-    return Columns(x, y, us.astype(np.int64), p)
+    return Columns(x, y, found.unit.microseconds(t), p)
 
 
 def _event_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -252,14 +234,6 @@ def _event_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             yield place, line
 
 
-def _line_of(path: Path, position: int, event: int = 0) -> tuple[int, bytes]:
-    """Number of a line in the file, from 1 on, and its text: that of an event, the first from byte `position` on being 0."""
-    with opened(path) as file:
-        file.seek(position)
-        place, line = next(islice(_event_lines(file), event, None), (0, b""))
-    return _lines_before(path, position) + 1 + place, line
-
-
 def _lines_before(path: Path, position: int) -> int:
     with opened(path) as file:
         return sum(file.read(min(BLOCK_BYTES, position - at)).count(b"\n") for at in range(0, position, BLOCK_BYTES))
@@ -267,7 +241,14 @@ def _lines_before(path: Path, position: int) -> int:
 
 def _named(path: Path, start: int) -> Named:
     """A value of the file in words; events are counted from byte `start` on."""
-    return lambda name, index: f"{name} in line {_line_of(path, start, index)[0]}"
+
+    def named(name: str, index: int) -> str:
+        with opened(path) as file:
+            file.seek(start)
+            place, _ = next(islice(_event_lines(file), index, None), (0, b""))
+        return f"{name} in line {_lines_before(path, start) + 1 + place}"
+
+    return named
 
 
 def _shown(line: bytes) -> str:
