@@ -191,7 +191,7 @@ def test_logits_that_are_bent_are_no_ground_for_heads(
         (["--target", "@", "--questions", "?", "--pair", "nano"], "--pair is for a pair of ours"),
         (["--target", "@", "--questions", "?", "--head", "dream"], "'dream' is for targets of our own"),
         (["--target", "@", "--questions", "?", "--head", "frugal"], "'frugal' is for targets of our own"),
-        (["--target", "@", "--questions", "?", "--head", "medusa"], "head 'medusa' is unknown"),
+        (["--target", "@", "--questions", "?", "--head", "medusa"], "unknown head 'medusa'"),
         (["--target", "@", "--questions", "?", "--dtype", "int3"], "dtype 'int3' is unknown"),
         (["--target", "@", "--questions", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
     ],
