@@ -150,7 +150,8 @@ def subtree(proposal: Proposal, kept: list[int]) -> Proposal:
     """The nodes `kept`, ascending, each with its parent and its earlier siblings."""
     place, probs = {-1: -1, **{node: at for at, node in enumerate(kept)}}, proposal.probs
     parents = np.array([place[parent] for parent in proposal.parents[kept].tolist()], np.int64)
-    values, sources = (None if each is None else each[kept] for each in (proposal.values, proposal.sources))
+    values = None if proposal.values is None else proposal.values[kept]
+    sources = None if proposal.sources is None else proposal.sources[kept]
     return Proposal(proposal.tokens[kept], parents, None if probs is None else probs[kept], proposal.origin, values, sources)
 
 
