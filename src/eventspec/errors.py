@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 
 class EventspecError(Exception):
@@ -33,7 +33,7 @@ class NonFiniteLogits(BadCheckpoint):
     """A target whose logits hold NaN or infinity: whatever is drawn from them is not what it would say."""
 
 
-def check_known(what: str, given: Collection[str], known: Collection[str], meant: Mapping[str, str] | None = None) -> None:
+def check_known(what: str, given: Iterable[str], known: Collection[str], meant: Mapping[str, str] | None = None) -> None:
     """BadInput for a name that does not exist, with the one that is probably meant: others' word for it, or the nearest."""
     for name in given:
         if name not in known:

@@ -7,13 +7,15 @@ include their ancestors.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eventspec.core import Budget, Limits, Proposal, Tokens
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 def depths(parents: list[int]) -> list[int]:
@@ -64,10 +66,10 @@ def check(proposal: Any, budget: Budget) -> Proposal:
         values, sources = getattr(proposal, "values", None), getattr(proposal, "sources", None)
     except AttributeError as error:
         raise BadProposal(f"{type(proposal).__name__} is no proposal ({error})") from None
-    tokens, parents = _column("tokens", tokens, budget.max_nodes), _column("parents", parents, budget.max_nodes)
-    count = len(tokens)
-    if len(parents) != count:
-        raise BadProposal(f"{count} tokens but {len(parents)} parents")
+    tokens, most = _column("tokens", tokens, np.int64), budget.max_nodes
+    if (count := len(tokens)) > most:
+        raise BadProposal(f"{count} nodes, asked for at most {most}")
+    parents = _column("parents", parents, np.int64, count)
     if not count:
         return Proposal(tokens, parents, origin=exact_text(origin, 80))
     # Lists: for some twenty nodes an array's operations take longer, the more so after a forward, with cold caches.
@@ -77,8 +79,10 @@ def check(proposal: Any, budget: Budget) -> Proposal:
     if (least := min(tokens.tolist())) < 0:
         raise BadProposal(f"token {least} is no token")
     drawn = None if probs is None else _distributions(probs, count)
-    guessed = None if values is None else _shares(values, count)
-    named = None if sources is None else _column("sources", sources, count)
+    guessed = None if values is None else _column("values", values, np.float64, count)
+    if guessed is not None and not all(0 <= value <= 1 + 1e-6 for value in guessed.tolist()):
+        raise BadProposal("a value is no probability")
+    named = None if sources is None else _column("sources", sources, np.int64, count)
     made = Proposal(tokens, parents, drawn, exact_text(origin, 80), guessed, named)
     if count <= budget.max_depth:
         return made
@@ -89,31 +93,16 @@ def check(proposal: Any, budget: Budget) -> Proposal:
     )
 
 
-def _column(name: str, column: Any, most: int) -> Tokens:
-    """A copy of an int64 [N] array, contiguous and of numpy's own type."""
-    found = _plain(column)
-    if found is None or found.dtype != np.int64 or found.ndim != 1:
-        kind = f"a {type(column).__name__}" if found is None else f"{found.dtype} {list(found.shape)}"
-        raise BadProposal(f"{name} are {kind}, not int64 [N]")
-    if len(found) > most:
-        raise BadProposal(f"{len(found)} nodes, asked for at most {most}")
+def _column(name: str, column: Any, kind: type[Number], count: int | None = None) -> np.ndarray[Any, np.dtype[Number]]:
+    """A copy of an array [N], of `count` numbers where that is known, contiguous and of numpy's own type, whatever a class of
+    the drafter's says of its shape."""
+    found = np.asarray(column) if isinstance(column, np.ndarray) else None
+    if found is None or found.dtype != kind or found.ndim != 1:
+        was = f"a {type(column).__name__}" if found is None else f"{found.dtype} {list(found.shape)}"
+        raise BadProposal(f"{name} are {was}, not {kind.__name__} [N]")
+    if count is not None and len(found) != count:
+        raise BadProposal(f"{count} tokens but {len(found)} {name}")
     return np.array(found, order="C")
-
-
-def _shares(values: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A copy of probabilities float64 [N]."""
-    found = _plain(values)
-    if found is None or found.dtype != np.float64 or found.shape != (count,):
-        raise BadProposal(f"values are not float64 [{count}]")
-    copied = np.array(found, order="C")
-    if not all(0 <= value <= 1 + 1e-6 for value in copied.tolist()):
-        raise BadProposal("a value is no probability")
-    return copied
-
-
-def _plain(array: Any) -> np.ndarray[Any, Any] | None:
-    """An array as one of numpy's own type, whatever a class of the drafter's says of its shape; None: it is no array."""
-    return np.asarray(array) if isinstance(array, np.ndarray) else None
 
 
 def _distributions(probs: Any, count: int) -> Tensor:
@@ -161,15 +150,9 @@ def subtree(proposal: Proposal, kept: list[int]) -> Proposal:
     """The nodes `kept`, ascending, each with its parent and its earlier siblings."""
     place, probs = {-1: -1, **{node: at for at, node in enumerate(kept)}}, proposal.probs
     parents = np.array([place[parent] for parent in proposal.parents[kept].tolist()], np.int64)
-    values, sources = proposal.values, proposal.sources
-    return Proposal(
-        proposal.tokens[kept],
-        parents,
-        None if probs is None else probs[kept],
-        proposal.origin,
-        None if values is None else values[kept],
-        None if sources is None else sources[kept],
-    )
+    values = None if proposal.values is None else proposal.values[kept]
+    sources = None if proposal.sources is None else proposal.sources[kept]
+    return Proposal(proposal.tokens[kept], parents, None if probs is None else probs[kept], proposal.origin, values, sources)
 
 
 def _first_branch(parents: list[int]) -> list[int]:

@@ -111,9 +111,9 @@ def test_a_config_that_fits_nothing_is_refused(change: dict[str, Any], message: 
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(BadInput, match="adapter 'magic' to rows is unknown: choose one of linear, bottleneck"):
+    with pytest.raises(BadInput, match="unknown adapter to rows 'magic': choose from linear, bottleneck"):
         AdapterConfig.of("magic", TINY, WIDTH)
-    with pytest.raises(BadInput, match="adapter 'attention' to features is unknown"):
+    with pytest.raises(BadInput, match="unknown adapter to features 'attention'"):
         AdapterConfig.of("attention", TINY, WIDTH, "features")
 
 

@@ -277,11 +277,11 @@ def test_training_for_a_pair_that_is_none(capsys: pytest.CaptureFixture[str], tm
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--kind", "magic"), "adapter 'magic' to rows is unknown"),
-        (("--output", "features", "--kind", "causal"), "adapter 'causal' to features is unknown"),
-        (("--output", "words"), "output 'words' is unknown"),
-        (("--phase", "last"), "phase 'last' is unknown"),
-        (("--preset", "huge"), "preset 'huge' is unknown"),
+        (("--kind", "magic"), "unknown adapter to rows 'magic'"),
+        (("--output", "features", "--kind", "causal"), "unknown adapter to features 'causal'"),
+        (("--output", "words"), "unknown output 'words'"),
+        (("--phase", "last"), "unknown phase 'last'"),
+        (("--preset", "huge"), "unknown preset 'huge'"),
         (("--free-running",), "it is for --output features"),
         (("--free-running", "--output", "features", "--phase", "acceptance"), "have phase alignment only"),
     ],

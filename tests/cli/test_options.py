@@ -63,7 +63,7 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     ((*ASK, "--target", "nowhere"), "nowhere is no folder"),
     ((*ASK, "--trace", "no/where.json"), "its folder is missing"),
     ((*COMPARE, "warp"), "unknown method 'warp'"),
-    ((*COMPARE, "prior", "--control", "warp"), "control 'warp' is unknown"),
+    ((*COMPARE, "prior", "--control", "warp"), "unknown control 'warp'"),
     ((*COMPARE, "prior"), "none.jsonl does not exist"),
     ((*COMPARE, "prior", "--head", "oak"), "no head 'oak'"),
     (("plan", "--tokens", "9", "--questions", "none.jsonl"), "none.jsonl does not exist"),

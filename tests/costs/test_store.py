@@ -36,7 +36,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def measure(pair: Pair, repeats: int) -> Pair:
         times.append(repeats)
-        return with_costs(pair, {"eagle": Costs(1.5, 0.5, 0.25, 0.75, 0.002, True, 64)})
+        known = {name: replace(Costs(**method.policy.measured), guessed=False) for name, method in pair.methods.items()}
+        return with_costs(pair, {**known, "eagle": Costs(1.5, 0.5, 0.25, 0.75, 0.002, True, 64)})
 
     monkeypatch.setattr(store, "warm_up", measure)
     return times

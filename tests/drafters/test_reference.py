@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from eventspec.core import Budget, Media, Request, Sampling, Scores, Trace, Verdict
 from eventspec.drafters import ReferenceDrafter
-from eventspec.drafters.texts import ReferenceDraft
 
 FIXED = settings(derandomize=True, database=None, deadline=None, max_examples=80)
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
 
 def behind(said: list[int], text: list[int] = TEXT) -> list[int]:
-    draft = ReferenceDraft("text", text)
+    draft = ReferenceDrafter("text", lambda media, question: text).open(Request(Media(), "?", Sampling()), None, Trace())
     draft.observe(Verdict(np.empty(0, np.int64), np.array(said, np.int64)), Scores(torch.empty(0)))
     return draft.propose(Budget(99)).tokens.tolist()
 

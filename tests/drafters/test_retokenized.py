@@ -226,7 +226,7 @@ def test_wrong_calls_are_refused(spaces: tuple[TokenSpace, TokenSpace]) -> None:
 
     with pytest.raises(BadInput, match="reads the target's layers"):
         Retokenized(Taps(spaces[0]), *spaces, "retokenize")
-    with pytest.raises(BadInput, match="choose one of retokenize, intersect"):
+    with pytest.raises(BadInput, match="unknown vocabulary mapping 'same'"):
         Retokenized(Recites(spaces[0]), *spaces, "same")
 
 

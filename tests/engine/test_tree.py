@@ -276,6 +276,9 @@ def test_what_the_target_has_no_row_for_is_named() -> None:
         (Proposal(ints(1), ints(-1), torch.tensor([[2.0, -1.0]])), "no distribution"),
         (Proposal(ints(1), ints(-1), torch.tensor([[float("nan"), 1.0]])), "no distribution"),
         (Proposal.chain([1, 2, 3, 4]), "4 nodes, asked for at most 3"),
+        (replace(Proposal.chain([1, 2]), values=np.array([0.5])), "2 tokens but 1 values"),
+        (replace(Proposal.chain([1, 2]), sources=ints(1)), "2 tokens but 1 sources"),
+        (replace(Proposal.chain([1]), sources=ints(1, 1)), "1 tokens but 2 sources"),
     ],
 )
 def test_a_malformed_proposal_is_named(proposal: Proposal, told: str) -> None:

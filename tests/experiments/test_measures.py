@@ -169,7 +169,7 @@ def test_stages_of_a_pair_are_timed_part_by_part() -> None:
     seen = [set(found) for found in measure(GpuSetup("cpu", "float32", 1, 1))]
     assert all(one <= other for one, other in pairwise(seen))
     assert {"drafter_step_ms", "target_prefill_ms", "verify_ms", "tree_ms", "beside_ms"} <= seen[-1]
-    with pytest.raises(BadInput, match="--dtype int8 is unknown"):
+    with pytest.raises(BadInput, match="unknown --dtype 'int8'"):
         GpuSetup("cpu", "int8").check()
 
 

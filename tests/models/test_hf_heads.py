@@ -56,9 +56,9 @@ def test_heads_learn_from_images_and_questions_and_then_draft(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.TrainingPreset(4, 4, Stage("heads", seconds, 1e-2, 4), 2))
+    monkeypatch.setitem(recipe.PRESETS, "smoke", recipe.TrainingPreset(4, 4, Stage("heads", seconds, 1e-2, 4), 2))
     out, target = tmp_path / "out", checkpoint(kind)
-    words = ["train", "heads", "--target", str(target), "--questions", str(questions), "--out", str(out), "--preset", "tiny"]
+    words = ["train", "heads", "--target", str(target), "--questions", str(questions), "--out", str(out), "--preset", "smoke"]
     assert run([*words, "--max-new-tokens", "16", *(word for name in names for word in ("--head", name)), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told["calibration"]["tau"]) == set(names)
@@ -91,10 +91,10 @@ def test_a_question_that_is_refused_can_be_mended(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.TrainingPreset(4, 4, Stage("heads", 0.1, 1e-2, 4), 2))
+    monkeypatch.setitem(recipe.PRESETS, "smoke", recipe.TrainingPreset(4, 4, Stage("heads", 0.1, 1e-2, 4), 2))
     out, mine = tmp_path / "out", tmp_path / "mine.jsonl"
     words = ["train", "heads", "--target", str(checkpoint("llava")), "--questions", str(mine), "--out", str(out)]
-    words += ["--preset", "tiny", "--max-new-tokens", "8", "--head", "eagle"]
+    words += ["--preset", "smoke", "--max-new-tokens", "8", "--head", "eagle"]
     lines = [json.loads(line) for line in questions.read_text().splitlines()]
     rows = [json.dumps({**row, "recording": str(questions.parent / row["recording"])}) for row in lines]
     for wrong in ({"recording": "gone"}, {"recording": "a\0b"}, {"recording": "\ud800"}):
@@ -191,8 +191,8 @@ def test_logits_that_are_bent_are_no_ground_for_heads(
         (["--target", "@", "--questions", "?", "--pair", "nano"], "--pair is for a pair of ours"),
         (["--target", "@", "--questions", "?", "--head", "dream"], "'dream' is for targets of our own"),
         (["--target", "@", "--questions", "?", "--head", "frugal"], "'frugal' is for targets of our own"),
-        (["--target", "@", "--questions", "?", "--head", "medusa"], "head 'medusa' is unknown"),
-        (["--target", "@", "--questions", "?", "--dtype", "int3"], "dtype 'int3' is unknown"),
+        (["--target", "@", "--questions", "?", "--head", "medusa"], "unknown head 'medusa'"),
+        (["--target", "@", "--questions", "?", "--dtype", "int3"], "'int3' is not one of 'float32'"),
         (["--target", "@", "--questions", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
     ],
 )

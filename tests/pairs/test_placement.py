@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from eventspec.ask import generate
-from eventspec.experiments.identity import BASE, tie_of
+from eventspec.experiments.identity import tie_of
+from eventspec.experiments.names import BASE
 from eventspec.machine import usable_cores
 from eventspec.pairs import Pair, load_pair
 from eventspec.recordings import Recording

@@ -26,6 +26,7 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train import adapters as recipe
+from eventspec.train import names
 from eventspec.train.adapting import (
     LOSSES,
     AdapterTraining,
@@ -81,7 +82,7 @@ def training_of(spoken: Any, output: Output = "rows") -> AdapterTraining:
 
 
 @pytest.mark.parametrize("output", ["rows", "features"])
-@pytest.mark.parametrize("phase", recipe.PHASES)
+@pytest.mark.parametrize("phase", names.PHASES)
 def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoken: Any) -> None:
     training = training_of(spoken, output)
     frozen = [training.target.model, *training._drafter]
@@ -241,26 +242,26 @@ def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path
 
 
 def test_unknown_kinds_and_phases_are_refused() -> None:
-    with pytest.raises(BadInput, match="adapter 'magic' to rows is unknown: choose one of linear"):
-        recipe.checked(["magic"], "rows")
-    with pytest.raises(BadInput, match="output 'words' is unknown: choose rows or features"):
-        recipe.checked(["linear"], "words")
-    assert recipe.checked(["linear", "linear"], "features") == (["linear"], "features")
-    with pytest.raises(BadInput, match="phase 'last' is unknown: choose from alignment, acceptance, end-to-end"):
-        recipe.check_phases(["last"])
-    assert recipe.check_phases(["end-to-end", "alignment"]) == ("alignment", "end-to-end")
-    assert recipe.check_phases([]) == recipe.PHASES
-    assert recipe.check_phases([], free_running=True) == ("alignment",)
+    with pytest.raises(BadInput, match="unknown adapter to rows 'magic': choose from linear"):
+        names.check_kinds(["magic"], "rows")
+    with pytest.raises(BadInput, match="unknown output 'words': choose from rows, features"):
+        names.check_kinds(["linear"], "words")
+    assert names.check_kinds(["linear", "linear"], "features") == ["linear"]
+    with pytest.raises(BadInput, match="unknown phase 'last': choose from alignment, acceptance, end-to-end"):
+        names.check_phases(["last"])
+    assert names.check_phases(["end-to-end", "alignment"]) == ("alignment", "end-to-end")
+    assert names.check_phases([]) == names.PHASES
+    assert names.check_phases([], free_running=True) == ("alignment",)
     with pytest.raises(BadInput, match="have phase alignment only"):
-        recipe.check_phases(["acceptance"], free_running=True)
-    assert recipe.check_losses(["contrast", "squared"], "rows", recipe.PHASES) == ("squared", "contrast")
+        names.check_phases(["acceptance"], free_running=True)
+    assert names.check_losses(["contrast", "squared"], "rows", names.PHASES) == ("squared", "contrast")
     for losses, output, phases, why in (
-        (["l3"], "rows", recipe.PHASES, "loss 'l3' is unknown: choose from squared, cosine, contrast"),
-        (["contrast"], "features", recipe.PHASES, "features of texts have none"),
+        (["l3"], "rows", names.PHASES, "unknown loss 'l3': choose from squared, cosine, contrast"),
+        (["contrast"], "features", names.PHASES, "features of texts have none"),
         (["cosine"], "rows", ["acceptance"], "--loss is for phase alignment"),
     ):
         with pytest.raises(BadInput, match=why):
-            recipe.check_losses(losses, output, phases)
+            names.check_losses(losses, output, phases)
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.core import BadInput
+from eventspec.errors import check_known
 from eventspec.models import configuration as fields
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
 from eventspec.nn.linear import Linear
@@ -124,13 +124,6 @@ KINDS = {
 }
 
 
-def check_kind(kind: str, output: Output) -> str:
-    """The kind itself; BadInput for one that there is not."""
-    if kind not in kinds_to(output):
-        raise BadInput(f"adapter '{kind}' to {output} is unknown: choose one of {', '.join(kinds_to(output))}")
-    return kind
-
-
 def kinds_to(output: Output) -> list[str]:
     """The kinds that can write an output."""
     return [name for name, own in KINDS.items() if output == "rows" or not own.rows_only]
@@ -153,7 +146,8 @@ class AdapterConfig:
     @classmethod
     def of(cls, kind: str, drafter: EventGptConfig, width: int, output: Output = "rows") -> AdapterConfig:
         """Between an event model and a language model of a width; BadInput for an unknown kind."""
-        several = KINDS[check_kind(kind, output)].several
+        check_known(f"adapter to {output}", [kind], kinds_to(output))
+        several = KINDS[kind].several
         if output == "features":
             return cls(kind, output, (1, 2) if several else (1,), drafter.language.hidden_size, width)
         last = drafter.vision.num_hidden_layers

@@ -45,7 +45,8 @@ def doctor(
 
 def _self_test(seconds: float) -> Facts:
     """Every method and head of the embedded pair beside plain decoding, on this machine's own kernels, until time is up."""
-    from eventspec.experiments.identity import BASE, Tally, compare_answers, heads_of, methods_of, rehearsal, totals
+    from eventspec.experiments.identity import Tally, compare_answers, heads_of, methods_of, rehearsal, totals
+    from eventspec.experiments.names import BASE
     from eventspec.pairs import load_pair
 
     with load_pair("embedded") as pair:

@@ -13,7 +13,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import shown
 from eventspec.cli.help import App
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, check_known
 from eventspec.files import check_outputs, read_json
 from eventspec.train.names import (
     HEADS,
@@ -21,7 +21,6 @@ from eventspec.train.names import (
     check_empty,
     check_kinds,
     check_losses,
-    check_named,
     check_out,
     check_phases,
     launched,
@@ -108,7 +107,7 @@ def embedded(
     as_json: AsJson = False,
 ) -> None:
     """Train the embedded pair: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
-    check_named("preset", [preset], PRESETS["embedded"])
+    check_known("preset", [preset], PRESETS["embedded"])
     _begin(out, resume, begin_with=begin_with, alone="the embedded pair is")
     from eventspec.train import embedded as recipe
 
@@ -144,8 +143,8 @@ def heads(
     from eventspec.recordings.recording import whole_of
 
     names = list(dict.fromkeys(head or HEADS[:4]))
-    check_named("head", names, HEADS)
-    check_named("preset", [preset], PRESETS["heads"])
+    check_known("head", names, HEADS)
+    check_known("preset", [preset], PRESETS["heads"])
     if target is None and questions is None:
         for name, value in {"--device": device, "--dtype": dtype, "--max-new-tokens": max_new_tokens}.items():
             if value is not None:
@@ -232,7 +231,7 @@ def packer(
     as_json: AsJson = False,
 ) -> None:
     """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
-    check_named("preset", [preset], PRESETS["packer"])
+    check_known("preset", [preset], PRESETS["packer"])
     _begin(out, resume, pair, alone="a packer is")
     from eventspec.train import packer as recipe
 
@@ -258,7 +257,7 @@ def mixture(
     from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
 
-    check_named("preset", [preset], PRESETS["mixture"])
+    check_known("preset", [preset], PRESETS["mixture"])
     folder = folder_of(pair)
     asked = None if questions is None else read_questions(questions)
     check_empty(out)
@@ -296,7 +295,7 @@ def adapter(
     """
 
     phases, kinds = check_phases(phase or [], free_running), check_kinds(kind or ["bottleneck"], output)
-    check_named("preset", [preset], PRESETS["adapters"])
+    check_known("preset", [preset], PRESETS["adapters"])
     if free_running and output != "features":
         raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
     losses = check_losses(loss or [], output, phases)
@@ -340,7 +339,7 @@ def lora(
     as_json: AsJson = False,
 ) -> None:
     """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
-    check_named("preset", [preset], PRESETS["lora"])
+    check_known("preset", [preset], PRESETS["lora"])
     _begin(out, resume, pair, alone="low-rank updates are")
     from eventspec.train import lora as recipe
 

@@ -16,6 +16,7 @@ from itertools import takewhile
 import numpy as np
 
 from eventspec.core import BadInput, Budget, Drafter, DraftSession, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.errors import check_known
 from eventspec.text import TokenSpace
 
 MAPPINGS = ("retokenize", "intersect")
@@ -31,8 +32,7 @@ class Retokenized(Drafter):
     def __init__(self, inner: Drafter, theirs: TokenSpace, ours: TokenSpace, mapping: str) -> None:
         if inner.needs_target:
             raise BadInput(f"drafter {inner.name} reads the target's layers: it cannot have another vocabulary")
-        if mapping not in MAPPINGS:
-            raise BadInput(f"vocabulary mapping '{mapping}' is unknown: choose one of {', '.join(MAPPINGS)}")
+        check_known("vocabulary mapping", [mapping], MAPPINGS)
         self.inner, self.theirs, self.ours, self.mapping = inner, theirs, ours, mapping
         self.name, self.concurrent = inner.name, inner.concurrent
         shared = mapping == "intersect"

@@ -23,8 +23,6 @@ LONGEST = 6
 """Tokens before a place that are compared, at most; more are no better evidence."""
 SHORTEST = 2
 """A single token that agrees is chance."""
-NEAR = 48
-"""Tokens to either side in which a reference is searched."""
 
 
 class AnswerDraft(DraftSession):
@@ -80,37 +78,11 @@ class ReferenceDrafter(Drafter):
         self.name, self.text = name, text
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
-        return ReferenceDraft(self.name, self.text(request.media, request.question))
+        return AnswerDraft(partial(self._draft, list(self.text(request.media, request.question))))
 
-
-class ReferenceDraft(DraftSession):
-    """The tokens of a text, and how far the answer has come in them."""
-
-    def __init__(self, name: str, text: Sequence[int]) -> None:
-        self.name, self.text, self.at, self.answer = name, list(text), 0, list[int]()
-
-    def propose(self, budget: Budget) -> Proposal:
-        tokens = self.text[self.at : self.at + min(budget.max_nodes, budget.max_depth)]
-        if budget.show is not None:
-            budget.show(tokens)
-        return Proposal.chain(tokens, self.name)
-
-    def observe(self, verdict: Verdict, scores: Scores) -> None:
-        for token in verdict.tokens.tolist():
-            self.answer.append(token)
-            self.at = self._place()
-
-    def _place(self) -> int:
-        """The place after the answer's last token: one step on where it is the expected one; else after the longest match
-        nearby, the nearest of several; else one token was replaced by another."""
-        text, expected, answer = self.text, self.at, self.answer
-        if expected < len(text) and text[expected] == answer[-1]:
-            return expected + 1
-        near = range(max(1, expected - NEAR), min(len(text), expected + NEAR) + 1)
-        size, found = _longest(text, answer, len(answer), near)
-        if size < SHORTEST:
-            return min(expected + 1, len(text))
-        return max(found, key=lambda at: (-abs(at - expected), at))
+    def _draft(self, text: list[int], answer: list[int], budget: Budget) -> Proposal:
+        at = len(answer) if text[: len(answer)] == answer else place(text, answer)[0]
+        return Proposal.chain(text[at : at + min(budget.max_nodes, budget.max_depth)], self.name)
 
 
 class ReusedDrafter(Drafter):

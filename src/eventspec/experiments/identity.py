@@ -19,11 +19,11 @@ from eventspec.drafters.retokenized import MAPPINGS
 from eventspec.engine.numerics import PlainDecoding
 from eventspec.engine.policy import NO_TAIL
 from eventspec.experiments.arms import Arm
+from eventspec.experiments.names import BASE
 from eventspec.pairs import Pair
-from eventspec.pairs.names import BASELINE, EVENT_METHOD
+from eventspec.pairs.names import EVENT_METHOD
 from eventspec.recordings import Recording
 
-BASE = BASELINE
 REHEARSED = ("Describe the scene.", "What is ahead?", "Is anybody crossing the road?")
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, check_known
 
 PRESETS = {
     "embedded": ("cpu", "cpu-tune", "gpu", "cpu-base", "smoke"),
@@ -36,19 +36,11 @@ ALLOCATOR = {
 }
 
 
-def check_named(what: str, given: Iterable[str], known: Collection[str], to: str = "") -> None:
-    """BadInput for a name that there is not."""
-    for name in given:
-        if name not in known:
-            raise BadInput(f"{what} '{name}'{to} is unknown: choose one of {', '.join(known)}")
-
-
 def check_kinds(kinds: Iterable[str], output: str) -> list[str]:
     """Kinds of adapters, each once; BadInput for an unknown one or output."""
-    check_named("output", [output], OUTPUTS)
+    check_known("output", [output], OUTPUTS)
     found = list(dict.fromkeys(kinds))
-    known = [kind for kind in KINDS if output == "rows" or kind not in ROWS_ONLY]
-    check_named("adapter", found, known, f" to {output}")
+    check_known(f"adapter to {output}", found, [kind for kind in KINDS if output == "rows" or kind not in ROWS_ONLY])
     return found
 
 
@@ -60,9 +52,7 @@ def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str
         if set(wanted) - {"alignment"}:
             raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
         return ("alignment",)
-    for phase in wanted:
-        if phase not in PHASES:
-            raise BadInput(f"phase '{phase}' is unknown: choose from {', '.join(PHASES)}")
+    check_known("phase", wanted, PHASES)
     return tuple(phase for phase in PHASES if phase in wanted or not wanted)
 
 
@@ -70,9 +60,7 @@ def check_losses(losses: Iterable[str], output: str, phases: Collection[str]) ->
     """The losses of phase alignment in their order, none for all; BadInput for an unknown one, for one that features do not
     have, and without that phase."""
     wanted = tuple(losses)
-    for name in wanted:
-        if name not in LOSSES:
-            raise BadInput(f"loss '{name}' is unknown: choose from {', '.join(LOSSES)}")
+    check_known("loss", wanted, LOSSES)
     if "contrast" in wanted and output == "features":
         raise BadInput("loss 'contrast' tells recordings apart at the same place: features of texts have none, leave it out")
     if wanted and "alignment" not in phases:

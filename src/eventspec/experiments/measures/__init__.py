@@ -10,7 +10,8 @@ from pathlib import Path
 from eventspec.errors import BadInput, check_known
 from eventspec.experiments.measures import alignment, heads, main_job, numerics, reuse, trained
 from eventspec.experiments.measures.setup import Finding, Found, Setup
-from eventspec.files import parsed, write_text
+from eventspec.experiments.reports import results_of
+from eventspec.files import write_text
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def check(names: list[str], folders: tuple[Path, ...]) -> None:
 def run(name: str, setup: Setup, out: Path | None, fresh: bool = False) -> Found:
     """Measure, and keep every part in the results file `out` as soon as it is there; all parts as in the file. `fresh`: what is
     known is measured again. BadInput for a file of something else."""
-    before, found = {} if out is None else known(out), Found()
+    before, found = known(out), Found()
     setup = replace(setup, known={} if fresh else before)
     for place, part in EXPERIMENTS[name].measure(setup):
         found = with_part(found, place, part)
@@ -68,15 +69,9 @@ def run(name: str, setup: Setup, out: Path | None, fresh: bool = False) -> Found
     return found
 
 
-def known(path: Path) -> Found:
+def known(out: Path | None) -> Found:
     """What a results file holds by now. BadInput for one of something else."""
-    try:
-        found = parsed(path.read_bytes()) if path.exists() else {}
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read ({error}): name another file") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{path} holds no results: name another file")
-    return found
+    return {} if out is None or not out.exists() else results_of(out)
 
 
 def with_part(found: Found, place: tuple[str, ...], part: Found) -> Found:

@@ -21,6 +21,7 @@ from torch import nn
 
 from eventspec.core import BadInput, EventSlice, Media, Proposal, Trace
 from eventspec.costs.fit import forked
+from eventspec.errors import check_known
 from eventspec.events.representations import red_blue
 from eventspec.events.stream import EventStream
 from eventspec.experiments.measures.setup import Found
@@ -52,8 +53,7 @@ class GpuSetup:
         """BadInput for a device that is not there, an unknown number format, and counts below 1."""
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise BadInput(f"there is no {self.device} here: run this on a GPU, or give --device cpu --quick")
-        if self.dtype not in DTYPES:
-            raise BadInput(f"--dtype {self.dtype} is unknown: choose {', '.join(DTYPES)}")
+        check_known("--dtype", [self.dtype], DTYPES)
         if min(self.layers, self.repeats) < 1:
             raise BadInput("--layers and --repeats are at least 1")
 

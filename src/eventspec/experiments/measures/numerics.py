@@ -21,8 +21,9 @@ from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Proposal, Sampling, Trace, Verdict
 from eventspec.engine.numerics import MARGIN
 from eventspec.experiments.compare import environment
-from eventspec.experiments.identity import BASE, Tally, Trial, compare_answers, heads_of, methods_of, tie_of, totals
+from eventspec.experiments.identity import Tally, Trial, compare_answers, heads_of, methods_of, tie_of, totals
 from eventspec.experiments.measures.setup import QUESTIONS, Finding, Setup, one_thread, scene
+from eventspec.experiments.names import BASE
 from eventspec.models.session import LanguageSession
 from eventspec.pairs import Pair, load_pair
 

@@ -21,6 +21,17 @@ FOLDER = Path("benchmarks/results")
 FASTER = "times as fast as plain decoding"
 
 
+def results_of(path: Path) -> Found:
+    """What a results file holds. BadInput for one of something else."""
+    try:
+        found = parsed(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} holds no results ({error}): measure again, restore it, or name another file") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} holds no results: measure again, restore it, or name another file")
+    return found
+
+
 class Results:
     """The results of a checkout by name; each file is read once."""
 
@@ -31,15 +42,9 @@ class Results:
         """BadInput where the file is missing or holds no results."""
         if name not in self._read:
             path = self.folder / f"{name}.json"
-            try:
-                found = parsed(path.read_bytes())
-            except FileNotFoundError:
-                raise BadInput(f"{path} is missing: `eventspec bench run` makes it") from None
-            except ValueError as error:
-                raise BadInput(f"{path} holds no results ({error}): measure again, or restore it") from None
-            if not isinstance(found, dict):
-                raise BadInput(f"{path} holds no results: measure again, or restore it")
-            self._read[name] = found
+            if not path.exists():
+                raise BadInput(f"{path} is missing: `eventspec bench run` makes it")
+            self._read[name] = results_of(path)
         return self._read[name]
 
     def every(self, pattern: str) -> list[tuple[str, Found]]:
