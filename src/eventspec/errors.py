@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 
 class EventspecError(Exception):
@@ -31,6 +31,13 @@ class BadCheckpoint(EventspecError):
 
 class NonFiniteLogits(BadCheckpoint):
     """A target whose logits hold NaN or infinity: whatever is drawn from them is not what it would say."""
+
+
+def check_named(what: str, given: Iterable[str], known: Collection[str], of: str = "") -> None:
+    """BadInput for a name that there is not, with all that there are."""
+    for name in given:
+        if name not in known:
+            raise BadInput(f"{what} '{name}'{of} is unknown: choose one of {', '.join(known)}")
 
 
 def check_known(what: str, given: Collection[str], known: Collection[str], meant: Mapping[str, str] | None = None) -> None:

@@ -40,6 +40,7 @@ from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Questions
 from eventspec.train.frozen import FrozenTarget, Said
 from eventspec.train.models import initialise
+from eventspec.train.names import check_kinds
 
 NANO = bundled()["nano"]
 KINDS: dict[Output, tuple[str, ...]] = {"rows": ("linear", "causal", "fused"), "features": ("linear", "fused")}
@@ -242,11 +243,11 @@ def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path
 
 def test_unknown_kinds_and_phases_are_refused() -> None:
     with pytest.raises(BadInput, match="adapter 'magic' to rows is unknown: choose one of linear"):
-        recipe.checked(["magic"], "rows")
-    with pytest.raises(BadInput, match="output 'words' is unknown: choose rows or features"):
-        recipe.checked(["linear"], "words")
-    assert recipe.checked(["linear", "linear"], "features") == (["linear"], "features")
-    with pytest.raises(BadInput, match="phase 'last' is unknown: choose from alignment, acceptance, end-to-end"):
+        check_kinds(["magic"], "rows")
+    with pytest.raises(BadInput, match="output 'words' is unknown: choose one of rows, features"):
+        check_kinds(["linear"], "words")
+    assert check_kinds(["linear", "linear"], "features") == ["linear"]
+    with pytest.raises(BadInput, match="phase 'last' is unknown: choose one of alignment, acceptance, end-to-end"):
         recipe.check_phases(["last"])
     assert recipe.check_phases(["end-to-end", "alignment"]) == ("alignment", "end-to-end")
     assert recipe.check_phases([]) == recipe.PHASES
@@ -255,7 +256,7 @@ def test_unknown_kinds_and_phases_are_refused() -> None:
         recipe.check_phases(["acceptance"], free_running=True)
     assert recipe.check_losses(["contrast", "squared"], "rows", recipe.PHASES) == ("squared", "contrast")
     for losses, output, phases, why in (
-        (["l3"], "rows", recipe.PHASES, "loss 'l3' is unknown: choose from squared, cosine, contrast"),
+        (["l3"], "rows", recipe.PHASES, "loss 'l3' is unknown: choose one of squared, cosine, contrast"),
         (["contrast"], "features", recipe.PHASES, "features of texts have none"),
         (["cosine"], "rows", ["acceptance"], "--loss is for phase alignment"),
     ):

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.core import BadInput
+from eventspec.errors import check_named
 from eventspec.models import configuration as fields
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
 from eventspec.nn.linear import Linear
@@ -126,8 +126,7 @@ KINDS = {
 
 def check_kind(kind: str, output: Output) -> str:
     """The kind itself; BadInput for one that there is not."""
-    if kind not in kinds_to(output):
-        raise BadInput(f"adapter '{kind}' to {output} is unknown: choose one of {', '.join(kinds_to(output))}")
+    check_named("adapter", [kind], kinds_to(output), f" to {output}")
     return kind
 
 

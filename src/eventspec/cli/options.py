@@ -243,8 +243,9 @@ class Models:
             if wanted == ():
                 raise BadInput(f"there is no drafter for method {method} with a checkpoint: it is for a pair (--pair FOLDER)")
             if wanted is not None and not set(wanted) & given.keys():
+                lacks = f"method {method} needs more than the checkpoint {self.target}"
                 ways = " or ".join("--compress pool:3" if name == "compress" else f"--{name} FOLDER" for name in wanted)
-                raise BadInput(f"method {method} needs more than the checkpoint {self.target}: add {ways}, or give a --pair")
+                raise BadInput(f"{lacks}: add {ways}, or give a pair (--pair FOLDER)")
 
     @property
     def name(self) -> str:

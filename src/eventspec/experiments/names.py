@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, check_named
 
 BASE = "autoregressive"
 ALL_CORES = f"{BASE}, all cores"
@@ -19,10 +19,8 @@ CONTEXTS = ("cold", "warm", "live")
 
 def check_arms(methods: Sequence[str], events: Sequence[str], contexts: Sequence[str]) -> None:
     """BadInput for contexts and kinds of events that do not exist, or that no method sees."""
-    for what, given, known in (("context", contexts, CONTEXTS), ("control", events, EVENTS)):
-        for name in given:
-            if name not in known:
-                raise BadInput(f"{what} '{name}' is unknown: choose {', '.join(known)}")
+    check_named("context", contexts, CONTEXTS)
+    check_named("control", events, EVENTS)
     controls = [kind for kind in events if kind != EVENTS[0]]
     if controls and not set(methods) & set(SEES_EVENTS):
         unchanged = f"{' and '.join(controls)} events would change nothing"

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
 from eventspec.align.acceptance import Calibrated, Predictor, evidence_of
-from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output, check_kind
+from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output
 from eventspec.align.substitute import FEATURES
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput
@@ -227,11 +227,3 @@ def save_calibrated(rows: Sequence[JudgedAnswer], folder: Path) -> str | None:
     of = {"adapter": digest_of(folder)}
     Calibrated(predictor, probabilities, wrong, recordings, evidence, of).save(folder / ACCEPTANCE)
     return None
-
-
-def checked(kinds: Iterable[str], output: str) -> tuple[list[str], Output]:
-    """Kinds, each once, and their output; BadInput for an unknown one."""
-    if output not in get_args(Output):
-        raise BadInput(f"output '{output}' is unknown: choose {' or '.join(get_args(Output))}")
-    written: Output = "rows" if output == "rows" else "features"
-    return [check_kind(kind, written) for kind in dict.fromkeys(kinds)], written

@@ -12,10 +12,10 @@ from types import MappingProxyType
 
 import torch
 
-from eventspec.core import BadInput
 from eventspec.drafters import TrainedHead, load_head, save_head
 from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes, family_of
 from eventspec.drafters.heads.trees import Rates
+from eventspec.errors import check_named
 from eventspec.files import read_json, write_text
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.models.weights import fingerprint
@@ -43,9 +43,7 @@ NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
 
 def checked(names: Iterable[str]) -> dict[str, Recipe]:
     """Recipes by name; BadInput for an unknown one."""
-    for name in names:
-        if name not in RECIPES:
-            raise BadInput(f"head '{name}' is unknown: choose one of {', '.join(RECIPES)}")
+    check_named("head", names, RECIPES)
     return {name: RECIPES[name] for name in names}
 
 

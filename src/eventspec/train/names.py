@@ -7,7 +7,8 @@ import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, check_named
+from eventspec.files import check_empty
 
 PRESETS = {
     "embedded": ("cpu", "cpu-tune", "gpu", "cpu-base", "smoke"),
@@ -36,13 +37,6 @@ ALLOCATOR = {
 }
 
 
-def check_named(what: str, given: Iterable[str], known: Collection[str], to: str = "") -> None:
-    """BadInput for a name that there is not."""
-    for name in given:
-        if name not in known:
-            raise BadInput(f"{what} '{name}'{to} is unknown: choose one of {', '.join(known)}")
-
-
 def check_kinds(kinds: Iterable[str], output: str) -> list[str]:
     """Kinds of adapters, each once; BadInput for an unknown one or output."""
     check_named("output", [output], OUTPUTS)
@@ -60,9 +54,7 @@ def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str
         if set(wanted) - {"alignment"}:
             raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
         return ("alignment",)
-    for phase in wanted:
-        if phase not in PHASES:
-            raise BadInput(f"phase '{phase}' is unknown: choose from {', '.join(PHASES)}")
+    check_named("phase", wanted, PHASES)
     return tuple(phase for phase in PHASES if phase in wanted or not wanted)
 
 
@@ -70,9 +62,7 @@ def check_losses(losses: Iterable[str], output: str, phases: Collection[str]) ->
     """The losses of phase alignment in their order, none for all; BadInput for an unknown one, for one that features do not
     have, and without that phase."""
     wanted = tuple(losses)
-    for name in wanted:
-        if name not in LOSSES:
-            raise BadInput(f"loss '{name}' is unknown: choose from {', '.join(LOSSES)}")
+    check_named("loss", wanted, LOSSES)
     if "contrast" in wanted and output == "features":
         raise BadInput("loss 'contrast' tells recordings apart at the same place: features of texts have none, leave it out")
     if wanted and "alignment" not in phases:
@@ -80,16 +70,10 @@ def check_losses(losses: Iterable[str], output: str, phases: Collection[str]) ->
     return tuple(name for name in LOSSES if name in wanted)
 
 
-def check_empty(out: Path, otherwise: str = "") -> None:
-    """BadInput unless a folder is new or empty; `otherwise`: what else can be done."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out} is not an empty folder: choose another one{otherwise}")
-
-
 def check_out(out: Path, resume: bool) -> None:
     """BadInput where no run may begin in `out`, or, to `resume`, none is there to go on with."""
     if not resume or out.is_file():
-        check_empty(out, ", or continue it with --resume")
+        check_empty(out.resolve(), "or continue it with --resume")
     elif not out.exists() or not any(out.iterdir()):
         raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
 
