@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -116,13 +116,12 @@ def compare(
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     models: options.Models,
     compared: Compared,
+    reading: options.Reading,
     control: Controls = None,
     context: Contexts = None,
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
-    sensor: options.Sensor = None,
-    monotonic: options.Order = "raise",
     resume: Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")] = False,
     plot: Annotated[Path | None, options.path("Draw the speedups: a .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
@@ -162,9 +161,8 @@ def compare(
         arms = others_of(ready, others, controls[0], fit=models.target is None)
         sampling = ready.tokens.settings(None, {"temperature": temperature, "max_new_tokens": max_new_tokens})
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
-    opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
-    about = {"sensor": sensor, "monotonic": monotonic, "risk": compared.risk, "draft": models.draft, **models.about(chosen)}
-    asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, opening, about=about)
+    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen)}
+    asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
     try:
         with tracked() as show:
             found = measure(asking, out, lambda done, total: show("comparing", done / total, {}), resume)

@@ -15,7 +15,6 @@ from eventspec.cli.bars import waiting
 from eventspec.cli.show import in_short, show_live
 from eventspec.errors import BadInput
 from eventspec.files import check_outputs
-from eventspec.sampling import Sampling
 
 if TYPE_CHECKING:
     from eventspec.ask import Generation
@@ -50,6 +49,7 @@ class Drawn:
     def given(self, context: typer.Context) -> dict[str, Any]:
         """The settings that were given, as far as they need no vocabulary; the others are as the model has them. BadInput for
         what cannot be, a schema and a pattern too."""
+        from eventspec.sampling import Sampling
         from eventspec.text.tokens import check_words, regex_grammars, schema_grammars
 
         given = {**options.given_settings(context), "logit_bias": _biases(self.logit_bias or [])}
@@ -88,6 +88,7 @@ def generate(
     context: typer.Context,
     prompt: Annotated[str, typer.Option(help="The question.")],
     recorded: options.Recorded,
+    reading: options.Reading,
     models: options.Models,
     chosen: options.Chosen,
     drawn: Drawn,
@@ -109,7 +110,7 @@ def generate(
         options.check_in_folder(trace, "--trace")
         check_outputs({"--trace": trace}, [*recorded.places, *folders, drawn.json_schema])
     with waiting("loading the models"):
-        opened, window = recorded.open()
+        opened, window = recorded.open(reading)
 
         from eventspec.ask import generation
 
@@ -121,9 +122,10 @@ def generate(
 def chat(
     context: typer.Context,
     recorded: options.Recorded,
+    reading: options.Reading,
     models: options.Models,
     chosen: options.Chosen,
-    place: Annotated[Path | None, options.path_argument(f"As --recording. {options.WHOLE}", metavar="[RECORDING]")] = None,
+    place: Annotated[Path | None, options.path_argument(f"As --recording. {options.WHOLE}", metavar="RECORDING")] = None,
     method: options.Method = "auto",
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
@@ -135,6 +137,7 @@ def chat(
     A question that cannot be answered is named, and the next one is read; where questions come by a pipe, exit code 2 follows,
     and empty lines between them are passed over.
     """
+    from eventspec.sampling import Sampling
 
     if place is not None and recorded.recording is not None:
         raise BadInput(f"{place} and --recording {recorded.recording} are two recordings: give one of them")
@@ -145,7 +148,7 @@ def chat(
     Sampling(**drawn)  # refused before minutes of loading
     check_outputs({"--store": store}, [*recorded.places, *folders])
     with waiting("loading the models"):
-        opened, window = recorded.open()
+        opened, window = recorded.open(reading)
         about = models.load([method], chosen).open(opened, window, store)
     interactive = sys.stdin.isatty()
     if interactive:

@@ -14,7 +14,6 @@ import typer
 
 from eventspec.errors import BadInput, check_risk
 from eventspec.files import check_writable
-from eventspec.sampling import Sampling
 
 if TYPE_CHECKING:
     from eventspec.core import Window
@@ -63,9 +62,8 @@ IgnoreGenerationConfig = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
-Monotonic = Literal["raise", "clamp", "keep"]
 Order = Annotated[
-    Monotonic,
+    Literal["raise", "clamp", "keep"],
     typer.Option(
         "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
     ),
@@ -97,14 +95,32 @@ Vocabulary = Annotated[
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How a recording is read."""
+
+    sensor: Sensor = None
+    monotonic: Order = "raise"
+
+    def open(self, place: Path, fps: float | None = None) -> Recording:
+        from eventspec.recordings import Recording
+
+        return Recording.open(place, self.size, self.monotonic, fps)
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Of --sensor, as width and height; BadInput for none that can be."""
+        from eventspec.events.formats import parse_sensor_size
+
+        return None if self.sensor is None else parse_sensor_size(self.sensor)
+
+
+@dataclass(frozen=True)
 class Recorded:
     """What is asked about."""
 
     recording: Annotated[Path | None, path(WHOLE, "--recording")] = None
     video: Annotated[Path | None, path("With --events, instead of --recording: a video or image folder.")] = None
     events: Annotated[Path | None, path("With --video: the events that belong to it, in any event file.")] = None
-    sensor: Sensor = None
-    monotonic: Order = "raise"
     window: WindowText = None
 
     def check(self) -> None:
@@ -132,17 +148,16 @@ class Recorded:
 
         return [whole_of(one) for one in (self.recording, self.video, self.events) if one is not None]
 
-    def open(self) -> tuple[Recording, Window | None]:
+    def open(self, reading: Reading) -> tuple[Recording, Window | None]:
         """The recording, and the window of it that was named."""
-        from eventspec.events.formats import parse_sensor_size
         from eventspec.recordings import Recording
 
-        size = None if self.sensor is None else parse_sensor_size(self.sensor)
         if self.recording is not None:
-            found = Recording.open(self.recording, size, self.monotonic)
+            found = reading.open(self.recording)
         else:
             assert self.events is not None and self.video is not None  # `check` looked
-            found = Recording.open_pair(events=self.events, video=self.video, sensor_size=size, monotonic=self.monotonic)
+            how: dict[str, Any] = {"sensor_size": reading.size, "monotonic": reading.monotonic}
+            found = Recording.open_pair(events=self.events, video=self.video, **how)
         return found, None if self.window is None else found.window(*self._ends(found.span.start_us))
 
     def _ends(self, begin_us: int) -> tuple[int | None, int | None]:
@@ -306,6 +321,8 @@ class Models:
 
 def given_settings(context: typer.Context) -> dict[str, Any]:
     """Those options that are fields of `Sampling` and stand on the command line: the others are as the checkpoint has them."""
+    from eventspec.sampling import Sampling
+
     known = {item.name for item in fields(Sampling)}
 
     def given(name: str) -> bool:
@@ -320,14 +337,6 @@ def check_in_folder(path: Path, option: str) -> None:
     if not path.parent.is_dir():
         raise BadInput(f"{option} {path} cannot be written, its folder is missing: choose another place")
     check_writable(path)
-
-
-def open_recording(place: Path, sensor: str | None, monotonic: Monotonic, fps: float | None = None) -> Recording:
-    """A recording, by the options of a command."""
-    from eventspec.events.formats import parse_sensor_size
-    from eventspec.recordings import Recording
-
-    return Recording.open(place, parse_sensor_size(sensor) if sensor is not None else None, monotonic, fps)
 
 
 def print_found(found: object, as_json: bool, *lines: str) -> None:
