@@ -93,6 +93,14 @@ def check_writable(path: Path) -> None:
         raise BadInput(f"{path} cannot be written: choose another place, or check its rights")
 
 
+def check_files(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None] = ()) -> None:
+    """`check_writable` for every output that is a file, and `check_outputs`."""
+    for path in outputs.values():
+        if path is not None:
+            check_writable(path)
+    check_outputs(outputs, inputs)
+
+
 def parsed(text: str | bytes) -> Any:
     """What a JSON text says. ValueError for one that is none, is no UTF-8, or is nested too deeply."""
     try:

@@ -18,7 +18,7 @@ from eventspec.cli.help import App
 from eventspec.cli.picture import picture
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
-from eventspec.files import check_outputs, check_writable, write_text
+from eventspec.files import check_files, check_outputs, check_writable, write_text
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -143,10 +143,8 @@ def compare(
     sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
-    check_outputs({"--out": out, "--plot": plot}, [questions, *folders])
+    check_files({"--out": out, "--plot": plot}, [questions, *folders])
     check_place(out, resume)
-    if plot is not None:
-        check_writable(plot)
     asked = read_questions(questions, limit)
     read = [whole_of(one) for one in dict.fromkeys(question.recording for question in asked)]
     check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, [questions, *folders, *read])

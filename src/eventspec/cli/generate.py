@@ -17,9 +17,7 @@ from eventspec.errors import BadInput
 from eventspec.files import check_outputs
 
 if TYPE_CHECKING:
-    from eventspec.ask import Generation
     from eventspec.pairs import Pair
-    from eventspec.recordings import Recording
 
 BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the tokenizer writes it; may be repeated.")]
 
@@ -116,7 +114,18 @@ def generate(
 
         loaded = models.load([method], chosen)
         asking = generation(loaded, opened, prompt, method, window, **drawn.spelled(loaded, given))
-    _answer(asking, opened, provisional, trace, as_json)
+    if provisional:
+        show_live(asking)
+    result = asking.result()
+    if trace is not None:
+        result.trace.save(trace)
+    if as_json:
+        options.print_found({"recording": opened.name, **result.as_json(str(trace) if trace else None)}, True)
+        return
+    if not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
+        typer.echo(result.text)
+    typer.echo(in_short(result), err=True)
+    options.print_notes(result.trace.notes)
 
 
 def chat(
@@ -186,21 +195,6 @@ def _questions(interactive: bool) -> Iterator[str]:
             return
         if line.strip():
             yield line.strip()
-
-
-def _answer(asking: Generation, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
-    if provisional:
-        show_live(asking)
-    result = asking.result()
-    if trace is not None:
-        result.trace.save(trace)
-    if as_json:
-        options.print_found({"recording": recording.name, **result.as_json(str(trace) if trace else None)}, True)
-        return
-    if not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
-        typer.echo(result.text)
-    typer.echo(in_short(result), err=True)
-    options.print_notes(result.trace.notes)
 
 
 def _biases(given: list[str]) -> dict[int, float]:

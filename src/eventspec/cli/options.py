@@ -227,7 +227,11 @@ class Models:
         if chosen.risk is not None:
             check_risk(chosen.risk)
         if self.target is None:
-            self._check_of_pair(chosen)
+            if self._how != Models()._how or (chosen.drafter is None and self.vocabulary != "auto"):
+                names = (
+                    "--vocabulary, --frames, --allow-extrapolation, --compat, --ignore-generation-config, --dtype and --device"
+                )
+                raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
             file = PairFile.read(folder_of(self.pair or "embedded"))
             folder, tables = file.folder, {name: file.places(name) for name in ("heads", "drafters", "adapters")}
         else:
@@ -235,11 +239,6 @@ class Models:
             folder, tables = self.target, {}
         parts = {name: [own] if (own := getattr(chosen, name)) else [] for name in ("drafter", "head", "compress", "adapter")}
         return [folder, *check_parts({name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}, tables)]
-
-    def _check_of_pair(self, chosen: Chosen) -> None:
-        if self._how != Models()._how or (chosen.drafter is None and self.vocabulary != "auto"):
-            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --ignore-generation-config, --dtype and --device"
-            raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
 
     def _check_of_target(self, methods: Sequence[str], given: Mapping[str, Any]) -> None:
         from eventspec.files import read_json
@@ -268,8 +267,10 @@ class Models:
         return str(self.target or self.pair or "embedded")
 
     @property
-    def _how(self) -> tuple[Any, ...]:
-        return self.frames, self.allow_extrapolation, self.compat, self.dtype, self.device, self.ignore_generation_config
+    def _how(self) -> dict[str, Any]:
+        """How the checkpoint folders are loaded."""
+        names = ("dtype", "device", "frames", "allow_extrapolation", "compat", "ignore_generation_config")
+        return {name: getattr(self, name) for name in names}
 
     def _drafting(self, chosen: Chosen) -> tuple[str | None, str]:
         """Which drafter was chosen, and how its ids become the target's."""
@@ -296,14 +297,7 @@ class Models:
 
         which, mapping = self._drafting(chosen)
         if self.target is not None:
-            how = LoadOptions.named(
-                self.dtype,
-                device=self.device,
-                frames=self.frames,
-                allow_extrapolation=self.allow_extrapolation,
-                compat=self.compat,
-                ignore_generation_config=self.ignore_generation_config,
-            )
+            how = LoadOptions.named(**self._how)
             method = next((one for one in methods if one in CHOICES["drafter"]), methods[0])
             drafter = None if which is None else Path(which)
             more: dict[str, Any] = {"vocabulary": mapping, "how": how, "device_plan": self.device_plan}
