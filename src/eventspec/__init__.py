@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from eventspec.recordings import sliding_windows as sliding_windows
     from eventspec.text import Piece as Piece
 else:  # hidden from type checkers, so that they still refuse a misspelt name
-    from eventspec.lazy import lazily
+    from eventspec import lazy
 
-    __getattr__ = lazily(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+    __getattr__ = lazy.lazily(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
 
 
 def __dir__() -> list[str]:

@@ -129,7 +129,6 @@ def compare(
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
     from eventspec.core import Sampling
     from eventspec.experiments.names import check_arms
-    from eventspec.experiments.rows import beside, check_place
     from eventspec.pairs.names import check_choices
     from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
@@ -140,14 +139,10 @@ def compare(
     if chosen.drafter is not None:
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
-    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
-    if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
-    check_files({"--out": out, "--plot": plot}, [questions, *folders])
-    check_place(out, resume)
+    settings = {"temperature": temperature, "max_new_tokens": max_new_tokens}
+    Sampling(**settings)  # refused before minutes of loading
     asked = read_questions(questions, limit)
-    read = [whole_of(one) for one in dict.fromkeys(question.recording for question in asked)]
-    check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, [questions, *folders, *read])
+    _check_places(out, plot, resume, [questions, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)])
 
     with waiting("loading the models"):
         from eventspec.experiments.compare import Comparison, Interrupted, others_of
@@ -157,7 +152,7 @@ def compare(
         ready = models.load(methods, chosen, fit=False)
         ready = ready if models.target is not None else warm_up(ready)
         arms = others_of(ready, others, controls[0], fit=models.target is None)
-        sampling = ready.tokens.settings(None, {"temperature": temperature, "max_new_tokens": max_new_tokens})
+        sampling = ready.tokens.settings(None, settings)
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
     about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen)}
     asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
@@ -171,6 +166,17 @@ def compare(
         typer.echo(stopped, err=True)
         raise
     _print_summary(found, out, plot, as_json)
+
+
+def _check_places(out: Path, plot: Path | None, resume: bool, read: list[Path]) -> None:
+    """BadInput for rows or a picture that cannot be written, or would change what is `read`."""
+    from eventspec.experiments.rows import beside, check_place
+
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
+    check_files({"--out": out, "--plot": plot}, read)
+    check_place(out, resume)
+    check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, read)
 
 
 def _print_summary(found: dict[str, Any], out: Path, plot: Path | None, as_json: bool) -> None:
