@@ -139,7 +139,7 @@ def compare(
     if chosen.drafter is not None:
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
-    settings = {"temperature": temperature, "max_new_tokens": max_new_tokens}
+    settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens}
     Sampling(**settings)  # refused before minutes of loading
     asked = read_questions(questions, limit)
     _check_places(out, plot, resume, [questions, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)])
