@@ -9,47 +9,20 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-# Public name -> the room it lives in. Each also stands below, where type checkers look.
-_HOMES = {
-    "BadInput": "core",
-    "Budget": "core",
-    "Committed": "core",
-    "Context": "core",
-    "Drafter": "core",
-    "DraftSession": "core",
-    "EventspecError": "core",
-    "Limits": "core",
-    "Media": "core",
-    "Proposal": "core",
-    "Provisional": "core",
-    "Request": "core",
-    "Retracted": "core",
-    "Sampling": "core",
-    "Scores": "core",
-    "Target": "core",
-    "TargetPrompt": "core",
-    "TargetSession": "core",
-    "Trace": "core",
-    "Verdict": "core",
-    "Window": "core",
-    "Piece": "text",
-    "EventStream": "events",
-    "Recording": "recordings",
-    "Pair": "pairs",
-    "Ask": "ask",
-    "Batch": "ask",
-    "Result": "ask",
-    "count_image": "events",
-    "generate": "ask",
-    "generate_many": "ask",
-    "histogram": "events",
-    "load_pair": "pairs",
-    "sliding_windows": "recordings",
-    "stream": "ask",
-    "stream_text": "ask",
-    "time_surface": "events",
-    "voxel_grid": "events",
+_ROOMS = {
+    "ask": ("Ask", "Batch", "Result", "generate", "generate_many", "stream", "stream_text"),
+    "core": (
+        *("BadInput", "Budget", "Committed", "Context", "Drafter", "DraftSession", "EventspecError", "Limits", "Media"),
+        *("Proposal", "Provisional", "Request", "Retracted", "Sampling", "Scores", "Target", "TargetPrompt"),
+        *("TargetSession", "Trace", "Verdict", "Window"),
+    ),
+    "events": ("EventStream", "count_image", "histogram", "time_surface", "voxel_grid"),
+    "pairs": ("Pair", "load_pair"),
+    "recordings": ("Recording", "sliding_windows"),
+    "text": ("Piece",),
 }
+# Public name -> the room it lives in. Each also stands below, where type checkers look.
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
 if TYPE_CHECKING:
     from eventspec.ask import Ask as Ask
@@ -91,9 +64,9 @@ if TYPE_CHECKING:
     from eventspec.recordings import sliding_windows as sliding_windows
     from eventspec.text import Piece as Piece
 else:  # hidden from type checkers, so that they still refuse a misspelt name
-    from eventspec.lazy import lazily
+    from eventspec import lazy
 
-    __getattr__ = lazily(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+    __getattr__ = lazy.lazily(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
 
 
 def __dir__() -> list[str]:

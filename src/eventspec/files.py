@@ -56,6 +56,12 @@ def check_file(path: Path) -> None:
         raise BadInput(f"{path}: the file is empty (0 bytes): copy or record it again")
 
 
+def check_empty(folder: Path, otherwise: str = "or remove it first") -> None:
+    """BadInput unless a folder is new or empty, and no link; `otherwise`: what else can be done."""
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise BadInput(f"{folder}: exists and is not an empty folder: choose another folder, {otherwise}")
+
+
 def append_line(file: io.FileIO, line: str) -> None:
     """One more line, or nothing, in a file that is open for appending; BadInput, with its name, where there is no room."""
     data, size = f"{line}\n".encode(), os.fstat(file.fileno()).st_size
@@ -85,6 +91,14 @@ def check_writable(path: Path) -> None:
         raise BadInput(f"{path} cannot be written ({folder}: {error.strerror}): choose another place") from None
     if not writable:
         raise BadInput(f"{path} cannot be written: choose another place, or check its rights")
+
+
+def check_files(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None] = ()) -> None:
+    """`check_writable` for every output that is a file, and `check_outputs`."""
+    for path in outputs.values():
+        if path is not None:
+            check_writable(path)
+    check_outputs(outputs, inputs)
 
 
 def parsed(text: str | bytes) -> Any:

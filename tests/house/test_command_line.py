@@ -145,3 +145,13 @@ def test_an_empty_path_is_no_place(run: Run) -> None:
 def test_the_version_is_the_projects(run: Run, root: Path) -> None:
     version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     assert run("-m", "eventspec", "--version").stdout == f"eventspec {version}\n"
+
+
+def test_a_broken_installation_is_named(run: Run, root: Path, tmp_path: Path) -> None:
+    """What cannot be imported is no interrupt: a line says what it is."""
+    (tmp_path / "typer.py").write_text("raise ImportError('half of it is missing')\n")
+    done = run("-m", "eventspec", "--help", PYTHONPATH=f"{tmp_path}:{root / 'src'}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "eventspec: ImportError: half of it is missing: the installation is broken, install eventspec again\n"
+    )

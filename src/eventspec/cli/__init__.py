@@ -45,6 +45,9 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # between two commands' worth of code: `run` has none of its own
         sys.stderr.write("eventspec: interrupted\n")
+    except Exception as error:  # of the import: whatever comes after it `run` explains
+        code = 1
+        sys.stderr.write(f"eventspec: {type(error).__name__}: {error}: the installation is broken, install eventspec again\n")
     finally:
         _leave(code)
 

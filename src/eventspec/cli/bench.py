@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ from eventspec.cli.help import App
 from eventspec.cli.picture import picture
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
-from eventspec.files import check_outputs, check_writable, write_text
+from eventspec.files import check_files, check_outputs, check_writable, write_text
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -116,13 +116,12 @@ def compare(
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     models: options.Models,
     compared: Compared,
+    reading: options.Reading,
     control: Controls = None,
     context: Contexts = None,
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
-    sensor: options.Sensor = None,
-    monotonic: options.Order = "raise",
     resume: Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")] = False,
     plot: Annotated[Path | None, options.path("Draw the speedups: a .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
@@ -130,7 +129,6 @@ def compare(
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
     from eventspec.core import Sampling
     from eventspec.experiments.names import check_arms
-    from eventspec.experiments.rows import beside, check_place
     from eventspec.pairs.names import check_choices
     from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
@@ -141,16 +139,10 @@ def compare(
     if chosen.drafter is not None:
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
-    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
-    if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
-    check_outputs({"--out": out, "--plot": plot}, [questions, *folders])
-    check_place(out, resume)
-    if plot is not None:
-        check_writable(plot)
+    settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens}
+    Sampling(**settings)  # refused before minutes of loading
     asked = read_questions(questions, limit)
-    read = [whole_of(one) for one in dict.fromkeys(question.recording for question in asked)]
-    check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, [questions, *folders, *read])
+    _check_places(out, plot, resume, [questions, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)])
 
     with waiting("loading the models"):
         from eventspec.experiments.compare import Comparison, Interrupted, others_of
@@ -160,11 +152,10 @@ def compare(
         ready = models.load(methods, chosen, fit=False)
         ready = ready if models.target is not None else warm_up(ready)
         arms = others_of(ready, others, controls[0], fit=models.target is None)
-        sampling = ready.tokens.settings(None, {"temperature": temperature, "max_new_tokens": max_new_tokens})
+        sampling = ready.tokens.settings(None, settings)
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
-    opening = partial(options.open_recording, sensor=sensor, monotonic=monotonic)
-    about = {"sensor": sensor, "monotonic": monotonic, "risk": compared.risk, "draft": models.draft, **models.about(chosen)}
-    asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, opening, about=about)
+    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen)}
+    asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
     try:
         with tracked() as show:
             found = measure(asking, out, lambda done, total: show("comparing", done / total, {}), resume)
@@ -175,6 +166,17 @@ def compare(
         typer.echo(stopped, err=True)
         raise
     _print_summary(found, out, plot, as_json)
+
+
+def _check_places(out: Path, plot: Path | None, resume: bool, read: list[Path]) -> None:
+    """BadInput for rows or a picture that cannot be written, or would change what is `read`."""
+    from eventspec.experiments.rows import beside, check_place
+
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
+    check_files({"--out": out, "--plot": plot}, read)
+    check_place(out, resume)
+    check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, read)
 
 
 def _print_summary(found: dict[str, Any], out: Path, plot: Path | None, as_json: bool) -> None:

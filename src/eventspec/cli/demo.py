@@ -16,7 +16,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.show import LATE_GUESS
-from eventspec.files import check_outputs, check_writable
+from eventspec.files import check_files
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,14 +135,9 @@ def check_places(out: Path, html: Path | None) -> None:
     """BadInput for files that cannot be written, before anything is measured; an interrupted demo leaves no folder."""
     from eventspec.recordings.examples import CLIPS
 
-    made = {name: out / name for name in ("timeline.png", "trace.json", "timeline.svg")}
-    for path in made.values():
-        check_writable(path)
-    check_outputs({**made, "--html": html}, [CLIPS])
-    if html is not None and html.absolute().parent == out.absolute():
-        check_writable(html)
-    elif html is not None:
+    if html is not None and html.absolute().parent != out.absolute():
         options.check_in_folder(html, "--html")
+    check_files({**{name: out / name for name in ("timeline.png", "trace.json", "timeline.svg")}, "--html": html}, [CLIPS])
 
 
 @contextmanager

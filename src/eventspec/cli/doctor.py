@@ -8,7 +8,7 @@ import platform
 import re
 import time
 from dataclasses import asdict
-from importlib import metadata, resources, util
+from importlib import metadata, util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,13 +31,14 @@ def doctor(
     """What this machine can run, and what to install for the rest; with --self-test, whether its answers are exact."""
     if seconds is not None and not self_test:
         raise BadInput("--seconds says how long --self-test goes on: add --self-test, or leave it out")
-    if seconds is not None and not 1 <= seconds <= 86_400:
-        raise BadInput(f"--seconds is {seconds:g}: give 1 to 86400")
+    lasts = 60.0 if seconds is None else seconds
+    if not 1 <= lasts <= 86_400:
+        raise BadInput(f"--seconds is {lasts:g}: give 1 to 86400")
     if self_test:
-        announced(f"answering with every method for {60 if seconds is None else seconds:g} s")
+        announced(f"answering with every method for {lasts:g} s")
     facts = examine()
     if self_test:
-        facts["self_test"] = _self_test(60.0 if seconds is None else seconds)
+        facts["self_test"] = _self_test(lasts)
     typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(page(facts)))
     if self_test and not facts["self_test"]["exact"]:
         raise typer.Exit(1)
@@ -150,9 +151,9 @@ def _installed(distribution: str) -> bool:
 
 def _bundled_pairs() -> dict[str, Facts]:
     """Pair -> size of its weights, for every pair.toml that came with the package."""
-    data = Path(str(resources.files("eventspec"))) / "data"
-    folders = [card.parent for card in sorted(data.glob("pairs/*/pair.toml"))]
-    sizes = {folder.name: sum(weights.stat().st_size for weights in folder.rglob("*.safetensors")) for folder in folders}
+    from eventspec.pairs.pair_file import bundled
+
+    sizes = {name: sum(file.stat().st_size for file in folder.rglob("*.safetensors")) for name, folder in bundled().items()}
     return {name: {"weights_mib": round(size / 2**20, 1)} for name, size in sizes.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,10 +27,6 @@ Source = Annotated[
         "Event file, ROS bag, video, image folder, DSEC or RPG sequence, native folder; or example:street, example:davis."
     ),
 ]
-Start = Annotated[float | None, typer.Option("--start", help="Cut: seconds from the recording's beginning.")]
-End = Annotated[float | None, typer.Option("--end", help="Cut: up to so many seconds from the recording's beginning.")]
-StartUs = Annotated[int | None, typer.Option("--start-us", help="Cut: first microsecond, on the recording's clock.")]
-EndUs = Annotated[int | None, typer.Option("--end-us", help="Cut: the microsecond after the last one.")]
 Images = Annotated[
     Path, options.path("Folder for one image a slice, or one .png with all of them and their frames.", show_default=False)
 ]
@@ -43,19 +39,45 @@ WRITABLE = "a folder's name without suffix, .npz, .h5 (DSEC layout), .aedat4 or 
 FILE_SUFFIX = re.compile(r"\.[a-z][a-z0-9]*")
 
 
+@dataclass(frozen=True)
+class Cut:
+    """The part of a recording that is meant, in seconds from its beginning or in us on its clock."""
+
+    start: Annotated[float | None, typer.Option(help="Cut: seconds from the recording's beginning.")] = None
+    end: Annotated[float | None, typer.Option(help="Cut: up to so many seconds from the recording's beginning.")] = None
+    start_us: Annotated[int | None, typer.Option(help="Cut: first microsecond, on the recording's clock.")] = None
+    end_us: Annotated[int | None, typer.Option(help="Cut: the microsecond after the last one.")] = None
+
+    def of(self, recording: Recording) -> Recording:
+        """That part; BadInput for an end that is given twice, and for what is no part of the recording."""
+        ends: list[int | None] = []
+        for name, after, time in (("--start", self.start, self.start_us), ("--end", self.end, self.end_us)):
+            if after is not None and time is not None:
+                raise BadInput(f"{name} and {name}-us both say where to cut: give one of them")
+            if after is None:
+                ends.append(time)
+                continue
+            span = recording.span
+            if not 0 <= after < 1e12 or (name == "--start" and after * 1e6 >= span.duration_us):
+                lasts = f"the recording lasts {span.duration_us / 1e6:.6g} s"
+                raise BadInput(f"{name} {after:g} does not lie in {recording.name}: {lasts}, give seconds from its beginning")
+            ends.append(span.start_us + round(after * 1e6))
+        part = recording.slice(recording.window(*ends))
+        options.print_notes(part.notes[len(recording.notes) :])
+        return part
+
+
 @app.command()
-def info(
-    file: Source, as_json: options.AsJson = False, sensor: options.Sensor = None, monotonic: options.Order = "raise"
-) -> None:
+def info(file: Source, reading: options.Reading, as_json: options.AsJson = False) -> None:
     """Say what a recording holds: sensor, events, times, frames; with --json also sums of the coordinates, as checksums."""
     from eventspec.events.formats import SizeUnknown
     from eventspec.events.stream import LARGEST_SIDE
 
     unsized = False
     try:
-        recording = _opened(file, sensor, monotonic)
+        recording = _opened(file, reading)
     except SizeUnknown:  # the facts need none
-        recording, unsized = _opened(file, f"{LARGEST_SIDE}x{LARGEST_SIDE}", monotonic), True
+        recording, unsized = _opened(file, replace(reading, sensor=f"{LARGEST_SIDE}x{LARGEST_SIDE}")), True
         options.print_notes(["the sensor size is not in the file: width and height are the least that hold every event"])
     facts = summary(recording, unsized)
     options.print_found(facts, as_json, *(f"{name:9} {words}" for name, words in table(recording, facts, unsized)))
@@ -65,13 +87,9 @@ def info(
 def convert(
     file: Source,
     out: Annotated[Path, options.path_argument("Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4, .csv.")],
+    cut: Cut,
+    reading: options.Reading,
     to: Annotated[Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
-    start: Start = None,
-    end: End = None,
-    start_us: StartUs = None,
-    end_us: EndUs = None,
-    sensor: options.Sensor = None,
-    monotonic: options.Order = "raise",
     source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
     as_json: options.AsJson = False,
 ) -> None:
@@ -80,7 +98,7 @@ def convert(
     _must_be_new(out, file)
     if source and kind != "native":
         raise BadInput(f"--source is kept in recording.toml, which only a folder has: leave it out for .{kind}")
-    recording = _cut(_opened(file, sensor, monotonic), (start, end), (start_us, end_us))
+    recording = cut.of(_opened(file, reading))
     _print_written(_write(out, kind, recording, source or recording.source or file.name), as_json)
 
 
@@ -88,14 +106,10 @@ def convert(
 def render(
     file: Source,
     out: Images,
+    cut: Cut,
+    reading: options.Reading,
     representation: Colours = "red-blue",
     windows: Annotated[int, typer.Option(min=1, help="Slices with equal counts of events.")] = 5,
-    start: Start = None,
-    end: End = None,
-    start_us: StartUs = None,
-    end_us: EndUs = None,
-    sensor: options.Sensor = None,
-    monotonic: options.Order = "raise",
     as_json: options.AsJson = False,
 ) -> None:
     """Draw the events: red got brighter, blue got darker. A .png shows the slices side by side, with the frame of each moment
@@ -108,8 +122,8 @@ def render(
 
     single = _picture_of(out)
     _must_be_new(out, file)
-    whole = _opened(file, sensor, monotonic)
-    recording = _cut(whole, (start, end), (start_us, end_us))
+    whole = _opened(file, reading)
+    recording = cut.of(whole)
     if recording.events is None:
         raise BadInput(f"{file}: holds no event stream: give a recording with events")
     if single:
@@ -129,6 +143,7 @@ def render(
 def simulate(
     video: Annotated[Path, options.path_argument("Video, image folder, or any recording with frames.")],
     out: Annotated[Path, options.path("Folder to make, or a file: as `convert` has them.", show_default=False)],
+    cut: Cut,
     threshold: Annotated[float, typer.Option(help="Change of log light that makes an event; higher gives fewer.")] = 0.25,
     spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
     noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,
@@ -136,10 +151,6 @@ def simulate(
     subframes: Annotated[int, typer.Option(help="Blend frames linearly in so many steps (coarse videos); 1 = not.")] = 1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 0,
     fps: Annotated[float | None, typer.Option(help="Frames a second of image folders without timestamps.txt.")] = None,
-    start: Start = None,
-    end: End = None,
-    start_us: StartUs = None,
-    end_us: EndUs = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Make events from frames, as an event camera in their place might have seen them; frames and events go into OUT."""
@@ -151,7 +162,7 @@ def simulate(
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
     frameless = f"{video}: holds no frames: give a video, a folder of images or a recording with frames"
     try:
-        recording = _cut(_opened(video, None, "raise", fps), (start, end), (start_us, end_us))
+        recording = cut.of(_opened(video, options.Reading(), fps))
     except SizeUnknown:  # of a file of events only
         raise BadInput(frameless) from None
     clip = recording.video
@@ -167,31 +178,11 @@ def simulate(
     _print_written(_write(out, kind, made, video.name), as_json)
 
 
-def _opened(file: Path, sensor: str | None, monotonic: options.Monotonic, fps: float | None = None) -> Recording:
+def _opened(file: Path, reading: options.Reading, fps: float | None = None) -> Recording:
     """The recording; what its reader assumed or lost is printed."""
-    recording = options.open_recording(file, sensor, monotonic, fps)
+    recording = reading.open(file, fps)
     options.print_notes(recording.notes)
     return recording
-
-
-def _cut(recording: Recording, seconds: tuple[float | None, float | None], us: tuple[int | None, int | None]) -> Recording:
-    """The part between a start and an end, in seconds from the recording's beginning or in us on its clock; BadInput for
-    both at once, and for what is no part of it."""
-    ends: list[int | None] = []
-    for name, after, time in zip(("--start", "--end"), seconds, us, strict=True):
-        if after is not None and time is not None:
-            raise BadInput(f"{name} and {name}-us both say where to cut: give one of them")
-        if after is None:
-            ends.append(time)
-            continue
-        span = recording.span
-        if not 0 <= after < 1e12 or (name == "--start" and after * 1e6 >= span.duration_us):
-            lasts = f"the recording lasts {span.duration_us / 1e6:.6g} s"
-            raise BadInput(f"{name} {after:g} does not lie in {recording.name}: {lasts}, give seconds from its beginning")
-        ends.append(span.start_us + round(after * 1e6))
-    part = recording.slice(recording.window(*ends))
-    options.print_notes(part.notes[len(recording.notes) :])
-    return part
 
 
 def _kind_of(out: Path, chosen: Kind | None = None) -> Kind:

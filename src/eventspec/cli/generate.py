@@ -15,12 +15,9 @@ from eventspec.cli.bars import waiting
 from eventspec.cli.show import in_short, show_live
 from eventspec.errors import BadInput
 from eventspec.files import check_outputs
-from eventspec.sampling import Sampling
 
 if TYPE_CHECKING:
-    from eventspec.ask import Generation
     from eventspec.pairs import Pair
-    from eventspec.recordings import Recording
 
 BadWords = Annotated[list[str] | None, typer.Option(help="Never say this, as the tokenizer writes it; may be repeated.")]
 
@@ -50,6 +47,7 @@ class Drawn:
     def given(self, context: typer.Context) -> dict[str, Any]:
         """The settings that were given, as far as they need no vocabulary; the others are as the model has them. BadInput for
         what cannot be, a schema and a pattern too."""
+        from eventspec.sampling import Sampling
         from eventspec.text.tokens import check_words, regex_grammars, schema_grammars
 
         given = {**options.given_settings(context), "logit_bias": _biases(self.logit_bias or [])}
@@ -88,6 +86,7 @@ def generate(
     context: typer.Context,
     prompt: Annotated[str, typer.Option(help="The question.")],
     recorded: options.Recorded,
+    reading: options.Reading,
     models: options.Models,
     chosen: options.Chosen,
     drawn: Drawn,
@@ -109,21 +108,33 @@ def generate(
         options.check_in_folder(trace, "--trace")
         check_outputs({"--trace": trace}, [*recorded.places, *folders, drawn.json_schema])
     with waiting("loading the models"):
-        opened, window = recorded.open()
+        opened, window = recorded.open(reading)
 
         from eventspec.ask import generation
 
         loaded = models.load([method], chosen)
         asking = generation(loaded, opened, prompt, method, window, **drawn.spelled(loaded, given))
-    _answer(asking, opened, provisional, trace, as_json)
+    if provisional:
+        show_live(asking)
+    result = asking.result()
+    if trace is not None:
+        result.trace.save(trace)
+    if as_json:
+        options.print_found({"recording": opened.name, **result.as_json(str(trace) if trace else None)}, True)
+        return
+    if not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
+        typer.echo(result.text)
+    typer.echo(in_short(result), err=True)
+    options.print_notes(result.trace.notes)
 
 
 def chat(
     context: typer.Context,
     recorded: options.Recorded,
+    reading: options.Reading,
     models: options.Models,
     chosen: options.Chosen,
-    place: Annotated[Path | None, options.path_argument(f"As --recording. {options.WHOLE}", metavar="[RECORDING]")] = None,
+    place: Annotated[Path | None, options.path_argument(f"As --recording. {options.WHOLE}", metavar="RECORDING")] = None,
     method: options.Method = "auto",
     max_new_tokens: options.MaxNewTokens = 256,
     temperature: options.Temperature = 0.0,
@@ -135,6 +146,7 @@ def chat(
     A question that cannot be answered is named, and the next one is read; where questions come by a pipe, exit code 2 follows,
     and empty lines between them are passed over.
     """
+    from eventspec.sampling import Sampling
 
     if place is not None and recorded.recording is not None:
         raise BadInput(f"{place} and --recording {recorded.recording} are two recordings: give one of them")
@@ -145,7 +157,7 @@ def chat(
     Sampling(**drawn)  # refused before minutes of loading
     check_outputs({"--store": store}, [*recorded.places, *folders])
     with waiting("loading the models"):
-        opened, window = recorded.open()
+        opened, window = recorded.open(reading)
         about = models.load([method], chosen).open(opened, window, store)
     interactive = sys.stdin.isatty()
     if interactive:
@@ -183,21 +195,6 @@ def _questions(interactive: bool) -> Iterator[str]:
             return
         if line.strip():
             yield line.strip()
-
-
-def _answer(asking: Generation, recording: Recording, provisional: bool, trace: Path | None, as_json: bool) -> None:
-    if provisional:
-        show_live(asking)
-    result = asking.result()
-    if trace is not None:
-        result.trace.save(trace)
-    if as_json:
-        options.print_found({"recording": recording.name, **result.as_json(str(trace) if trace else None)}, True)
-        return
-    if not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
-        typer.echo(result.text)
-    typer.echo(in_short(result), err=True)
-    options.print_notes(result.trace.notes)
 
 
 def _biases(given: list[str]) -> dict[int, float]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def live(
     prompt: Annotated[str, typer.Option(help="The question.")],
     recorded: options.Recorded,
+    reading: options.Reading,
     models: options.Models,
     chosen: options.Chosen,
     method: options.Method = "auto",
@@ -53,7 +54,7 @@ def live(
     check_question(prompt)
     Sampling(max_new_tokens=max_new_tokens)
     with waiting("loading the models"):
-        whole, window = recorded.open()
+        whole, window = recorded.open(reading)
         opened = whole.slice(window)
         if not len(opened.video or ()):
             raise BadInput(f"{opened.name} has no RGB frames: a stream without frames cannot be asked about")

@@ -10,7 +10,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.help import App
 from eventspec.errors import BadCheckpoint, BadInput
-from eventspec.files import check_outputs
+from eventspec.files import check_empty, check_outputs
 
 models = App(help="Bundled pairs and checkpoints.", no_args_is_help=True)
 
@@ -104,8 +104,7 @@ def export_head(
     from eventspec.pairs.names import folder_named
     from eventspec.pairs.pair_file import PairFile, folder_of
 
-    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
+    check_empty(out)
     models = options.Models(target=target)
     read = models.check(["eagle"], options.Chosen(head=head)) if target is not None else [folder_of(pair)]
     known = {} if target is not None else PairFile.read(read[0]).places("heads")

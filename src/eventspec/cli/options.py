@@ -14,7 +14,6 @@ import typer
 
 from eventspec.errors import BadInput, check_risk
 from eventspec.files import check_writable
-from eventspec.sampling import Sampling
 
 if TYPE_CHECKING:
     from eventspec.core import Window
@@ -63,9 +62,8 @@ IgnoreGenerationConfig = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
 Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
-Monotonic = Literal["raise", "clamp", "keep"]
 Order = Annotated[
-    Monotonic,
+    Literal["raise", "clamp", "keep"],
     typer.Option(
         "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
     ),
@@ -97,14 +95,32 @@ Vocabulary = Annotated[
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How a recording is read."""
+
+    sensor: Sensor = None
+    monotonic: Order = "raise"
+
+    def open(self, place: Path, fps: float | None = None) -> Recording:
+        from eventspec.recordings import Recording
+
+        return Recording.open(place, self.size, self.monotonic, fps)
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Of --sensor, as width and height; BadInput for none that can be."""
+        from eventspec.events.formats import parse_sensor_size
+
+        return None if self.sensor is None else parse_sensor_size(self.sensor)
+
+
+@dataclass(frozen=True)
 class Recorded:
     """What is asked about."""
 
     recording: Annotated[Path | None, path(WHOLE, "--recording")] = None
     video: Annotated[Path | None, path("With --events, instead of --recording: a video or image folder.")] = None
     events: Annotated[Path | None, path("With --video: the events that belong to it, in any event file.")] = None
-    sensor: Sensor = None
-    monotonic: Order = "raise"
     window: WindowText = None
 
     def check(self) -> None:
@@ -132,17 +148,16 @@ class Recorded:
 
         return [whole_of(one) for one in (self.recording, self.video, self.events) if one is not None]
 
-    def open(self) -> tuple[Recording, Window | None]:
+    def open(self, reading: Reading) -> tuple[Recording, Window | None]:
         """The recording, and the window of it that was named."""
-        from eventspec.events.formats import parse_sensor_size
         from eventspec.recordings import Recording
 
-        size = None if self.sensor is None else parse_sensor_size(self.sensor)
         if self.recording is not None:
-            found = Recording.open(self.recording, size, self.monotonic)
+            found = reading.open(self.recording)
         else:
             assert self.events is not None and self.video is not None  # `check` looked
-            found = Recording.open_pair(events=self.events, video=self.video, sensor_size=size, monotonic=self.monotonic)
+            how: dict[str, Any] = {"sensor_size": reading.size, "monotonic": reading.monotonic}
+            found = Recording.open_pair(events=self.events, video=self.video, **how)
         return found, None if self.window is None else found.window(*self._ends(found.span.start_us))
 
     def _ends(self, begin_us: int) -> tuple[int | None, int | None]:
@@ -212,7 +227,11 @@ class Models:
         if chosen.risk is not None:
             check_risk(chosen.risk)
         if self.target is None:
-            self._check_of_pair(chosen)
+            if self._how != Models()._how or (chosen.drafter is None and self.vocabulary != "auto"):
+                names = (
+                    "--vocabulary, --frames, --allow-extrapolation, --compat, --ignore-generation-config, --dtype and --device"
+                )
+                raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
             file = PairFile.read(folder_of(self.pair or "embedded"))
             folder, tables = file.folder, {name: file.places(name) for name in ("heads", "drafters", "adapters")}
         else:
@@ -220,11 +239,6 @@ class Models:
             folder, tables = self.target, {}
         parts = {name: [own] if (own := getattr(chosen, name)) else [] for name in ("drafter", "head", "compress", "adapter")}
         return [folder, *check_parts({name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}, tables)]
-
-    def _check_of_pair(self, chosen: Chosen) -> None:
-        if self._how != Models()._how or (chosen.drafter is None and self.vocabulary != "auto"):
-            names = "--vocabulary, --frames, --allow-extrapolation, --compat, --ignore-generation-config, --dtype and --device"
-            raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
 
     def _check_of_target(self, methods: Sequence[str], given: Mapping[str, Any]) -> None:
         from eventspec.files import read_json
@@ -243,8 +257,9 @@ class Models:
             if wanted == ():
                 raise BadInput(f"there is no drafter for method {method} with a checkpoint: it is for a pair (--pair FOLDER)")
             if wanted is not None and not set(wanted) & given.keys():
+                lacks = f"method {method} needs more than the checkpoint {self.target}"
                 ways = " or ".join("--compress pool:3" if name == "compress" else f"--{name} FOLDER" for name in wanted)
-                raise BadInput(f"method {method} needs more than the checkpoint {self.target}: add {ways}, or give a --pair")
+                raise BadInput(f"{lacks}: add {ways}, or give a pair (--pair FOLDER)")
 
     @property
     def name(self) -> str:
@@ -252,8 +267,10 @@ class Models:
         return str(self.target or self.pair or "embedded")
 
     @property
-    def _how(self) -> tuple[Any, ...]:
-        return self.frames, self.allow_extrapolation, self.compat, self.dtype, self.device, self.ignore_generation_config
+    def _how(self) -> dict[str, Any]:
+        """How the checkpoint folders are loaded."""
+        names = ("dtype", "device", "frames", "allow_extrapolation", "compat", "ignore_generation_config")
+        return {name: getattr(self, name) for name in names}
 
     def _drafting(self, chosen: Chosen) -> tuple[str | None, str]:
         """Which drafter was chosen, and how its ids become the target's."""
@@ -280,14 +297,7 @@ class Models:
 
         which, mapping = self._drafting(chosen)
         if self.target is not None:
-            how = LoadOptions.named(
-                self.dtype,
-                device=self.device,
-                frames=self.frames,
-                allow_extrapolation=self.allow_extrapolation,
-                compat=self.compat,
-                ignore_generation_config=self.ignore_generation_config,
-            )
+            how = LoadOptions.named(**self._how)
             method = next((one for one in methods if one in CHOICES["drafter"]), methods[0])
             drafter = None if which is None else Path(which)
             more: dict[str, Any] = {"vocabulary": mapping, "how": how, "device_plan": self.device_plan}
@@ -305,6 +315,8 @@ class Models:
 
 def given_settings(context: typer.Context) -> dict[str, Any]:
     """Those options that are fields of `Sampling` and stand on the command line: the others are as the checkpoint has them."""
+    from eventspec.sampling import Sampling
+
     known = {item.name for item in fields(Sampling)}
 
     def given(name: str) -> bool:
@@ -319,14 +331,6 @@ def check_in_folder(path: Path, option: str) -> None:
     if not path.parent.is_dir():
         raise BadInput(f"{option} {path} cannot be written, its folder is missing: choose another place")
     check_writable(path)
-
-
-def open_recording(place: Path, sensor: str | None, monotonic: Monotonic, fps: float | None = None) -> Recording:
-    """A recording, by the options of a command."""
-    from eventspec.events.formats import parse_sensor_size
-    from eventspec.recordings import Recording
-
-    return Recording.open(place, parse_sensor_size(sensor) if sensor is not None else None, monotonic, fps)
 
 
 def print_found(found: object, as_json: bool, *lines: str) -> None:

@@ -21,7 +21,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.show import grown, joined, record
 from eventspec.errors import BadInput
-from eventspec.files import check_outputs, check_writable, write_text
+from eventspec.files import check_files, write_text
 from eventspec.trace.timeline import STAGES
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ def picture(
 
     if out.suffix != ".svg":
         raise BadInput(f"--out {out}: the picture is an SVG file, name it so")
-    check_writable(out)
-    check_outputs({"--out": out}, [whole_of(recording), folder_of(pair)])
+    check_files({"--out": out}, [whole_of(recording), folder_of(pair)])
     with waiting("answering"):
         opened = Recording.open(recording)
 

@@ -14,11 +14,10 @@ from eventspec.cli import options
 from eventspec.cli.bars import shown
 from eventspec.cli.help import App
 from eventspec.errors import BadInput, check_known
-from eventspec.files import check_outputs, read_json
+from eventspec.files import check_empty, check_outputs, read_json
 from eventspec.train.names import (
     HEADS,
     PRESETS,
-    check_empty,
     check_kinds,
     check_losses,
     check_out,
@@ -260,7 +259,7 @@ def mixture(
     check_known("preset", [preset], PRESETS["mixture"])
     folder = folder_of(pair)
     asked = None if questions is None else read_questions(questions)
-    check_empty(out)
+    check_empty(out.resolve())
     check_outputs({"--out": out}, [folder, questions, *(whole_of(one.recording) for one in asked or ())])
     from eventspec.train import mixture as recipe
 

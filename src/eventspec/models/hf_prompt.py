@@ -74,7 +74,7 @@ class Prompter:
         content = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames]
         messages = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
         template = partial(self.processor.apply_chat_template, messages, add_generation_prompt=True)
-        with self.quiet(), self.told(len(frames), frames.shape):
+        with self.quiet(), self.explained(len(frames), frames.shape):
             if _letters(question) not in _letters(template(tokenize=False)):
                 problem = f"{self.folder}: its chat template does not hold the question as it was asked"
                 raise BadCheckpoint(f"{problem}: mend the template, or every question gets the same answer")
@@ -82,7 +82,7 @@ class Prompter:
         return dict(made.to(self.model.device, self.dtype))  # ids stay whole numbers
 
     @contextmanager
-    def told(self, count: int, shape: Sequence[int]) -> Iterator[None]:
+    def explained(self, count: int, shape: Sequence[int]) -> Iterator[None]:
         """What a processor or a model's vision says against frames [K, H, W, 3] becomes BadInput, one line."""
         try:
             yield

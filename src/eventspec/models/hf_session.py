@@ -250,7 +250,7 @@ class HfContext(Context):
         self._asked = question, inputs["input_ids"][0]
         found = None if self._known is None else prompts.again(self._known[1], self._known[0], inputs)
         if found is None:
-            with prompts.told(len(self.frames), self.frames.shape):
+            with prompts.explained(len(self.frames), self.frames.shape):
                 found = prompts.prompt(inputs)
             trace.span("vision", "target", began)
             self._known = inputs["input_ids"][0], found

@@ -8,6 +8,7 @@ from pathlib import Path
 from eventspec.core import BadInput, Drafter
 from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.language_model import Lookahead
+from eventspec.errors import check_known
 from eventspec.models.embedded import EOS, drafter_encoder
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.folder import load_folder
@@ -53,8 +54,7 @@ def in_target_ids(
     BadInput that names the first differing id and both pieces; `retokenize` and `intersect` are `drafters.retokenized`'s.
     `lookahead` is read ahead where ids are shared.
     """
-    if mapping not in VOCABULARY_MAPPINGS:
-        raise BadInput(f"vocabulary '{mapping}' is unknown: choose one of {', '.join(VOCABULARY_MAPPINGS)}")
+    check_known("vocabulary", [mapping], VOCABULARY_MAPPINGS)
     if (encoder := drafter.encoder) is None:
         raise BadInput(f"{names[0]} is a {drafter.name}: it can be a target, drafts come from EventGPT and Video-LLaVA folders")
     theirs, eos_id, pieces = drafter.tokens.vocabulary, drafter.tokens.eos_id, ours.vocabulary.text_size

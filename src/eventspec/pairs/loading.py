@@ -13,6 +13,7 @@ from eventspec.core import BadCheckpoint, BadInput
 from eventspec.costs import fitted, learning, store_of
 from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
 from eventspec.engine import DraftPolicy
+from eventspec.errors import check_known
 from eventspec.lanes.workers import Workers
 from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
 from eventspec.models.eventgpt import load_eventgpt
@@ -129,8 +130,7 @@ def load_folders(
     vocabulary: see `event_drafters.in_target_ids`. Raises BadInput and BadCheckpoint, one line each.
     """
     check_method(method)
-    if vocabulary not in VOCABULARY_MAPPINGS:
-        raise BadInput(f"vocabulary '{vocabulary}' is unknown: choose one of {', '.join(VOCABULARY_MAPPINGS)}")
+    check_known("vocabulary", [vocabulary], VOCABULARY_MAPPINGS)
     how = how or LoadOptions()
     workers = Workers(device_plan, how.device, how.device)
     if method == EVENT_METHOD and drafter is None:

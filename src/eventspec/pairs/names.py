@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, check_known
 
 METHODS = {
     "autoregressive": "the baseline: the target alone",
@@ -100,9 +100,10 @@ def check_parts(given: Mapping[str, Iterable[str]], known: Mapping[str, Mapping[
         for text in given.get(kind, ()):
             name, choice = name_and_choice(text, usual, table) if usual else (text, "")
             found.append(folder_named(kind, name, table))
-            for what, own, choices in (("head", "tree policy", TREES), ("drafter", "vocabulary", VOCABULARY_MAPPINGS)):
-                if what == kind and choice not in choices:
-                    raise BadInput(f"{own} '{choice}' is unknown: choose one of {', '.join(choices)}")
+            if kind == "head":
+                check_known("tree policy", [choice], TREES)
+            elif kind == "drafter":
+                check_known("vocabulary", [choice], VOCABULARY_MAPPINGS)
     return found
 
 
@@ -135,8 +136,7 @@ class CompressionSpec:
         kind, _, size = text.partition(":")
         if not size.isdecimal() or len(size) > 6:
             raise BadInput(f"compression '{text}' cannot be read: give KIND:SIZE, such as pool:3")
-        if kind not in COMPRESSIONS:
-            raise BadInput(f"compression '{kind}' is unknown: choose one of {', '.join(COMPRESSIONS)}")
+        check_known("compression", [kind], COMPRESSIONS)
         return cls(kind, int(size))
 
     def __str__(self) -> str:

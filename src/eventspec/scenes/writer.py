@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadInput
+from eventspec.files import check_empty
 from eventspec.recordings.native import write_native, written_whole
 from eventspec.recordings.recording import Recording
 from eventspec.scenes import SOURCE
@@ -27,8 +28,7 @@ def write_scenes(out: Path, clips: int, split: str, seed: int, progress: Callabl
     check_split(split)
     if clips < 1:
         raise BadInput(f"clips is {clips}: it must be at least 1")
-    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise BadInput(f"{out}: exists and is not an empty folder: choose another folder, or remove it first")
+    check_empty(out)
     with written_whole(out) as partial, (partial / QA_NAME).open("w", encoding="utf-8", newline="\n") as lines:
         for index in range(clips):
             clip = make_clip(split_seed(split, seed, index))

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
+from eventspec.files import check_empty
 
 PRESETS = {
     "embedded": ("cpu", "cpu-tune", "gpu", "cpu-base", "smoke"),
@@ -68,16 +69,10 @@ def check_losses(losses: Iterable[str], output: str, phases: Collection[str]) ->
     return tuple(name for name in LOSSES if name in wanted)
 
 
-def check_empty(out: Path, otherwise: str = "") -> None:
-    """BadInput unless a folder is new or empty; `otherwise`: what else can be done."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(f"{out} is not an empty folder: choose another one{otherwise}")
-
-
 def check_out(out: Path, resume: bool) -> None:
     """BadInput where no run may begin in `out`, or, to `resume`, none is there to go on with."""
     if not resume or out.is_file():
-        check_empty(out, ", or continue it with --resume")
+        check_empty(out.resolve(), "or continue it with --resume")
     elif not out.exists() or not any(out.iterdir()):
         raise BadInput(f"{out} holds no run that --resume could go on with: leave --resume out to begin one")
 
