@@ -20,6 +20,7 @@ from eventspec.models.weights import fingerprint
 from eventspec.pairs import load_folders
 from eventspec.recordings import Recording
 from eventspec.train import heads as recipe
+from eventspec.train import names as train_names
 from eventspec.train.loop import Stage
 
 LEARNED, OTHERS = ("eagle", "eagle3"), ("specvlm", "vispec", "msd", "hivis")
@@ -57,6 +58,7 @@ def test_heads_learn_from_images_and_questions_and_then_draft(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.TrainingPreset(4, 4, Stage("heads", seconds, 1e-2, 4), 2))
+    monkeypatch.setitem(train_names.PRESETS, "heads", ("tiny",))
     out, target = tmp_path / "out", checkpoint(kind)
     words = ["train", "heads", "--target", str(target), "--questions", str(questions), "--out", str(out), "--preset", "tiny"]
     assert run([*words, "--max-new-tokens", "16", *(word for name in names for word in ("--head", name)), "--json"]) == 0
@@ -92,6 +94,7 @@ def test_a_question_that_is_refused_can_be_mended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(recipe.PRESETS, "tiny", recipe.TrainingPreset(4, 4, Stage("heads", 0.1, 1e-2, 4), 2))
+    monkeypatch.setitem(train_names.PRESETS, "heads", ("tiny",))
     out, mine = tmp_path / "out", tmp_path / "mine.jsonl"
     words = ["train", "heads", "--target", str(checkpoint("llava")), "--questions", str(mine), "--out", str(out)]
     words += ["--preset", "tiny", "--max-new-tokens", "8", "--head", "eagle"]
@@ -192,7 +195,7 @@ def test_logits_that_are_bent_are_no_ground_for_heads(
         (["--target", "@", "--questions", "?", "--head", "dream"], "'dream' is for targets of our own"),
         (["--target", "@", "--questions", "?", "--head", "frugal"], "'frugal' is for targets of our own"),
         (["--target", "@", "--questions", "?", "--head", "medusa"], "head 'medusa' is unknown"),
-        (["--target", "@", "--questions", "?", "--dtype", "int3"], "dtype 'int3' is unknown"),
+        (["--target", "@", "--questions", "?", "--dtype", "int3"], "'int3' is not one of 'float32'"),
         (["--target", "@", "--questions", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
     ],
 )
